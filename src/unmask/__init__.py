@@ -1,0 +1,39 @@
+"""unmask: hide part of the data, predict it back.
+
+The public face is imported lazily: `import unmask` costs milliseconds and does not import torch.
+
+>>> import unmask
+>>> unmask.__version__
+'0.1.0'
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from unmask.text.adapt import adapt
+    from unmask.text.model import TextModel, load
+    from unmask.text.pretrain import pretrain
+
+_HOMES = {
+    "load": "unmask.text.model",
+    "TextModel": "unmask.text.model",
+    "pretrain": "unmask.text.pretrain",
+    "adapt": "unmask.text.adapt",
+    "UserError": "unmask.errors",
+}
+__all__ = ["TextModel", "UserError", "__version__", "adapt", "load", "pretrain"]  # noqa: F822
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Masked prediction, independent of any modality: batch, corruption, model, prediction, loop, fill, score."""

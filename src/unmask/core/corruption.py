@@ -1,0 +1,352 @@
+"""Corruption = which slots are hidden (a selector) x what stands there instead (a replacement).
+
+Both are pure functions of (seed, epoch, example identity, slot of the example): counter-based hashing, no generator
+state. A mask survives resume, worker count, world size and packing, and can be drawn again and looked at.
+Everything is vectorised over the whole packed batch (no loop over examples).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch
+from unmask.errors import UserError
+
+MASK, RANDOM, KEEP = 0, 1, 2
+"""What stands in a hidden slot: the mask embedding, codec noise, or the value itself."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix(*keys: int | np.ndarray) -> np.ndarray:
+    """Hash integer keys, broadcast together, to uniform 64-bit numbers (splitmix64 finaliser, Steele et al. 2014).
+
+    >>> bool(mix(1, 2) == mix(1, 2)), bool(mix(1, 2) == mix(2, 1))
+    (True, False)
+    """
+    state = np.asarray(np.uint64(0))
+    with np.errstate(over="ignore"):
+        for key in keys:
+            state = state ^ np.asarray(key).astype(np.int64).view(np.uint64)
+            state = state + _GOLDEN
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def uniform(*keys: int | np.ndarray) -> np.ndarray:
+    """Hash integer keys to floats in [0, 1)."""
+    return (mix(*keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """The maskable slots of a packed batch as flat arrays: what selectors work on.
+
+    Attributes:
+        flat: index of each slot in the flattened (rows x slots) grid.
+        example: which example of the batch, 0.. in order of appearance.
+        identity: the example's stable identity.
+        slot: number of the slot within its example (0.. over all its slots, maskable or not).
+        unit: unit number within the example (singletons made of -1 included).
+        position: the batch's position.
+        channels: channel -> (rows*slots, ...) raw values, for user functions.
+    """
+
+    flat: np.ndarray
+    example: np.ndarray
+    identity: np.ndarray
+    slot: np.ndarray
+    unit: np.ndarray
+    position: np.ndarray
+    channels: dict[str, np.ndarray]
+
+    @property
+    def examples(self) -> int:
+        return int(self.example[-1]) + 1 if len(self.example) else 0
+
+
+def maskable_slots(batch: PackedBatch) -> Slots:
+    """List the maskable slots of a batch, example by example."""
+    maskable = batch.maskable.cpu().numpy().ravel()
+    segment = batch.segment.cpu().numpy()
+    rows, slots = segment.shape
+    # An example is contiguous in its row: it starts where the segment number changes, or at the row's start.
+    starts = np.ones((rows, slots), bool)
+    starts[:, 1:] = segment[:, 1:] != segment[:, :-1]
+    run = np.cumsum(starts.ravel()) - 1
+    first = np.flatnonzero(starts.ravel())
+    flat = np.flatnonzero(maskable)
+    slot = flat - first[run[flat]]
+    example = np.unique(run[flat], return_inverse=True)[1].reshape(-1)
+    unit = batch.unit.cpu().numpy().ravel()[flat]
+    unit = np.where(unit < 0, slot + (1 << 40), unit)
+    return Slots(
+        flat=flat,
+        example=example,
+        identity=batch.identity.cpu().numpy().ravel()[flat],
+        slot=slot,
+        unit=unit,
+        position=batch.position.cpu().numpy().ravel()[flat],
+        channels={k: v.detach().cpu().numpy().reshape(rows * slots, *v.shape[2:]) for k, v in batch.values.items()},
+    )
+
+
+Ratio = float | tuple[float, float] | Callable[[float], float]
+"""A number, a range drawn per example (MCM: (0.1, 0.9)), or a schedule over training progress in [0, 1]."""
+
+
+def draw_counts(ratio: Ratio, slots: Slots, key: tuple[int, int], progress: float, at_least: int) -> np.ndarray:
+    """How many slots to hide in each example: ratio x maskable slots, rounded up or down at random so that the
+    long-run frequency is exact, then held between `at_least` and all of them."""
+    if callable(ratio):
+        ratio = float(ratio(progress))
+    low, high = ratio if isinstance(ratio, tuple) else (ratio, ratio)
+    if not 0.0 <= low <= high <= 1.0:
+        raise UserError(f"hidden ratio {ratio!r} is not within 0 to 1", hint="Give e.g. 0.15, or a range 0.1,0.9.")
+    size = np.bincount(slots.example, minlength=slots.examples)
+    identity = np.zeros(slots.examples, np.int64)
+    identity[slots.example] = slots.identity
+    share = low + (high - low) * uniform(*key, identity, 11)
+    count = np.floor(share * size + uniform(*key, identity, 12)).astype(np.int64)
+    return np.clip(count, min(at_least, 1) if high > 0 else 0, size)
+
+
+class Selector(Protocol):
+    """Chooses which maskable slots are hidden."""
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float) -> np.ndarray:
+        """Return a boolean array over `slots`; `key` is (seed, epoch)."""
+        ...
+
+
+def _rank_within(example: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Rank (0..) of each score among the entries of the same example; `example` is ascending."""
+    order = np.lexsort((score, example))
+    first = np.searchsorted(example, example, side="left")
+    rank = np.empty(len(score), np.int64)
+    rank[order] = np.arange(len(score)) - first[order]
+    return rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """Every maskable slot alike, an exact count per example (BERT: 0.15; MAE: 0.75)."""
+
+    ratio: Ratio = 0.15
+    at_least: int = 1
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        count = draw_counts(self.ratio, slots, key, progress, self.at_least)
+        rank = _rank_within(slots.example, uniform(*key, slots.identity, slots.slot, 1))
+        return rank < count[slots.example]
+
+
+def _select_units(
+    slots: Slots, unit: np.ndarray, count: np.ndarray, key: tuple[int, int], whole: bool = True
+) -> np.ndarray:
+    """Hide whole units in random order until an example's count is reached.
+
+    The unit that crosses the count is taken when more than half of it fits, so the long-run ratio is unbiased in
+    practice; with `whole=False` it is cut at exactly the count. The first unit is always taken.
+    """
+    score = uniform(*key, slots.identity, unit, 2)
+    order = np.lexsort((slots.slot, unit, score, slots.example))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    rank -= np.searchsorted(slots.example, slots.example, side="left")
+    if not whole:
+        return rank < count[slots.example]
+    group = np.unique(np.stack([slots.example, unit]), axis=1, return_inverse=True)[1].reshape(-1)
+    size = np.bincount(group)
+    before = np.full(len(size), np.iinfo(np.int64).max)
+    np.minimum.at(before, group, rank)
+    take = (before + size / 2 <= count[np.maximum(slots.example, 0)][_first_of(group)]) | (before == 0)
+    wanted = count[slots.example] > 0
+    return take[group] & wanted
+
+
+def _first_of(group: np.ndarray) -> np.ndarray:
+    """Index of the first entry of every group number 0..n-1."""
+    return np.unique(group, return_index=True)[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """Slots hidden together: a word's pieces, a visit's events, a one-hot group (whole-word masking)."""
+
+    ratio: Ratio = 0.15
+    at_least: int = 1
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        count = draw_counts(self.ratio, slots, key, progress, self.at_least)
+        return _select_units(slots, slots.unit, count, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans:
+    """Contiguous spans of whole units with geometric lengths (SpanBERT, Joshi et al. 2020, sec. 3.1: p=0.2, max 10).
+
+    The units of an example are cut into consecutive spans: each unit starts a new one with probability
+    `1 / mean_length` (so lengths are geometric), or when the span has `longest` units. Then spans are hidden in
+    random order, the last one cut, so that counts are exact.
+    """
+
+    ratio: Ratio = 0.15
+    mean_length: float = 5.0
+    longest: int = 10
+    at_least: int = 1
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        count = draw_counts(self.ratio, slots, key, progress, self.at_least)
+        new_unit = np.ones(len(slots.flat), bool)
+        same = (slots.unit[1:] == slots.unit[:-1]) & (slots.example[1:] == slots.example[:-1])
+        new_unit[1:] = ~same
+        edge = np.ones(len(slots.flat), bool)
+        edge[1:] = slots.example[1:] != slots.example[:-1]
+        starts = edge | (new_unit & (uniform(*key, slots.identity, slots.unit, 3) < 1.0 / self.mean_length))
+        # Cut spans over the longest length: count units since the span's start.
+        unit_number = np.cumsum(new_unit)
+        since = unit_number - unit_number[np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))]
+        starts |= new_unit & (since > 0) & (since % self.longest == 0)
+        first = np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))
+        span = slots.slot[first] if len(first) else first
+        return _select_units(slots, span, count, key, whole=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Square blocks of a 2-D grid, hidden together (SimMIM: 32-px units; block 1 is `Uniform`).
+
+    Args:
+        width: slots in a grid row; the slot at position p stands at (p // width, p % width).
+        block: side of a block in slots; must divide the width.
+    """
+
+    ratio: Ratio = 0.6
+    width: int
+    block: int = 2
+    at_least: int = 1
+
+    def __post_init__(self) -> None:
+        if self.block < 1 or self.width % self.block:
+            fits = [b for b in range(1, self.width + 1) if self.width % b == 0]
+            raise UserError(f"block={self.block} does not divide the grid width {self.width}", hint=f"Use one of {fits}.")
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        count = draw_counts(self.ratio, slots, key, progress, self.at_least)
+        row, column = np.divmod(slots.position, self.width)
+        unit = (row // self.block) * (self.width // self.block) + column // self.block
+        return _select_units(slots, unit, count, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A user's own choice: a function of `Slots` returning booleans, or a mask over the (rows, slots) grid."""
+
+    choose: Callable[[Slots], np.ndarray] | np.ndarray
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int] = (0, 0), progress: float = 0.0) -> np.ndarray:
+        if callable(self.choose):
+            chosen = np.asarray(self.choose(slots), bool)
+        else:
+            chosen = np.asarray(self.choose, bool).ravel()[slots.flat]
+        if chosen.shape != slots.flat.shape:
+            raise UserError(f"the mask has shape {chosen.shape}, expected {slots.flat.shape}: one entry a maskable slot")
+        return chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    """What stands in hidden slots, as shares that add up to 1. BERT (Devlin et al. 2019, app. A.1): 0.8/0.1/0.1.
+
+    `random` values come from the codec's noise and are never special ones.
+    """
+
+    mask: float = 0.8
+    random: float = 0.1
+    keep: float = 0.1
+
+    def __post_init__(self) -> None:
+        shares = (self.mask, self.random, self.keep)
+        if min(shares) < 0 or abs(sum(shares) - 1.0) > 1e-9:
+            raise UserError(
+                f"mask={self.mask}, random={self.random}, keep={self.keep} must be shares that add up to 1",
+                hint="For example mask=0.8, random=0.1, keep=0.1.",
+            )
+
+    def __call__(self, slots: Slots, hidden: np.ndarray, *, key: tuple[int, int]) -> np.ndarray:
+        """Return MASK, RANDOM or KEEP for every hidden slot."""
+        u = uniform(*key, slots.identity[hidden], slots.slot[hidden], 4)
+        return np.where(u < self.mask, MASK, np.where(u < self.mask + self.random, RANDOM, KEEP)).astype(np.int8)
+
+
+ALL_MASK = Replacement(mask=1.0, random=0.0, keep=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hidden:
+    """The hidden slots of one batch, in ascending flat order; every array has one entry a hidden slot.
+
+    Attributes:
+        flat: index into the flattened (rows x slots) grid.
+        action: MASK, RANDOM or KEEP.
+        bits: 64 random bits as int64, for the codec's noise.
+    """
+
+    flat: Tensor
+    action: Tensor
+    bits: Tensor
+
+    def __len__(self) -> int:
+        return int(self.flat.shape[0])
+
+    def to(self, device: torch.device | str) -> Hidden:
+        return Hidden(flat=self.flat.to(device), action=self.action.to(device), bits=self.bits.to(device))
+
+    def grid(self, shape: tuple[int, int]) -> Tensor:
+        """A (rows, slots) boolean mask of the hidden slots."""
+        out = torch.zeros(shape[0] * shape[1], dtype=torch.bool, device=self.flat.device)
+        out[self.flat] = True
+        return out.view(shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corruption:
+    """A selector and a replacement; `draw` is a pure function of (seed, epoch, example identities)."""
+
+    select: Selector = field(default_factory=Uniform)
+    replace: Replacement = field(default_factory=Replacement)
+    static: bool = False
+    """Static masks are the same in every epoch (the original BERT data preparation); dynamic is the default."""
+
+    def draw(self, batch: PackedBatch, *, seed: int, epoch: int = 0, progress: float = 0.0) -> Hidden:
+        """Draw the hidden slots of a batch and what replaces them."""
+        key = (seed, 0 if self.static else epoch)
+        slots = maskable_slots(batch)
+        chosen = self.select(slots, key=key, progress=progress)
+        order = np.argsort(slots.flat[chosen], kind="stable")
+        action = self.replace(slots, chosen, key=key)[order]
+        bits = mix(*key, slots.identity[chosen], slots.slot[chosen], 5)[order].view(np.int64)
+        return Hidden(
+            flat=torch.from_numpy(slots.flat[chosen][order]),
+            action=torch.from_numpy(action),
+            bits=torch.from_numpy(bits.copy()),
+        )
+
+
+def hide(flat: Tensor) -> Hidden:
+    """Hide exactly these slots behind the mask embedding (used by fill, score and evaluation)."""
+    flat = flat.sort().values
+    return Hidden(
+        flat=flat,
+        action=torch.full(flat.shape, MASK, dtype=torch.int8, device=flat.device),
+        bits=torch.zeros_like(flat),
+    )

@@ -1,0 +1,131 @@
+"""The masked model: codec -> encoder -> prediction, in both architectures.
+
+*In place* (BERT, SimMIM, BEHRT): a mask embedding stands in hidden slots, the encoder sees the full row.
+*Visible only* (MAE): hidden slots are dropped before the encoder; a small decoder, thrown away afterwards, gets the
+encoded visible slots plus mask embeddings, all with positions.
+
+Shape letters: rows, slots, width, hidden, asked (the hidden slots whose prediction is wanted).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import KEEP, MASK, RANDOM, Hidden
+from unmask.core.prediction import Prediction
+from unmask.encoder.config import EncoderConfig
+from unmask.encoder.transformer import Encoder, needed_by_row
+
+
+class Codec(Protocol):
+    """What a modality brings: it embeds slot values and predicts them back."""
+
+    def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
+        """Embed values; where `masked`, the mask embedding stands and the value must not be read."""
+        ...
+
+    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
+        """Random values, one per slot in `flat`, made from 64 random bits each; never special ones."""
+        ...
+
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Tensor:
+        """The true values of the slots in `flat`, as the prediction's loss wants them."""
+        ...
+
+    def write(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], new: Tensor) -> dict[str, Tensor]:
+        """A copy of `values` with predicted values written into the slots in `flat`."""
+        ...
+
+    def predict(self, states: Float[Tensor, "asked width"]) -> Prediction:
+        """Distribution per slot from its encoder state."""
+        ...
+
+
+def corrupt(codec: Codec, values: dict[str, Tensor], hidden: Hidden) -> dict[str, Tensor]:
+    """Take the hidden values out: zeros under the mask, noise at random slots, the value itself at kept ones."""
+    out = {k: v.clone() for k, v in values.items()}
+    masked, random = hidden.flat[hidden.action == MASK], hidden.action == RANDOM
+    for tensor in out.values():
+        tensor.view(-1, *tensor.shape[2:])[masked] = 0
+    if bool(random.any()):
+        flat = hidden.flat[random]
+        for channel, drawn in codec.noise(values, flat, hidden.bits[random]).items():
+            out[channel].view(-1, *out[channel].shape[2:])[flat] = drawn.to(out[channel].dtype)
+    return out
+
+
+class MaskedModel(nn.Module):
+    """Hide slots, predict them back.
+
+    Args:
+        codec: the modality's codec, an `nn.Module`.
+        encoder: any module with (rows, slots, width) in and out, `segment`, `position` and `needed` as keywords.
+        decoder: None for the in-place architecture; a decoder's config for the visible-only one (its `width` is
+            the decoder's; its positions must be SinCos or Learned, so that mask embeddings know where they stand).
+    """
+
+    def __init__(self, codec: nn.Module, encoder: nn.Module, decoder: EncoderConfig | None = None) -> None:
+        super().__init__()
+        self.codec, self.encoder = codec, encoder
+        if decoder is not None:
+            width = encoder.config.width
+            self.decoder_in = nn.Linear(width, decoder.width)
+            self.decoder_mask = nn.Parameter(torch.randn(decoder.width) * 0.02)
+            self.decoder = Encoder(decoder)
+            self.decoder_out = nn.Linear(decoder.width, width)
+
+    @property
+    def visible_only(self) -> bool:
+        return hasattr(self, "decoder")
+
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None) -> Prediction:
+        """Predict hidden slots.
+
+        Args:
+            ask: ascending flat slot numbers to predict, a subset of the hidden ones; default all of them.
+        """
+        ask = hidden.flat if ask is None else ask
+        states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
+        return self.codec.predict(states)
+
+    def _in_place(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
+        masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
+        masked[hidden.flat[hidden.action == MASK]] = True
+        x = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
+        return self.encoder(x, segment=batch.segment, position=batch.position, needed=ask)
+
+    def _visible_only(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
+        rows, slots = batch.shape
+        gone = hidden.grid(batch.shape)
+        visible = (~gone & (batch.segment != 0)).flatten().nonzero().flatten()
+        where, kept = needed_by_row(visible, rows, slots)
+        present = torch.zeros(where.shape, dtype=torch.bool, device=where.device)
+        present.view(-1)[kept] = True
+        values = {
+            k: v.gather(1, where.view(*where.shape, *[1] * (v.dim() - 2)).expand(-1, -1, *v.shape[2:]))
+            for k, v in batch.values.items()
+        }
+        x = self.codec.embed(values, ~present)
+        segment = batch.segment.gather(1, where) * present
+        states = self.encoder(x, segment=segment, position=batch.position.gather(1, where) * present)
+        seen = self.decoder_in(states.flatten(0, 1).index_select(0, kept))
+        full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
+        return self.decoder_out(
+            self.decoder(
+                full.view(rows, slots, -1), segment=batch.segment, position=batch.position, needed=ask
+            )
+        )
+
+    def states(self, batch: PackedBatch, needed: Int[Tensor, "needed"] | None = None) -> Tensor:
+        """Encoder states with nothing hidden: (rows, slots, width), or (needed, width)."""
+        nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
+        x = self.codec.embed(batch.values, nothing)
+        return self.encoder(x, segment=batch.segment, position=batch.position, needed=needed)
+
+
+__all__ = ["KEEP", "MASK", "RANDOM", "Codec", "MaskedModel", "corrupt"]

@@ -1,0 +1,235 @@
+"""A prediction is a distribution per hidden slot; every use of a trained model is written on this interface.
+
+Shape letters: hidden (slots predicted), width, values (categories), features (numbers of one slot).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+CHUNK = 1024
+"""Hidden slots scored at once: bounds the logits to CHUNK x values, whatever the batch."""
+
+
+class Prediction(Protocol):
+    """Distribution per hidden slot, in the order of the hidden slots."""
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Summed negative log-likelihood; the loop divides by the number of hidden slots of the whole step."""
+        ...
+
+    def log_prob(self, value: Tensor) -> Float[Tensor, "hidden"]: ...
+
+    def mode(self) -> Tensor: ...
+
+    def mean(self) -> Tensor: ...
+
+    def sample(
+        self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
+    ) -> Tensor: ...
+
+    def confidence(self) -> Float[Tensor, "hidden"]:
+        """Larger is surer: log-probability of the mode, or minus the log-spread."""
+        ...
+
+    def correct(self, target: Tensor) -> Tensor | None:
+        """How many modes equal their target, or None where equality means nothing."""
+        ...
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Vocabulary projection and cross-entropy in one, gradient written out in the forward pass.
+
+    The logits are made chunk by chunk in one buffer that is kept between steps, so they are never allocated anew
+    (page faults on fresh memory cost more than the arithmetic) and never held for the backward pass.
+    """
+
+    kept: dict[tuple, Tensor] = {}  # noqa: RUF012
+
+    @classmethod
+    def buffer(cls, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        key = (name, shape[1:], like.dtype, like.device)
+        have = cls.kept.get(key)
+        if have is None or have.shape[0] < shape[0]:
+            have = cls.kept[key] = torch.empty(shape, dtype=like.dtype, device=like.device)
+        return have[: shape[0]]
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> tuple[Tensor, Tensor]:
+        cls = _LinearCrossEntropy
+        w = weight.to(h.dtype)
+        b = None if bias is None else bias.to(h.dtype)
+        grad_h = torch.empty_like(h)
+        grad_w = torch.zeros_like(weight, dtype=torch.float32) if len(h) > CHUNK else None
+        grad_b = torch.zeros(len(weight), dtype=torch.float32, device=h.device)
+        total, correct = torch.zeros((), device=h.device), torch.zeros((), dtype=torch.int64, device=h.device)
+        partial = cls.buffer("weight", tuple(weight.shape), h)
+        for start in range(0, len(h), CHUNK):
+            part, y = h[start : start + CHUNK], target[start : start + CHUNK]
+            shape = (len(part), len(weight))
+            logits, p = cls.buffer("logits", shape, h), cls.buffer("softmax", shape, h)
+            if b is None:
+                torch.mm(part, w.t(), out=logits)
+            else:
+                torch.addmm(b, part, w.t(), out=logits)
+            torch._softmax(logits, -1, False, out=p)
+            row = torch.arange(len(part), device=h.device)
+            top, of_target = p.amax(-1), p[row, y]
+            total += -of_target.float().clamp_min(1e-30).log().sum()
+            correct += (of_target >= top).sum()
+            p[row, y] -= 1
+            torch.mm(p.t(), part, out=partial)
+            if grad_w is not None:
+                grad_w += partial
+            torch.mm(p, w, out=grad_h[start : start + CHUNK])
+            grad_b += p.sum(0, dtype=torch.float32)
+        ctx.grads = (grad_h, partial if grad_w is None else grad_w, grad_b if bias is not None else None)
+        ctx.kinds = (weight.dtype, None if bias is None else bias.dtype)
+        ctx.mark_non_differentiable(correct)
+        return total, correct
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:  # type: ignore[override]
+        grad_h, grad_w, grad_b = ctx.grads
+        out_w = torch.empty(grad_w.shape, dtype=ctx.kinds[0], device=grad_w.device)
+        torch.mul(grad_w, grad, out=out_w)
+        return grad_h.mul_(grad), out_w, None if grad_b is None else (grad_b * grad).to(ctx.kinds[1]), None
+
+
+class Categorical:
+    """A distribution over a vocabulary, held as features and the output projection; logits are made when asked for.
+
+    Args:
+        features: (hidden, width) in front of the projection.
+        weight, bias: (values, width) and (values,) of the projection.
+        forbidden: values that are never proposed by mode, sample or top (special tokens).
+    """
+
+    def __init__(
+        self,
+        features: Float[Tensor, "hidden width"],
+        weight: Float[Tensor, "values width"],
+        bias: Float[Tensor, "values"] | None = None,
+        forbidden: Tensor | None = None,
+    ) -> None:
+        self.features, self.weight, self.bias, self.forbidden = features, weight, bias, forbidden
+        self._correct: Tensor | None = None
+        self._log_probs: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def logits(self) -> Float[Tensor, "hidden values"]:
+        bias = None if self.bias is None else self.bias.to(self.features.dtype)
+        return F.linear(self.features, self.weight.to(self.features.dtype), bias).float()
+
+    @property
+    def log_probs(self) -> Float[Tensor, "hidden values"]:
+        if self._log_probs is None:
+            self._log_probs = self.logits.log_softmax(-1)
+        return self._log_probs
+
+    def loss(self, target: Int[Tensor, "hidden"]) -> Tensor:
+        if torch.is_grad_enabled() and self.features.requires_grad and len(self.features):
+            total, self._correct = _LinearCrossEntropy.apply(self.features, self.weight, self.bias, target)
+            return total
+        return -self.log_prob(target).sum()
+
+    def log_prob(self, value: Int[Tensor, "hidden"]) -> Float[Tensor, "hidden"]:
+        return self.log_probs.gather(1, value[:, None])[:, 0]
+
+    def rank(self, value: Int[Tensor, "hidden"]) -> Int[Tensor, "hidden"]:
+        """How many values are likelier than this one: 0 is the best."""
+        return (self.log_probs > self.log_prob(value)[:, None]).sum(-1)
+
+    def correct(self, target: Tensor) -> Tensor:
+        if self._correct is None:
+            self._correct = (self.log_probs.argmax(-1) == target).sum()
+        return self._correct
+
+    def _proposals(self) -> Tensor:
+        if self.forbidden is None or not len(self.forbidden):
+            return self.log_probs
+        out = self.log_probs.clone()
+        out[:, self.forbidden] = -math.inf
+        return out
+
+    def mode(self) -> Int[Tensor, "hidden"]:
+        return self._proposals().argmax(-1)
+
+    def mean(self) -> Tensor:
+        """Categories have no mean; the probabilities themselves, (hidden, values)."""
+        return self.log_probs.exp()
+
+    def top(self, k: int) -> tuple[Int[Tensor, "hidden k"], Float[Tensor, "hidden k"]]:
+        """The k likeliest values and their log-probabilities."""
+        found = self._proposals().topk(min(k, len(self.weight)), -1)
+        return found.indices, self.log_probs.gather(1, found.indices)
+
+    def sample(
+        self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
+    ) -> Int[Tensor, "hidden"]:
+        if temperature <= 0:
+            return self.mode()
+        scores = self._proposals() / temperature
+        if top_k is not None and top_k < scores.shape[-1]:
+            scores = scores.masked_fill(scores < scores.topk(top_k, -1).values[:, -1:], -math.inf)
+        return torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
+
+    def confidence(self) -> Float[Tensor, "hidden"]:
+        return self._proposals().amax(-1)
+
+
+class Gaussian:
+    """Independent normals per feature. With no log-variance it is plain squared error (unit variance, no constant).
+
+    Args:
+        location: (hidden, features).
+        log_variance: same shape, or None.
+    """
+
+    def __init__(self, location: Float[Tensor, "hidden features"], log_variance: Tensor | None = None) -> None:
+        self.location, self.log_variance = location, log_variance
+
+    def __len__(self) -> int:
+        return len(self.location)
+
+    def loss(self, target: Float[Tensor, "hidden features"]) -> Tensor:
+        if self.log_variance is None:
+            return ((self.location - target) ** 2).mean(-1).sum()
+        return -self.log_prob(target).sum()
+
+    def log_prob(self, value: Float[Tensor, "hidden features"]) -> Float[Tensor, "hidden"]:
+        log_variance = torch.zeros_like(self.location) if self.log_variance is None else self.log_variance
+        square = (value - self.location) ** 2 * (-log_variance).exp()
+        return -0.5 * (square + log_variance + math.log(2 * math.pi)).sum(-1)
+
+    def mode(self) -> Tensor:
+        return self.location
+
+    def mean(self) -> Tensor:
+        return self.location
+
+    def sample(
+        self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
+    ) -> Tensor:
+        if temperature <= 0:
+            return self.location
+        spread = 1.0 if self.log_variance is None else (0.5 * self.log_variance).exp()
+        noise = torch.randn(self.location.shape, generator=generator, device=self.location.device)
+        return self.location + noise * spread * temperature
+
+    def confidence(self) -> Float[Tensor, "hidden"]:
+        if self.log_variance is None:
+            return torch.zeros(len(self.location), device=self.location.device)
+        return -self.log_variance.sum(-1)
+
+    def correct(self, target: Tensor) -> None:
+        return None

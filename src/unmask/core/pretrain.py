@@ -1,0 +1,139 @@
+"""Masked pretraining: the six steps, for every modality and both architectures.
+
+1. next packed batch, 2. draw what is hidden, 3. predict it, 4. loss on hidden slots only, averaged over the hidden
+slots of the whole step (never over batches), 5. backward and update, 6. report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Corruption
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What one step did. Loss is in nats per hidden slot; slots are real ones, without padding."""
+
+    step: int
+    epoch: int
+    progress: float
+    loss: float
+    accuracy: float | None
+    hidden: int
+    slots: int
+    padding_waste: float
+    seconds: float
+    gradient_norm: float
+    skipped: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where and how a step runs: everything of it that is not masked learning.
+
+    Args:
+        update: applies the gradients at this progress, returns (gradient norm, applied?).
+        total: sums a tensor over all processes.
+        processes: how many processes share a step.
+        autocast: makes the compute-precision context.
+    """
+
+    update: Callable[[float], tuple[float, bool]]
+    total: Callable[[Tensor], Tensor] = staticmethod(lambda x: x)
+    processes: int = 1
+    device: torch.device = torch.device("cpu")
+    autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    no_sync: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+
+
+def pretrain(
+    model: nn.Module,
+    steps: Iterator[tuple[int, Sequence[PackedBatch]]],
+    corruption: Corruption,
+    machine: Machine,
+    *,
+    seed: int = 0,
+    first_step: int = 0,
+    progress: Callable[[int], float],
+) -> Iterator[StepReport]:
+    """Train `model` until `progress(step)` reaches 1, yielding a report after every step.
+
+    Args:
+        steps: (epoch, this process's micro-batches) per optimiser step.
+        progress: fraction of the run done before a step; learning-rate and ratio schedules are functions of it.
+    """
+    model.train()
+    for step, (epoch, batches) in enumerate(steps, start=first_step):  # 1. next packed batch(es)
+        done = progress(step)
+        if done >= 1.0:
+            return
+        start = time.perf_counter()
+        drawn = [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches]  # 2. draw hidden slots
+        counts = torch.tensor([sum(len(h) for h in drawn), sum(b.real_slots for b in batches)])
+        hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())
+        loss_sum, correct = torch.zeros((), device=machine.device), 0
+        for number, (batch, gone) in enumerate(zip(batches, drawn, strict=True), start=1):
+            batch, gone = batch.to(machine.device), gone.to(machine.device)
+            with contextlib.nullcontext() if number == len(batches) else machine.no_sync():
+                with machine.autocast():
+                    prediction = model(batch, gone)  # 3. predict
+                    target = (model.module if hasattr(model, "module") else model).codec.targets(batch.values, gone.flat)
+                    loss = prediction.loss(target)  # 4. summed over hidden slots ...
+                # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over
+                # processes, hence the factor.
+                (loss * (machine.processes / max(hidden, 1))).backward()  # 5. backward
+            loss_sum += loss.detach()
+            right = prediction.correct(target)
+            correct = None if right is None or correct is None else correct + right
+        norm, applied = machine.update(done)  # 5. ... and update
+        loss_sum = machine.total(loss_sum)
+        accuracy = None if correct is None else float(machine.total(torch.as_tensor(correct).to(machine.device))) / max(hidden, 1)
+        cells = sum(b.segment.numel() for b in batches) * machine.processes
+        yield StepReport(  # 6. report
+            step=step + 1,
+            epoch=epoch,
+            progress=done,
+            loss=float(loss_sum) / max(hidden, 1),
+            accuracy=accuracy,
+            hidden=hidden,
+            slots=slots,
+            padding_waste=max(0.0, 1.0 - slots / max(cells, 1)),
+            seconds=time.perf_counter() - start,
+            gradient_norm=norm,
+            skipped=not applied,
+        )
+
+
+@torch.inference_mode()
+def validate(
+    model: nn.Module,
+    batches: Sequence[PackedBatch],
+    corruption: Corruption,
+    *,
+    seed: int = 0,
+    autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    device: torch.device | str = "cpu",
+) -> dict[str, float]:
+    """Loss (nats per hidden slot) and accuracy with masks that are the same at every call."""
+    was_training = model.training
+    model.eval()
+    total, right, hidden = 0.0, 0.0, 0
+    for batch in batches:
+        gone = corruption.draw(batch, seed=seed, epoch=0).to(device)
+        batch = batch.to(device)
+        with autocast():
+            prediction = model(batch, gone)
+            target = model.codec.targets(batch.values, gone.flat)
+            total += float(prediction.loss(target))
+            right += float(prediction.correct(target) or 0)
+        hidden += len(gone)
+    model.train(was_training)
+    return {"loss": total / max(hidden, 1), "accuracy": right / max(hidden, 1), "hidden_slots": float(hidden)}

@@ -1,0 +1,145 @@
+"""The attention shim: one function, several kernels behind it, a plain reference beside it.
+
+Shape letters: rows, slots (keys), queries (slots, or the few that are needed), heads, depth (width of a head).
+
+Which kernel (2 cores, forward + backward, heads of 64, milliseconds):
+
+    rows x heads x slots    scaled_dot_product fp32 / bf16    explicit fp32 / bf16
+    32 x 4 x 128                     16.8 / 30.3                  17.8 / 8.5
+    8 x 4 x 512                      54.4 / 52.2                 103.2 / 28.8
+
+so training in bf16 on a CPU up to 512 slots uses explicit products with a hand-made gradient; everything else uses
+`scaled_dot_product_attention`, and CUDA without a mask of its own uses `torch.nn.attention.varlen`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+EXPLICIT_UP_TO = 512
+
+
+@dataclass
+class Layout:
+    """Who may see whom, worked out once per batch and shared by all layers.
+
+    Args:
+        segment: 0 is padding; attention stays within a segment.
+        position: position of each slot in its example; local attention measures distance in it.
+        queries: per row, which slots the last layer must compute (padded with 0), or None for all.
+    """
+
+    segment: Int[Tensor, "rows slots"]
+    position: Int[Tensor, "rows slots"]
+    _masks: dict[Any, Tensor] = field(default_factory=dict)
+
+    def allowed(self, window: int | None, queries: Int[Tensor, "rows queries"] | None = None) -> Bool[Tensor, "rows 1 queries slots"]:
+        """Boolean mask. Padding sees padding, so that no softmax is over nothing."""
+        key = ("bool", window, None if queries is None else id(queries))
+        if key not in self._masks:
+            seg_q = self.segment if queries is None else self.segment.gather(1, queries)
+            mask = seg_q[:, :, None] == self.segment[:, None, :]
+            if window is not None:
+                pos_q = self.position if queries is None else self.position.gather(1, queries)
+                mask = mask & ((pos_q[:, :, None] - self.position[:, None, :]).abs() <= window)
+            self._masks[key] = mask[:, None]
+        return self._masks[key]
+
+    def bias(self, window: int | None, queries: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """The same mask as numbers to add: 0 or a large negative number."""
+        key = ("bias", window, None if queries is None else id(queries), dtype)
+        if key not in self._masks:
+            allowed = self.allowed(window, queries)
+            self._masks[key] = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(
+                ~allowed, -3e4 if dtype is torch.float16 else -1e9
+            )
+        return self._masks[key]
+
+    def everything_seen(self) -> bool:
+        """True when no mask is needed: one example fills each row."""
+        if "all" not in self._masks:
+            self._masks["all"] = (self.segment == self.segment[:, :1]).all()
+        return bool(self._masks["all"])
+
+
+class _Explicit(torch.autograd.Function):
+    """softmax(q k' * scale + bias) v with the gradient written out; keeps only the weights for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+        scores = torch.matmul(q, k.transpose(-1, -2))
+        scores.mul_(scale)
+        if bias is not None:
+            scores.add_(bias)
+        weights = torch._softmax(scores, -1, False)
+        ctx.save_for_backward(q, k, v, weights)
+        ctx.scale = scale
+        return torch.matmul(weights, v)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+        q, k, v, weights = ctx.saved_tensors
+        grad_v = torch.matmul(weights.transpose(-1, -2), grad)
+        grad_scores = torch._softmax_backward_data(torch.matmul(grad, v.transpose(-1, -2)), weights, -1, weights.dtype)
+        grad_scores.mul_(ctx.scale)
+        return torch.matmul(grad_scores, k), torch.matmul(grad_scores.transpose(-1, -2), q), grad_v, None, None
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, scale: float) -> Tensor:
+    """Attention as in the textbook, for tests to compare with."""
+    scores = (q @ k.transpose(-1, -2)) * scale
+    return scores.masked_fill(~allowed, float("-inf")).softmax(-1) @ v
+
+
+def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int | None) -> Tensor | None:
+    """CUDA, half precision: flatten to (tokens, cumulative lengths), no padding and no mask. None if not possible."""
+    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or window is not None:
+        return None
+    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
+        return None
+    from torch.nn.attention.varlen import varlen_attn
+
+    if "cumulative" not in layout._masks:
+        segment = layout.segment
+        starts = torch.ones_like(segment, dtype=torch.bool)
+        starts[:, 1:] = segment[:, 1:] != segment[:, :-1]
+        first = starts.flatten().nonzero().flatten().int()
+        end = torch.tensor([segment.numel()], device=segment.device, dtype=torch.int32)
+        layout._masks["cumulative"] = torch.cat([first, end])
+        layout._masks["longest"] = layout._masks["cumulative"].diff().max().cpu()
+    cumulative, longest = layout._masks["cumulative"], int(layout._masks["longest"])
+    rows, heads, slots, depth = q.shape
+    flat = [t.transpose(1, 2).reshape(rows * slots, heads, depth) for t in (q, k, v)]
+    out = varlen_attn(*flat, cumulative, cumulative, longest, longest)
+    return out.view(rows, slots, heads, depth).transpose(1, 2)  # type: ignore[union-attr]
+
+
+def attend(
+    q: Float[Tensor, "rows heads queries depth"],
+    k: Float[Tensor, "rows heads slots depth"],
+    v: Float[Tensor, "rows heads slots depth"],
+    layout: Layout,
+    *,
+    window: int | None = None,
+    queries: Int[Tensor, "rows queries"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "rows heads queries depth"]:
+    """Scaled dot-product attention within segments (and within `window` positions), by the fastest kernel here."""
+    scale = q.shape[-1] ** -0.5
+    if queries is None and not dropout and (out := _varlen(q, k, v, layout, window)) is not None:
+        return out
+    unmasked = window is None and layout.everything_seen()
+    training = torch.is_grad_enabled() and q.requires_grad
+    few_queries = q.shape[-2] * 4 <= k.shape[-2]
+    if not q.is_cuda and not dropout and k.shape[-2] <= EXPLICIT_UP_TO and training and (q.dtype == torch.bfloat16 or few_queries):
+        bias = None if unmasked else layout.bias(window, queries, q.dtype)
+        return _Explicit.apply(q, k, v, bias, scale)
+    mask = None if unmasked else layout.allowed(window, queries)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)

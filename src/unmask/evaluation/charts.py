@@ -1,0 +1,359 @@
+"""Small charts as inline SVG and HTML: no JavaScript, no fonts, no file beside the page.
+
+Colours are CSS variables with a fallback, so that a chart follows the light or dark page it stands in and is still
+readable outside of one. Everything that comes from outside is escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup, escape
+from numpy.typing import ArrayLike, NDArray
+
+from unmask.evaluation.metrics import Estimate
+
+_WIDTH, _HEIGHT = 480, 270
+_COLOURS = ("#2563eb", "#d97706", "#0d9488", "#be185d", "#7c3aed", "#57534e")
+_DASHES = ("", "6 3", "2 3", "8 3 2 3", "10 4", "4 2")  # a series is told by more than its colour
+_MOST_VERTICES, _MOST_TOOLTIPS = 2000, 120
+
+
+def line_chart(
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    title: str,
+    x_label: str = "",
+    y_label: str = "",
+    *,
+    percent: bool = False,
+    from_zero: bool = False,
+) -> Markup:
+    """Lines over a common pair of axes, with ticks, a legend (for several series) and tooltips on the points.
+
+    A value that is not finite breaks its line; a lone point is drawn as a dot; no point at all gives a chart that says
+    so. Above 2000 points a line is thinned to every k-th.
+
+    Args:
+        series: name -> (x, y), each one-dimensional and of equal length.
+        title: above the chart.
+        x_label: below the axis.
+        y_label: beside the axis.
+        percent: ticks and tooltips of y in percent.
+        from_zero: the y axis starts at zero, for shares and speeds; a loss needs it not.
+    """
+    lines = {str(name): _points(x, y) for name, (x, y) in series.items()}
+    whole = np.concatenate([xy[np.isfinite(xy).all(1)] for xy in lines.values()] or [np.empty((0, 2))])
+    legend = _legend(list(lines)) if len(lines) > 1 else Markup("")
+    head = Markup('<figcaption><span class="chart-title">{}</span>{}</figcaption>').format(title, legend)
+    if not len(whole):
+        empty = Markup('<p class="chart-empty" role="img" aria-label="{}: no data">no data yet</p>')
+        return Markup('<figure class="chart">{}{}</figure>').format(head, empty.format(title))
+    axes = _Axes(whole, percent, from_zero)
+    drawn = [axes.frame(x_label, y_label)]
+    for number, (name, points) in enumerate(lines.items()):
+        drawn.append(_line(points, axes, name, number, x_label or "x"))
+    svg = Markup(
+        '<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>'
+    )
+    body = svg.format(_described(title, lines, axes), _WIDTH, _HEIGHT, Markup("").join(drawn))
+    return Markup('<figure class="chart">{}{}</figure>').format(head, body)
+
+
+def bars(
+    items: Iterable[tuple[str, float, bool]],
+    *,
+    maximum: float | None = 1.0,
+    percent: bool = True,
+    label: str = "",
+) -> Markup:
+    """Horizontal bars, one a line: the label, the bar, the number.
+
+    Args:
+        items: (label, value, highlight); a highlighted bar is drawn in the colour of a right answer and ticked.
+        maximum: the value of a full bar; None takes the largest.
+        percent: numbers in percent.
+        label: what the list is, for screen readers.
+    """
+    rows = list(items)
+    finite = [value for _, value, _ in rows if math.isfinite(value)]
+    full = maximum if maximum is not None else max(finite, default=0.0)
+    row = Markup(
+        '<li{}><span class="bar-label" dir="auto" title="{}">{}</span>{}<span class="bar-value">{}</span></li>'
+    )
+    drawn = [
+        row.format(
+            Markup(' class="right"') if highlight else "",
+            name,
+            name,
+            bar(value / full if full else 0.0, "good" if highlight else ""),
+            number(value, percent=percent) + (" ✓" if highlight else ""),
+        )
+        for name, value, highlight in rows
+    ]
+    named = Markup(' aria-label="{}"').format(label) if label else ""
+    return Markup('<ul class="bars"{}>{}</ul>').format(named, Markup("").join(drawn))
+
+
+def bar(share: float, tone: str = "") -> Markup:
+    """One bare bar, `share` of its track long (clamped to 0..1; NaN is empty); `tone` is '', 'good' or 'bad'."""
+    length = min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
+    return Markup(
+        '<svg class="bar {}" aria-hidden="true" height="10" preserveAspectRatio="none">'
+        '<rect class="track" width="100%" height="10" rx="3"/><rect class="fill" width="{}%" height="10" rx="3"/></svg>'
+    ).format(tone, f"{length * 100:.2f}")
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
+    """A table; columns whose every cell is a number are set right, and numbers get readable digits (NaN is a dash).
+
+    Cells may be text (escaped), Markup (kept), numbers, None or an `Estimate` (its interval is set small).
+    """
+    body = [list(row) for row in rows]
+    for row in body:
+        if len(row) != len(headers):
+            raise ValueError(f"a row has {len(row)} cells for {len(headers)} headers: {row}")
+    numeric = [bool(body) and all(_is_number(row[i]) for row in body) for i in range(len(headers))]
+
+    def line(tag: str, cells: Iterable[Any]) -> Markup:
+        kinds = [Markup(' class="number"') if right else "" for right in numeric]
+        scope = Markup(' scope="col"') if tag == "th" else ""
+        made = [
+            Markup("<{}{}{}>{}</{}>").format(Markup(tag), scope, kind, cell_text(cell), Markup(tag))
+            for kind, cell in zip(kinds, cells, strict=True)
+        ]
+        return Markup("<tr>{}</tr>").format(Markup("").join(made))
+
+    drawn = Markup("").join(line("td", row) for row in body) or Markup(
+        '<tr><td class="none" colspan="{}">nothing to show</td></tr>'
+    ).format(len(headers))
+    return Markup(
+        '<div class="table"><table><thead>{}</thead><tbody>{}</tbody></table></div>'
+    ).format(line("th", headers), drawn)
+
+
+def cell_text(value: Any) -> Markup:
+    """Any value as a person reads it, escaped: 12,345 · 0.1235 · – for nothing · an estimate with its interval."""
+    if isinstance(value, Estimate):
+        bounds = (
+            Markup(' <small class="interval">{} to {}</small>').format(number(value.low), number(value.high))
+            if math.isfinite(value.low)
+            else ""
+        )
+        return Markup("{}{}").format(number(value.value), bounds)
+    if value is None:
+        return Markup("–")
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        return Markup(number(value))
+    return escape(value)
+
+
+def number(value: Any, *, percent: bool = False) -> str:
+    """A number in few characters.
+
+    >>> number(1234567), number(0.00031), number(2.71828), number(float("nan")), number(0.1234, percent=True)
+    ('1,234,567', '3.1e-4', '2.718', '–', '12.3%')
+    """
+    if isinstance(value, int | np.integer) and not percent:
+        return f"{int(value):,}"
+    value = float(value)
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    if percent:
+        return f"{value:.1%}"
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.1f}"
+    if size >= 0.001 or size == 0:
+        return f"{value:.4g}"
+    return _exponent(f"{value:.1e}")
+
+
+class _Axes:
+    """Where numbers land on the page: the ranges, their ticks and the margins these need."""
+
+    def __init__(self, points: NDArray[np.float64], percent: bool, from_zero: bool) -> None:
+        self.percent = percent
+        (x_low, y_low), (x_high, y_high) = points.min(0), points.max(0)
+        self.x_ticks, self.x_range = _scale(float(x_low), float(x_high), 6, tight=True)
+        self.y_ticks, self.y_range = _scale(
+            min(0.0, float(y_low)) if from_zero else float(y_low), float(y_high), 5
+        )
+        y_texts = [self.y_text(tick) for tick in self.y_ticks]
+        self.left = 30.0 + 6.6 * max(map(len, y_texts))
+        self.right, self.top, self.bottom = _WIDTH - 18.0, 12.0, _HEIGHT - 44.0
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        return self.left + (value - low) / (high - low) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
+
+    def y_text(self, value: float) -> str:
+        if not self.percent:
+            return _tick_text(value, self.y_ticks)
+        step = self.y_ticks[1] - self.y_ticks[0] if len(self.y_ticks) > 1 else 1.0
+        return f"{value:.{0 if step >= 0.0099 else 1 if step >= 0.00099 else 2}%}"
+
+    def frame(self, x_label: str, y_label: str) -> Markup:
+        grid = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}" stroke="var(--line, #ddd)"/>')
+        text = Markup(
+            '<text class="tick" x="{}" y="{}" text-anchor="{}" font-size="11" fill="var(--muted, #666)">{}</text>'
+        )
+        parts = []
+        for tick in self.y_ticks:
+            at = _px(self.y(tick))
+            parts.append(grid.format(_px(self.left), _px(self.right), at, at))
+            parts.append(text.format(_px(self.left - 7), _px(self.y(tick) + 4), "end", self.y_text(tick)))
+        for tick in self.x_ticks:
+            at = _px(self.x(tick))
+            parts.append(grid.format(at, at, _px(self.bottom), _px(self.bottom + 4)))
+            parts.append(text.format(at, _px(self.bottom + 18), "middle", _tick_text(tick, self.x_ticks)))
+        if x_label:
+            middle = _px((self.left + self.right) / 2)
+            parts.append(text.format(middle, _HEIGHT - 6, "middle", x_label))
+        if y_label:
+            turned = Markup(
+                '<text class="tick" transform="translate(13 {}) rotate(-90)" text-anchor="middle" '
+                'font-size="11" fill="var(--muted, #666)">{}</text>'
+            )
+            parts.append(turned.format(_px((self.top + self.bottom) / 2), y_label))
+        return Markup("").join(parts)
+
+
+def _line(points: NDArray[np.float64], axes: _Axes, name: str, index: int, x_name: str) -> Markup:
+    """One series: a path that breaks at gaps, and dots that carry the tooltips."""
+    thinned = _every(points, _MOST_VERTICES)
+    finite = np.isfinite(thinned).all(1)
+    commands, pen_down = [], False
+    for (x, y), good in zip(thinned, finite, strict=True):
+        if good:
+            commands.append(f"{'L' if pen_down else 'M'}{_px(axes.x(x))} {_px(axes.y(y))}")
+        pen_down = bool(good)
+    colour, dash = _look(index)
+    path = Markup(
+        '<path d="{}" fill="none" stroke="{}" stroke-width="2" stroke-linejoin="round" '
+        'stroke-linecap="round" stroke-dasharray="{}"/>'
+    ).format("".join(commands), colour, dash or "none")
+    dot = Markup(
+        '<circle class="{}" cx="{}" cy="{}" r="3.2" fill="{}"><title>{}: {} at {} {}</title></circle>'
+    )
+    known = thinned[finite]
+    alone = _alone(finite)[finite]
+    shown = len(known) <= 25
+    dots = []
+    keep = {int(i) for i in _every(np.arange(len(known))[:, None], _MOST_TOOLTIPS).ravel()}
+    for i, (x, y) in enumerate(known):
+        if i in keep or alone[i]:
+            value = number(float(y), percent=axes.percent)
+            where = number(int(x) if float(x).is_integer() else float(x))
+            look = "dot" if shown or alone[i] else "dot hover"
+            dots.append(
+                dot.format(look, _px(axes.x(x)), _px(axes.y(y)), colour, name, value, x_name, where)
+            )
+    return Markup("<g>{}{}</g>").format(path, Markup("").join(dots))
+
+
+def _legend(names: Sequence[str]) -> Markup:
+    entry = Markup(
+        '<span class="key"><svg width="22" height="8" aria-hidden="true"><line x1="1" x2="21" y1="4" y2="4" '
+        'stroke="{}" stroke-width="2.5" stroke-dasharray="{}"/></svg>{}</span>'
+    )
+    keys = [entry.format(_look(i)[0], _look(i)[1] or "none", name) for i, name in enumerate(names)]
+    return Markup('<span class="legend">{}</span>').format(Markup("").join(keys))
+
+
+def _described(title: str, lines: Mapping[str, NDArray[np.float64]], axes: _Axes) -> str:
+    """The chart in words, for those who do not see it."""
+    told = []
+    for name, points in lines.items():
+        known = points[np.isfinite(points).all(1)]
+        if len(known):
+            first, last = (number(float(v), percent=axes.percent) for v in (known[0, 1], known[-1, 1]))
+            told.append(f"{name} from {first} to {last}" if len(known) > 1 else f"{name} {first}")
+    return f"{title}: " + ", ".join(told)
+
+
+def _points(x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+    xs, ys = np.asarray(x, dtype=np.float64).ravel(), np.asarray(y, dtype=np.float64).ravel()
+    if len(xs) != len(ys):
+        raise ValueError(f"a series has {len(xs)} x values and {len(ys)} y values")
+    return np.stack([xs, ys], axis=1)
+
+
+def _every(points: NDArray[Any], most: int) -> NDArray[Any]:
+    """At most about `most` rows, evenly taken, the last always among them."""
+    if len(points) <= most:
+        return points
+    return points[np.unique(np.linspace(0, len(points) - 1, most).round().astype(np.int64))]
+
+
+def _alone(finite: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Points without a neighbour, which a path alone would not show."""
+    before, after = np.zeros_like(finite), np.zeros_like(finite)
+    before[1:], after[:-1] = finite[:-1], finite[1:]
+    return finite & ~before & ~after
+
+
+def _scale(low: float, high: float, most: int, tight: bool = False) -> tuple[list[float], tuple[float, float]]:
+    """Round ticks (1, 2 or 5 times a power of ten) and the range of the axis; `tight` keeps the range of the data.
+
+    >>> _scale(0.0, 9.3, 5)
+    ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], (0.0, 10.0))
+    """
+    if not high - low > 1e-12 * max(abs(high), abs(low)):
+        margin = abs(high) * 0.1 or 1.0
+        low, high = low - margin, high + margin
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = [round(i * step, 12 - math.floor(math.log10(step))) for i in range(first, last + 1)]
+    if tight:
+        slack = 1e-9 * step
+        return [t for t in ticks if low - slack <= t <= high + slack], (low, high)
+    return ticks, (ticks[0], ticks[-1])
+
+
+def _tick_text(value: float, ticks: Sequence[float]) -> str:
+    """A tick as short as its neighbours allow.
+
+    >>> [_tick_text(v, [0, 20000]) for v in (0, 20000)], _tick_text(0.5, [0, 0.5]), _tick_text(2e-4, [0, 2e-4])
+    (['0', '20k'], '0.5', '2e-4')
+    """
+    size = max(abs(tick) for tick in ticks)
+    if value == 0:
+        return "0"
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= unit * (1 if unit > 1e3 else 2):
+            return f"{value / unit:.4g}{letter}"
+    if size < 0.01:
+        return _exponent(f"{value:.2g}" if "e" in f"{value:.2g}" else f"{value:.1e}")
+    return f"{value:.6g}"
+
+
+def _exponent(text: str) -> str:
+    """'1.0e-04' -> '1e-4'."""
+    digits, power = text.split("e")
+    return f"{digits.removesuffix('.0')}e{int(power)}"
+
+
+def _look(index: int) -> tuple[str, str]:
+    at = index % len(_COLOURS)
+    return f"var(--series-{at + 1}, {_COLOURS[at]})", _DASHES[at]
+
+
+def _px(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, int | float | np.number | Estimate) and not isinstance(value, bool)
+    )

@@ -1,0 +1,94 @@
+"""Tokens in, tokens back: word (and type) embeddings, and the masked-language-model head tied to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.core.prediction import Categorical
+from unmask.encoder.config import Activation, Norm
+from unmask.encoder.transformer import activation, make_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCodecConfig:
+    """Embedding table and head.
+
+    Args:
+        types: rows of the token-type table (BERT: 2), 0 for none.
+        head_norm, head_bias, head_activation: the transform in front of the tied projection.
+        output_bias: the projection's own bias over the vocabulary.
+        tied: output projection shares the embedding table.
+    """
+
+    vocabulary: int
+    width: int
+    encoder_width: int
+    mask_id: int
+    special_ids: tuple[int, ...] = ()
+    types: int = 0
+    head_activation: Activation = "gelu"
+    head_norm: Norm = Norm()
+    head_bias: bool = True
+    output_bias: bool = True
+    tied: bool = True
+    deviation: float = 0.02
+
+
+class TokenCodec(nn.Module):
+    """Embeds token ids; the mask embedding is the [MASK] row of the table, as in published checkpoints."""
+
+    def __init__(self, config: TokenCodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.word = nn.Embedding(config.vocabulary, config.width)
+        if config.types:
+            self.token_type = nn.Embedding(config.types, config.width)
+        self.transform = nn.Linear(config.encoder_width, config.width, bias=config.head_bias)
+        self.norm = make_norm(config.head_norm, config.width)
+        self.activation = activation(config.head_activation)
+        self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.output_bias else None
+        allowed = np.setdiff1d(np.arange(config.vocabulary), np.asarray(config.special_ids, np.int64))
+        self.register_buffer("ordinary", torch.from_numpy(allowed), persistent=False)
+        self.register_buffer("special", torch.tensor(config.special_ids, dtype=torch.int64), persistent=False)
+        for table in (self.word, *([self.token_type] if config.types else [])):
+            nn.init.normal_(table.weight, std=config.deviation)
+        nn.init.normal_(self.transform.weight, std=config.deviation)
+        if config.head_bias:
+            nn.init.zeros_(self.transform.bias)
+
+    def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
+        x = self.word(values["token"].masked_fill(masked, self.config.mask_id))
+        if self.config.types:
+            x = x + (self.token_type(values["type"]) if "type" in values else self.token_type.weight[0])
+        return x
+
+    def noise(self, values: dict[str, Tensor], flat: Tensor, bits: Tensor) -> dict[str, Tensor]:
+        """Uniform over ordinary tokens: special ones are never drawn."""
+        return {"token": self.ordinary[(bits & (2**62 - 1)) % len(self.ordinary)]}
+
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+        return values["token"].flatten()[flat]
+
+    def write(self, values: dict[str, Tensor], flat: Tensor, new: Tensor) -> dict[str, Tensor]:
+        token = values["token"].clone()
+        token.view(-1)[flat] = new
+        return values | {"token": token}
+
+    def predict(self, states: Float[Tensor, "asked width"]) -> Categorical:
+        h = self.norm(self.activation(self.transform(states)))
+        if torch.is_autocast_enabled(h.device.type):
+            h = h.to(torch.get_autocast_dtype(h.device.type))
+        weight = self.word.weight if self.output is None else self.output.weight
+        return Categorical(h, weight, self.bias, forbidden=self.special)
+
+
+def example_values(ids: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
+    """The channels of a text example."""
+    return {"token": np.asarray(ids, np.int64)}

@@ -1,0 +1,191 @@
+"""AdamW with clipping folded into the fused kernel, StableAdamW, and the guard against a diverging run.
+
+The fused kernel is 2.5-4.5x faster than the plain loop on CPU too (11 M parameters: 9.3 ms against 23.6 ms,
+33.1 ms for `foreach`). Clipping beside it would read and write every gradient once more (5.5 ms for the same
+model, of which the norm is needed anyway); the kernel can divide by a scale while it reads the gradient, so
+we let it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unmask.errors import UserError
+from unmask.training.settings import TrainSettings
+
+
+def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters in two groups: matrices (and embeddings) decay, vectors (biases, norms) do not.
+
+    The rule is BERT's (Devlin et al. 2019, released `optimization.py`), said in shapes rather than names:
+    one-dimensional parameters are exempt. A parameter shared by two modules appears once. Empty groups are
+    left out.
+    """
+    parameters = [p for p in module.parameters() if p.requires_grad]  # parameters() already drops repeats
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimiser(module: nn.Module, settings: TrainSettings) -> Optimizer:
+    """The optimiser the settings ask for, over `decay_groups`.
+
+    Each group remembers its peak rate as `initial_lr`, for `step`.
+
+    Raises:
+        UserError: when nothing in the module is trainable.
+    """
+    groups = decay_groups(module, settings.weight_decay)
+    if not groups:
+        raise UserError("nothing to train: every parameter is frozen", hint="Unfreeze at least one layer.")
+    betas = (settings.beta1, settings.beta2)
+    optimiser: Optimizer
+    if settings.optimiser == "stable_adamw":
+        optimiser = StableAdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
+    else:
+        optimiser = torch.optim.AdamW(
+            groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True
+        )
+    for group in optimiser.param_groups:
+        group["initial_lr"] = group["lr"]
+    return optimiser
+
+
+def step(
+    optimiser: Optimizer, parameters: Iterable[Tensor], *, clip: float | None, rate: float = 1.0
+) -> Tensor:
+    """One optimiser step at `rate` times the peak learning rate; returns the gradient norm before clipping.
+
+    Where the norm is not finite the parameters and the optimiser's state stay as they were: hand the norm to
+    a `NanGuard`, which counts. The norm is a 0-d tensor on the gradients' device; on CUDA nothing here waits
+    for it with the fused optimiser.
+
+    Args:
+        optimiser: from `build_optimiser` (or wrapped by Accelerate).
+        parameters: those whose gradients make up the norm.
+        clip: largest norm, None for no clipping. Same rule as `torch.nn.utils.clip_grad_norm_`.
+        rate: the multiplier from `schedule.rate`.
+    """
+    for group in optimiser.param_groups:
+        group["lr"] = group["initial_lr"] * rate
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    inner: Any = getattr(optimiser, "optimizer", optimiser)
+    if inner.defaults.get("fused"):
+        # The two attributes torch.amp.GradScaler sets: the kernel divides by the first and skips if the
+        # second is 1.
+        if clip is not None:
+            inner.grad_scale = ((norm + 1e-6) / clip).clamp(min=1.0).float()
+        inner.found_inf = (~torch.isfinite(norm)).float()
+        try:
+            optimiser.step()
+        finally:
+            del inner.found_inf
+            if clip is not None:
+                del inner.grad_scale
+    elif bool(torch.isfinite(norm)):
+        if clip is not None:
+            factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+            for gradient in gradients:
+                gradient.mul_(factor.to(gradient.device))
+        optimiser.step()
+    return norm
+
+
+class StableAdamW(Optimizer):
+    """AdamW whose update is limited per tensor, so a sudden change of gradient scale makes no loss spike.
+
+    When the squared gradient runs ahead of its average, the tensor's learning rate is divided by
+    RMS(gradient^2 / average), if above 1 (Wortsman et al. 2023, 'Stable and low-precision training for
+    large-scale vision-language models', algorithm 2; the clipping is AdaFactor's). Beta2 is fixed.
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate.
+        betas: decay of the gradient average and of the squared gradient.
+        eps: added to the denominator.
+        weight_decay: decoupled, scaled with the limited rate as in the paper.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient, state = parameter.grad.to(parameter.dtype), self.state[parameter]
+                if not state:
+                    # "step" as a tensor, as AdamW has it: a loaded state keeps its dtype.
+                    state["step"] = torch.zeros((), dtype=torch.float32)
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                    state["exp_avg_sq"] = torch.zeros_like(parameter)
+                state["step"] += 1
+                count = int(state["step"])
+                state["exp_avg"].lerp_(gradient, 1 - beta1)
+                state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                average = state["exp_avg"] / (1 - beta1**count)
+                square = state["exp_avg_sq"] / (1 - beta2**count)
+                rms = (gradient.square() / square.clamp(min=group["eps"] ** 2)).mean().sqrt()
+                rate = group["lr"] / rms.clamp(min=1.0)
+                parameter.mul_(1 - rate * group["weight_decay"])
+                parameter.sub_(rate * average / (square.sqrt() + group["eps"]))
+        return loss
+
+
+class NanGuard:
+    """Counts consecutive steps with a loss or gradient that is not finite, and stops a run that stays so.
+
+    Args:
+        limit: consecutive bad steps before the error.
+
+    Attributes:
+        in_a_row: bad steps since the last good one.
+        total: bad steps in all.
+    """
+
+    def __init__(self, limit: int = 5) -> None:
+        self.limit, self.in_a_row, self.total = limit, 0, 0
+
+    def check(self, *values: float | Tensor) -> bool:
+        """True when every value is finite; reading a CUDA tensor waits for it.
+
+        Raises:
+            UserError: after `limit` bad steps in a row.
+        """
+        if all(math.isfinite(float(value)) for value in values):
+            self.in_a_row = 0
+            return True
+        self.in_a_row += 1
+        self.total += 1
+        if self.in_a_row >= self.limit:
+            raise UserError(
+                f"loss or gradient was not finite for {self.in_a_row} steps in a row",
+                hint="Lower learning_rate (try a third), lengthen warmup, or try optimiser=stable_adamw or "
+                "precision=fp32; look for infinite values in the data. The last good checkpoint was kept: "
+                "--resume starts from it.",
+            )
+        return False

@@ -1,0 +1,297 @@
+"""How a run is trained, as one frozen dataclass, and helpers that fill any settings dataclass from text.
+
+Every value is checked where it is made, so a typing mistake costs no minute of training. torch is not
+imported here: `unmask --help` reads these defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from unmask.errors import UserError, suggest
+
+Settings = TypeVar("Settings")
+
+_ENDINGS = ("steps", "epochs", "minutes")
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How long, how fast and how carefully to train.
+
+    Attributes:
+        steps: optimiser steps to run; at most one of `steps`, `epochs`, `minutes` (none of them: one epoch).
+        epochs: passes over the data; fractions are allowed.
+        minutes: wall clock to spend.
+        batch_slots: slots in one optimiser step, padding included. 8192 is 64 rows of 128.
+        accumulate: micro-batches an optimiser step is split into. The result does not change, memory does.
+        learning_rate: the peak; right for encoders of a few million parameters, lower it (1e-4) for 100 M
+            and up.
+        beta1: decay of the gradient average.
+        beta2: decay of the squared gradient. 0.98 and `epsilon` 1e-6 are RoBERTa's (Liu et al. 2019, section
+            3.1): 0.999 forgets too slowly for large batches.
+        epsilon: added to the denominator of the update.
+        weight_decay: decoupled; biases and norms are exempt.
+        clip: largest gradient norm, None for no clipping.
+        optimiser: 'adamw' (fused) or 'stable_adamw' (limits the update per tensor; for runs with loss
+            spikes).
+        schedule: 'linear' and 'cosine' fall from the warm-up to the end; 'wsd' holds, then falls over the
+            last `decay`; 'constant' holds.
+        warmup: fraction of the run over which the rate rises linearly from 0. 0.06 is RoBERTa's.
+        decay: fraction of the run that 'wsd' spends falling. Read by 'wsd' only.
+        minimum_rate: where the schedule ends, as a fraction of `learning_rate`.
+        precision: 'auto' measures and says what it picked.
+        device: 'auto' takes CUDA where there is one.
+        compile: torch.compile the model; pays on long runs only.
+        seed: decides initial weights, data order and what is hidden.
+        validate_every: steps between validations; None means 20 times over the run.
+        patience: validations without improvement before the run stops early; None never stops early.
+        checkpoint_every: steps between checkpoints; None means by the clock (`checkpoint_seconds`).
+        checkpoint_seconds: seconds between checkpoints when `checkpoint_every` is None. At most this is lost.
+        keep: newest checkpoints kept on disk.
+        workers: processes that prepare batches; 0 prepares them in the training process.
+        log_every: steps between lines in metrics.jsonl.
+        nan_limit: consecutive steps with a loss or gradient that is not finite before the run stops with an
+            error.
+
+    Raises:
+        UserError: naming the key, the value and what was expected.
+
+    >>> TrainSettings(steps=1000).epochs, TrainSettings().epochs
+    (None, 1.0)
+    """
+
+    steps: int | None = None
+    epochs: float | None = None
+    minutes: float | None = None
+    batch_slots: int = 8192
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    clip: float | None = 1.0
+    optimiser: Literal["adamw", "stable_adamw"] = "adamw"
+    schedule: Literal["linear", "cosine", "wsd", "constant"] = "linear"
+    warmup: float = 0.06
+    decay: float = 0.1
+    minimum_rate: float = 0.0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    compile: bool = False
+    seed: int = 0
+    validate_every: int | None = None
+    patience: int | None = None
+    checkpoint_every: int | None = None
+    checkpoint_seconds: float = 120.0
+    keep: int = 2
+    workers: int = 0
+    log_every: int = 10
+    nan_limit: int = 5
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        given = [name for name in _ENDINGS if getattr(self, name) is not None]
+        if len(given) > 1:
+            listed = " and ".join(f"{name}={getattr(self, name)}" for name in given)
+            raise UserError(f"{listed} contradict each other", hint="Give one of steps, epochs and minutes.")
+        if not given:
+            object.__setattr__(self, "epochs", 1.0)
+        for name in ("steps", "batch_slots", "accumulate", "keep", "log_every", "nan_limit"):
+            self._require(name, lambda v: v >= 1, "a whole number, 1 or more")
+        for name in ("validate_every", "patience", "checkpoint_every"):
+            self._require(name, lambda v: v >= 1, "a whole number, 1 or more, or none")
+        for name in ("seed", "workers"):
+            self._require(name, lambda v: v >= 0, "a whole number, 0 or more")
+        for name in ("epochs", "minutes", "learning_rate", "epsilon", "checkpoint_seconds"):
+            self._require(name, lambda v: 0 < v < math.inf, "a number above 0")
+        self._require("clip", lambda v: 0 < v < math.inf, "a number above 0, or none")
+        for name in ("beta1", "beta2"):
+            self._require(name, lambda v: 0 <= v < 1, "a number from 0 up to, not including, 1")
+        self._require("weight_decay", lambda v: 0 <= v < math.inf, "a number, 0 or more")
+        for name in ("warmup", "decay", "minimum_rate"):
+            self._require(name, lambda v: 0 <= v <= 1, "a fraction between 0 and 1")
+        if self.schedule == "wsd" and self.warmup + self.decay > 1:
+            raise UserError(
+                f"warmup={self.warmup} and decay={self.decay} together exceed the run",
+                hint="With schedule=wsd they must add up to 1 or less.",
+            )
+
+    def _require(self, name: str, holds: Any, expected: str) -> None:
+        value = getattr(self, name)
+        if value is not None and not holds(value):
+            raise UserError(f"{name}={value}", hint=f"Expected {expected}.")
+
+
+def check_types(settings: Any) -> None:
+    """Check each field of a settings dataclass against its annotation; an int becomes a float where one belongs.
+
+    Raises:
+        UserError: naming the key, the value and what was expected.
+    """
+    hints = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if not isinstance(value, str) or str not in _options(hints[field.name]):
+            object.__setattr__(settings, field.name, _convert(field.name, value, hints[field.name]))
+
+
+def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
+    """A copy of any settings dataclass with some fields replaced; strings are parsed to the field's type.
+
+    `none` (or an empty string) stands for None, `true`/`false` for booleans, commas separate a tuple, and
+    `outer.inner` reaches a field that is itself a dataclass (as does a nested table of a TOML file).
+
+    Raises:
+        UserError: for an unknown key, with the closest known one, or a value that does not fit.
+
+    >>> apply_overrides(TrainSettings(), {"learning_rate": "3e-4", "clip": "none"}).learning_rate
+    0.0003
+    >>> apply_overrides(TrainSettings(), {"leraning_rate": "3e-4"})
+    Traceback (most recent call last):
+    unmask.errors.UserError: unknown setting 'leraning_rate'
+      Did you mean 'learning_rate'?
+    """
+    target: Any = settings
+    hints = get_type_hints(type(target))
+    fields = {field.name for field in dataclasses.fields(target) if field.init}
+    changes: dict[str, Any] = {}
+    for key, value in overrides.items():
+        outer, _, inner = key.partition(".")
+        if outer not in fields:
+            raise UserError(f"unknown setting '{key}'", hint=suggest(outer, fields))
+        current = changes.get(outer, getattr(target, outer))
+        if dataclasses.is_dataclass(current) and (inner or isinstance(value, Mapping)):
+            changes[outer] = apply_overrides(current, {inner: value} if inner else value)
+        elif inner:
+            raise UserError(f"unknown setting '{key}'", hint=f"'{outer}' has no settings of its own.")
+        else:
+            changes[outer] = _convert(key, value, hints[outer])
+    # A run has one ending: naming another one replaces the ending that was there (the default above all).
+    endings = [name for name in _ENDINGS if changes.get(name) is not None]
+    if endings and fields.issuperset(_ENDINGS):
+        changes = {**dict.fromkeys(_ENDINGS), **changes}
+    return dataclasses.replace(target, **changes)
+
+
+def parse_set(pairs: Iterable[str]) -> dict[str, str]:
+    """Split `key=value` texts, as given to `--set`; a later one replaces an earlier one.
+
+    Raises:
+        UserError: for a text without `=` or without a key.
+
+    >>> parse_set(["learning_rate=3e-4", "schedule = cosine"])
+    {'learning_rate': '3e-4', 'schedule': 'cosine'}
+    """
+    parsed: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set {pair!r}", hint="Expected key=value, for example learning_rate=3e-4.")
+        parsed[key.strip()] = value.strip()
+    return parsed
+
+
+def load_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file of settings.
+
+    Raises:
+        UserError: naming the file, and the line where it is not TOML.
+    """
+    path = Path(path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file", hint="Expected a TOML file with settings.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})", hint="Expected a TOML file in UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: {error}", hint='Expected TOML, for example: schedule = "cosine"') from None
+
+
+def to_dict(settings: Any) -> dict[str, Any]:
+    """A settings dataclass as plain values for JSON; nested dataclasses become nested dictionaries."""
+    return dataclasses.asdict(settings)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _convert(key: str, value: Any, hint: Any) -> Any:
+    """`value` as one of the types `hint` allows, tried in the order written."""
+    options = _options(hint)
+    if isinstance(value, str) and value.strip().lower() in ("none", "null", "") and type(None) in options:
+        return None
+    for option in options:
+        try:
+            return _convert_one(key, value, option)
+        except (ValueError, TypeError):
+            continue
+    raise UserError(
+        f"{key}={value}", hint=f"Expected {' or '.join(_describe(option) for option in options)}."
+    )
+
+
+def _convert_one(key: str, value: Any, kind: Any) -> Any:
+    origin = get_origin(kind)
+    if kind is Any or (value is None and kind is type(None)):
+        return value
+    if origin is Literal:
+        for choice in get_args(kind):
+            if (value == choice and type(value) is type(choice)) or value == str(choice):
+                return choice
+        raise ValueError
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        return _BOOLEANS[str(value).lower()] if str(value).lower() in _BOOLEANS else _refuse()
+    if kind in (int, float):
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        if kind is float:
+            number = float(value)
+            return number if not math.isnan(number) else _refuse()
+        if isinstance(value, str):
+            try:
+                return int(value)
+            except ValueError:
+                value = float(value)  # "1e4" is a natural way to write a number of steps
+        return int(value) if math.isfinite(value) and value == int(value) else _refuse()
+    if origin in (tuple, list):
+        items = value.split(",") if isinstance(value, str) else list(value)
+        kinds = get_args(kind)
+        if origin is list or kinds[-1] is Ellipsis:
+            kinds = (kinds[0],) * len(items)
+        if len(kinds) != len(items):
+            raise ValueError
+        parts = (
+            _convert(key, item.strip() if isinstance(item, str) else item, k)
+            for item, k in zip(items, kinds, strict=True)
+        )
+        return tuple(parts) if origin is tuple else list(parts)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if isinstance(value, origin or kind):
+        return value
+    raise ValueError
+
+
+def _refuse() -> Any:
+    raise ValueError
+
+
+def _describe(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(kind))
+    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none", str: "text"}
+    return names.get(kind) or str(getattr(kind, "__name__", kind))
