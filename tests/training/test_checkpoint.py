@@ -206,7 +206,7 @@ class Payload:
 
 
 @pytest.mark.parametrize(
-    "write", [torch.save, lambda o, p: p.write_bytes(pickle.dumps(o))], ids=["zip", "bare"]
+    "write", [torch.save, lambda o, p: p.write_bytes(pickle.dumps(o, protocol=2))], ids=["zip", "bare"]
 )
 def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, write):
     proof = tmp_path / "ran"

@@ -11,22 +11,24 @@ from unmask.training.optimiser import NanGuard, StableAdamW, build_optimiser, de
 from unmask.training.settings import TrainSettings
 
 
-def _model() -> nn.Sequential:
+def _model(device: str = "cpu") -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 11))
+    return nn.Sequential(nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 11)).to(device)
 
 
 def _backward(model: nn.Module, scale: float, seed: int) -> None:
     model.zero_grad()
     tokens = torch.randint(0, 11, (32,), generator=torch.Generator().manual_seed(seed))
+    tokens = tokens.to(model[2].weight.device)
     (nn.functional.cross_entropy(model(tokens), tokens) * scale).backward()
 
 
 @pytest.mark.parametrize("scale", [0.01, 100.0], ids=["below the clip", "above the clip"])
 @pytest.mark.parametrize("kind", ["adamw", "stable_adamw"])
-def test_folded_clip_equals_clip_grad_norm(kind, scale):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_folded_clip_equals_clip_grad_norm(device, kind, scale):
     settings = TrainSettings(optimiser=kind, learning_rate=0.1)
-    ours, reference = _model(), _model()
+    ours, reference = _model(device), _model(device)
     ours_opt, reference_opt = build_optimiser(ours, settings), build_optimiser(reference, settings)
     for i in range(5):
         _backward(ours, scale * (i + 1), i)

@@ -2,11 +2,13 @@
 
 import json
 
+import accelerate.tracking
 import accelerate.utils
 import pytest
 import torch
 
 from unmask.errors import UserError
+from unmask.training import tracking
 from unmask.training.tracking import Tracker
 
 
@@ -95,3 +97,33 @@ def test_missing_and_unknown_trackers_are_named(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="unknown tracker 'tensorbord'"):
         Tracker(tmp_path, trackers=["tensorbord"])
     assert (tmp_path / "metrics.jsonl").read_text() == "kept\n"
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_external_trackers_get_plain_numbers(tmp_path, monkeypatch, name):
+    seen = []
+
+    class Fake:
+        def __init__(self, run, **where):
+            seen.append((run, where))
+
+        def store_init_configuration(self, values):
+            seen.append(values)
+
+        def log(self, values, step):
+            seen.append((step, values))
+
+        def finish(self):
+            seen.append("finished")
+
+    monkeypatch.setattr(accelerate.tracking, tracking._TRACKERS[name], Fake)
+    monkeypatch.setattr(accelerate.utils, f"is_{name}_available", lambda: True)
+    with Tracker(tmp_path, console=False, trackers=[name], config={"clip": None, "steps": 5}) as tracker:
+        tracker.log(1, 0.5, kind="validation", loss=torch.tensor(2.0), note="text")
+    where = {"dir" if name == "wandb" else "logging_dir": str(tmp_path)}
+    assert seen == [
+        (tmp_path.name, where),
+        {"clip": "None", "steps": 5},
+        (1, {"validation/loss": 2.0}),
+        "finished",
+    ]

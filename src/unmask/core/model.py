@@ -25,11 +25,15 @@ from unmask.encoder.transformer import Encoder, needed_by_row
 class Codec(Protocol):
     """What a modality brings: it embeds slot values and predicts them back."""
 
-    def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
+    def embed(
+        self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]
+    ) -> Float[Tensor, "rows slots width"]:
         """Embed values; where `masked`, the mask embedding stands and the value must not be read."""
         ...
 
-    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
+    def noise(
+        self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]
+    ) -> dict[str, Tensor]:
         """Random values, one per slot in `flat`, made from 64 random bits each; never special ones."""
         ...
 
@@ -83,14 +87,20 @@ class MaskedModel(nn.Module):
     def visible_only(self) -> bool:
         return hasattr(self, "decoder")
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None) -> Prediction:
+    def forward(
+        self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None
+    ) -> Prediction:
         """Predict hidden slots.
 
         Args:
             ask: ascending flat slot numbers to predict, a subset of the hidden ones; default all of them.
         """
         ask = hidden.flat if ask is None else ask
-        states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
+        states = (
+            self._visible_only(batch, hidden, ask)
+            if self.visible_only
+            else self._in_place(batch, hidden, ask)
+        )
         return self.codec.predict(states)
 
     def _in_place(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:

@@ -61,7 +61,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return have[: shape[0]]
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor
+    ) -> tuple[Tensor, Tensor]:
         cls = _LinearCrossEntropy
         w = weight.to(h.dtype)
         b = None if bias is None else bias.to(h.dtype)
@@ -195,7 +197,9 @@ class Gaussian:
         log_variance: same shape, or None.
     """
 
-    def __init__(self, location: Float[Tensor, "hidden features"], log_variance: Tensor | None = None) -> None:
+    def __init__(
+        self, location: Float[Tensor, "hidden features"], log_variance: Tensor | None = None
+    ) -> None:
         self.location, self.log_variance = location, log_variance
 
     def __len__(self) -> int:

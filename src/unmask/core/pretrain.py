@@ -76,7 +76,9 @@ def pretrain(
         if done >= 1.0:
             return
         start = time.perf_counter()
-        drawn = [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches]  # 2. draw hidden slots
+        drawn = [
+            corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches
+        ]  # 2. draw hidden slots
         counts = torch.tensor([sum(len(h) for h in drawn), sum(b.real_slots for b in batches)])
         hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())
         loss_sum, correct = torch.zeros((), device=machine.device), 0
@@ -85,7 +87,9 @@ def pretrain(
             with contextlib.nullcontext() if number == len(batches) else machine.no_sync():
                 with machine.autocast():
                     prediction = model(batch, gone)  # 3. predict
-                    target = (model.module if hasattr(model, "module") else model).codec.targets(batch.values, gone.flat)
+                    target = (model.module if hasattr(model, "module") else model).codec.targets(
+                        batch.values, gone.flat
+                    )
                     loss = prediction.loss(target)  # 4. summed over hidden slots ...
                 # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over
                 # processes, hence the factor.
@@ -95,7 +99,11 @@ def pretrain(
             correct = None if right is None or correct is None else correct + right
         norm, applied = machine.update(done)  # 5. ... and update
         loss_sum = machine.total(loss_sum)
-        accuracy = None if correct is None else float(machine.total(torch.as_tensor(correct).to(machine.device))) / max(hidden, 1)
+        accuracy = (
+            None
+            if correct is None
+            else float(machine.total(torch.as_tensor(correct).to(machine.device))) / max(hidden, 1)
+        )
         cells = sum(b.segment.numel() for b in batches) * machine.processes
         yield StepReport(  # 6. report
             step=step + 1,

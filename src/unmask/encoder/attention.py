@@ -40,7 +40,9 @@ class Layout:
     position: Int[Tensor, "rows slots"]
     _masks: dict[Any, Tensor] = field(default_factory=dict)
 
-    def allowed(self, window: int | None, queries: Int[Tensor, "rows queries"] | None = None) -> Bool[Tensor, "rows 1 queries slots"]:
+    def allowed(
+        self, window: int | None, queries: Int[Tensor, "rows queries"] | None = None
+    ) -> Bool[Tensor, "rows 1 queries slots"]:
         """Boolean mask. Padding sees padding, so that no softmax is over nothing."""
         key = ("bool", window, None if queries is None else id(queries))
         if key not in self._masks:
@@ -87,9 +89,17 @@ class _Explicit(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
         q, k, v, weights = ctx.saved_tensors
         grad_v = torch.matmul(weights.transpose(-1, -2), grad)
-        grad_scores = torch._softmax_backward_data(torch.matmul(grad, v.transpose(-1, -2)), weights, -1, weights.dtype)
+        grad_scores = torch._softmax_backward_data(
+            torch.matmul(grad, v.transpose(-1, -2)), weights, -1, weights.dtype
+        )
         grad_scores.mul_(ctx.scale)
-        return torch.matmul(grad_scores, k), torch.matmul(grad_scores.transpose(-1, -2), q), grad_v, None, None
+        return (
+            torch.matmul(grad_scores, k),
+            torch.matmul(grad_scores.transpose(-1, -2), q),
+            grad_v,
+            None,
+            None,
+        )
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, scale: float) -> Tensor:
@@ -138,7 +148,13 @@ def attend(
     unmasked = window is None and layout.everything_seen()
     training = torch.is_grad_enabled() and q.requires_grad
     few_queries = q.shape[-2] * 4 <= k.shape[-2]
-    if not q.is_cuda and not dropout and k.shape[-2] <= EXPLICIT_UP_TO and training and (q.dtype == torch.bfloat16 or few_queries):
+    if (
+        not q.is_cuda
+        and not dropout
+        and k.shape[-2] <= EXPLICIT_UP_TO
+        and training
+        and (q.dtype == torch.bfloat16 or few_queries)
+    ):
         bias = None if unmasked else layout.bias(window, queries, q.dtype)
         return _Explicit.apply(q, k, v, bias, scale)
     mask = None if unmasked else layout.allowed(window, queries)

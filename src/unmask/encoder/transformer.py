@@ -95,7 +95,9 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=config.attention.bias)
 
     def split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.config.heads, self.config.width // self.config.heads).permute(2, 0, 3, 1, 4)
+        return x.view(*x.shape[:2], -1, self.config.heads, self.config.width // self.config.heads).permute(
+            2, 0, 3, 1, 4
+        )
 
     def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
         width, depth = self.config.width, self.config.width // self.config.heads
@@ -184,7 +186,9 @@ class Encoder(nn.Module):
         self.config = config
         self.stem = Stem(config)
         self.layers = nn.ModuleList([Layer(config, i) for i in range(config.layers)])
-        self.final_norm = make_norm(config.norm, config.width) if config.norm.placement == "pre" else nn.Identity()
+        self.final_norm = (
+            make_norm(config.norm, config.width) if config.norm.placement == "pre" else nn.Identity()
+        )
         self.apply(self._initialise)
 
     def _initialise(self, module: nn.Module) -> None:

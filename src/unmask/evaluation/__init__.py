@@ -1,1 +1,1 @@
-"""Held-out metrics with bootstrap intervals, self-contained SVG charts, and the HTML report of a run. No torch here."""
+"""Held-out metrics with bootstrap intervals, self-contained charts, and the HTML report of a run.."""

@@ -1,7 +1,7 @@
 """Small charts as inline SVG and HTML: no JavaScript, no fonts, no file beside the page.
 
-Colours are CSS variables with a fallback, so that a chart follows the light or dark page it stands in and is still
-readable outside of one. Everything that comes from outside is escaped.
+Colours are CSS variables with a fallback, so that a chart follows the light or dark page it stands in and is
+still readable outside of one. Everything that comes from outside is escaped.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def line_chart(
 ) -> Markup:
     """Lines over a common pair of axes, with ticks, a legend (for several series) and tooltips on the points.
 
-    A value that is not finite breaks its line; a lone point is drawn as a dot; no point at all gives a chart that says
-    so. Above 2000 points a line is thinned to every k-th.
+    A value that is not finite breaks its line; a lone point is drawn as a dot; no point at all gives a chart
+    that says so. Above 2000 points a line is thinned to every k-th.
 
     Args:
         series: name -> (x, y), each one-dimensional and of equal length.
@@ -72,7 +72,8 @@ def bars(
     """Horizontal bars, one a line: the label, the bar, the number.
 
     Args:
-        items: (label, value, highlight); a highlighted bar is drawn in the colour of a right answer and ticked.
+        items: (label, value, highlight); a highlighted bar is drawn in the colour of a right answer and
+            ticked.
         maximum: the value of a full bar; None takes the largest.
         percent: numbers in percent.
         label: what the list is, for screen readers.
@@ -81,7 +82,8 @@ def bars(
     finite = [value for _, value, _ in rows if math.isfinite(value)]
     full = maximum if maximum is not None else max(finite, default=0.0)
     row = Markup(
-        '<li{}><span class="bar-label" dir="auto" title="{}">{}</span>{}<span class="bar-value">{}</span></li>'
+        '<li{}><span class="bar-label" dir="auto" title="{}">{}</span>{}'
+        '<span class="bar-value">{}</span></li>'
     )
     drawn = [
         row.format(
@@ -98,16 +100,17 @@ def bars(
 
 
 def bar(share: float, tone: str = "") -> Markup:
-    """One bare bar, `share` of its track long (clamped to 0..1; NaN is empty); `tone` is '', 'good' or 'bad'."""
+    """One bare bar, `share` of its track long (NaN is empty); `tone` is '', 'good' or 'bad'."""
     length = min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
     return Markup(
         '<svg class="bar {}" aria-hidden="true" height="10" preserveAspectRatio="none">'
-        '<rect class="track" width="100%" height="10" rx="3"/><rect class="fill" width="{}%" height="10" rx="3"/></svg>'
+        '<rect class="track" width="100%" height="10" rx="3"/>'
+        '<rect class="fill" width="{}%" height="10" rx="3"/></svg>'
     ).format(tone, f"{length * 100:.2f}")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
-    """A table; columns whose every cell is a number are set right, and numbers get readable digits (NaN is a dash).
+    """A table; columns of numbers only are set right, and numbers get readable digits (NaN is a dash).
 
     Cells may be text (escaped), Markup (kept), numbers, None or an `Estimate` (its interval is set small).
     """
@@ -129,13 +132,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
     drawn = Markup("").join(line("td", row) for row in body) or Markup(
         '<tr><td class="none" colspan="{}">nothing to show</td></tr>'
     ).format(len(headers))
-    return Markup(
-        '<div class="table"><table><thead>{}</thead><tbody>{}</tbody></table></div>'
-    ).format(line("th", headers), drawn)
+    return Markup('<div class="table"><table><thead>{}</thead><tbody>{}</tbody></table></div>').format(
+        line("th", headers), drawn
+    )
 
 
 def cell_text(value: Any) -> Markup:
-    """Any value as a person reads it, escaped: 12,345 · 0.1235 · – for nothing · an estimate with its interval."""
+    """Any value as a person reads it, escaped; – for nothing, an estimate with its interval."""
     if isinstance(value, Estimate):
         bounds = (
             Markup(' <small class="interval">{} to {}</small>').format(number(value.low), number(value.high))
@@ -180,11 +183,11 @@ class _Axes:
         self.percent = percent
         (x_low, y_low), (x_high, y_high) = points.min(0), points.max(0)
         self.x_ticks, self.x_range = _scale(float(x_low), float(x_high), 6, tight=True)
-        self.y_ticks, self.y_range = _scale(
-            min(0.0, float(y_low)) if from_zero else float(y_low), float(y_high), 5
-        )
+        if from_zero:
+            y_low, y_high = min(0.0, y_low), y_high if y_high > 0 or y_low < 0 else 1.0
+        self.y_ticks, self.y_range = _scale(float(y_low), float(y_high), 5)
         y_texts = [self.y_text(tick) for tick in self.y_ticks]
-        self.left = 30.0 + 6.6 * max(map(len, y_texts))
+        self.left = 32.0 + 7 * max(map(len, y_texts))
         self.right, self.top, self.bottom = _WIDTH - 18.0, 12.0, _HEIGHT - 44.0
 
     def x(self, value: float) -> float:
@@ -204,7 +207,7 @@ class _Axes:
     def frame(self, x_label: str, y_label: str) -> Markup:
         grid = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}" stroke="var(--line, #ddd)"/>')
         text = Markup(
-            '<text class="tick" x="{}" y="{}" text-anchor="{}" font-size="11" fill="var(--muted, #666)">{}</text>'
+            '<text x="{}" y="{}" text-anchor="{}" font-size="12" fill="var(--muted, #666)">{}</text>'
         )
         parts = []
         for tick in self.y_ticks:
@@ -220,8 +223,8 @@ class _Axes:
             parts.append(text.format(middle, _HEIGHT - 6, "middle", x_label))
         if y_label:
             turned = Markup(
-                '<text class="tick" transform="translate(13 {}) rotate(-90)" text-anchor="middle" '
-                'font-size="11" fill="var(--muted, #666)">{}</text>'
+                '<text transform="translate(13 {}) rotate(-90)" text-anchor="middle" '
+                'font-size="12" fill="var(--muted, #666)">{}</text>'
             )
             parts.append(turned.format(_px((self.top + self.bottom) / 2), y_label))
         return Markup("").join(parts)
@@ -254,9 +257,7 @@ def _line(points: NDArray[np.float64], axes: _Axes, name: str, index: int, x_nam
             value = number(float(y), percent=axes.percent)
             where = number(int(x) if float(x).is_integer() else float(x))
             look = "dot" if shown or alone[i] else "dot hover"
-            dots.append(
-                dot.format(look, _px(axes.x(x)), _px(axes.y(y)), colour, name, value, x_name, where)
-            )
+            dots.append(dot.format(look, _px(axes.x(x)), _px(axes.y(y)), colour, name, value, x_name, where))
     return Markup("<g>{}{}</g>").format(path, Markup("").join(dots))
 
 
@@ -301,8 +302,10 @@ def _alone(finite: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return finite & ~before & ~after
 
 
-def _scale(low: float, high: float, most: int, tight: bool = False) -> tuple[list[float], tuple[float, float]]:
-    """Round ticks (1, 2 or 5 times a power of ten) and the range of the axis; `tight` keeps the range of the data.
+def _scale(
+    low: float, high: float, most: int, tight: bool = False
+) -> tuple[list[float], tuple[float, float]]:
+    """Round ticks (1, 2, 5 x 10^k) and the range of the axis; `tight` keeps the range of the data.
 
     >>> _scale(0.0, 9.3, 5)
     ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], (0.0, 10.0))
@@ -324,24 +327,33 @@ def _scale(low: float, high: float, most: int, tight: bool = False) -> tuple[lis
 def _tick_text(value: float, ticks: Sequence[float]) -> str:
     """A tick as short as its neighbours allow.
 
-    >>> [_tick_text(v, [0, 20000]) for v in (0, 20000)], _tick_text(0.5, [0, 0.5]), _tick_text(2e-4, [0, 2e-4])
-    (['0', '20k'], '0.5', '2e-4')
+    >>> _tick_text(20000, [0, 20000]), _tick_text(0.5, [0, 0.5]), _tick_text(2e-4, [0, 2e-4])
+    ('20k', '0.5', '2e-4')
     """
+    return next(
+        written
+        for digits in range(2, 16)
+        for written in [_written(value, ticks, digits)]
+        if digits == 15 or len({_written(tick, ticks, digits) for tick in ticks}) == len(set(ticks))
+    )
+
+
+def _written(value: float, ticks: Sequence[float], digits: int) -> str:
     size = max(abs(tick) for tick in ticks)
     if value == 0:
         return "0"
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= unit * (1 if unit > 1e3 else 2):
-            return f"{value / unit:.4g}{letter}"
+            return f"{value / unit:.{max(digits, 4)}g}{letter}"
     if size < 0.01:
-        return _exponent(f"{value:.2g}" if "e" in f"{value:.2g}" else f"{value:.1e}")
-    return f"{value:.6g}"
+        return _exponent(f"{value:.{digits - 1}e}")
+    return f"{value:.{max(digits, 6)}g}"
 
 
 def _exponent(text: str) -> str:
-    """'1.0e-04' -> '1e-4'."""
+    """'1.50e-04' -> '1.5e-4'."""
     digits, power = text.split("e")
-    return f"{digits.removesuffix('.0')}e{int(power)}"
+    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}e{int(power)}"
 
 
 def _look(index: int) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """How well hidden slots were predicted, with intervals that respect documents.
 
-Slots of one document share its topic and its author, so they are not independent: every interval here resamples whole
-groups (documents), never single slots. Pure functions of arrays plus a seed.
+Slots of one document share its topic and its author, so they are not independent: every interval here
+resamples whole groups (documents), never single slots. Pure functions of arrays plus a seed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,10 @@ def bootstrap_mean(
 ) -> Estimate:
     """The weighted mean, with a percentile interval from resampling whole groups.
 
-    Each draw takes as many groups as there are, with replacement, and recomputes the ratio of sums (values over
-    weights), so long documents count for more in the mean and their length is resampled with them (Efron & Tibshirani
-    1993, chapter 8). With fewer than about 20 groups a percentile interval is too narrow. A NaN among the values makes
-    the estimate NaN: it is a fault to be seen, not data to be skipped.
+    Each draw takes as many groups as there are, with replacement, and recomputes the ratio of sums (values
+    over weights), so long documents count for more in the mean and their length is resampled with them (Efron
+    & Tibshirani 1993, chapter 8). With fewer than about 20 groups a percentile interval is too narrow. A NaN
+    among the values makes the estimate NaN: it is a fault to be seen, not data to be skipped.
 
     Args:
         values: one number per slot.
@@ -107,8 +108,8 @@ def bootstrap_mean(
         return Estimate(nan, nan, nan, n)
     names, which = np.unique(group, return_inverse=True)
     which = which.ravel()
-    top = np.bincount(which, weights=value * weight, minlength=len(names))
-    bottom = np.bincount(which, weights=weight, minlength=len(names))
+    top = np.asarray(np.bincount(which, weights=value * weight), dtype=np.float64)
+    bottom = np.asarray(np.bincount(which, weights=weight), dtype=np.float64)
     mean = float(top.sum() / bottom.sum())
     if len(names) < 2 or not math.isfinite(mean):
         return Estimate(mean, nan, nan, n)
@@ -138,8 +139,8 @@ def masked_metrics(
         seed: of the resampling.
 
     Returns:
-        `loss` (nats per hidden slot), `perplexity` (its exponential, bounds too), `accuracy_at_1`, `accuracy_at_5` as
-        estimates, and `hidden_slots`, a count.
+        `loss` (nats per hidden slot), `perplexity` (its exponential, bounds too), `accuracy_at_1`,
+        `accuracy_at_5` as estimates, and `hidden_slots`, a count.
     """
     ranks = np.asarray(rank).ravel()
     loss, at_1, at_5 = (
@@ -187,8 +188,8 @@ def by_band(
     Args:
         values: what is averaged, per slot.
         key: what it is split by, per slot.
-        edges: rising inner borders; k edges make k + 1 bands, the first and the last open-ended. A key equal to an
-            edge falls into the band above it.
+        edges: rising inner borders; k edges make k + 1 bands, the first and the last open-ended. A key equal
+            to an edge falls into the band above it.
         groups: what intervals resample.
         labels: a name per band; default from the edges.
         draws: bootstrap resamples per band.
@@ -216,9 +217,7 @@ def by_band(
     return [
         Band(
             name,
-            bootstrap_mean(
-                value[band == i], group[band == i], draws=draws, confidence=confidence, seed=seed
-            ),
+            bootstrap_mean(value[band == i], group[band == i], draws=draws, confidence=confidence, seed=seed),
         )
         for i, name in enumerate(names)
     ]
@@ -227,10 +226,11 @@ def by_band(
 def by_frequency(
     values: ArrayLike, frequency: ArrayLike, groups: ArrayLike, *, bands: int = 10, seed: int = 0
 ) -> list[Band]:
-    """By how often the target token occurred in training: at most `bands` bands, equally wide in log frequency.
+    """By how often the target token occurred in training: bands equally wide in log frequency.
 
-    Equal width, not equal counts: a few common tokens would fill most equal-count bands, and it is on the rare ones
-    that models differ. Tokens never seen form a band of their own; bands without a slot are left out.
+    Equal width, not equal counts: a few common tokens would fill most equal-count bands, and it is on the
+    rare ones that models differ. Tokens never seen form a band of their own besides the (at most) `bands`
+    others; bands without a slot are left out.
 
     >>> [b.label for b in by_frequency([1, 0, 1, 0], [0, 3, 40, 999], groups=[0, 1, 2, 3], bands=3)]
     ['unseen', '3–20', '21–144', '145–999']
@@ -242,9 +242,7 @@ def by_frequency(
     starts = np.unique(np.concatenate([[lowest], inner[(inner > lowest) & (inner <= highest)]]))
     ends = [*(starts[1:] - 1).tolist(), highest]
     labels = ["unseen"]
-    labels += [
-        f"{a:,}" if a == b else f"{a:,}–{b:,}" for a, b in zip(starts.tolist(), ends, strict=True)
-    ]
+    labels += [f"{a:,}" if a == b else f"{a:,}–{b:,}" for a, b in zip(starts.tolist(), ends, strict=True)]
     table = by_band(values, counts, starts, groups, labels, seed=seed)
     return [row for row in table if row.estimate.n]
 
@@ -258,7 +256,7 @@ def by_position(
     ['0–50%', '50–100%']
     """
     edges = np.linspace(0, 1, bands + 1)
-    labels = [f"{a:.0%}–{b:.0%}".replace("%–", "–") for a, b in zip(edges, edges[1:], strict=False)]
+    labels = [f"{a:.0%}–{b:.0%}".replace("%–", "–") for a, b in pairwise(edges)]
     return by_band(values, relative_position, edges[1:-1], groups, labels, seed=seed)
 
 
@@ -279,7 +277,7 @@ def _resampled_ratios(
 def _labels(edges: NDArray[Any]) -> list[str]:
     if not len(edges):
         return ["all"]
-    inner = [f"{a:g} to {b:g}" for a, b in zip(edges, edges[1:], strict=False)]
+    inner = [f"{a:g} to {b:g}" for a, b in pairwise(edges)]
     return [f"< {edges[0]:g}", *inner, f"≥ {edges[-1]:g}"]
 
 

@@ -63,7 +63,9 @@ class TokenCodec(nn.Module):
         if config.head_bias:
             nn.init.zeros_(self.transform.bias)
 
-    def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
+    def embed(
+        self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]
+    ) -> Float[Tensor, "rows slots width"]:
         x = self.word(values["token"].masked_fill(masked, self.config.mask_id))
         if self.config.types:
             x = x + (self.token_type(values["type"]) if "type" in values else self.token_type.weight[0])

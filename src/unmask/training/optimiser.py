@@ -1,9 +1,8 @@
 """AdamW with clipping folded into the fused kernel, StableAdamW, and the guard against a diverging run.
 
 The fused kernel is 2.5-4.5x faster than the plain loop on CPU too (11 M parameters: 9.3 ms against 23.6 ms,
-33.1 ms for `foreach`). Clipping beside it would read and write every gradient once more (5.5 ms for the same
-model, of which the norm is needed anyway); the kernel can divide by a scale while it reads the gradient, so
-we let it.
+33.1 ms for `foreach`). It can divide by a scale while it reads the gradient, so clipping needs no pass of its
+own, and gradients are not even written while the norm stays below the clip.
 """
 
 from __future__ import annotations
@@ -80,17 +79,16 @@ def step(
     norm = torch.nn.utils.get_total_norm(gradients)
     inner: Any = getattr(optimiser, "optimizer", optimiser)
     if inner.defaults.get("fused"):
-        # The two attributes torch.amp.GradScaler sets: the kernel divides by the first and skips if the
-        # second is 1.
-        if clip is not None:
+        # The attributes torch.amp.GradScaler sets: the kernel divides by the one and skips if the other is 1.
+        # It then writes the divided gradient back, which is worth avoiding where looking at the norm is free.
+        if clip is not None and (norm.device.type != "cpu" or float(norm) + 1e-6 > clip):
             inner.grad_scale = ((norm + 1e-6) / clip).clamp(min=1.0).float()
         inner.found_inf = (~torch.isfinite(norm)).float()
         try:
             optimiser.step()
         finally:
             del inner.found_inf
-            if clip is not None:
-                del inner.grad_scale
+            inner.__dict__.pop("grad_scale", None)
     elif bool(torch.isfinite(norm)):
         if clip is not None:
             factor = (clip / (norm + 1e-6)).clamp(max=1.0)
@@ -106,6 +104,8 @@ class StableAdamW(Optimizer):
     When the squared gradient runs ahead of its average, the tensor's learning rate is divided by
     RMS(gradient^2 / average), if above 1 (Wortsman et al. 2023, 'Stable and low-precision training for
     large-scale vision-language models', algorithm 2; the clipping is AdaFactor's). Beta2 is fixed.
+    Plain tensor operations: about four times the cost of fused AdamW on CPU (22 ms against 5.5 ms for 11 M
+    parameters, memory kept), which a step of any length hides.
 
     Args:
         params: parameters or groups.
@@ -147,12 +147,14 @@ class StableAdamW(Optimizer):
                 count = int(state["step"])
                 state["exp_avg"].lerp_(gradient, 1 - beta1)
                 state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                average = state["exp_avg"] / (1 - beta1**count)
-                square = state["exp_avg_sq"] / (1 - beta2**count)
-                rms = (gradient.square() / square.clamp(min=group["eps"] ** 2)).mean().sqrt()
+                # All on the device, no number read back: a GPU would wait once per tensor.
+                root = state["exp_avg_sq"].sqrt().div_(math.sqrt(1 - beta2**count))
+                ratio = gradient / root.clamp(min=group["eps"])
+                rms = torch.linalg.vector_norm(ratio) / math.sqrt(max(ratio.numel(), 1))
                 rate = group["lr"] / rms.clamp(min=1.0)
                 parameter.mul_(1 - rate * group["weight_decay"])
-                parameter.sub_(rate * average / (square.sqrt() + group["eps"]))
+                torch.div(state["exp_avg"], root.add_(group["eps"]), out=ratio)
+                parameter.sub_(ratio.mul_(rate / (1 - beta1**count)))
         return loss
 
 

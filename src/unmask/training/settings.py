@@ -133,7 +133,7 @@ class TrainSettings:
 
 
 def check_types(settings: Any) -> None:
-    """Check each field of a settings dataclass against its annotation; an int becomes a float where one belongs.
+    """Check the fields of a settings dataclass against their annotations; ints become floats where due.
 
     Raises:
         UserError: naming the key, the value and what was expected.

@@ -184,7 +184,7 @@ def _external(names: Iterable[str], folder: Path, config: dict[str, Any]) -> lis
             extra = "'unmask[track]'" if name == "tensorboard" else name
             raise UserError(f"tracker '{name}' is not installed", hint=f"Run: pip install {extra}")
     for name in names:
-        where = {"logging_dir": str(folder)} if name in ("tensorboard", "mlflow") else {}
+        where = {"dir" if name == "wandb" else "logging_dir": str(folder)}
         tracker = getattr(tracking, _TRACKERS[name])(folder.resolve().name, **where)
         if hasattr(tracker, "start"):  # before Accelerate 1.8 the constructor did it
             tracker.start()

@@ -1,0 +1,40 @@
+# unmask: `make demo` and `make test` install what they need into .venv on a bare machine with python3.11 and pip.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test slow check bench clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11, or make PYTHON=python3"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+install: $(STAMP)  ## create .venv with everything for demo, test and check
+
+demo: $(STAMP)  ## train a masked language model on embedded text, minutes, and write report.html
+	$(BIN)/unmask demo text
+
+test: $(STAMP)  ## run the tests (slow and GPU ones left out)
+	$(BIN)/python -m pytest tests
+
+slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail the laws
+	$(BIN)/python -m pytest tests -m slow
+
+check: $(STAMP)  ## format, lint, types
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## side by side with transformers on this machine (tens of minutes)
+	$(BIN)/python benchmarks/text_infer.py
+	$(BIN)/python benchmarks/text_pretrain.py
+
+clean:  ## remove what the tools leave behind (keeps .venv)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build demo-text

@@ -1,0 +1,252 @@
+"""Masked pretraining beside transformers' BertForMaskedLM: same documents, same model shape, same cores, one process.
+
+Reference loops: (a) `padded`: dynamic padding, fp32, the library's collator; (b) `concat`: its best here,
+concatenated blocks, bf16 autocast, SDPA, fused AdamW. Steps alternate between the loops, so that a change of the
+machine's speed hits all of them. Figures are real tokens per second (padding not counted), medians over steps, and
+the ratio of each pair of neighbouring steps with its quartiles.
+
+    python benchmarks/text_pretrain.py [--sizes 4x256,6x384,12x768] [--slots 128,512] [--dropout 0,0.1] [--seconds 25]
+    python benchmarks/text_pretrain.py --learning       equal learning: same held-out loss after the same tokens
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+VOCABULARY = 30522
+TOKENS = 4096  # slots in an optimiser step, on all sides
+
+
+def corpus(folder: Path, slots: int):
+    """Docstrings of the installed packages, tokenised once: real text, nothing to download."""
+    from unmask.text.cache import TokenCache
+    from unmask.text.demo import write_corpus
+    from unmask.text.tokenizer import Tokenizer
+
+    path = folder / "docstrings.jsonl"
+    if not path.exists():
+        write_corpus(path)
+    if not (folder / "tokenizer" / "tokenizer.json").exists():
+        texts = (json.loads(line)["text"] for line in path.open(encoding="utf-8"))
+        (folder / "tokenizer").mkdir(exist_ok=True)
+        Tokenizer.train(texts, kind="wordpiece", vocab_size=VOCABULARY).save(folder / "tokenizer")
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    cache = TokenCache.build([str(path)], tokenizer, folder / f"cache-{slots}", max_slots=slots, holdout=0.02)
+    return cache, tokenizer
+
+
+Stepper = Callable[[], tuple[int, float, float]]
+"""One optimiser step: (real tokens, seconds, loss)."""
+
+
+def ours(cache, tokenizer, layers: int, width: int, slots: int, dropout: float, precision: str) -> tuple[Stepper, torch.nn.Module]:
+    from unmask.core.corruption import Corruption
+    from unmask.core.plan import Plan
+    from unmask.core.pretrain import Machine, pretrain
+    from unmask.text.batches import batch_maker
+    from unmask.text.folder import new_text_model
+    from unmask.training.optimiser import build_optimiser, step
+    from unmask.training.settings import TrainSettings
+
+    torch.manual_seed(0)
+    model, _ = new_text_model(
+        "bert", vocabulary=VOCABULARY, width=width, layers=layers, heads=width // 64, inner=4 * width, slots=512,
+        tokenizer=tokenizer, dropout=dropout, decoder=None,
+    )  # fmt: skip
+    if dropout:
+        object.__setattr__(model.encoder.config, "attention_dropout", dropout)
+    settings = TrainSettings(steps=10**6, learning_rate=1e-4, schedule="constant", warmup=0.0)
+    optimiser = build_optimiser(model, settings)
+    plan = Plan(lengths=cache.lengths, examples=np.asarray(cache.train), slots=slots, rows=TOKENS // slots)
+    make = batch_maker(cache, slots, tokenizer.special_ids)
+
+    def batches() -> Iterator[tuple[int, list]]:
+        for planned in plan.steps():
+            yield planned.epoch, [make(planned.rows, plan.rows)]
+
+    def update(progress: float) -> tuple[float, bool]:
+        norm = step(optimiser, model.parameters(), clip=1.0)
+        optimiser.zero_grad(set_to_none=True)
+        return float(norm), True
+
+    autocast = (lambda: torch.autocast("cpu", torch.bfloat16)) if precision == "bf16" else contextlib.nullcontext
+    loop = pretrain(model, batches(), Corruption(), Machine(update=update, autocast=autocast), progress=lambda n: 0.0)
+
+    def one() -> tuple[int, float, float]:
+        start = time.perf_counter()
+        report = next(loop)
+        return report.slots, time.perf_counter() - start, report.loss
+
+    return one, model
+
+
+def theirs(cache, tokenizer, layers: int, width: int, slots: int, dropout: float, kind: str) -> tuple[Stepper, torch.nn.Module]:
+    from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64,
+        intermediate_size=4 * width, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    model = BertForMaskedLM(config).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True)
+    hf = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]",
+    )  # fmt: skip
+    collate = DataCollatorForLanguageModeling(hf, mlm_probability=0.15)
+
+    def documents() -> Iterator[list[int]]:
+        rng = np.random.default_rng(0)
+        while True:
+            for number in rng.permutation(np.asarray(cache.train)):
+                yield cache.example(int(number))[0].tolist()
+
+    def batches() -> Iterator[list[list[int]]]:
+        source = documents()
+        if kind == "padded":
+            mean = float(cache.lengths[np.asarray(cache.train)].mean())
+            while True:
+                yield [next(source) for _ in range(max(1, round(TOKENS / mean)))]
+        flat: list[int] = []
+        while True:
+            while len(flat) < TOKENS:
+                flat += next(source)
+            yield [flat[i : i + slots] for i in range(0, TOKENS, slots)]
+            flat = flat[TOKENS:]
+
+    source = batches()
+
+    def one() -> tuple[int, float, float]:
+        rows = next(source)
+        real = sum(len(row) for row in rows)
+        start = time.perf_counter()
+        batch = collate([{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows])
+        if kind == "concat":
+            del batch["attention_mask"]  # nothing is padded: SDPA needs no mask
+        with torch.autocast("cpu", torch.bfloat16) if kind == "concat" else contextlib.nullcontext():
+            loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+        return real, time.perf_counter() - start, float(loss)
+
+    return one, model
+
+
+def make_loop(name: str, *arguments) -> tuple[Stepper, torch.nn.Module]:
+    if name.startswith("ours"):
+        return ours(*arguments, name.split("-")[1])
+    return theirs(*arguments, name)
+
+
+def measure(folder: Path, size: str, slots: int, dropout: float, seconds: float, loops: list[str]) -> dict:
+    cache, tokenizer = corpus(folder, slots)
+    layers, width = (int(n) for n in size.split("x"))
+    made = {name: make_loop(name, cache, tokenizer, layers, width, slots, dropout)[0] for name in loops}
+    for one in made.values():
+        one(), one()
+    speeds: dict[str, list[float]] = {name: [] for name in loops}
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds * len(loops) or len(speeds[loops[0]]) < 3:
+        for name, one in made.items():
+            tokens, spent, _ = one()
+            speeds[name].append(tokens / spent)
+    out = {"size": size, "slots": slots, "dropout": dropout, "steps": len(speeds[loops[0]])}
+    best = np.array(speeds[loops[0]])
+    for name in loops:
+        out[name] = float(np.median(speeds[name]))
+        ratio = best / np.array(speeds[name])
+        out[f"ratio_to_{name}"] = [float(np.quantile(ratio, q)) for q in (0.25, 0.5, 0.75)]
+    return out
+
+
+def memory(folder: Path, size: str, slots: int, dropout: float, name: str) -> float:
+    """Peak memory of five steps in a process of its own, MB, over that of the same process before the first step."""
+    from unmask.training.memory import peak_memory
+
+    cache, tokenizer = corpus(folder, slots)
+    layers, width = (int(n) for n in size.split("x"))
+    if name == "concat" or name == "padded":
+        import transformers  # noqa: F401
+    before = peak_memory()
+    one, _ = make_loop(name, cache, tokenizer, layers, width, slots, dropout)
+    for _ in range(5):
+        one()
+    return peak_memory() - before
+
+
+def learning(folder: Path, steps: int) -> None:
+    """Held-out loss after the same number of tokens, measured by the same code on both models."""
+    from unmask.core.pretrain import validate
+    from unmask.text.batches import measuring_corruption, validation_batches
+    from unmask.text.folder import load_folder
+
+    cache, tokenizer = corpus(folder, 128)
+    held = validation_batches(cache, np.asarray(cache.validation), slots=128, special_ids=tokenizer.special_ids)
+    losses = {}
+    for name in ("ours-bf16", "concat"):
+        one, model = make_loop(name, cache, tokenizer, 4, 256, 128, 0.0)
+        seen = 0
+        while seen < steps * TOKENS:
+            seen += one()[0]
+        if name == "concat":
+            with tempfile.TemporaryDirectory() as saved:
+                model.save_pretrained(saved)
+                tokenizer.save(saved)
+                model = load_folder(saved).model
+        losses[name] = validate(model, held, measuring_corruption())["loss"]
+        print(f"{name:10} {seen:,} tokens: held-out loss {losses[name]:.4f}", flush=True)
+    print(f"ours / concat: {losses['ours-bf16'] / losses['concat']:.4f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="4x256,6x384,12x768")
+    parser.add_argument("--slots", default="128,512")
+    parser.add_argument("--dropout", default="0,0.1")
+    parser.add_argument("--seconds", type=float, default=20.0, help="per loop and setting")
+    parser.add_argument("--folder", default=str(Path(tempfile.gettempdir()) / "unmask-bench"))
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
+    parser.add_argument("--learning", action="store_true")
+    parser.add_argument("--steps", type=int, default=300, help="for --learning: steps of 4096 tokens")
+    arguments = parser.parse_args()
+    folder = Path(arguments.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if arguments.learning:
+        return learning(folder, arguments.steps)
+    dropouts = [float(d) for d in arguments.dropout.split(",")]
+    if arguments.memory:
+        print(memory(folder, arguments.sizes, int(arguments.slots), dropouts[0], arguments.memory))
+        return None
+    from unmask.training.memory import keep_freed_memory
+
+    keep_freed_memory()  # for all loops alike: it helps the reference too
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {TOKENS} slots a step; tokens/s, ratio quartiles")
+    for slots in (int(s) for s in arguments.slots.split(",")):
+        for size in arguments.sizes.split(","):
+            for dropout in dropouts:
+                row = measure(folder, size, slots, dropout, arguments.seconds, ["ours-bf16", "ours-fp32", "padded", "concat"])
+                for name in ("ours-bf16", "concat", "padded"):
+                    command = [sys.executable, __file__, "--memory", name, "--sizes", size, "--slots", str(slots)]
+                    done = subprocess.run([*command, "--dropout", str(dropout), "--folder", str(folder)], capture_output=True, text=True, check=True)
+                    row[f"memory_{name}"] = round(float(done.stdout))
+                print(json.dumps(row), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()

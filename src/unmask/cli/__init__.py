@@ -1,0 +1,47 @@
+"""The command line: one thin module a command (parse, call, print). Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def build() -> Any:
+    """The Typer application."""
+    import typer
+
+    from unmask.cli import adapt, demo, embed, evaluate, fill, inspect, pretrain, score
+
+    app = typer.Typer(
+        name="unmask",
+        help="Hide part of the data, predict it back.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    for module in (demo, pretrain, adapt, fill, score, embed, evaluate, inspect):
+        module.register(app)
+
+    @app.callback(invoke_without_command=True)
+    def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+        if version:
+            from unmask import __version__
+
+            print(f"unmask {__version__}")
+            raise typer.Exit
+
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line. A person's mistake is one message on stderr and exit code 2, never a traceback."""
+    from unmask.errors import UserError
+
+    try:
+        build()(args=arguments, prog_name="unmask")
+    except UserError as error:
+        print(f"unmask: {error}", file=sys.stderr)
+        sys.exit(UserError.exit_code)
+    except BrokenPipeError:
+        sys.exit(0)

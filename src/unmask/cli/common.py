@@ -1,0 +1,69 @@
+"""What the commands share: JSON on stdout, progress on stderr, settings from a file and from --set."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+
+
+class Output:
+    """Prints a result for people, or with --json as one machine-readable object."""
+
+    def __init__(self, as_json: bool, seed: int = 0) -> None:
+        self.as_json, self.seed, self.started = as_json, seed, time.perf_counter()
+
+    def write(
+        self, result: dict[str, Any], lines: Iterable[str], *, device: str = "cpu", precision: str = "fp32"
+    ) -> None:
+        if self.as_json:
+            seconds = round(time.perf_counter() - self.started, 3)
+            about = {"seed": self.seed, "seconds": seconds, "device": device, "precision": precision}
+            print(json.dumps(about | result, ensure_ascii=False, allow_nan=False, default=_plain))
+        else:
+            for line in lines:
+                print(line)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
+
+
+def read_lines(source: str) -> list[str]:
+    """The lines of a UTF-8 text file, or the text itself when no such file is there and it cannot be one."""
+    path = Path(source)
+    try:
+        is_file = path.is_file()
+    except OSError:
+        is_file = False
+    if not is_file:
+        if path.suffix in (".txt", ".jsonl", ".csv") and " " not in source:
+            raise UserError(
+                f"{source}: no such file", hint="Give a text file with one text a line, or the text itself."
+            )
+        return [source]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise UserError(f"{source}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
+    if not lines:
+        raise UserError(f"{source}: empty", hint="Give one text a line.")
+    return lines
+
+
+def overrides(config: str | None, pairs: list[str], **flags: Any) -> dict[str, Any]:
+    """Settings from a TOML file, then --set, then the command's own flags (None means not given)."""
+    from unmask.training.settings import load_toml, parse_set
+
+    found: dict[str, Any] = dict(load_toml(Path(config))) if config else {}
+    found |= parse_set(pairs)
+    return found | {k: v for k, v in flags.items() if v is not None}

@@ -1,0 +1,44 @@
+"""unmask embed MODEL FILE.txt --out F.npy"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+
+def register(app: Any) -> None:
+    @app.command("embed")
+    def embed(
+        model: str = typer.Argument(..., help="Model folder or hub name."),
+        text: str = typer.Argument(..., help="A file with one text a line, or a text."),
+        out: str = typer.Option(..., help="Where to write the (texts, width) array, .npy."),
+        pooling: str = typer.Option("mean", help="mean, first or max."),
+        precision: str = typer.Option("auto", help="auto, fp32 or bf16."),
+        device: str = typer.Option("auto", help="auto, cpu or cuda."),
+        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+    ) -> None:
+        """Embed texts, one row a line, order kept."""
+        import os
+        import tempfile
+        from pathlib import Path
+
+        import numpy as np
+
+        from unmask.cli.common import Output, read_lines
+        from unmask.errors import UserError
+        from unmask.text.model import load
+
+        target = Path(out)
+        if not target.parent.is_dir():
+            raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
+        output = Output(json_)
+        loaded = load(model, device=device, precision=precision)
+        array = loaded.embed(read_lines(text), pooling=pooling)
+        with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".npy", delete=False) as temporary:
+            np.save(temporary, array)
+        os.replace(temporary.name, target)
+        output.write(
+            {"out": out, "shape": list(array.shape)}, [f"{out}: {array.shape[0]} x {array.shape[1]}"],
+            device=str(loaded.device), precision=loaded.precision,
+        )  # fmt: skip

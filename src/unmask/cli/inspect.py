@@ -1,0 +1,33 @@
+"""unmask inspect MODEL"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+
+def register(app: Any) -> None:
+    @app.command("inspect")
+    def inspect(
+        model: str = typer.Argument(..., help="Model folder or hub name."),
+        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+    ) -> None:
+        """Parameters, context, FLOPs per token, memory by precision."""
+        from unmask.cli.common import Output
+        from unmask.text.model import load
+
+        output = Output(json_)
+        loaded = load(model, precision="fp32")
+        found = loaded.inspect()
+        lines = []
+        for name, value in found.items():
+            shown = (
+                f"{value:,}"
+                if isinstance(value, int)
+                else f"{value:,.4g}"
+                if isinstance(value, float)
+                else value
+            )
+            lines.append(f"{name:28}{shown}")
+        output.write(found, lines)

@@ -1,0 +1,30 @@
+"""unmask score MODEL FILE"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+
+def register(app: Any) -> None:
+    @app.command("score")
+    def score(
+        model: str = typer.Argument(..., help="Model folder or hub name."),
+        text: str = typer.Argument(..., help="A text, or a file with one text a line."),
+        mode: str = typer.Option(
+            "unit", help="unit: later pieces of a word are hidden too; slot: each alone."
+        ),
+        precision: str = typer.Option("auto", help="auto, fp32 or bf16."),
+        device: str = typer.Option("auto", help="auto, cpu or cuda."),
+        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+    ) -> None:
+        """Pseudo-log-likelihood of texts: the higher, the more natural."""
+        from unmask.cli.common import Output, read_lines
+        from unmask.text.model import load
+
+        output = Output(json_)
+        loaded = load(model, device=device, precision=precision)
+        results = loaded.score(read_lines(text), mode=mode)
+        lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]
+        output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)

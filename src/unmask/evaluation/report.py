@@ -1,0 +1,345 @@
+"""The report of a run: one HTML file that needs nothing beside it, and the pictures of text that go into it.
+
+Everything is escaped unless it is already `Markup`, which only this package's own builders make: the text
+shown comes from corpora and models, and the page forbids scripts and outside resources as well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from numpy.typing import NDArray
+
+from unmask.evaluation.charts import bar, bars, cell_text, line_chart, number, table
+from unmask.evaluation.metrics import Band
+
+_SMOOTHED = 200  # a training curve is drawn with at most this many points, each a mean of successive records
+_VALIDATION_KINDS = ("validation", "evaluate", "evaluation", "eval")
+
+
+class Report:
+    """A page of header cards and sections, in the order they were added. Methods can be chained.
+
+    >>> page = Report("A run").facts({"steps": 1200}).section("Remarks", "a < b").html()
+    >>> "1,200" in page and "a &lt; b" in page
+    True
+    """
+
+    def __init__(self, title: str, subtitle: str = "") -> None:
+        self.title, self.subtitle = title, subtitle
+        self._facts: list[tuple[str, Markup]] = []
+        self._sections: list[dict[str, Any]] = []
+
+    def facts(self, facts: Mapping[str, Any]) -> Report:
+        """Add header cards: name -> text, number or `Estimate` (its interval is set small)."""
+        self._facts += [(str(name), cell_text(value)) for name, value in facts.items()]
+        return self
+
+    def section(self, heading: str, body: str | Markup = "", note: str = "") -> Report:
+        """Start a section. Plain text is escaped, blank lines part its paragraphs; `note` is set small."""
+        self._sections.append({"heading": heading, "body": _paragraphs(body), "charts": [], "note": note})
+        return self
+
+    def chart(self, svg: Markup) -> Report:
+        """Add a chart to the last section; several in a row stand side by side where there is room."""
+        if not self._sections:
+            self.section("")
+        self._sections[-1]["charts"].append(escape(svg))
+        return self
+
+    def html(self) -> str:
+        """The page."""
+        from unmask import __version__
+
+        return _template().render(
+            title=self.title,
+            subtitle=self.subtitle,
+            facts=self._facts,
+            sections=self._sections,
+            version=__version__,
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page to `path`, whole or not at all, making its folder where needed; returns the path."""
+        path, page = Path(path), self.html()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+        try:
+            with temporary.open(
+                "w", encoding="utf-8", errors="replace"
+            ) as file:  # lone surrogates become '?'
+                file.write(page)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return path
+
+
+def filled_examples(items: Iterable[Mapping[str, Any]], *, mask: str = "[MASK]") -> Markup:
+    """Texts with their blanks filled in, and below each the candidates the model held most likely.
+
+    A blank shows the true word: green where it was the first candidate, amber where among the others, red
+    where it was missed. Without a truth it shows the first candidate.
+
+    Args:
+        items: each `{"text": "a [MASK] b", "blanks": [{"truth": "word", "candidates": [{"value": "word",
+            "probability": 0.7}, ...]}, ...]}`, blanks in reading order; at most five candidates are drawn.
+        mask: what stands for a blank in the text. Masks without a blank stay as they are.
+    """
+    drawn = []
+    for item in items:
+        blanks = [_Blank(blank) for blank in item.get("blanks", ())]
+        first, *rest = str(item["text"]).split(mask)
+        running = [escape(first)]
+        for i, text in enumerate(rest):
+            running.append(blanks[i].inline(i + 1) if i < len(blanks) else Markup("<b>{}</b>").format(mask))
+            running.append(escape(text))
+        drawn.append(
+            Markup(
+                '<article class="example"><p class="text" dir="auto">{}</p>'
+                '<div class="blanks">{}</div></article>'
+            ).format(
+                Markup("").join(running), Markup("").join(b.candidates(i + 1) for i, b in enumerate(blanks))
+            )
+        )
+    return Markup("").join(drawn) or _nothing("No examples.")
+
+
+class _Blank:
+    """One blank: how well it was predicted, and how it is drawn."""
+
+    def __init__(self, blank: Mapping[str, Any]) -> None:
+        self.truth = None if blank.get("truth") is None else str(blank["truth"])
+        self.guesses = [
+            (str(c["value"]), _number(c.get("probability"))) for c in list(blank.get("candidates", ()))[:5]
+        ]
+        values = [value.strip() for value, _ in self.guesses]
+        self.rank = values.index(self.truth.strip()) if self.truth and self.truth.strip() in values else None
+        if self.truth is None:
+            self.tone, self.verdict = "open", "predicted"
+        elif self.rank is None:
+            self.tone, self.verdict = "missed", f"missed: not in the top {len(values)}"
+        elif self.rank == 0:
+            self.tone, self.verdict = "hit", "right"
+        else:
+            self.tone, self.verdict = "near", f"in place {self.rank + 1}"
+
+    def inline(self, position: int) -> Markup:
+        shown = self.truth if self.truth is not None else (self.guesses[0][0] if self.guesses else "?")
+        return Markup('<mark class="{}" title="{}">{}<sub>{}</sub></mark>').format(
+            self.tone, self.verdict, shown.strip() or "␣", position
+        )
+
+    def candidates(self, position: int) -> Markup:
+        items = [(value, probability, i == self.rank) for i, (value, probability) in enumerate(self.guesses)]
+        name = self.truth if self.truth is not None else ""
+        return Markup(
+            '<section class="blank {}"><h4><span>{}</span> <b dir="auto">{}</b> <em>{}</em></h4>{}</section>'
+        ).format(
+            self.tone, position, name, self.verdict, bars(items, label=f"candidates for blank {position}")
+        )
+
+
+def nearest_words(items: Iterable[Mapping[str, Any]]) -> Markup:
+    """Words and their nearest neighbours in the embedding, with cosines.
+
+    Args:
+        items: each `{"word": "fever", "neighbours": [("chills", 0.81), ...]}`, nearest first.
+    """
+    chip = Markup('<span class="chip" dir="auto">{} <small>{}</small></span>')
+    rows = [
+        (
+            Markup('<b dir="auto">{}</b>').format(item["word"]),
+            Markup(" ").join(
+                chip.format(str(word), f"{_number(cosine):.2f}") for word, cosine in item["neighbours"]
+            ),
+        )
+        for item in items
+    ]
+    return table(("word", "nearest, with cosine"), rows)
+
+
+def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
+    """Sentences with how surprising the model finds them: a longer bar is a less likely sentence.
+
+    Args:
+        items: each `{"text": ..., "score": pseudo-log-likelihood in nats, summed over slots, "slots": n}`.
+            Bars show nats per slot, so that sentences of different length compare.
+    """
+    rows = list(items)
+    surprise = [-_number(r["score"]) / r["slots"] if r["slots"] else float("nan") for r in rows]
+    longest = max((s for s in surprise if math.isfinite(s)), default=0.0)
+    drawn = [
+        (
+            Markup('<span dir="auto">{}</span>').format(str(row["text"])),
+            Markup('<span class="surprise">{}</span>').format(bar(s / longest if longest > 0 else 0.0)),
+            s,
+            _number(row["score"]),
+            int(row["slots"]),
+        )
+        for row, s in zip(rows, surprise, strict=True)
+    ]
+    return table(("sentence", "surprise", "nats per slot", "score", "slots"), drawn)
+
+
+def band_table(
+    bands: Iterable[Band], key: str = "band", value: str = "mean", *, percent: bool = True
+) -> Markup:
+    """A table of means by bands, such as accuracy by training frequency, with a bar and an interval each.
+
+    Args:
+        bands: rows as `by_band` gives them.
+        key: header of the band column.
+        value: header of the mean.
+        percent: the mean is a share; otherwise bars are relative to the largest.
+    """
+    rows = list(bands)
+    finite = [row.estimate.value for row in rows if math.isfinite(row.estimate.value)]
+    full = 1.0 if percent else max(finite, default=0.0)
+    drawn = []
+    for row in rows:
+        e = row.estimate
+        interval = Markup('<small class="interval">{} to {}</small>').format(
+            number(e.low, percent=percent), number(e.high, percent=percent)
+        )
+        shown = Markup('<span class="surprise">{}</span>').format(bar(e.value / full if full else 0.0))
+        mean = number(e.value, percent=percent)
+        drawn.append((row.label, shown, mean, interval if math.isfinite(e.low) else None, e.n))
+    return table((key, "", value, "95% interval", "hidden slots"), drawn)
+
+
+def training_curves(metrics_path: str | Path) -> Markup:
+    """The curves of a run from its `metrics.jsonl`: loss, accuracy, learning rate, speed and padding waste.
+
+    Reads what is there: absent keys give no curve, lines that are not JSON objects (half a last line of a run
+    that was killed) are passed over, null is a gap, and a missing or empty file gives a sentence saying so.
+    Validation numbers are taken from `validation_loss` and `validation_accuracy`, or from lines whose `kind`
+    is 'validation'. Long training curves are drawn as means of successive records.
+
+    Args:
+        metrics_path: the file; lines hold `step` and any of `loss`, `accuracy`, `slots_per_second`,
+            `padding_waste` (or `padding`), `validation_loss`, `validation_accuracy`, `learning_rate`.
+    """
+    train, validation = _curves(_records(Path(metrics_path)))
+    charts: list[Markup] = []
+
+    def add(title: str, y_label: str, curves: dict[str, Any], **options: bool) -> None:
+        present = {name: xy for name, xy in curves.items() if xy is not None}
+        if present:
+            charts.append(line_chart(present, title, "step", y_label, **options))
+
+    def smooth(name: str) -> Any:
+        return _smoothed(train[name]) if name in train else None
+
+    def exact(found: Mapping[str, NDArray[np.float64]], name: str) -> Any:
+        return (found[name][:, 0], found[name][:, 1]) if name in found else None
+
+    add(
+        "Loss on hidden slots",
+        "nats per hidden slot",
+        {"training": smooth("loss"), "validation": exact(validation, "loss")},
+    )
+    accuracy = {"training": smooth("accuracy"), "validation": exact(validation, "accuracy")}
+    add("Accuracy on hidden slots", "right at first guess", accuracy, percent=True, from_zero=True)
+    add("Learning rate", "", {"learning rate": exact(train, "learning_rate")}, from_zero=True)
+    add("Speed", "real slots per second", {"slots/s": smooth("slots_per_second")}, from_zero=True)
+    add(
+        "Padding waste",
+        "share of slots",
+        {"padding": smooth("padding_waste")},
+        percent=True,
+        from_zero=True,
+    )
+    if not charts:
+        return _nothing("No metrics were recorded.")
+    return Markup('<div class="charts">{}</div>').format(Markup("").join(charts))
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int | float):
+            found.append(record)
+    return found
+
+
+def _curves(
+    records: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
+    """(training, validation): per metric its (step, value) pairs."""
+    train: dict[str, list[tuple[float, float]]] = {}
+    validation: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        kind = record.get("kind", "train")
+        for key, value in record.items():
+            if not (value is None or isinstance(value, int | float)) or isinstance(value, bool):
+                continue
+            found, name = train, {"padding": "padding_waste"}.get(key, key)
+            if kind in _VALIDATION_KINDS or key.startswith("validation_"):
+                found, name = validation, key.removeprefix("validation_")
+            elif kind != "train":
+                continue
+            found.setdefault(name, []).append((float(record["step"]), _number(value)))
+    return _arrays(train), _arrays(validation)
+
+
+def _arrays(found: Mapping[str, list[tuple[float, float]]]) -> dict[str, NDArray[np.float64]]:
+    """Pairs as arrays; a metric that is only ever null (no validation set) is absent, not an empty curve."""
+    arrays = {name: np.array(pairs, dtype=np.float64) for name, pairs in found.items()}
+    return {name: pairs for name, pairs in arrays.items() if np.isfinite(pairs[:, 1]).any()}
+
+
+def _smoothed(pairs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means of stretches of equal length, at most `_SMOOTHED` of them; gaps are left out."""
+    size = math.ceil(len(pairs) / _SMOOTHED)
+    if size == 1:
+        return pairs[:, 0], pairs[:, 1]
+    starts = np.arange(0, len(pairs), size)
+    good = np.isfinite(pairs[:, 1])
+    counts = np.add.reduceat(good.astype(np.float64), starts)
+    totals = np.add.reduceat(np.where(good, pairs[:, 1], 0.0), starts)
+    means = np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
+    steps = np.add.reduceat(pairs[:, 0], starts) / np.diff([*starts, len(pairs)])
+    return steps, means
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _nothing(text: str) -> Markup:
+    return Markup('<p class="none">{}</p>').format(text)
+
+
+def _paragraphs(body: str | Markup) -> Markup:
+    if isinstance(body, Markup):
+        return body
+    parts = [part for part in body.split("\n\n") if part.strip()]
+    return Markup("").join(Markup("<p>{}</p>").format(part) for part in parts)
+
+
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("unmask.evaluation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.jinja")

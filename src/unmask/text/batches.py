@@ -1,0 +1,82 @@
+"""From the token cache to packed batches and corruption: the text side of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
+from unmask.core.corruption import ALL_MASK, Corruption, Ratio, Replacement, Selector, Spans, Uniform, Units
+from unmask.text.cache import TokenCache
+from unmask.text.recipes import TextSettings
+from unmask.training.schedule import Ramp
+
+
+def text_example(ids: np.ndarray, units: np.ndarray, special: np.ndarray, identity: int) -> Example:
+    """One text example; `special` marks [CLS], [SEP] and whatever else is never hidden."""
+    return Example(values={"token": ids}, identity=identity, unit=units, special=special)
+
+
+def batch_maker(
+    cache: TokenCache, slots: int, special_ids: np.ndarray
+) -> Callable[[list[list[int]], int], PackedBatch]:
+    """A function from rows of example numbers to a packed batch with a fixed number of rows."""
+    special = np.asarray(special_ids)
+
+    def make(rows: list[list[int]], count: int) -> PackedBatch:
+        numbers = [number for row in rows for number in row]
+        examples = []
+        for number in numbers:
+            ids, units = cache.example(number)
+            examples.append(text_example(ids, units, np.isin(ids, special), number))
+        place, start = [], 0
+        for row in rows:
+            place.append(list(range(start, start + len(row))))
+            start += len(row)
+        return pack(examples, slots=slots, rows=count, placement=place)
+
+    return make
+
+
+def validation_batches(
+    cache: TokenCache,
+    numbers: np.ndarray,
+    *,
+    slots: int,
+    special_ids: np.ndarray,
+    rows: int = 32,
+    most: int = 2048,
+) -> list[PackedBatch]:
+    """Held-out examples (at most `most`, spread evenly over the split) in packed batches, always the same."""
+    if len(numbers) > most:
+        numbers = numbers[np.linspace(0, len(numbers) - 1, most).astype(int)]
+    placed = place_best_fit(cache.lengths[numbers], slots)
+    named = [[int(numbers[i]) for i in row] for row in placed]
+    make = batch_maker(cache, slots, special_ids)
+    return [make(named[i : i + rows], rows) for i in range(0, len(named), rows)]
+
+
+def corruption_of(settings: TextSettings) -> Corruption:
+    """The training corruption the settings ask for."""
+    ratio: Ratio = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
+    kinds: dict[str, Callable[[Ratio], Selector]] = {
+        "token": lambda r: Uniform(ratio=r),
+        "word": lambda r: Units(ratio=r),
+        "span": lambda r: Spans(ratio=r),
+    }
+    replacement = Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
+    return Corruption(select=kinds[settings.hide](ratio), replace=replacement, static=settings.static)
+
+
+def measuring_corruption(ratio: float = 0.15) -> Corruption:
+    """What held-out loss and accuracy are measured with: 15 % of the tokens, all behind the mask, fixed.
+
+    Independent of the training recipe, so that runs with different ratios can be compared.
+    """
+    return Corruption(select=Uniform(ratio=ratio), replace=ALL_MASK, static=True)
+
+
+def sequence(batches: Sequence[PackedBatch]) -> int:
+    """Real slots in some batches."""
+    return sum(b.real_slots for b in batches)

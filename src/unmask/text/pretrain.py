@@ -1,0 +1,202 @@
+"""`unmask pretrain text`: raw text -> tokenizer -> cache -> masked model -> a folder that transformers loads."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.core.model import MaskedModel
+from unmask.core.plan import Plan
+from unmask.encoder.config import MLP, EncoderConfig, SinCos
+from unmask.errors import UserError
+from unmask.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
+from unmask.text.cache import TokenCache
+from unmask.text.folder import new_text_model, save_folder
+from unmask.text.recipes import TextSettings, as_dict
+from unmask.text.sources import ReadReport, iter_documents
+from unmask.text.tokenizer import Tokenizer
+from unmask.training.run import Job, RunResult, run
+
+TOKENIZER_CHARACTERS = 60_000_000
+"""A tokenizer is trained on at most this much text; more changes its vocabulary by next to nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRun:
+    """A finished text run: where it is, how it ended, what the corpus was."""
+
+    folder: Path
+    result: RunResult
+    settings: TextSettings
+    corpus: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        r = self.result
+        return {
+            "folder": str(self.folder), **dataclasses.asdict(r), "seed": self.settings.train.seed, "corpus": self.corpus,
+            "slots_per_second": round(r.slots_per_second, 1), "padding_waste": round(r.padding_waste, 4),
+        }  # fmt: skip
+
+
+def build_tokenizer(
+    data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None]
+) -> Tokenizer:
+    """The tokenizer of a run: brought along, already trained in `out`, or trained now and saved there."""
+    if settings.tokenizer is not None:
+        return Tokenizer.load(settings.tokenizer)
+    if (out / "tokenizer.json").exists():
+        return Tokenizer.load(out)
+    say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
+    texts = (d.text for d in iter_documents(data, column=settings.column, report=ReadReport()))
+    seen = itertools.accumulate(texts, lambda total, text: (total[0] + len(text), text), initial=(0, ""))
+    limited = (
+        text for size, text in itertools.takewhile(lambda s: s[0] < TOKENIZER_CHARACTERS, seen) if text
+    )
+    tokenizer = Tokenizer.train(
+        limited, kind=settings.tokenizer_kind, vocab_size=settings.vocabulary,
+        lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
+    )  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(out)
+    return tokenizer
+
+
+def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[MaskedModel, Any]:
+    """A new model with random weights, made from the seed alone."""
+    torch.manual_seed(settings.train.seed)
+    decoder = None
+    if settings.architecture == "visible_only":
+        # Narrower and shallower than the encoder, as in MAE (He et al. 2022, table 1).
+        width = max(64, settings.width // 2)
+        decoder = EncoderConfig(
+            width=width, layers=max(1, settings.layers // 4), heads=max(1, width // 32), positions=SinCos(),
+            feedforward=MLP(inner=4 * width),
+        )  # fmt: skip
+    return new_text_model(
+        settings.recipe, vocabulary=tokenizer.vocab_size, width=settings.width, layers=settings.layers,
+        heads=settings.heads, inner=settings.inner, slots=settings.slots, tokenizer=tokenizer,
+        dropout=settings.dropout, decoder=decoder,
+    )  # fmt: skip
+
+
+def pretrain(
+    data: str | Sequence[str],
+    out: str | Path,
+    *,
+    settings: TextSettings | None = None,
+    resume: bool = False,
+    console: bool = True,
+    trackers: Sequence[str] = (),
+) -> TextRun:
+    """Pretrain a masked language model on raw text.
+
+    Args:
+        data: files, folders, globs or `hf:NAME`; see `unmask.text.sources`.
+        out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html.
+        resume: continue the run in `out`; on a CPU with one process, bit for bit as if never interrupted
+            (runs bounded by minutes excepted: their schedule follows the clock).
+
+    Raises:
+        UserError: for anything wrong with the input, the settings or the folder.
+    """
+    settings = settings or TextSettings()
+    data = [data] if isinstance(data, str) else list(data)
+    out = Path(out)
+    say = _sayer(console)
+    tokenizer = build_tokenizer(data, out, settings, say)
+    tokenizer.require_mask()
+    cache = TokenCache.build(
+        data, tokenizer, out / "cache", max_slots=settings.slots, column=settings.column, holdout=settings.holdout,
+        seed=settings.train.seed,
+    )  # fmt: skip
+    model, family = build_model(settings, tokenizer)
+    job = make_job(model, cache, tokenizer, settings)
+    say(
+        f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {_millions(model)} parameters"
+    )
+
+    def save(trained: torch.nn.Module) -> None:
+        save_folder(
+            out, model=trained, tokenizer=tokenizer, family=family, settings={"text": as_dict(settings)}
+        )
+
+    result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
+    corpus = {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
+    finished = TextRun(folder=out, result=result, settings=settings, corpus=corpus)
+    if (out / "model.safetensors").exists():
+        write_report(finished)
+    return finished
+
+
+def make_job(
+    model: MaskedModel, cache: TokenCache, tokenizer: Tokenizer, settings: TextSettings, **more: Any
+) -> Job:
+    """Tie a model, a corpus and a corruption together for the run."""
+    if not len(cache.train):
+        raise UserError(
+            "no training examples: the corpus is too small to hold any out", hint="Give more text."
+        )
+    special = tokenizer.special_ids
+    plan = Plan(
+        lengths=cache.lengths, examples=np.asarray(cache.train), slots=settings.slots,
+        rows=settings.train.batch_slots // settings.slots, seed=settings.train.seed,
+    )  # fmt: skip
+    return Job(
+        model=model, plan=plan, make_batch=batch_maker(cache, settings.slots, special),
+        corruption=corruption_of(settings),
+        validation=validation_batches(cache, np.asarray(cache.validation), slots=settings.slots, special_ids=special),
+        validation_corruption=measuring_corruption(), fingerprint=_fingerprint(settings, tokenizer, len(cache)), **more,
+    )  # fmt: skip
+
+
+def write_report(finished: TextRun) -> Path:
+    """report.html of a run: the figures, the curves, and what the model makes of held-out text."""
+    from unmask.evaluation.report import Report, training_curves
+
+    r = finished.result
+    report = Report("Masked pretraining on text", str(finished.folder))
+    facts: dict[str, Any] = {
+        "Held-out accuracy": f"{r.validation.get('validation_accuracy', float('nan')):.1%}",
+        "Held-out loss": f"{r.validation.get('validation_loss', float('nan')):.3f} nats",
+        "Steps": r.steps, "Time": f"{r.seconds:.0f} s", "Real tokens/s": f"{r.slots_per_second:,.0f}",
+        "Padding waste": f"{r.padding_waste:.1%}", "Precision": r.precision,
+    }  # fmt: skip
+    report.facts(facts)
+    report.section("Training", training_curves(finished.folder / "metrics.jsonl"))
+    report.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
+    return report.write(finished.folder / "report.html")
+
+
+def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, examples: int) -> str:
+    """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
+    kept = as_dict(settings)
+    free = {
+        "steps",
+        "epochs",
+        "minutes",
+        "keep",
+        "log_every",
+        "workers",
+        "checkpoint_every",
+        "checkpoint_seconds",
+    }
+    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
+    return json.dumps([kept, tokenizer.fingerprint(), examples], sort_keys=True)
+
+
+def _millions(model: torch.nn.Module) -> str:
+    return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M"
+
+
+def _sayer(console: bool) -> Callable[[str], None]:
+    import sys
+
+    return (lambda text: print(text, file=sys.stderr, flush=True)) if console else (lambda text: None)

@@ -1,0 +1,116 @@
+"""Published text settings as data, and the one settings class of `unmask pretrain text` and `adapt`.
+
+No torch import: settings can be read and checked at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from unmask.errors import UserError, suggest
+from unmask.training.settings import TrainSettings, apply_overrides, check_types
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """What is trained on text. `train` says how long and how fast.
+
+    Attributes:
+        recipe: 'modern' (pre-norm, rotary, gated, local/global attention; ModernBERT, Warner et al. 2024) or
+            'bert' (post-norm, learned positions; Devlin et al. 2019).
+        architecture: 'in_place' (mask embeddings in the row) or 'visible_only' (hidden slots dropped, small decoder).
+        width, layers, heads: of the encoder; `inner` of the feed-forward, None for the recipe's usual multiple.
+        slots: slots in a row and the longest example.
+        vocabulary, tokenizer_kind: of the tokenizer trained on the corpus ('wordpiece', 'bpe', 'unigram').
+        tokenizer: a tokenizer.json or folder to use instead.
+        lowercase: for WordPiece.
+        ratio: share of the slots to hide; `ratio_end` moves it linearly over the run.
+        hide: 'token', 'word' (whole words) or 'span' (geometric lengths).
+        mask, random, keep: what stands in hidden slots, shares that add up to 1.
+        static: the same masks in every epoch.
+        holdout: share of documents held out for validation.
+        dropout: on embeddings and block outputs.
+        column: text column of jsonl, csv and parquet inputs.
+    """
+
+    recipe: Literal["modern", "bert"] = "modern"
+    architecture: Literal["in_place", "visible_only"] = "in_place"
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    inner: int | None = None
+    slots: int = 128
+    vocabulary: int = 16384
+    tokenizer_kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
+    tokenizer: str | None = None
+    lowercase: bool = True
+    ratio: float = 0.3
+    ratio_end: float | None = 0.15
+    hide: Literal["token", "word", "span"] = "token"
+    mask: float = 0.8
+    random: float = 0.1
+    keep: float = 0.1
+    static: bool = False
+    holdout: float = 0.01
+    dropout: float = 0.0
+    column: str | None = None
+    train: TrainSettings = field(default_factory=TrainSettings)
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("width", "layers", "heads", "slots", "vocabulary"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
+        for name in ("ratio", "ratio_end", "holdout", "dropout"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise UserError(f"{name}={value}", hint="Expected a share from 0 up to, not including, 1.")
+        if self.train.batch_slots % self.slots:
+            near = max(1, round(self.train.batch_slots / self.slots)) * self.slots
+            raise UserError(
+                f"batch_slots={self.train.batch_slots} is not a multiple of slots={self.slots}",
+                hint=f"Use batch_slots={near}.",
+            )
+
+
+BERT = {"recipe": "bert", "ratio": 0.15, "ratio_end": None, "mask": 0.8, "random": 0.1, "keep": 0.1}
+"""Devlin et al. 2019, section 3.1 and appendix A.1."""
+
+ROBERTA = {**BERT, "tokenizer_kind": "bpe", "lowercase": False}
+"""Liu et al. 2019: dynamic masks, byte-level BPE, no next-sentence task."""
+
+MODERN = {"recipe": "modern", "ratio": 0.3, "mask": 1.0, "random": 0.0, "keep": 0.0}
+"""Warner et al. 2024 (ratio 0.3) and Wettig et al. 2023 (mask alone does as well as 80/10/10 at higher ratios)."""
+
+RECIPES: dict[str, Mapping[str, Any]] = {"bert": BERT, "roberta": ROBERTA, "modern": MODERN}
+
+
+def with_overrides(settings: TextSettings, overrides: Mapping[str, Any]) -> TextSettings:
+    """Replace settings by key; keys of `train` may be given bare (`learning_rate=...`) or as `train.learning_rate`.
+
+    Raises:
+        UserError: for an unknown key, with the closest known one.
+    """
+    own = {f.name for f in dataclasses.fields(TextSettings)}
+    training = {f.name for f in dataclasses.fields(TrainSettings)}
+    here: dict[str, Any] = {}
+    there: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if key == "train" and isinstance(value, Mapping):
+            there |= value
+        elif key.split(".")[0] in own:
+            here[key] = value
+        elif key in training:
+            there[key] = value
+        else:
+            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training))
+    train = apply_overrides(settings.train, there) if there else settings.train
+    return apply_overrides(dataclasses.replace(settings, train=train), here)
+
+
+def as_dict(settings: TextSettings) -> dict[str, Any]:
+    """Plain data for unmask.json; `with_overrides(TextSettings(), ...)` reads it back."""
+    return dataclasses.asdict(settings)

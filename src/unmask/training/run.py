@@ -1,0 +1,307 @@
+"""One training run of any masked model: data order, validation, checkpoints, resume, signals, tracking.
+
+The masked learning itself is `core.pretrain`; this is the house around it. It runs under Accelerate, so
+`accelerate launch` and torchrun work: the global data order is dealt to the processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Corruption
+from unmask.core.plan import Plan, deal
+from unmask.core.pretrain import Machine, StepReport, pretrain, validate
+from unmask.errors import UserError
+from unmask.training.checkpoint import Checkpoint, SignalGuard, load_latest, save_checkpoint
+from unmask.training.memory import keep_freed_memory, peak_memory
+from unmask.training.optimiser import NanGuard, build_optimiser, step
+from unmask.training.precision import Precision, resolve_device, resolve_precision
+from unmask.training.schedule import rate
+from unmask.training.settings import TrainSettings
+from unmask.training.tracking import Tracker
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended. `stopped` is 'finished', 'early' (patience), or 'signal' (saved, resumable)."""
+
+    steps: int
+    seconds: float
+    stopped: str
+    validation: dict[str, float]
+    slots_per_second: float
+    padding_waste: float
+    skipped_steps: int
+    precision: str
+    device: str
+    peak_memory_mb: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained on what.
+
+    Args:
+        model: a `MaskedModel` (or any module with the same call and a `codec`).
+        plan: the data order.
+        make_batch: rows of example numbers -> packed batch with as many rows as asked.
+        corruption: what is hidden in training.
+        validation: held-out batches, and how they are masked (the same way at every validation).
+        extra_validation: named further held-out sets, e.g. general text while adapting.
+        stop_when: called with the validation metrics; True ends the run (the forgetting guard).
+    """
+
+    model: nn.Module
+    plan: Plan
+    make_batch: Callable[[list[list[int]], int], PackedBatch]
+    corruption: Corruption
+    validation: Sequence[PackedBatch]
+    validation_corruption: Corruption
+    extra_validation: dict[str, Sequence[PackedBatch]] | None = None
+    stop_when: Callable[[dict[str, float]], bool] | None = None
+    fingerprint: str = ""
+
+
+def run(
+    job: Job,
+    out: str | Path,
+    settings: TrainSettings,
+    *,
+    resume: bool = False,
+    console: bool = True,
+    trackers: Sequence[str] = (),
+    save: Callable[[nn.Module], None] | None = None,
+) -> RunResult:
+    """Train until the settings' end, an early stop, or a signal; `save(model)` is called at the end.
+
+    Raises:
+        UserError: the folder holds a run and `resume` was not asked for; the settings of the resumed run differ.
+    """
+    from accelerate import Accelerator
+
+    out = Path(out)
+    keep_freed_memory()
+    device = resolve_device(settings.device)
+    accelerator = Accelerator(cpu=device.type == "cpu")
+    device = accelerator.device
+    main, processes = accelerator.is_main_process, accelerator.num_processes
+    found = load_latest(out) if resume else None
+    if found is None and not resume and (out / "checkpoints").exists():
+        raise UserError(
+            f"{out} already holds a run", hint="Add --resume to continue it, or choose another --out."
+        )
+    if found is not None and found.extra.get("fingerprint") != job.fingerprint:
+        raise UserError(
+            f"{out}: the data or settings differ from those the run was started with",
+            hint="Resume with the same data and settings (only the run's end may change), or start a new --out.",
+        )
+    precision = _precision(settings, device, found)
+    model = job.model
+    optimiser = build_optimiser(model.to(device), settings)
+    first = 0
+    best: float | None = None
+    waited, elapsed_before = 0, 0.0
+    if found is not None:
+        model.load_state_dict(found.model_state)
+        optimiser.load_state_dict(found.optimiser_state)
+        found.restore_random_state()
+        first, best, waited = found.step, found.extra["best"], found.extra["waited"]
+        elapsed_before = float(found.extra["seconds"])
+    trained, optimiser = accelerator.prepare(torch.compile(model) if settings.compile else model, optimiser)
+    clock = _Clock(settings, job.plan, elapsed_before, accelerator)
+    guard = NanGuard(settings.nan_limit)
+
+    def update(progress: float) -> tuple[float, bool]:
+        norm = step(optimiser, model.parameters(), clip=settings.clip, rate=rate(progress, settings))
+        applied = guard.check(norm)
+        optimiser.zero_grad(set_to_none=True)
+        return float(norm), applied
+
+    def autocast() -> contextlib.AbstractContextManager:
+        if precision.name == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(device.type, precision.dtype)
+
+    def total(x: Tensor) -> Tensor:
+        return x if processes == 1 else accelerator.reduce(x.clone(), "sum")
+
+    machine = Machine(
+        update=update,
+        total=total,
+        processes=processes,
+        device=device,
+        autocast=autocast,
+        no_sync=lambda: accelerator.no_sync(trained),
+    )
+    result: dict[str, Any] = {"stopped": "finished", "validation": {}}
+    validate_every = settings.validate_every
+    with (
+        Tracker(
+            out if main else None,
+            total=_ending(settings),
+            console=console and main,
+            trackers=trackers,
+            config=vars(settings),
+            resumed_step=first if found else None,
+        ) as tracker,
+        SignalGuard() as signals,
+    ):
+        if main and found is None:
+            tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device))
+
+        def check(step_number: int, progress: float) -> dict[str, float]:
+            metrics = _validate(model, job.validation, job, settings, autocast, device, accelerator, total)
+            shown = {f"validation_{k}": v for k, v in metrics.items()}
+            for name, batches in (job.extra_validation or {}).items():
+                more = _validate(model, batches, job, settings, autocast, device, accelerator, total)
+                shown |= {f"{name}_{k}": v for k, v in more.items()}
+            tracker.log(step_number, progress, kind="validation", **shown)
+            return shown
+
+        def checkpoint(step_number: int) -> None:
+            if main:
+                save_checkpoint(
+                    out, step=step_number, model_state=model.state_dict(),
+                    optimiser_state=optimiser.state_dict(), keep=settings.keep,
+                    extra={
+                        "best": best, "waited": waited, "seconds": clock.elapsed(), "precision": precision.name,
+                        "fingerprint": job.fingerprint,
+                    },
+                )  # fmt: skip
+            accelerator.wait_for_everyone()
+
+        saved_at, slots, spent, waste = time.monotonic(), 0, 0.0, []
+        number, next_check = first, clock.progress(first) + 0.05 if validate_every is None else 0.0
+        for report in pretrain(
+            trained, _steps(job, settings, first, accelerator), job.corruption, machine,
+            seed=settings.seed, first_step=first, progress=clock.progress,
+        ):  # fmt: skip
+            number = report.step
+            slots, spent = slots + report.slots, spent + report.seconds
+            waste.append(report.padding_waste)
+            if number % settings.log_every == 0 or number == first + 1:
+                tracker.log(number, report.progress, **_row(report, settings, slots / max(spent, 1e-9)))
+            due = number % validate_every == 0 if validate_every else report.progress >= next_check
+            if due and job.validation:
+                next_check = report.progress + 0.05
+                metrics = result["validation"] = check(number, report.progress)
+                improved = best is None or metrics["validation_loss"] < best
+                best = metrics["validation_loss"] if improved else best
+                waited = 0 if improved else waited + 1
+                tired = settings.patience is not None and waited >= settings.patience
+                if tired or (job.stop_when is not None and job.stop_when(metrics)):
+                    result["stopped"] = "early"
+                    break
+            if bool(total(torch.tensor([float(signals.requested)], device=device)) > 0):
+                result["stopped"] = "signal"
+                checkpoint(number)
+                break
+            if settings.checkpoint_every:
+                if number % settings.checkpoint_every == 0:
+                    checkpoint(number)
+            elif clock.agreed(time.monotonic() - saved_at) > settings.checkpoint_seconds:
+                saved_at = time.monotonic()
+                checkpoint(number)
+        if result["stopped"] != "signal":
+            if job.validation:
+                result["validation"] = check(number, 1.0)
+            checkpoint(number)
+            if main and save is not None:
+                save(model)
+        tracker.event("end", stopped=result["stopped"], skipped=guard.total)
+        accelerator.wait_for_everyone()
+    return RunResult(
+        steps=number, seconds=clock.elapsed(), slots_per_second=slots / max(spent, 1e-9),
+        padding_waste=sum(waste) / max(len(waste), 1), skipped_steps=guard.total, precision=precision.name,
+        device=str(device), peak_memory_mb=peak_memory(), **result,
+    )  # fmt: skip
+
+
+class _Clock:
+    """Fraction of the run done: by steps, epochs or minutes; minutes are agreed among the processes."""
+
+    def __init__(self, settings: TrainSettings, plan: Plan, before: float, accelerator: Any) -> None:
+        self.minutes, self.accelerator = settings.minutes, accelerator
+        self.before, self.started = before, time.monotonic()
+        self.steps = float(settings.steps or 0)
+        if settings.epochs is not None:
+            self.steps = max(1.0, round(plan.steps_per_epoch() * settings.epochs))
+
+    def elapsed(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def agreed(self, value: float) -> float:
+        """The first process's value, on all of them."""
+        if self.accelerator.num_processes == 1:
+            return value
+        shared = torch.tensor(
+            [value if self.accelerator.is_main_process else 0.0], device=self.accelerator.device
+        )
+        return float(self.accelerator.reduce(shared, "sum"))
+
+    def progress(self, number: int) -> float:
+        if self.minutes is not None:
+            return self.agreed(self.elapsed() / (60 * self.minutes))
+        return number / self.steps
+
+
+def _precision(settings: TrainSettings, device: torch.device, found: Checkpoint | None) -> Precision:
+    """A resumed run computes as it did before: 'auto' measures, and a measurement may turn out otherwise."""
+    asked = settings.precision
+    if found is not None and asked == "auto":
+        asked = found.extra["precision"]
+    return resolve_precision(asked, device)
+
+
+def _steps(
+    job: Job, settings: TrainSettings, first: int, accelerator: Any
+) -> Iterator[tuple[int, list[PackedBatch]]]:
+    processes, rank = accelerator.num_processes, accelerator.process_index
+    parts = settings.accumulate * processes
+    rows = -(-job.plan.rows // parts)
+    for planned in job.plan.steps(skip=first):
+        mine = deal(planned.rows, parts)[rank::processes]
+        yield planned.epoch, [job.make_batch(share, rows) for share in mine]
+
+
+def _validate(
+    model: nn.Module, batches: Sequence[PackedBatch], job: Job, settings: TrainSettings, autocast: Any,
+    device: torch.device, accelerator: Any, total: Callable[[Tensor], Tensor],
+) -> dict[str, float]:  # fmt: skip
+    mine = batches[accelerator.process_index :: accelerator.num_processes]
+    part = validate(model, mine, job.validation_corruption, seed=0, autocast=autocast, device=device)
+    n = part["hidden_slots"]
+    sums = total(
+        torch.tensor([part["loss"] * n, part["accuracy"] * n, n], dtype=torch.float64, device=device)
+    )
+    loss, right, hidden = (float(x) for x in sums)
+    return {"loss": loss / max(hidden, 1), "accuracy": right / max(hidden, 1)}
+
+
+def _row(report: StepReport, settings: TrainSettings, speed: float) -> dict[str, Any]:
+    return {
+        "loss": report.loss, "accuracy": report.accuracy, "slots_per_second": speed,
+        "padding_waste": report.padding_waste, "padding": report.padding_waste, "hidden_slots": report.hidden,
+        "gradient_norm": report.gradient_norm, "epoch": report.epoch, "skipped": report.skipped,
+        "learning_rate": settings.learning_rate * rate(report.progress, settings),
+    }  # fmt: skip
+
+
+def _ending(settings: TrainSettings) -> str:
+    if settings.minutes is not None:
+        return f"{settings.minutes:g} minutes"
+    return f"{settings.steps} steps" if settings.steps is not None else f"{settings.epochs:g} epochs"
+
+
+def with_end(settings: TrainSettings, **ending: Any) -> TrainSettings:
+    """The same settings with another end of the run."""
+    return replace(settings, **({"steps": None, "epochs": None, "minutes": None} | ending))
