@@ -36,7 +36,7 @@ def report(name: str, times: list[float]) -> float:
 
 
 def make_model(folder: Path) -> None:
-    from unmask.text.demo import docstrings
+    from unmask.text.docstrings import docstrings
     from unmask.text.folder import new_text_model, save_folder
     from unmask.text.tokenizer import Tokenizer
 

@@ -31,7 +31,7 @@ TOKENS = 4096  # slots in an optimiser step, on all sides
 def corpus(folder: Path, slots: int):
     """Docstrings of the installed packages, tokenised once: real text, nothing to download."""
     from unmask.text.cache import TokenCache
-    from unmask.text.demo import write_corpus
+    from unmask.text.docstrings import write_corpus
     from unmask.text.tokenizer import Tokenizer
 
     path = folder / "docstrings.jsonl"

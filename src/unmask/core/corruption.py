@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -122,9 +122,10 @@ def draw_counts(
     identity[slots.example] = slots.identity
     share = low + (high - low) * uniform(*key, identity, 11)
     count = np.floor(share * size + uniform(*key, identity, 12)).astype(np.int64)
-    return np.clip(count, min(at_least, 1) if high > 0 else 0, size)
+    return np.minimum(np.maximum(count, at_least if high > 0 else 0), size)
 
 
+@runtime_checkable
 class Selector(Protocol):
     """Chooses which maskable slots are hidden."""
 

@@ -9,7 +9,7 @@ Shape letters: rows, slots, width, hidden, asked (the hidden slots whose predict
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +22,7 @@ from unmask.encoder.config import EncoderConfig
 from unmask.encoder.transformer import Encoder, needed_by_row
 
 
+@runtime_checkable
 class Codec(Protocol):
     """What a modality brings: it embeds slot values and predicts them back."""
 

@@ -6,7 +6,7 @@ Shape letters: hidden (slots predicted), width, values (categories), features (n
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ CHUNK = 1024
 """Hidden slots scored at once: bounds the logits to CHUNK x values, whatever the batch."""
 
 
+@runtime_checkable
 class Prediction(Protocol):
     """Distribution per hidden slot, in the order of the hidden slots."""
 
@@ -52,9 +53,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     kept: dict[tuple, Tensor] = {}  # noqa: RUF012
 
+    @staticmethod
+    def key(name: str, shape: tuple[int, ...], like: Tensor) -> tuple:
+        return (name, shape[1:], like.dtype, like.device)
+
     @classmethod
     def buffer(cls, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        key = (name, shape[1:], like.dtype, like.device)
+        key = cls.key(name, shape, like)
         have = cls.kept.get(key)
         if have is None or have.shape[0] < shape[0]:
             have = cls.kept[key] = torch.empty(shape, dtype=like.dtype, device=like.device)
@@ -72,6 +77,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_b = torch.zeros(len(weight), dtype=torch.float32, device=h.device)
         total, correct = torch.zeros((), device=h.device), torch.zeros((), dtype=torch.int64, device=h.device)
         partial = cls.buffer("weight", tuple(weight.shape), h)
+        if grad_w is None:
+            # The gradient stays in the buffer until the backward pass: until then it is nobody else's.
+            del cls.kept[cls.key("weight", tuple(weight.shape), h)]
         for start in range(0, len(h), CHUNK):
             part, y = h[start : start + CHUNK], target[start : start + CHUNK]
             shape = (len(part), len(weight))
@@ -98,9 +106,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:  # type: ignore[override]
+        if ctx.grads is None:
+            raise RuntimeError("the gradient of this loss was already taken; call loss() again to take it a second time")
         grad_h, grad_w, grad_b = ctx.grads
+        ctx.grads = None
         out_w = torch.empty(grad_w.shape, dtype=ctx.kinds[0], device=grad_w.device)
         torch.mul(grad_w, grad, out=out_w)
+        if grad_w.dtype == grad_h.dtype:
+            _LinearCrossEntropy.kept[_LinearCrossEntropy.key("weight", tuple(grad_w.shape), grad_h)] = grad_w
         return grad_h.mul_(grad), out_w, None if grad_b is None else (grad_b * grad).to(ctx.kinds[1]), None
 
 

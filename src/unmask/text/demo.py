@@ -1,18 +1,9 @@
-"""`unmask demo text`: learn technical English from the docstrings of the Python packages installed with unmask.
-
-Nothing is downloaded: the corpus is read from the source files beside this one, with `ast`, without importing them.
-"""
+"""`unmask demo text`: learn technical English from docstrings, then fill, score, embed, and draw what was learnt."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
-import re
 import shutil
-import sysconfig
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +11,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.text.cache import TokenCache
+from unmask.text.docstrings import write_corpus
 from unmask.text.pretrain import TextRun, pretrain
 from unmask.text.recipes import TextSettings, with_overrides
 
@@ -35,43 +27,6 @@ PAIRS = [
     ("If the file does not exist, an error is raised.", "exist file an If not the does error, raised is."),
     ("The default value of this parameter is None.", "None this default is parameter The of value."),
 ]
-
-
-def docstrings(most_characters: int = 20_000_000) -> Iterator[tuple[str, str]]:
-    """(where, text) of every docstring of at least 8 words in the installed packages, in a fixed order."""
-    root = Path(sysconfig.get_paths()["purelib"])
-    total = 0
-    for path in sorted(root.rglob("*.py")):
-        if "unmask" in path.parts or "tests" in path.parts or "_vendor" in path.parts:
-            continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError, OSError, RecursionError):
-            continue
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            text = ast.get_docstring(node, clean=False)
-            if text is None or len(text.split()) < 8:
-                continue
-            text = re.sub(r"[ \t]+", " ", inspect.cleandoc(text)).strip()
-            total += len(text)
-            yield str(path.relative_to(root)), text
-            if total > most_characters:
-                return
-
-
-def write_corpus(path: Path) -> dict[str, int]:
-    """Docstrings to a jsonl file, one document each; exact copies are dropped when it is read."""
-    documents = characters = 0
-    with path.open("w", encoding="utf-8") as file:
-        for where, text in docstrings():
-            text = text.encode("utf-8", "replace").decode("utf-8")
-            file.write(json.dumps({"source": where, "text": text}, ensure_ascii=False) + "\n")
-            documents, characters = documents + 1, characters + len(text)
-    return {"documents": documents, "characters": characters}
 
 
 def run_demo(out: str | Path = "demo-text", *, minutes: float = 2.4, seed: int = 0, console: bool = True) -> dict[str, Any]:

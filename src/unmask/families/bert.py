@@ -1,0 +1,90 @@
+"""BERT (Devlin et al. 2019), and models of its shape: MiniLM, TinyBERT, BioBERT, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unmask.encoder.config import MLP, Attention, EncoderConfig, Learned, Norm
+from unmask.families.base import Family, activation_name, bert_body, pair
+
+
+def read_body(config: Mapping[str, Any], *, offset: int = 0, epsilon: float = 1e-12) -> EncoderConfig:
+    """The encoder of every model with BERT's body; `offset` is where RoBERTa's positions start."""
+    norm = Norm(placement="post", epsilon=float(config.get("layer_norm_eps", epsilon)))
+    embedding = config.get("embedding_size")
+    return EncoderConfig(
+        width=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        embedding_width=embedding if embedding not in (None, config["hidden_size"]) else None,
+        norm=norm,
+        positions=Learned(slots=config.get("max_position_embeddings", 512) - offset, offset=offset),
+        feedforward=MLP(
+            inner=config["intermediate_size"],
+            activation=activation_name(config.get("hidden_act", "gelu")),  # type: ignore[arg-type]
+        ),
+        attention=Attention(),
+        dropout=float(config.get("hidden_dropout_prob", 0.1)),
+        attention_dropout=float(config.get("attention_probs_dropout_prob", 0.1)),
+        initial_deviation=float(config.get("initializer_range", 0.02)),
+    )
+
+
+def write_body(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+    """config.json entries of every model with BERT's body."""
+    assert isinstance(encoder.positions, Learned)
+    names = {"gelu_tanh": "gelu_new"}
+    act = encoder.feedforward.activation
+    return {
+        "hidden_size": encoder.width,
+        "num_hidden_layers": encoder.layers,
+        "num_attention_heads": encoder.heads,
+        "intermediate_size": encoder.feedforward.inner,
+        "hidden_act": names.get(act, act),
+        "hidden_dropout_prob": encoder.dropout,
+        "attention_probs_dropout_prob": encoder.attention_dropout,
+        "max_position_embeddings": encoder.positions.slots + encoder.positions.offset,
+        "type_vocab_size": codec.types,
+        "vocab_size": codec.vocabulary,
+        "layer_norm_eps": encoder.norm.epsilon,
+        "initializer_range": encoder.initial_deviation,
+        "tie_word_embeddings": codec.tied,
+        "pad_token_id": special.get("pad") or 0,
+    }
+
+
+def head(config: Mapping[str, Any], encoder: EncoderConfig) -> dict[str, Any]:
+    return {
+        "width": encoder.input_width,
+        "encoder_width": encoder.width,
+        "types": int(config.get("type_vocab_size", 2)),
+        "head_activation": activation_name(config.get("hidden_act", "gelu")),
+        "head_norm": encoder.norm,
+    }
+
+
+def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
+    encoder = read_body(config)
+    return encoder, head(config, encoder)
+
+
+def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+    about = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "position_embedding_type": "absolute"}
+    return about | write_body(encoder, codec, special)
+
+
+BERT = Family(
+    name="bert",
+    model_types=("bert",),
+    architecture="BertForMaskedLM",
+    read=_read,
+    write=_write,
+    keys=(
+        *bert_body("bert"),
+        *pair("cls.predictions.transform.dense", "codec.transform"),
+        *pair("cls.predictions.transform.LayerNorm", "codec.norm"),
+        ("cls.predictions.bias", "codec.bias"),
+    ),
+    aliases={"cls.predictions.decoder.bias": "codec.bias", "cls.predictions.decoder.weight": "codec.word.weight"},
+)

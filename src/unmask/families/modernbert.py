@@ -1,0 +1,118 @@
+"""ModernBERT (Warner et al. 2024): pre-norm, rotary, gated, no biases, local attention with every third layer global."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unmask.encoder.config import Attention, EncoderConfig, Gated, Norm, Rotary
+from unmask.families.base import Family, activation_name, pair
+
+
+def _bases(config: Mapping[str, Any]) -> tuple[float, float]:
+    """Rotary bases, in the spelling of the release or of transformers 5."""
+    rope = config.get("rope_parameters") or {}
+    full = rope.get("full_attention", {}).get("rope_theta", config.get("global_rope_theta", 160_000.0))
+    local = rope.get("sliding_attention", {}).get("rope_theta", config.get("local_rope_theta", 10_000.0))
+    return float(full), float(local)
+
+
+def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
+    full, local = _bases(config)
+    bias = bool(config.get("norm_bias", False))
+    norm = Norm(placement="pre", epsilon=float(config.get("norm_eps", 1e-5)), bias=bias, first_is_identity=True)
+    every = config.get("global_attn_every_n_layers", 3)
+    if (types := config.get("layer_types")) and (whole := [i for i, t in enumerate(types) if t == "full_attention"]):
+        every = whole[1] - whole[0] if len(whole) > 1 else len(types)
+    act = activation_name(config.get("hidden_activation", "gelu"))
+    encoder = EncoderConfig(
+        width=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        norm=norm,
+        positions=Rotary(base=full, local_base=local, slots=config.get("max_position_embeddings", 8192)),
+        feedforward=Gated(inner=config["intermediate_size"], activation=act, bias=bool(config.get("mlp_bias", False))),  # type: ignore[arg-type]
+        attention=Attention(
+            window=config.get("local_attention", 128) // 2,
+            global_every=every,
+            bias=bool(config.get("attention_bias", False)),
+        ),
+        dropout=float(config.get("mlp_dropout", 0.0)),
+        attention_dropout=float(config.get("attention_dropout", 0.0)),
+        initial_deviation=float(config.get("initializer_range", 0.02)),
+    )
+    return encoder, {
+        "width": encoder.width,
+        "encoder_width": encoder.width,
+        "head_activation": activation_name(config.get("classifier_activation", "gelu")),
+        "head_norm": Norm(epsilon=norm.epsilon, bias=bias),
+        "head_bias": bool(config.get("classifier_bias", False)),
+        "output_bias": bool(config.get("decoder_bias", True)),
+    }
+
+
+def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+    assert isinstance(encoder.positions, Rotary)
+    window, every = encoder.attention.window, encoder.attention.global_every
+    types = ["full_attention" if encoder.attention.layer_window(i) is None else "sliding_attention" for i in range(encoder.layers)]
+    return {
+        "model_type": "modernbert",
+        "architectures": ["ModernBertForMaskedLM"],
+        "hidden_size": encoder.width,
+        "num_hidden_layers": encoder.layers,
+        "num_attention_heads": encoder.heads,
+        "intermediate_size": encoder.feedforward.inner,
+        "hidden_activation": encoder.feedforward.activation,
+        "classifier_activation": codec.head_activation,
+        "classifier_bias": codec.head_bias,
+        "decoder_bias": codec.output_bias,
+        "max_position_embeddings": encoder.positions.slots,
+        "norm_eps": encoder.norm.epsilon,
+        "norm_bias": encoder.norm.bias,
+        "attention_bias": encoder.attention.bias,
+        "mlp_bias": encoder.feedforward.bias,
+        "global_attn_every_n_layers": every,
+        "local_attention": 2 * window if window is not None else 2 * encoder.positions.slots,
+        "layer_types": types,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": encoder.positions.base},
+            "sliding_attention": {"rope_type": "default", "rope_theta": encoder.positions.local_base},
+        },
+        "mlp_dropout": encoder.dropout,
+        "embedding_dropout": encoder.dropout,
+        "attention_dropout": encoder.attention_dropout,
+        "initializer_range": encoder.initial_deviation,
+        "vocab_size": codec.vocabulary,
+        "tie_word_embeddings": codec.tied,
+        "pad_token_id": special.get("pad") or 0,
+        "cls_token_id": special.get("cls"),
+        "sep_token_id": special.get("sep"),
+        "bos_token_id": special.get("cls"),
+        "eos_token_id": special.get("sep"),
+    }
+
+
+_LAYER = "model.layers.{i}"
+
+MODERNBERT = Family(
+    name="modernbert",
+    model_types=("modernbert",),
+    architecture="ModernBertForMaskedLM",
+    read=_read,
+    write=_write,
+    keys=(
+        ("model.embeddings.tok_embeddings.weight", "codec.word.weight"),
+        *pair("model.embeddings.norm", "encoder.stem.norm"),
+        *pair(f"{_LAYER}.attn_norm", "encoder.layers.{i}.attention_norm"),
+        *pair(f"{_LAYER}.attn.Wqkv", "encoder.layers.{i}.attention.qkv"),
+        *pair(f"{_LAYER}.attn.Wo", "encoder.layers.{i}.attention.out"),
+        *pair(f"{_LAYER}.mlp_norm", "encoder.layers.{i}.feedforward_norm"),
+        *pair(f"{_LAYER}.mlp.Wi", "encoder.layers.{i}.feedforward.up"),
+        *pair(f"{_LAYER}.mlp.Wo", "encoder.layers.{i}.feedforward.down"),
+        *pair("model.final_norm", "encoder.final_norm"),
+        *pair("head.dense", "codec.transform"),
+        *pair("head.norm", "codec.norm"),
+        ("decoder.bias", "codec.bias"),
+    ),
+    aliases={"decoder.weight": "codec.word.weight"},
+)

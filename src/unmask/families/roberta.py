@@ -1,0 +1,38 @@
+"""RoBERTa (Liu et al. 2019), and XLM-RoBERTa and CamemBERT, which differ in tokenizer and size only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unmask.encoder.config import EncoderConfig
+from unmask.families.base import Family, bert_body, pair
+from unmask.families.bert import head, read_body, write_body
+
+
+def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
+    # Positions start behind the padding index.
+    encoder = read_body(config, offset=int(config.get("pad_token_id", 1)) + 1, epsilon=1e-12)
+    # The head's activation is GELU whatever the body's is.
+    return encoder, head(config, encoder) | {"types": int(config.get("type_vocab_size", 1)), "head_activation": "gelu"}
+
+
+def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+    about = {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]}
+    return about | write_body(encoder, codec, special)
+
+
+ROBERTA = Family(
+    name="roberta",
+    model_types=("roberta", "xlm-roberta", "camembert"),
+    architecture="RobertaForMaskedLM",
+    read=_read,
+    write=_write,
+    keys=(
+        *bert_body("roberta"),
+        *pair("lm_head.dense", "codec.transform"),
+        *pair("lm_head.layer_norm", "codec.norm"),
+        ("lm_head.bias", "codec.bias"),
+    ),
+    aliases={"lm_head.decoder.bias": "codec.bias", "lm_head.decoder.weight": "codec.word.weight"},
+)

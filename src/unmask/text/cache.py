@@ -1,0 +1,280 @@
+"""The tokenised corpus as flat memory-mapped arrays: tokenised once, read at memory speed, safe against a crash.
+
+Examples are pieces of documents of at most `max_slots` slots with [CLS] and [SEP] counted; pieces are cut between
+units, near a sentence's end where one is near. A document is wholly in training or wholly held out.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.text.sources import ReadReport, expand, iter_documents
+from unmask.text.tokenizer import Tokenizer
+
+VERSION = 1
+_FILES = ("tokens.bin", "starts.bin", "offsets.bin", "documents.bin", "split.bin")
+
+
+class TokenCache:
+    """A tokenised corpus.
+
+    Attributes:
+        folder: where it lies.
+        meta: counts, settings and the reading report.
+        train, validation: example numbers of each split.
+        lengths: slots of each example, [CLS] and [SEP] included.
+    """
+
+    def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
+        self.folder, self.meta = folder, meta
+        self._tokens = _map(folder / "tokens.bin", meta["dtype"])
+        self._starts = _map(folder / "starts.bin", "uint8")
+        self._offsets = np.fromfile(folder / "offsets.bin", dtype=np.int64)
+        self.documents = _map(folder / "documents.bin", "int64")
+        split = np.fromfile(folder / "split.bin", dtype=np.uint8)
+        self.train, self.validation = np.flatnonzero(split == 0), np.flatnonzero(split == 1)
+        self._edges = [i for i in (meta["cls_id"], meta["sep_id"]) if i is not None]
+        self.lengths = np.diff(self._offsets) + len(self._edges)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, units) of one example with [CLS] and [SEP]; units are -1 on these."""
+        start, end = self._offsets[number], self._offsets[number + 1]
+        before = self.meta["cls_id"] is not None
+        ids = np.empty(end - start + len(self._edges), np.int32)
+        units = np.full(len(ids), -1, np.int32)
+        inside = slice(int(before), int(before) + int(end - start))
+        ids[inside] = self._tokens[start:end]
+        units[inside] = np.cumsum(self._starts[start:end], dtype=np.int32) - 1
+        units[inside] = np.maximum(units[inside], 0)
+        if before:
+            ids[0] = self.meta["cls_id"]
+        if self.meta["sep_id"] is not None:
+            ids[-1] = self.meta["sep_id"]
+        return ids, units
+
+    def frequencies(self) -> np.ndarray:
+        """Count of each token in the training split."""
+        counts = np.zeros(self.meta["vocabulary"], np.int64)
+        for number in self.train:
+            part = self._tokens[self._offsets[number] : self._offsets[number + 1]]
+            np.add.at(counts, part, 1)
+        return counts
+
+    @classmethod
+    def open(cls, folder: str | Path) -> TokenCache:
+        """Open a finished cache.
+
+        Raises:
+            UserError: not a cache, or a file has another size than was written.
+        """
+        folder = Path(folder)
+        try:
+            meta = json.loads((folder / "meta.json").read_text())
+        except (OSError, ValueError):
+            raise UserError(f"{folder}: not a token cache", hint="Build it again.") from None
+        for name, size in meta["sizes"].items():
+            have = (folder / name).stat().st_size if (folder / name).exists() else None
+            if have != size:
+                raise UserError(f"{folder / name}: {have} bytes, expected {size}", hint="Remove the folder; it is rebuilt.")
+        return cls(folder, meta)
+
+    @classmethod
+    def build(
+        cls,
+        inputs: Sequence[str] | str,
+        tokenizer: Tokenizer,
+        folder: str | Path,
+        *,
+        max_slots: int = 128,
+        column: str | None = None,
+        holdout: float = 0.01,
+        min_tokens: int = 8,
+        seed: int = 0,
+        progress: Callable[[dict[str, int]], None] | None = None,
+    ) -> TokenCache:
+        """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
+
+        Args:
+            holdout: share of documents held out, chosen by a hash of the text, so that it is stable.
+            min_tokens: shorter pieces are left out.
+
+        Raises:
+            UserError: bad input, or a full disk (what was begun is removed).
+        """
+        inputs = [inputs] if isinstance(inputs, str) else list(inputs)
+        settings = {"max_slots": max_slots, "column": column, "holdout": holdout, "min_tokens": min_tokens, "seed": seed}
+        key = _key(inputs, tokenizer, settings)
+        folder = Path(folder)
+        if (folder / "meta.json").exists():
+            try:
+                there = cls.open(folder)
+                if there.meta["key"] == key:
+                    return there
+            except UserError:
+                pass
+        temporary = folder.with_name(folder.name + ".part")
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir(parents=True)
+            meta = _write(temporary, inputs, tokenizer, progress, **settings)
+            meta |= {"key": key, "settings": settings}
+            (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
+            _sync(temporary)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(temporary, folder)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise UserError(f"{folder}: disk full while tokenising", hint="Free some space and run again.") from None
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return cls.open(folder)
+
+
+def _map(path: Path, dtype: str) -> np.ndarray:
+    if path.stat().st_size == 0:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> str:
+    """Hash of what decides the cache: content (size, time, first and last MiB of each file), tokenizer, settings."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([VERSION, tokenizer.fingerprint(), settings], sort_keys=True).encode())
+    for item in inputs:
+        if item.startswith("hf:"):
+            digest.update(item.encode())
+            continue
+        for path in expand([item]):
+            stat = path.stat()
+            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(1 << 20))
+                file.seek(max(0, stat.st_size - (1 << 20)))
+                digest.update(file.read())
+    return digest.hexdigest()
+
+
+def _write(
+    folder: Path,
+    inputs: list[str],
+    tokenizer: Tokenizer,
+    progress: Callable[[dict[str, int]], None] | None,
+    *,
+    max_slots: int,
+    column: str | None,
+    holdout: float,
+    min_tokens: int,
+    seed: int,
+) -> dict[str, Any]:
+    dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+    room = max_slots - sum(i is not None for i in (tokenizer.cls_id, tokenizer.sep_id))
+    if room < 1:
+        raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
+    least = min(min_tokens, room)
+    stops = np.array(sorted(i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None), np.int64)
+    report = ReadReport()
+    examples = document = tokens = 0
+    stream = iter_documents(inputs, column=column, report=report)
+    files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in _FILES}
+    try:
+        files["offsets.bin"].write(np.zeros(1, np.int64).tobytes())
+        # Few long or many short documents at a time: memory stays bounded either way.
+        while group := list(islice(stream, 1000 if document else 100)):
+            for part in _bounded(group):
+                for text, e in zip(part, tokenizer.encode(part, specials=False), strict=True):
+                    starts = np.ones(len(e), np.uint8)
+                    starts[1:] = e.units[1:] != e.units[:-1]
+                    held = _held_out(text, holdout, seed)
+                    for begin, end in cut(e.ids, starts, room, stops):
+                        if end - begin < least:
+                            continue
+                        files["tokens.bin"].write(e.ids[begin:end].astype(dtype).tobytes())
+                        files["starts.bin"].write(starts[begin:end].tobytes())
+                        tokens += end - begin
+                        files["offsets.bin"].write(np.array([tokens], np.int64).tobytes())
+                        files["documents.bin"].write(np.array([document], np.int64).tobytes())
+                        files["split.bin"].write(bytes([held]))
+                        examples += 1
+                    document += 1
+            if progress is not None:
+                progress({"documents": document, "tokens": tokens, "examples": examples})
+    finally:
+        for file in files.values():
+            file.close()
+    if not examples:
+        raise UserError(
+            f"no example of at least {least} tokens in {', '.join(inputs)}", hint="The corpus is too short: give more text."
+        )
+    return {
+        "version": VERSION, "dtype": dtype, "examples": examples, "tokens": tokens, "documents": document,
+        "vocabulary": tokenizer.vocab_size, "cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id,
+        "report": asdict(report), "sizes": {name: (folder / name).stat().st_size for name in _FILES},
+    }  # fmt: skip
+
+
+def _bounded(group: list[Any], most: int = 4_000_000) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    size = 0
+    for d in group:
+        if size + len(d.text) > most and parts[-1]:
+            parts.append([])
+            size = 0
+        parts[-1].append(d.text)
+        size += len(d.text)
+    return parts
+
+
+def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> list[tuple[int, int]]:
+    """Cut a document into pieces of at most `room` tokens, between units, after a stop in the last fifth if there is one.
+
+    The pieces, one after another, are the document.
+
+    >>> cut(np.arange(5), np.array([1, 1, 1, 0, 1]), 3, np.array([]))
+    [(0, 2), (2, 5)]
+    """
+    pieces, begin, size = [], 0, len(ids)
+    while size - begin > room:
+        end = begin + room
+        late = begin + max(1, int(room * 0.8))
+        ends = np.flatnonzero(np.isin(ids[late - 1 : end], stops))
+        if len(ends):
+            end = late + int(ends[-1])
+        else:
+            edges = np.flatnonzero(starts[begin + 1 : end + 1])
+            # A single unit longer than a row can only be cut inside.
+            end = begin + 1 + int(edges[-1]) if len(edges) else end
+        pieces.append((begin, end))
+        begin = end
+    if begin < size:
+        pieces.append((begin, size))
+    return pieces
+
+
+def _held_out(text: str, holdout: float, seed: int) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=seed.to_bytes(8, "little"))
+    return int(int.from_bytes(digest.digest(), "little") < holdout * 2**64)
+
+
+def _sync(folder: Path) -> None:
+    for path in (*folder.iterdir(), folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,309 @@
+"""The Rust tokenizers behind one small face: train, load, save, encode with units and character offsets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.text.units import word_units
+
+Kind = Literal["wordpiece", "bpe", "unigram"]
+
+_ROLES = {
+    "pad": ("[PAD]", "<pad>", "<|padding|>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<cls>", "<|cls|>"),
+    "sep": ("[SEP]", "</s>", "<sep>", "<eos>", "<|sep|>"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>"),
+}
+"""Usual spellings of the special tokens; a tokenizer_config.json or special_tokens_map.json goes first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """One text, tokenised.
+
+    Attributes:
+        ids: (slots,) token ids.
+        units: (slots,) unit numbers, -1 at special tokens.
+        offsets: (slots, 2) character offsets into the text.
+        special: True at tokens the tokenizer added ([CLS], [SEP]). A mask token written in the text is not special.
+    """
+
+    ids: np.ndarray
+    units: np.ndarray
+    offsets: np.ndarray
+    special: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer` that knows its special tokens.
+
+    Attributes:
+        backend: the `tokenizers.Tokenizer`.
+        vocab_size: number of entries, added tokens included (largest id + 1).
+        pad_id, unk_id, cls_id, sep_id, mask_id: ids, None where there is none.
+        special_ids: ascending ids that are never hidden and never proposed.
+    """
+
+    def __init__(self, backend: Any, roles: dict[str, str] | None = None) -> None:
+        self.backend = backend
+        backend.no_padding()
+        backend.no_truncation()
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values()) + 1
+        self._vocabulary = vocabulary
+        self.tokens: dict[str, str] = {}
+        for role, spellings in _ROLES.items():
+            for spelling in ((roles or {}).get(role), *spellings):
+                if spelling is not None and spelling in vocabulary:
+                    self.tokens[role] = spelling
+                    break
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            vocabulary.get(self.tokens.get(role, "")) for role in ("pad", "unk", "cls", "sep", "mask")
+        )
+        added = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
+        named = {vocabulary[token] for token in self.tokens.values()}
+        self.special_ids = np.array(sorted(added | named), dtype=np.int64)
+
+    @property
+    def mask_token(self) -> str:
+        self.require_mask()
+        return self.tokens["mask"]
+
+    def require_mask(self) -> int:
+        """The mask token's id.
+
+        Raises:
+            UserError: the tokenizer has none.
+        """
+        if self.mask_id is None:
+            raise UserError(
+                "the tokenizer has no mask token",
+                hint="Add one ([MASK] or <mask>) to tokenizer.json, or use the tokenizer of a masked language model.",
+            )
+        return self.mask_id
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Load from a folder or file: tokenizer.json, vocab.txt (BERT), vocab.json + merges.txt, or a character vocab.json.
+
+        Raises:
+            UserError: nothing to load there, or not a tokenizer.
+        """
+        path = Path(path)
+        folder = path if path.is_dir() else path.parent
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder", hint="Give a tokenizer.json or a model folder.")
+        roles = _configured_roles(folder)
+        try:
+            if path.is_file() and path.suffix == ".json" and path.name != "vocab.json":
+                return cls(_from_file(path), roles)
+            if (folder / "tokenizer.json").exists():
+                return cls(_from_file(folder / "tokenizer.json"), roles)
+            if (folder / "vocab.txt").exists():
+                return cls(_bert(folder), roles)
+            if (folder / "vocab.json").exists():
+                made = _byte_bpe(folder) if (folder / "merges.txt").exists() else _characters(folder, roles)
+                return cls(made, roles)
+        except UserError:
+            raise
+        except Exception as error:  # the Rust side raises bare Exception
+            raise UserError(f"{folder}: not a tokenizer ({error})", hint="Copy its files again.") from None
+        names = "tokenizer.json, vocab.txt or vocab.json"
+        raise UserError(f"{folder}: no tokenizer here", hint=f"Expected {names}.")
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        *,
+        kind: Kind = "wordpiece",
+        vocab_size: int = 16384,
+        lowercase: bool | None = None,
+        min_frequency: int = 2,
+        show_progress: bool = False,
+    ) -> Tokenizer:
+        """Train on texts. Special tokens [PAD] [UNK] [CLS] [SEP] [MASK] get ids 0 to 4.
+
+        Args:
+            lowercase: default True for WordPiece, False for the others.
+        """
+        from tokenizers import Tokenizer as Backend
+        from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        lowercase = kind == "wordpiece" if lowercase is None else lowercase
+        common: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
+        trainer: Any
+        if kind == "wordpiece":
+            backend = Backend(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+            backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+            backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            backend.decoder = decoders.WordPiece(prefix="##")
+            trainer = trainers.WordPieceTrainer(min_frequency=min_frequency, **common)
+        elif kind == "bpe":
+            backend = Backend(models.BPE())
+            backend.normalizer = normalizers.Lowercase() if lowercase else None
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            backend.decoder = decoders.ByteLevel()
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            trainer = trainers.BpeTrainer(min_frequency=min_frequency, initial_alphabet=alphabet, **common)
+        elif kind == "unigram":
+            backend = Backend(models.Unigram())
+            steps = [normalizers.NFKC()] + ([normalizers.Lowercase()] if lowercase else [])
+            backend.normalizer = normalizers.Sequence(steps)
+            backend.pre_tokenizer = pre_tokenizers.Metaspace()
+            backend.decoder = decoders.Metaspace()
+            trainer = trainers.UnigramTrainer(unk_token="[UNK]", **common)
+        else:
+            raise UserError(f"tokenizer kind {kind!r}", hint="Expected wordpiece, bpe or unigram.")
+        backend.train_from_iterator(texts, trainer=trainer)
+        if kind != "wordpiece":
+            backend.post_processor = processors.ByteLevel(trim_offsets=True) if kind == "bpe" else backend.post_processor
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        return cls(backend)
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, as transformers reads them."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        named = {f"{role}_token": token for role, token in self.tokens.items()}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
+        _write(folder / "tokenizer.json", self.backend.to_str())
+        _write(folder / "tokenizer_config.json", json.dumps(config, indent=2))
+        _write(folder / "special_tokens_map.json", json.dumps(named, indent=2))
+
+    def encode(self, texts: Sequence[str], *, max_slots: int | None = None, specials: bool = True) -> list[Encoded]:
+        """Tokenise texts, in parallel on all cores.
+
+        Args:
+            max_slots: cut longer ones (keeping the last special token); None keeps all.
+        """
+        out = []
+        for text, e in zip(texts, self.backend.encode_batch(list(texts), add_special_tokens=specials), strict=True):
+            special = np.array(e.special_tokens_mask, dtype=bool)
+            ids = np.array(e.ids, dtype=np.int32)
+            if self.mask_id is not None:
+                special &= ids != self.mask_id
+            made = Encoded(
+                ids=ids,
+                units=word_units(text, e.offsets, e.word_ids),
+                offsets=np.array(e.offsets, dtype=np.int32).reshape(-1, 2),
+                special=special,
+            )
+            if max_slots is not None and len(made) > max_slots:
+                keep = np.arange(max_slots)
+                if special[-1]:
+                    keep[-1] = len(made) - 1
+                made = Encoded(**{k: getattr(made, k)[keep] for k in ("ids", "units", "offsets", "special")})
+            out.append(made)
+        return out
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Text of some ids, special tokens left out."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def token(self, number: int) -> str:
+        """The entry with this id, as the vocabulary spells it."""
+        return self.backend.id_to_token(int(number)) or ""
+
+    def id(self, token: str) -> int | None:
+        """The id of a vocabulary entry, None where there is none."""
+        return self._vocabulary.get(token)
+
+    def fingerprint(self) -> str:
+        """Hash of everything that decides how text is cut."""
+        return hashlib.blake2b(self.backend.to_str().encode(), digest_size=8).hexdigest()
+
+
+def _write(path: Path, text: str) -> None:
+    import os
+
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _from_file(path: Path) -> Any:
+    from tokenizers import Tokenizer as Backend
+
+    return Backend.from_file(str(path))
+
+
+def _configured_roles(folder: Path) -> dict[str, str]:
+    roles: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        try:
+            config = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        for role in _ROLES:
+            token = config.get(f"{role}_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                roles.setdefault(role, token)
+    return roles
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _bert(folder: Path) -> Any:
+    from tokenizers import BertWordPieceTokenizer
+
+    lower = bool(_settings(folder).get("do_lower_case", True))
+    made = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lower)
+    return made._tokenizer
+
+
+def _byte_bpe(folder: Path) -> Any:
+    from tokenizers import ByteLevelBPETokenizer
+    from tokenizers.processors import RobertaProcessing
+
+    made = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    made.add_special_tokens([t for t in ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if made.token_to_id(t) is not None])
+    cls, sep = made.token_to_id("<s>"), made.token_to_id("</s>")
+    if cls is not None and sep is not None:
+        made._tokenizer.post_processor = RobertaProcessing(("</s>", sep), ("<s>", cls), add_prefix_space=False)
+    return made._tokenizer
+
+
+def _characters(folder: Path, roles: dict[str, str]) -> Any:
+    """A vocabulary of single characters (protein and nucleotide models): text is cut letter by letter."""
+    from tokenizers import AddedToken, Regex, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Backend
+
+    vocabulary: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    bracketed = [t for t in vocabulary if len(t) > 1 and t[0] in "<[" and t[-1] in ">]"]
+    if any(len(t) > 1 for t in set(vocabulary) - set(bracketed)):
+        raise UserError(f"{folder}: vocab.json without merges.txt", hint="Add merges.txt, or a tokenizer.json.")
+    unknown = next((t for t in (roles.get("unk"), "<unk>", "[UNK]") if t in vocabulary), None)
+    backend = Backend(models.WordLevel(vocabulary, unk_token=unknown) if unknown else models.WordLevel(vocabulary))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), "isolated")]
+    )
+    backend.add_special_tokens([AddedToken(t, special=True) for t in bracketed])
+    cls, sep = (next((t for t in _ROLES[r] if t in vocabulary), None) for r in ("cls", "sep"))
+    if cls and sep:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} {sep} $B {sep}",
+            special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+        )  # fmt: skip
+    return backend

@@ -1,0 +1,60 @@
+"""Shared by all tests: the shape checker, one seed that failing tests print, and tiny models."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import jaxtyping
+
+jaxtyping.install_import_hook(["unmask.core", "unmask.encoder"], "beartype.beartype")
+
+import numpy as np
+import pytest
+import torch
+from tiny import ARCHITECTURES, MODALITIES, RECIPES, Setup
+
+torch.set_num_threads(1)
+SEED = int(os.environ.get("UNMASK_TEST_SEED", "1234"))
+
+
+@pytest.fixture()
+def seed() -> int:
+    """The seed of every random test; UNMASK_TEST_SEED chooses another."""
+    torch.manual_seed(SEED)
+    return SEED
+
+
+@pytest.fixture()
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    if report.failed and "seed" in getattr(item, "fixturenames", ()):
+        report.sections.append(("seed", f"UNMASK_TEST_SEED={SEED} pytest {item.nodeid}"))
+    return report
+
+
+@pytest.fixture(params=MODALITIES)
+def modality(request: pytest.FixtureRequest):
+    return MODALITIES[request.param]
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def architecture(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=RECIPES)
+def recipe(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture()
+def setup(seed: int, modality, architecture: str, recipe: str) -> Setup:
+    """A tiny model and examples: text and vectors x both architectures x both recipes."""
+    return Setup(modality, architecture, recipe, seed)

@@ -1,0 +1,131 @@
+"""Broken copies of the source, each of which the test of one law must notice.
+
+A law that no broken code can fail says nothing. Every mutant is a list of exact edits and the law test that must fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+LAWS = {
+    1: "test_law1_no_leak.py",
+    2: "test_law2_positions.py",
+    3: "test_law3_alignment.py",
+    4: "test_law4_neighbours.py",
+    5: "test_law5_ratio.py",
+    6: "test_law6_same_mask.py",
+    7: "test_law7_mean_over_hidden.py",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """`edits`: (file under src/unmask, exact text found once, replacement)."""
+
+    name: str
+    law: int
+    edits: tuple[tuple[str, str, str], ...]
+
+    def apply(self, package: Path) -> None:
+        for file, old, new in self.edits:
+            path = package / file
+            text = path.read_text()
+            if text.count(old) != 1:
+                raise ValueError(f"mutant {self.name!r}: {file} holds {old!r} {text.count(old)} times, expected once")
+            path.write_text(text.replace(old, new))
+
+
+def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
+    return Mutant(name=name, law=law, edits=edits)
+
+
+MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
+PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "text/codec.py"
+ATTENTION, TRANSFORMER = "encoder/attention.py", "encoder/transformer.py"
+
+MUTANTS = [
+    mutant(
+        1,
+        "mask leaves the value in, and the codec reads it",
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (CODEC, 'self.word(values["token"].masked_fill(masked, self.config.mask_id))', 'self.word(values["token"])'),
+    ),
+    mutant(
+        1,
+        "noise is not written",
+        (MODEL, "codec.noise(values, flat, hidden.bits[random]).items():", "():"),
+    ),
+    mutant(
+        1,
+        "noise keeps a trace of the value",
+        (CODEC, "self.ordinary[(bits & (2**62 - 1))", 'self.ordinary[(values["token"].flatten()[flat] + bits % 3)'),
+    ),
+    mutant(
+        1,
+        "visible only: hidden slots stay in the encoder",
+        (MODEL, "visible = (~gone & (batch.segment != 0))", "visible = (batch.segment != 0)"),
+    ),
+    mutant(
+        1,
+        "visible only: filler slots of the gathered row count as present",
+        (MODEL, "segment = batch.segment.gather(1, where) * present", "segment = batch.segment.gather(1, where)"),
+        (MODEL, "where, kept = needed_by_row(visible, rows, slots)", "where, kept = needed_by_row(visible, rows, slots); where = torch.where(where == 0, hidden.flat[0] % slots, where)"),
+        (MODEL, "present.view(-1)[kept] = True", "present[:] = True"),
+    ),
+    mutant(
+        2,
+        "in place: position dropped",
+        (MODEL, "return self.encoder(x, segment=batch.segment, position=batch.position, needed=ask)",
+         "return self.encoder(x, segment=batch.segment, position=batch.position * 0, needed=ask)"),
+    ),
+    mutant(
+        2,
+        "decoder: positions dropped",
+        (MODEL, "full.view(rows, slots, -1), segment=batch.segment, position=batch.position, needed=ask",
+         "full.view(rows, slots, -1), segment=batch.segment, position=batch.position * 0, needed=ask"),
+    ),
+    mutant(2, "learned positions not added", (TRANSFORMER, "x = x + self.positions(position + kind.offset)", "pass")),
+    mutant(2, "rotary not applied to queries", (TRANSFORMER, "q = rotate(q, table)", "pass"), (TRANSFORMER, "k = rotate(k, table)", "pass")),
+    mutant(3, "targets one slot off", (CODEC, 'return values["token"].flatten()[flat]', 'return values["token"].flatten()[flat - 1]')),
+    mutant(
+        3,
+        "kept slots dropped from the targets' places",
+        (CORRUPTION, "flat=torch.from_numpy(slots.flat[chosen][order]),", "flat=torch.from_numpy(slots.flat[chosen][order][action != KEEP]),"),
+    ),
+    mutant(3, "noise drawn at the wrong slots", (MODEL, "[flat] = drawn.to", "[flat.flip(0) - 1] = drawn.to")),
+    mutant(3, "needed slots in the wrong order", (TRANSFORMER, "return queries, row * most + column", "return queries, (row * most + column).flip(0)")),
+    mutant(
+        4,
+        "attention crosses segments",
+        (ATTENTION, "mask = seg_q[:, :, None] == self.segment[:, None, :]",
+         "mask = (seg_q[:, :, None] == seg_q[:, :, None]) & (self.segment == self.segment)[:, None, :]"),
+    ),
+    mutant(4, "mask skipped as if one example filled the row", (ATTENTION, '(self.segment == self.segment[:, :1]).all()', "torch.ones(())")),
+    mutant(4, "padding is seen", (ATTENTION, "mask = seg_q[:, :, None] == self.segment[:, None, :]",
+                                  "mask = (seg_q[:, :, None] == self.segment[:, None, :]) | (self.segment == 0)[:, None, :]")),
+    mutant(4, "positions do not restart", (BATCH, "np.arange(n) if e.position is None", "start + np.arange(n) if e.position is None")),
+    mutant(4, "needed-only layer turns queries by the wrong position",
+           (TRANSFORMER, "layout.position.gather(1, queries), depth, base", "layout.position[:, : queries.shape[1]], depth, base")),
+    mutant(4, "window ignored for the needed slots", (ATTENTION, "if window is not None:\n            ", "if window is not None and queries is None:\n            ")),
+    mutant(5, "random drawn from all ids", (CODEC, "self.ordinary[(bits & (2**62 - 1)) % len(self.ordinary)]", "(bits & (2**62 - 1)) % self.config.vocabulary")),
+    mutant(5, "special slots may be hidden", (BATCH, "self.observed & ~self.special &", "self.observed &")),
+    mutant(5, "missing slots may be hidden", (BATCH, "return self.observed & ~self.special &", "return ~self.special &")),
+    mutant(5, "twice as much noise", (CORRUPTION, "u < self.mask + self.random, RANDOM", "u < self.mask + 2 * self.random, RANDOM")),
+    mutant(5, "units cut", (CORRUPTION, "return _select_units(slots, slots.unit, count, key)", "return _select_units(slots, slots.unit, count, key, whole=False)")),
+    mutant(5, "counts always rounded down", (CORRUPTION, "share * size + uniform(*key, identity, 12)", "share * size")),
+    mutant(5, "counts drawn slot by slot", (CORRUPTION, "return rank < count[slots.example]\n\n\ndef _select", "return uniform(*key, slots.identity, slots.slot, 1) < 0.4\n\n\ndef _select")),
+    mutant(5, "spans too short", (CORRUPTION, "< 1.0 / self.mean_length", "< 2.0 / self.mean_length")),
+    mutant(6, "key without epoch", (CORRUPTION, "key = (seed, 0 if self.static else epoch)", "key = (seed, 0)")),
+    mutant(6, "static masks change", (CORRUPTION, "key = (seed, 0 if self.static else epoch)", "key = (seed, epoch)")),
+    mutant(6, "key without seed", (CORRUPTION, "key = (seed, 0 if self.static else epoch)", "key = (0, epoch)")),
+    mutant(6, "place in the batch instead of identity", (CORRUPTION, "uniform(*key, slots.identity, slots.slot, 1)", "uniform(*key, slots.example, slots.slot, 1)")),
+    mutant(6, "place in the row instead of the example", (CORRUPTION, "slot = flat - first[run[flat]]", "slot = flat % slots")),
+    mutant(6, "noise bits from the process", (CORRUPTION, "bits = mix(*key, ", "bits = mix(hash('bits'), *key, ")),
+    mutant(7, "mean over micro-batches", (PRETRAIN, "machine.processes / max(hidden, 1))).backward()", "machine.processes / max(len(gone), 1) / len(batches))).backward()")),
+    mutant(7, "mean over this process's slots only", (PRETRAIN, "hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())",
+           "hidden, slots = (int(n) for n in counts)")),
+    mutant(7, "averaging over processes forgotten", (PRETRAIN, "(loss * (machine.processes / ", "(loss * (1 / ")),
+    mutant(7, "only the last chunk's gradient", (PREDICTION, "grad_w += partial", "grad_w = partial.clone()")),
+    mutant(7, "buffer shared by two losses", (PREDICTION, "if grad_w is None:\n", "if False:\n")),
+]

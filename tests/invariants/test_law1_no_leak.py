@@ -1,0 +1,70 @@
+"""Law 1. What is hidden cannot be seen: not its value, not what is derived from it; only the `keep` share may."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from tiny import MODALITIES, NEVER, Setup, numbers, ratio_corruption, with_action
+
+from unmask.core.batch import pack
+from unmask.core.corruption import KEEP, MASK, RANDOM
+
+
+def drawn(setup: Setup, action: int):
+    batch = pack(setup.examples(12, 9, 17), slots=32)
+    return batch, with_action(ratio_corruption().draw(batch, seed=setup.seed), action)
+
+
+@pytest.mark.parametrize("action", [MASK, RANDOM])
+def test_a_changed_hidden_value_changes_no_output(setup: Setup, action: int):
+    batch, hidden = drawn(setup, action)
+    other = dataclasses.replace(batch, values=setup.modality.changed(batch.values, hidden.flat))
+    with torch.no_grad():
+        assert torch.equal(numbers(setup.model(batch, hidden)), numbers(setup.model(other, hidden)))
+
+
+def test_one_changed_hidden_value_changes_no_other_prediction_while_training(setup: Setup):
+    batch, hidden = drawn(setup, MASK)
+    other = dataclasses.replace(batch, values=setup.modality.changed(batch.values, hidden.flat[3:4]))
+    assert torch.equal(numbers(setup.model.train()(batch, hidden)), numbers(setup.model(other, hidden)))
+
+
+def gradient(setup: Setup, action: int) -> torch.Tensor:
+    """Of everything predicted, with respect to the raw hidden values."""
+    batch, hidden = drawn(setup, action)
+    if setup.modality is MODALITIES["vector"]:
+        raw = batch.values["vector"].nan_to_num().requires_grad_()
+        batch = dataclasses.replace(batch, values=batch.values | {"vector": raw})
+        numbers(setup.model(batch, hidden)).pow(2).sum().backward()
+        return raw.grad.flatten(0, 1)[hidden.flat]
+    # All hidden values are an id found nowhere else, which noise never draws: its embedding is the raw value.
+    token = batch.values["token"].clone()
+    token.view(-1)[hidden.flat] = NEVER
+    numbers(setup.model(dataclasses.replace(batch, values={"token": token}), hidden)).pow(2).sum().backward()
+    return setup.model.codec.word.weight.grad[NEVER]
+
+
+@pytest.mark.parametrize("action", [MASK, RANDOM])
+def test_the_gradient_with_respect_to_a_hidden_value_is_exactly_zero(setup: Setup, action: int):
+    found = gradient(setup, action)
+    assert torch.equal(found, torch.zeros_like(found))
+
+
+def test_only_keep_may_see_the_value(setup: Setup):
+    """The probe of the test above does see a value that is there."""
+    assert bool((gradient(setup, KEEP) != 0).any()) == setup.in_place
+
+
+def test_what_a_missing_slot_holds_is_never_read(setup: Setup):
+    batch, hidden = drawn(setup, MASK)
+    missing = ((batch.segment != 0) & ~batch.observed).flatten().nonzero().flatten()
+    if setup.modality is MODALITIES["text"]:
+        pytest.skip("tokens are never missing")
+    assert len(missing)
+    vector = batch.values["vector"].clone()
+    vector.view(-1, 3)[missing] = 7.0
+    other = dataclasses.replace(batch, values=batch.values | {"vector": vector})
+    with torch.no_grad():
+        assert torch.equal(numbers(setup.model(batch, hidden)), numbers(setup.model(other, hidden)))

@@ -1,0 +1,193 @@
+"""Law 5. Exact counts where promised, long-run shares within binomial bounds, special and missing slots never hidden."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tiny import MODALITIES, SPECIAL_IDS, VOCABULARY
+
+from unmask.core.batch import Example, pack
+from unmask.core.corruption import (
+    KEEP,
+    MASK,
+    RANDOM,
+    Blocks,
+    Corruption,
+    Spans,
+    Uniform,
+    Units,
+    maskable_slots,
+)
+from unmask.core.model import corrupt
+from unmask.errors import UserError
+
+
+def batch_of(modality, seed: int, count: int = 40):
+    lengths = np.random.default_rng(seed).integers(4, 60, count)
+    return pack([modality.example(i, int(n), seed) for i, n in enumerate(lengths)], slots=64)
+
+
+def counts(batch, hidden) -> tuple[np.ndarray, np.ndarray]:
+    """(hidden, maskable) slots of every example."""
+    index = batch.index.flatten()
+    have = torch.bincount(index[batch.maskable.flatten()])
+    return torch.bincount(index[hidden.flat], minlength=len(have)).numpy(), have.numpy()
+
+
+@pytest.mark.parametrize("ratio", [0.15, 0.4, 0.75])
+@pytest.mark.parametrize("select", [Uniform, Spans])
+def test_counts_are_exact_within_rounding(modality, select, ratio: float, seed: int):
+    batch = batch_of(modality, seed)
+    got, have = counts(batch, Corruption(select=select(ratio=ratio)).draw(batch, seed=seed))
+    assert (got >= np.maximum(np.floor(ratio * have), 1)).all()
+    assert (got <= np.maximum(np.ceil(ratio * have), 1)).all()
+
+
+def test_rounding_leaves_the_long_run_ratio_exact(modality, seed: int):
+    """Rounding up or down at random: over many epochs each example's mean count is ratio x size."""
+    batch = batch_of(modality, seed, count=30)
+    corruption = Corruption(select=Uniform(ratio=0.37, at_least=0))
+    runs = [counts(batch, corruption.draw(batch, seed=seed, epoch=e)) for e in range(400)]
+    have = runs[0][1]
+    mean = np.mean([got for got, _ in runs], 0)
+    # A rounded count deviates by at most half a slot of standard deviation.
+    assert (np.abs(mean - 0.37 * have) < 4.5 * 0.5 / math.sqrt(400)).all()
+
+
+def test_every_slot_is_hidden_equally_often(modality, seed: int):
+    batch = batch_of(modality, seed, count=12)
+    total = torch.zeros(batch.segment.numel())
+    for epoch in range(500):
+        total[Corruption(select=Uniform(ratio=0.3)).draw(batch, seed=seed, epoch=epoch).flat] += 1
+    index = batch.index.flatten()
+    big = torch.bincount(index[batch.maskable.flatten()])[index.clamp_min(0)] >= 20
+    rate = total[batch.maskable.flatten() & big] / 500
+    assert ((rate - 0.3).abs() < 4.5 * math.sqrt(0.3 * 0.7 / 500)).all()
+
+
+@pytest.mark.parametrize("select", [Uniform(ratio=1.0), Units(ratio=1.0), Spans(ratio=1.0), Blocks(ratio=1.0, width=8)])
+def test_special_missing_and_padding_are_never_hidden(modality, select, seed: int):
+    batch = batch_of(modality, seed)
+    hidden = Corruption(select=select).draw(batch, seed=seed).grid(batch.shape)
+    allowed = batch.observed & ~batch.special & (batch.segment != 0)
+    assert not (hidden & (batch.segment == 0)).any()
+    assert not (hidden & batch.special).any()
+    assert not (hidden & ~batch.observed).any()
+    assert torch.equal(hidden, allowed)  # and at ratio 1 all others are
+    if "token" in batch.values:
+        assert not np.isin(batch.values["token"][hidden].numpy(), SPECIAL_IDS).any()
+
+
+def test_eighty_ten_ten_in_the_long_run(modality, seed: int):
+    batch = batch_of(modality, seed)
+    drawn = [Corruption(select=Uniform(ratio=0.5)).draw(batch, seed=seed, epoch=e) for e in range(40)]
+    action = torch.cat([h.action for h in drawn]).numpy()
+    for kind, share in ((MASK, 0.8), (RANDOM, 0.1), (KEEP, 0.1)):
+        assert abs((action == kind).mean() - share) < 4 * math.sqrt(share * (1 - share) / len(action))
+
+
+def test_actions_do_not_depend_on_the_slot_or_its_neighbour(seed: int):
+    batch = batch_of(MODALITIES["text"], seed)
+    draw = Corruption(select=Uniform(ratio=1.0)).draw
+    action = torch.cat([draw(batch, seed=seed, epoch=e).action for e in range(20)]).numpy() == MASK
+    together = (action[1:] & action[:-1]).mean()
+    assert abs(together - 0.64) < 6 * math.sqrt(0.64 * 0.36 / len(action))
+
+
+def test_random_never_draws_special_ids_and_draws_all_others_alike(seed: int):
+    batch = batch_of(MODALITIES["text"], seed)
+    codec = MODALITIES["text"].codec()
+    corruption = Corruption(select=Uniform(ratio=1.0))
+    seen = []
+    for epoch in range(60):
+        hidden = corruption.draw(batch, seed=seed, epoch=epoch)
+        after = corrupt(codec, batch.values, hidden)["token"].flatten()
+        seen.append(after[hidden.flat[hidden.action == RANDOM]])
+    count = torch.bincount(torch.cat(seen), minlength=VOCABULARY).numpy()
+    assert (count[list(SPECIAL_IDS)] == 0).all()
+    p = 1 / (VOCABULARY - len(SPECIAL_IDS))
+    ordinary = np.delete(count, SPECIAL_IDS)
+    assert (np.abs(ordinary / count.sum() - p) < 4.5 * math.sqrt(p * (1 - p) / count.sum())).all()
+
+
+def test_a_range_gives_each_example_its_own_ratio(modality, seed: int):
+    batch = batch_of(modality, seed, count=200)
+    got, have = counts(batch, Corruption(select=Uniform(ratio=(0.1, 0.9))).draw(batch, seed=seed))
+    assert (got >= np.maximum(np.floor(0.1 * have), 1)).all()
+    assert (got <= np.ceil(0.9 * have)).all()
+    share = got[have >= 20] / have[have >= 20]
+    assert share.min() < 0.2
+    assert share.max() > 0.8
+    assert abs(share.mean() - 0.5) < 4 * 0.8 / math.sqrt(12 * len(share))
+
+
+def test_a_schedule_follows_progress(modality, seed: int):
+    batch = batch_of(modality, seed)
+    corruption = Corruption(select=Uniform(ratio=lambda done: 0.6 - 0.4 * done))
+    for done in (0.0, 0.5, 1.0):
+        hidden = corruption.draw(batch, seed=seed, progress=done)
+        assert abs(len(hidden) / int(batch.maskable.sum()) - (0.6 - 0.4 * done)) < 0.02
+
+
+def test_at_least_so_many(modality, seed: int):
+    batch = batch_of(modality, seed)
+    for least in (0, 1, 3):
+        got, have = counts(batch, Corruption(select=Uniform(ratio=0.01, at_least=least)).draw(batch, seed=seed))
+        assert (got >= np.minimum(least, have)).all()
+
+
+def test_units_are_hidden_whole(modality, seed: int):
+    batch = batch_of(modality, seed)
+    slots = maskable_slots(batch)
+    total = 0
+    for epoch in range(30):
+        hidden = Corruption(select=Units(ratio=0.3)).draw(batch, seed=seed, epoch=epoch).grid(batch.shape)
+        chosen = hidden.numpy().ravel()[slots.flat]
+        for example in range(slots.examples):
+            here = slots.example == example
+            for unit in np.unique(slots.unit[here]):
+                part = chosen[here & (slots.unit == unit)]
+                assert part.all() == part.any()
+        total += chosen.mean()
+    assert abs(total / 30 - 0.3) < 0.02
+
+
+def span_lengths(seed: int, select: Spans, epochs: int = 10) -> np.ndarray:
+    examples = [Example(values={"token": np.arange(2000) + 10}, identity=i) for i in range(10)]
+    batch = pack(examples, slots=2000)
+    lengths = []
+    for epoch in range(epochs):
+        for row in Corruption(select=select).draw(batch, seed=seed, epoch=epoch).grid(batch.shape).numpy():
+            edges = np.flatnonzero(np.diff(np.concatenate([[0], row, [0]]).astype(int)))
+            lengths.append(edges[1::2] - edges[::2])
+    return np.concatenate(lengths)
+
+
+def test_spans_have_geometric_lengths_up_to_the_longest(seed: int):
+    # At a low ratio few spans touch one another, so runs of hidden slots are spans.
+    lengths = span_lengths(seed, Spans(ratio=0.04, mean_length=4, longest=10))
+    expected = sum(0.75**k for k in range(10))  # mean of a geometric length cut at 10
+    assert abs(lengths.mean() - expected) < 0.4
+    assert (lengths == 1).mean() > (lengths == 3).mean() > (lengths == 6).mean()
+    assert (lengths > 10).mean() < 0.1
+    assert span_lengths(seed, Spans(ratio=0.04, mean_length=1)).mean() < 1.1
+
+
+def test_blocks_are_square_and_whole(seed: int):
+    images = [Example(values={"patch": np.zeros((64, 2), np.float32)}, identity=i) for i in range(6)]
+    batch = pack(images, slots=64)
+    grid = Corruption(select=Blocks(ratio=0.5, width=8, block=4)).draw(batch, seed=seed).grid(batch.shape)
+    blocks = grid.view(6, 2, 4, 2, 4).permute(0, 1, 3, 2, 4).reshape(6, 4, 16)
+    assert torch.equal(blocks.all(-1), blocks.any(-1))
+    assert (blocks.any(-1).sum(-1) == 2).all()
+    with pytest.raises(UserError, match="does not divide"):
+        Blocks(width=8, block=3)
+
+
+@pytest.mark.parametrize("select", [Uniform(), Units(), Spans(), Blocks(width=4)])
+def test_a_batch_with_nothing_to_hide(select):
+    empty = Example(values={"token": np.arange(5)}, identity=1, observed=np.zeros(5, bool))
+    assert len(Corruption(select=select).draw(pack([empty], slots=8), seed=0)) == 0

@@ -1,0 +1,137 @@
+"""Law 7. The loss is a mean over hidden slots: k micro-batches or processes equal one big batch."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import Setup, ratio_corruption
+from torch import Tensor
+
+from unmask.core import prediction
+from unmask.core.batch import Example, PackedBatch, pack
+from unmask.core.prediction import Categorical
+from unmask.core.pretrain import Machine, StepReport, pretrain
+
+CORRUPTION = ratio_corruption(0.35)
+
+
+def one_step(setup: Setup, batches: list[PackedBatch], **machine) -> tuple[list[Tensor], StepReport]:
+    """Gradients and report of one step over `batches`."""
+    model = copy.deepcopy(setup.model)
+    steps = iter([(0, batches)])
+    (report,) = pretrain(
+        model,
+        steps,
+        CORRUPTION,
+        Machine(update=lambda progress: (0.0, True), **machine),
+        seed=setup.seed,
+        progress=lambda step: 0.0,
+    )
+    return [p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters()], report
+
+
+def packs(setup: Setup) -> tuple[PackedBatch, list[PackedBatch]]:
+    """The same examples as one batch, and as three with very different numbers of hidden slots."""
+    examples = setup.examples(40, 8, 31, 20, 9, 5, 38)
+    parts = [examples[:1], examples[1:3], examples[3:]]
+    small = [pack(part, slots=n) for part, n in zip(parts, (48, 40, 64), strict=True)]
+    return pack(examples, slots=64), small
+
+
+def close(a: list[Tensor], b: list[Tensor]) -> None:
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, atol=1e-6, rtol=1e-5)
+
+
+def test_micro_batches_equal_one_big_batch(setup: Setup):
+    big, small = packs(setup)
+    counts = [len(CORRUPTION.draw(b, seed=setup.seed)) for b in small]
+    assert max(counts) > 1.5 * min(counts)
+    expected, whole = one_step(setup, [big])
+    found, split = one_step(setup, small)
+    assert any(g.abs().max() > 1e-3 for g in expected)
+    close(found, expected)
+    assert split.hidden == whole.hidden == sum(counts)
+    assert split.slots == whole.slots
+    assert split.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert split.accuracy == pytest.approx(whole.accuracy)
+
+
+def test_a_micro_batch_with_nothing_hidden_changes_nothing(setup: Setup):
+    big, _ = packs(setup)
+    e = setup.modality.example(1, 6, setup.seed)
+    nothing = pack([Example(values=e.values, identity=1, observed=e.observed, special=np.ones(6, bool))], slots=8)
+    expected, _ = one_step(setup, [big])
+    found, report = one_step(setup, [big, nothing])
+    close(found, expected)
+    assert report.loss == report.loss
+
+
+def test_processes_equal_one_big_batch(setup: Setup):
+    """Engines average gradients over processes; the loss makes up for it."""
+    big, small = packs(setup)
+    expected, whole = one_step(setup, [big])
+    hidden, slots = whole.hidden, whole.slots
+
+    def total(x: Tensor) -> Tensor:
+        return torch.tensor([hidden, slots]) if x.shape == (2,) else x
+
+    parts = [one_step(setup, [b], processes=len(small), total=total) for b in small]
+    close([sum(g) / len(small) for g in zip(*(grads for grads, _ in parts), strict=True)], expected)
+    assert sum(report.loss for _, report in parts) == pytest.approx(whole.loss, rel=1e-5)
+
+
+def linear_case(seed: int, n: int = 37):
+    g = torch.Generator().manual_seed(seed)
+    h, w = torch.randn(n, 16, generator=g), torch.randn(50, 16, generator=g)
+    return h, w, torch.randn(50, generator=g), torch.randint(50, (n,), generator=g)
+
+
+def gradients(loss: Tensor, *of: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, of))
+
+
+@pytest.mark.parametrize("chunk", [1024, 37, 8, 1])
+@pytest.mark.parametrize("biased", [True, False])
+def test_the_fused_cross_entropy_equals_autograd(monkeypatch, seed: int, chunk: int, biased: bool):
+    monkeypatch.setattr(prediction, "CHUNK", chunk)
+    h, w, b, y = linear_case(seed)
+    leaves = [t.requires_grad_() for t in ((h, w, b) if biased else (h, w))]
+    bias = b if biased else None
+    expected = F.cross_entropy(F.linear(h, w, bias), y, reduction="sum")
+    found = Categorical(h, w, bias)
+    loss = found.loss(y)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    assert found.correct(y) == (F.linear(h, w, bias).argmax(-1) == y).sum()
+    for a, e in zip(gradients(loss / 7, *leaves), gradients(expected / 7, *leaves), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1024, 8])
+def test_two_losses_before_one_backward(monkeypatch, seed: int, chunk: int):
+    """The buffers kept between steps belong to one loss at a time."""
+    monkeypatch.setattr(prediction, "CHUNK", chunk)
+    h, w, b, y = linear_case(seed)
+    leaves = [t.requires_grad_() for t in (h, w, b)]
+    first, second = (Categorical(part, w, b).loss(t) for part, t in ((h[:20], y[:20]), (h[20:], y[20:])))
+    found = gradients(first + 2 * second, *leaves)
+    one, two = (F.cross_entropy(F.linear(h[s], w, b), y[s], reduction="sum") for s in (slice(20), slice(20, None)))
+    for a, e in zip(found, gradients(one + 2 * two, *leaves), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-5)
+
+
+def test_a_second_backward_is_refused_or_right(seed: int):
+    h, w, b, y = linear_case(seed)
+    leaves = [t.requires_grad_() for t in (h, w, b)]
+    loss = Categorical(h, w, b).loss(y) / 3
+    first = [g.clone() for g in torch.autograd.grad(loss, leaves, retain_graph=True)]
+    try:
+        second = torch.autograd.grad(loss, leaves)
+    except RuntimeError as error:
+        assert "second time" in str(error)  # noqa: PT017
+    else:
+        close(list(second), list(first))
