@@ -8,7 +8,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jaxtyping
 
-jaxtyping.install_import_hook(["unmask.core", "unmask.encoder"], "beartype.beartype")
+jaxtyping.install_import_hook(["unmask.core", "unmask.encoder"], "checker.check")
 
 import numpy as np
 import pytest

@@ -41,6 +41,8 @@ class Plan:
 
     def steps(self, *, skip: int = 0) -> Iterator[Step]:
         """Endless steps, epoch after epoch, starting after the first `skip`. An epoch's last step may be short."""
+        if not len(self.examples):
+            raise ValueError("no examples to plan for")
         done = 0
         epoch = 0
         while True:

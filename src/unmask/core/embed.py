@@ -1,0 +1,79 @@
+"""Embed examples: encoder states with nothing hidden, pooled to one vector an example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+
+from unmask.core.batch import Example, PackedBatch
+from unmask.core.inference import BATCH_SLOTS, at_rest, budgeted, first_slots
+from unmask.core.model import MaskedModel
+from unmask.errors import UserError
+
+Pooling = Literal["mean", "first", "max"]
+
+
+def embed(
+    model: MaskedModel,
+    examples: Sequence[Example],
+    *,
+    slots: int,
+    batch_slots: int = BATCH_SLOTS,
+    pooling: Pooling = "mean",
+    normalise: bool = False,
+    include_special: bool = True,
+) -> np.ndarray:
+    """One vector an example, (examples, width) float32, in the order given.
+
+    Args:
+        slots: longest example the model takes.
+        pooling: over an example's observed slots: their mean or maximum, or the first slot alone ([CLS]).
+        normalise: to length 1, so that a dot product is the cosine.
+        include_special: mean and maximum count special slots too, as sentence-transformers does.
+
+    Raises:
+        UserError: an example is longer than `slots`, or the pooling is unknown.
+    """
+    if pooling not in ("mean", "first", "max"):
+        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
+    device = next(model.parameters()).device
+    out = np.zeros((len(examples), model.encoder.config.width), np.float32)
+    with at_rest(model):
+        for batch, numbers in budgeted(examples, slots, batch_slots):
+            batch = batch.to(device)
+            vectors = pool(model, batch, len(numbers), pooling, include_special)
+            if normalise:
+                vectors = torch.nn.functional.normalize(vectors, dim=-1)
+            out[numbers] = vectors.cpu().numpy()
+    return out
+
+
+def pool(
+    model: MaskedModel, batch: PackedBatch, count: int, pooling: Pooling, include_special: bool
+) -> torch.Tensor:
+    """Pooled states of a batch's `count` examples, (count, width) fp32, by `batch.index`."""
+    index = batch.index.flatten()
+    real = index >= 0
+    if pooling == "first":
+        first = torch.from_numpy(first_slots(batch, count)).to(index.device)
+        order = first.argsort()
+        vectors = torch.empty(count, model.encoder.config.width, device=index.device)
+        # Only the pooled slots are computed in the last layer.
+        vectors[order] = model.states(batch, needed=first[order]).float()
+        return vectors
+    states = model.states(batch).flatten(0, 1).float()
+    counted = real & batch.observed.flatten()
+    if not include_special:
+        counted &= ~batch.special.flatten()
+    # An example with nothing to count is pooled over all it has.
+    empty = torch.bincount(index[counted], minlength=count) == 0
+    counted |= real & empty[index.clamp_min(0)]
+    where, states = index[counted], states[counted]
+    if pooling == "max":
+        vectors = states.new_full((count, states.shape[1]), -torch.inf)
+        return vectors.index_reduce_(0, where, states, "amax")
+    total = states.new_zeros(count, states.shape[1]).index_add_(0, where, states)
+    return total / torch.bincount(where, minlength=count).clamp_min(1)[:, None]

@@ -1,0 +1,174 @@
+"""Fill slots with values: in one shot, or a few at a time so that they agree with each other; then Gibbs sweeps.
+
+One shot draws every slot from its own distribution, as if the slots were independent. Iterative filling commits some
+values, shows them to the model and goes on: each value is drawn given those before it, which is the chain rule along
+the order chosen (any-order sampling: Ghazvininejad et al. 2019 by confidence; Hoogeboom et al. 2022 at random).
+
+Shape letters: rows, slots, filled (slots to fill), open (those still hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import hide
+from unmask.core.inference import at_rest
+from unmask.core.model import MaskedModel
+from unmask.core.prediction import Prediction
+from unmask.errors import UserError
+
+Order = Literal["confidence", "random", "left_to_right"]
+
+Watch = Callable[[Tensor, Prediction, Tensor], None]
+"""Told of every commit: (flat slots, the prediction they were drawn from, their places in it)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled:
+    """What was filled in.
+
+    Attributes:
+        values: the batch's values with the new ones written in.
+        flat: ascending slot numbers that were filled.
+        new: their values, in the codec's form.
+        log_prob: log-probability of each value when it was drawn, at temperature 1. Their sum over an example is the
+            joint log-probability along the order; after Gibbs sweeps each is conditional on all others but its share.
+    """
+
+    values: dict[str, Tensor]
+    flat: Int[Tensor, "filled"]
+    new: Tensor
+    log_prob: Float[Tensor, "filled"]
+
+
+def rank_within(group: Int[Tensor, "n"], score: Tensor) -> Int[Tensor, "n"]:
+    """Rank of each score within its group, 0 for the largest; ties in the order given.
+
+    >>> rank_within(torch.tensor([1, 1, 2]), torch.tensor([0.1, 0.9, 0.5])).tolist()
+    [1, 0, 0]
+    """
+    order = score.argsort(descending=True, stable=True)
+    order = order[group[order].argsort(stable=True)]
+    ordered = group[order].contiguous()
+    rank = torch.empty_like(group)
+    rank[order] = torch.arange(len(group), device=group.device) - torch.searchsorted(ordered, ordered)
+    return rank
+
+
+def fill(
+    model: MaskedModel,
+    batch: PackedBatch,
+    flat: Int[Tensor, "filled"],
+    *,
+    steps: int = 1,
+    order: Order = "confidence",
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    sweeps: int = 0,
+    shares: int = 8,
+    generator: torch.Generator | None = None,
+    watch: Watch | None = None,
+) -> Filled:
+    """Fill the slots in `flat`, whatever stands there now; they may be missing ones.
+
+    Args:
+        flat: slot numbers in the flattened (rows x slots) grid.
+        steps: passes of the model. Each example commits ceil(open / steps left) slots a pass; `steps` at least the
+            number of slots means one at a time. 1: all at once, independent of each other.
+        order: which go first within an example: the surest, at random, or by place. The surest are those whose
+            *distribution* is sharpest, before any value is drawn, so sampling along this order is not biased.
+        temperature: 0 takes the likeliest value, 1 samples from the model.
+        top_k: sample among the k likeliest only.
+        sweeps: how often every filled slot is hidden once more and drawn again, given all others (Gibbs; at
+            temperature 0 it climbs to a mode).
+        shares: a sweep hides a random 1/shares of an example's filled slots at a time.
+        generator: on the batch's device.
+        watch: called with every commit.
+
+    Raises:
+        UserError: settings out of range.
+    """
+    if order not in ("confidence", "random", "left_to_right"):
+        raise UserError(f"order={order}", hint="Expected confidence, random or left_to_right.")
+    if steps < 1 or sweeps < 0 or shares < 1 or temperature < 0:
+        raise UserError(
+            f"steps={steps}, sweeps={sweeps}, shares={shares}, temperature={temperature}",
+            hint="Expected steps and shares of at least 1, sweeps and temperature not below 0.",
+        )
+    flat = flat.unique()
+    device = batch.segment.device
+    group = (flat // batch.shape[1]) * (batch.shape[1] + 1) + batch.segment.flatten()[flat]
+    group = group.unique(return_inverse=True)[1]
+    examples = int(group.max()) + 1 if len(flat) else 0
+    observed = batch.observed.flatten().index_fill(0, flat, True).view(batch.shape)
+    work = _Work(model, replace(batch, observed=observed), flat, watch)
+
+    def noise(n: int) -> Tensor:
+        return torch.rand(n, generator=generator, device=device)
+
+    def draw(prediction: Prediction) -> Tensor:
+        if temperature == 0:
+            return prediction.mode()
+        return prediction.sample(generator=generator, temperature=temperature, top_k=top_k)
+
+    with at_rest(model):
+        hidden = torch.ones(len(flat), dtype=torch.bool, device=device)
+        for left in range(steps, 0, -1):
+            still = hidden.nonzero().flatten()
+            if not len(still):
+                break
+            here = group[still]
+            count = -(-torch.bincount(here, minlength=examples) // left)
+            if order == "confidence" and left > 1:
+                prediction = work.predict(still, still)
+                places = (rank_within(here, prediction.confidence()) < count[here]).nonzero().flatten()
+            else:
+                score = noise(len(still)) if order == "random" else -torch.arange(len(still), device=device).double()
+                chosen = still[rank_within(here, score) < count[here]]
+                prediction = work.predict(still, chosen)
+                still, places = chosen, torch.arange(len(chosen), device=device)
+            work.commit(still[places], prediction, places, draw(prediction))
+            hidden[still[places]] = False
+        size = torch.bincount(group, minlength=examples)
+        for _ in range(sweeps):
+            share = rank_within(group, noise(len(flat))) * size.clamp_max(shares)[group] // size[group]
+            for number in range(min(shares, int(size.max()) if examples else 0)):
+                again = (share == number).nonzero().flatten()
+                prediction = work.predict(again, again)
+                work.commit(again, prediction, torch.arange(len(again), device=device), draw(prediction))
+    return work.result()
+
+
+class _Work:
+    """The values so far; slots are named by their number in `flat`."""
+
+    def __init__(self, model: MaskedModel, batch: PackedBatch, flat: Tensor, watch: Watch | None) -> None:
+        self.model, self.batch, self.flat, self.watch = model, batch, flat, watch
+        self.new: Tensor | None = None
+        self.log_prob = torch.zeros(len(flat), device=flat.device)
+
+    def predict(self, hidden: Tensor, ask: Tensor) -> Prediction:
+        return self.model(self.batch, hide(self.flat[hidden]), ask=self.flat[ask])
+
+    def commit(self, chosen: Tensor, prediction: Prediction, places: Tensor, drawn: Tensor) -> None:
+        """Write the drawn values of the chosen slots, `places` of the prediction."""
+        new, log_prob = drawn[places], prediction.log_prob(drawn)[places]
+        if self.new is None:
+            self.new = new.new_zeros((len(self.flat), *new.shape[1:]))
+        self.new[chosen] = new
+        self.log_prob[chosen] = log_prob.to(self.log_prob.dtype)
+        where = self.flat[chosen]
+        self.batch = replace(self.batch, values=self.model.codec.write(self.batch.values, where, new))
+        if self.watch is not None:
+            self.watch(where, prediction, places)
+
+    def result(self) -> Filled:
+        new = torch.zeros(0, device=self.flat.device) if self.new is None else self.new
+        return Filled(values=self.batch.values, flat=self.flat, new=new, log_prob=self.log_prob)

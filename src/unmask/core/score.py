@@ -1,0 +1,109 @@
+"""Pseudo-log-likelihood: how natural an example is to the model, every slot predicted from the others.
+
+Each slot is scored in a copy of its example with that slot hidden; copies are batched like any examples, and only the
+slot in question reaches the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from unmask.core.batch import Example, pack
+from unmask.core.corruption import hide
+from unmask.core.inference import BATCH_SLOTS, at_rest, chunks, first_slots
+from unmask.core.model import MaskedModel
+from unmask.errors import UserError
+
+Mode = Literal["unit", "slot"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Pseudo-log-likelihood of one example, in nats.
+
+    Attributes:
+        total: sum over the scored slots.
+        per_slot: (slots,) log-probability of each slot's value, NaN where not scored (special, missing).
+        slots: how many were scored.
+    """
+
+    total: float
+    per_slot: np.ndarray
+    slots: int
+
+
+def score(
+    model: MaskedModel,
+    examples: Sequence[Example],
+    *,
+    slots: int,
+    batch_slots: int = BATCH_SLOTS,
+    mode: Mode = "unit",
+    targets: Sequence[np.ndarray] | None = None,
+) -> list[Score]:
+    """Score examples by pseudo-log-likelihood.
+
+    Args:
+        slots: longest example the model takes.
+        mode: 'slot' hides each slot alone (Salazar et al. 2020). 'unit' hides the later slots of its unit as well
+            (Kauf & Ivanova 2023): otherwise the rest of a word gives each of its pieces away, and rare words that
+            are cut into many pieces look likely. Where every unit is one slot the two agree.
+        targets: slots to score in each example; default all that are observed and not special.
+
+    Raises:
+        UserError: an example is longer than `slots`.
+    """
+    if mode not in ("unit", "slot"):
+        raise UserError(f"mode={mode}", hint="Expected unit or slot.")
+    wanted = [scorable(e) for e in examples] if targets is None else [np.asarray(t, np.int64) for t in targets]
+    # A copy is a pair of numbers until its batch is made: memory does not grow with copies x slots.
+    owner = np.repeat(np.arange(len(examples)), [len(w) for w in wanted])
+    slot = np.concatenate(wanted) if len(wanted) else np.zeros(0, np.int64)
+    found = np.zeros(len(owner))
+    lengths = np.array([len(e) for e in examples], np.int64)
+    device = next(model.parameters()).device
+    with at_rest(model):
+        for numbers, width in chunks(lengths[owner], slots, batch_slots):
+            members = [examples[i] for i in owner[numbers]]
+            batch = pack(members, slots=width)
+            start = first_slots(batch, len(members))
+            ask = start + slot[numbers]
+            gone = [ask]
+            if mode == "unit":
+                gone += [s + later(e, int(i)) for s, e, i in zip(start, members, slot[numbers], strict=True)]
+            order = np.argsort(ask)
+            asked = torch.from_numpy(ask[order]).to(device)
+            batch = batch.to(device)
+            prediction = model(batch, hide(torch.from_numpy(np.concatenate(gone)).to(device)), ask=asked)
+            log_prob = prediction.log_prob(model.codec.targets(batch.values, asked))
+            found[numbers[order]] = log_prob.double().cpu().numpy()
+    out, end = [], np.cumsum([len(w) for w in wanted])
+    for example, w, stop in zip(examples, wanted, end, strict=True):
+        per_slot = np.full(len(example), np.nan)
+        per_slot[w] = found[stop - len(w) : stop]
+        out.append(Score(total=float(per_slot[w].sum()), per_slot=per_slot, slots=len(w)))
+    return out
+
+
+def scorable(example: Example) -> np.ndarray:
+    """Slots that are observed and not special."""
+    yes = np.ones(len(example), bool)
+    if example.observed is not None:
+        yes &= example.observed
+    if example.special is not None:
+        yes &= ~np.asarray(example.special, bool)
+    return yes.nonzero()[0]
+
+
+def later(example: Example, slot: int) -> np.ndarray:
+    """Scorable slots behind `slot` that belong to its unit; a unit of -1 is no unit."""
+    if example.unit is None or example.unit[slot] < 0:
+        return np.zeros(0, np.int64)
+    rest = scorable(example)
+    rest = rest[rest > slot]
+    return rest[np.asarray(example.unit)[rest] == example.unit[slot]]

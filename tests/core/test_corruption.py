@@ -1,0 +1,85 @@
+"""Hashing, user choices, and errors of corruption; its laws are in tests/invariants."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import MODALITIES
+
+from unmask.core.batch import pack
+from unmask.core.corruption import (
+    ALL_MASK,
+    MASK,
+    Chosen,
+    Corruption,
+    Replacement,
+    Uniform,
+    hide,
+    maskable_slots,
+    mix,
+    uniform,
+)
+from unmask.errors import UserError
+
+
+def test_hashed_numbers_are_uniform_and_uncorrelated():
+    n = 100_000
+    x = uniform(7, 3, np.arange(n), 1)
+    assert 0 <= x.min()
+    assert x.max() < 1
+    counts = np.histogram(x, 20, (0, 1))[0]
+    assert ((counts - n / 20) ** 2 / (n / 20)).sum() < 50  # chi-square with 19 degrees of freedom
+    for other in (x[1:], uniform(7, 3, np.arange(n), 2), uniform(7, 4, np.arange(n), 1), uniform(8, 3, np.arange(n), 1)):
+        assert abs(np.corrcoef(x[: len(other)], other)[0, 1]) < 5 / np.sqrt(n)
+
+
+def test_hash_keys_broadcast_and_their_order_counts():
+    table = mix(1, np.arange(3)[:, None], np.arange(4))
+    assert table.shape == (3, 4)
+    assert len(np.unique(table)) == 12
+    assert table[2, 3] == mix(1, 2, 3)
+    assert mix(-1) != mix(1)
+
+
+def test_slots_are_numbered_within_their_example():
+    examples = [MODALITIES["text"].example(i, 6) for i in (11, 12, 13)]
+    slots = maskable_slots(pack(examples, slots=14, placement=[[0, 1], [2]]))
+    assert slots.examples == 3
+    assert slots.slot.tolist() == [1, 2, 3, 4] * 3
+    assert slots.identity.tolist() == [11] * 4 + [12] * 4 + [13] * 4
+    assert slots.flat.tolist() == [1, 2, 3, 4, 7, 8, 9, 10, 15, 16, 17, 18]
+
+
+def test_slots_without_a_unit_are_units_of_their_own():
+    e = MODALITIES["vector"].repeated(5)
+    e = type(e)(values=e.values, identity=1, unit=np.array([-1, 0, 0, -1, 1]))
+    unit = maskable_slots(pack([e], slots=5)).unit
+    assert unit[1] == unit[2]
+    assert len(set(unit.tolist())) == 4
+
+
+def test_a_users_own_choice():
+    batch = pack([MODALITIES["text"].example(1, 8)], slots=10)
+    even = Corruption(select=Chosen(choose=lambda slots: slots.position % 2 == 0), replace=ALL_MASK)
+    assert even.draw(batch, seed=0).flat.tolist() == [2, 4, 6]
+    grid = np.zeros((1, 10), bool)
+    grid[0, [0, 3, 9]] = True  # [CLS] and padding cannot be hidden
+    hidden = Corruption(select=Chosen(choose=grid), replace=ALL_MASK).draw(batch, seed=0)
+    assert hidden.flat.tolist() == [3]
+    assert hidden.action.tolist() == [MASK]
+    with pytest.raises(UserError, match="one entry a maskable slot"):
+        Corruption(select=Chosen(choose=lambda slots: np.ones(3, bool))).draw(batch, seed=0)
+
+
+def test_hide_sorts_and_masks():
+    hidden = hide(torch.tensor([5, 1]))
+    assert hidden.flat.tolist() == [1, 5]
+    assert hidden.grid((2, 3)).tolist() == [[False, True, False], [False, False, True]]
+
+
+def test_bad_shares_and_ratios_say_what_is_expected():
+    with pytest.raises(UserError, match="add up to 1"):
+        Replacement(mask=0.8, random=0.3, keep=0.1)
+    with pytest.raises(UserError, match="not within 0 to 1"):
+        Corruption(select=Uniform(ratio=1.5)).draw(pack([MODALITIES["text"].example(1, 8)], slots=8), seed=0)

@@ -1,0 +1,91 @@
+"""The six steps: what they report, when they end, and that a tiny model learns."""
+
+from __future__ import annotations
+
+import math
+from itertools import repeat
+
+import pytest
+import torch
+from tiny import Setup, numbers, ratio_corruption
+
+from unmask.core.batch import pack
+from unmask.core.pretrain import Machine, pretrain, validate
+
+
+def trained(setup: Setup, steps: int, batches: list, learning_rate: float = 3e-3) -> list:
+    optimiser = torch.optim.AdamW(setup.model.parameters(), lr=learning_rate)
+
+    def update(progress: float) -> tuple[float, bool]:
+        norm = torch.nn.utils.clip_grad_norm_(setup.model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        return float(norm), True
+
+    run = pretrain(
+        setup.model,
+        repeat((0, batches)),
+        ratio_corruption(0.3),
+        Machine(update=update),
+        seed=setup.seed,
+        progress=lambda step: step / steps,
+    )
+    return list(run)
+
+
+def test_reports_count_real_slots_and_the_run_ends(setup: Setup):
+    batches = [pack(setup.examples(20, 9), slots=32), pack(setup.examples(14), slots=32)]
+    reports = trained(setup, 4, batches)
+    assert [r.step for r in reports] == [1, 2, 3, 4]
+    assert [r.progress for r in reports] == [0, 0.25, 0.5, 0.75]
+    hidden = sum(len(ratio_corruption(0.3).draw(b, seed=setup.seed)) for b in batches)
+    for r in reports:
+        assert (r.slots, r.hidden, r.skipped) == (43, hidden, False)
+        assert r.padding_waste == pytest.approx(1 - 43 / 64)
+        assert math.isfinite(r.loss)
+        assert r.seconds > 0
+        assert r.gradient_norm > 0
+        assert (r.accuracy is None) == (setup.modality.name == "vector")
+
+
+def test_it_learns(setup: Setup):
+    """The same masks every step: what is hidden can be learnt by heart."""
+    reports = trained(setup, 60, [pack(setup.examples(20, 9, 14), slots=48)], 5e-3)
+    first, last = reports[0].loss, reports[-1].loss
+    assert last < first - 0.5
+
+
+def test_a_step_numbers_go_on_after_a_resume(setup: Setup):
+    batch = pack(setup.examples(10), slots=16)
+    run = pretrain(
+        setup.model,
+        repeat((2, [batch])),
+        ratio_corruption(),
+        Machine(update=lambda progress: (0.0, False)),
+        first_step=5,
+        progress=lambda step: step / 7,
+    )
+    assert [(r.step, r.epoch, r.skipped) for r in run] == [(6, 2, True), (7, 2, True)]
+
+
+def test_validation_repeats_itself_and_leaves_the_model_as_it_was(setup: Setup):
+    batches = [pack(setup.examples(20, 9), slots=32), pack(setup.examples(14), slots=32)]
+    setup.model.train()
+    first = validate(setup.model, batches, ratio_corruption(0.3), seed=1)
+    assert setup.model.training
+    assert validate(setup.model, batches, ratio_corruption(0.3), seed=1) == first
+    total = 0.0
+    for b in batches:
+        hidden = ratio_corruption(0.3).draw(b, seed=1)
+        with torch.no_grad():
+            total += float(setup.model.eval()(b, hidden).loss(setup.model.codec.targets(b.values, hidden.flat)))
+    assert first["loss"] * first["hidden_slots"] == pytest.approx(total, rel=1e-5)
+
+
+def test_predicted_values_can_be_written_back(setup: Setup):
+    batch = pack(setup.examples(12), slots=16)
+    hidden = ratio_corruption(0.4).draw(batch, seed=2)
+    prediction = setup.model(batch, hidden)
+    written = setup.model.codec.write(batch.values, hidden.flat, prediction.mode())
+    torch.testing.assert_close(setup.model.codec.targets(written, hidden.flat), prediction.mode())
+    assert numbers(prediction).isfinite().all()
