@@ -13,20 +13,21 @@ jaxtyping.install_import_hook(["unmask.core", "unmask.encoder"], "checker.check"
 import numpy as np
 import pytest
 import torch
+
 from tiny import ARCHITECTURES, MODALITIES, RECIPES, Setup
 
 torch.set_num_threads(1)
 SEED = int(os.environ.get("UNMASK_TEST_SEED", "1234"))
 
 
-@pytest.fixture()
+@pytest.fixture
 def seed() -> int:
     """The seed of every random test; UNMASK_TEST_SEED chooses another."""
     torch.manual_seed(SEED)
     return SEED
 
 
-@pytest.fixture()
+@pytest.fixture
 def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
@@ -54,7 +55,7 @@ def recipe(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture()
+@pytest.fixture
 def setup(seed: int, modality, architecture: str, recipe: str) -> Setup:
     """A tiny model and examples: text and vectors x both architectures x both recipes."""
     return Setup(modality, architecture, recipe, seed)

@@ -151,7 +151,7 @@ def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos:
         norm=Norm(placement="pre", epsilon=1e-5, bias=False, first_is_identity=True),
         positions=SinCos() if sin_cos else Rotary(),
         feedforward=Gated(inner=24),
-        attention=Attention(window=3, global_every=2, bias=False),
+        attention=Attention(window=3, global_every=3, bias=False),
         initial_deviation=0.2,
     )
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import MODALITIES
 
+from tiny import MODALITIES
 from unmask.core.batch import Example, pack, place_best_fit
 
 SLOTS = 32
@@ -23,7 +23,9 @@ def test_every_example_once_no_row_over_and_few_rows(lengths: list[int]):
     rows = place_best_fit(lengths, SLOTS)
     assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
     assert all(row and sum(lengths[i] for i in row) <= SLOTS for row in rows)
-    assert len(rows) <= math.ceil(sum(lengths) / SLOTS) * 1.3 + 1 or len(rows) <= sum(n > SLOTS // 2 for n in lengths) + 1
+    assert (
+        len(rows) <= math.ceil(sum(lengths) / SLOTS) * 1.3 + 1 or len(rows) <= sum(n > SLOTS // 2 for n in lengths) + 1
+    )
 
 
 def test_best_fit_takes_the_fullest_row_with_room():
@@ -72,7 +74,11 @@ def test_segments_count_from_one_in_each_row():
 
 
 def test_positions_and_dtypes_of_ones_own():
-    e = Example(values={"x": np.zeros((3, 2), np.float32), "n": np.arange(3, dtype=np.uint16)}, identity=4, position=np.array([7, 2, 5]))
+    e = Example(
+        values={"x": np.zeros((3, 2), np.float32), "n": np.arange(3, dtype=np.uint16)},
+        identity=4,
+        position=np.array([7, 2, 5]),
+    )
     batch = pack([e], slots=4)
     assert batch.position.tolist() == [[7, 2, 5, 0]]
     assert batch.values["x"].dtype == torch.float32

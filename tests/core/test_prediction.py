@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import make_model, MODALITIES
 
+from tiny import MODALITIES, make_model
 from unmask.core.prediction import Categorical, Gaussian, Prediction
 
 
-@pytest.fixture()
+@pytest.fixture
 def categorical(seed: int) -> Categorical:
     return Categorical(torch.randn(3, 8), torch.randn(12, 8) * 0.6, torch.randn(12), forbidden=torch.tensor([0, 4]))
 
@@ -117,4 +117,7 @@ def test_gaussian_samples_have_its_mean_and_spread(seed: int):
     half = g.sample(generator=generator(seed), temperature=0.5)
     torch.testing.assert_close(half - location, (drawn - location) / 2)
     assert torch.equal(g.sample(temperature=0), g.mode())
-    assert Gaussian(location[None], torch.zeros(1, 2)).confidence() > Gaussian(location[None], torch.ones(1, 2)).confidence()
+    assert (
+        Gaussian(location[None], torch.zeros(1, 2)).confidence()
+        > Gaussian(location[None], torch.ones(1, 2)).confidence()
+    )

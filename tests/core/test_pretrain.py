@@ -7,8 +7,8 @@ from itertools import repeat
 
 import pytest
 import torch
-from tiny import Setup, numbers, ratio_corruption
 
+from tiny import Setup, numbers, ratio_corruption
 from unmask.core.batch import pack
 from unmask.core.pretrain import Machine, pretrain, validate
 

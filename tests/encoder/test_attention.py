@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import MODALITIES
 
+from tiny import MODALITIES
 from unmask.core.batch import pack
 from unmask.encoder import attention
 from unmask.encoder.attention import Layout, _Explicit, attend, reference
@@ -26,13 +26,15 @@ def projections(queries: int = SLOTS) -> list[torch.Tensor]:
 
 
 def chosen(queries: int | None) -> torch.Tensor | None:
-    return None if queries is None else torch.stack([torch.randperm(SLOTS)[:queries].sort().values for _ in range(ROWS)])
+    return (
+        None if queries is None else torch.stack([torch.randperm(SLOTS)[:queries].sort().values for _ in range(ROWS)])
+    )
 
 
 def compare(found: torch.Tensor, expected: torch.Tensor, leaves: list[torch.Tensor]) -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     grad = torch.randn_like(expected)
-    for a, e in zip(torch.autograd.grad(found, leaves, grad), torch.autograd.grad(expected, leaves, grad), strict=True):
+    for a, e in zip(*(torch.autograd.grad(x, leaves, grad, retain_graph=True) for x in (found, expected)), strict=True):
         torch.testing.assert_close(a, e, atol=1e-5, rtol=1e-5)
 
 
@@ -44,7 +46,9 @@ def test_attend_equals_the_reference(layout: Layout, window: int | None, queries
     expected = reference(q, k, v, layout.allowed(window, which), DEPTH**-0.5)
     compare(attend(q, k, v, layout, window=window, queries=which), expected, leaves)
     with torch.no_grad():
-        torch.testing.assert_close(attend(q, k, v, layout, window=window, queries=which), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            attend(q, k, v, layout, window=window, queries=which), expected, atol=1e-5, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("window", [None, 3])

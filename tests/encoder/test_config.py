@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from tiny import encoder_config
 
+from tiny import encoder_config
 from unmask.encoder.config import Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.errors import UserError
 
@@ -50,7 +50,12 @@ def test_sizes_below_one_are_a_users_error(settings: dict):
 def test_derived_settings():
     assert EncoderConfig(width=64, embedding_width=32).input_width == 32
     assert EncoderConfig(width=64).input_width == 64
-    assert [EncoderConfig(positions=p).longest for p in (Learned(slots=9), Rotary(slots=7), SinCos(), None)] == [9, 7, None, None]
+    assert [EncoderConfig(positions=p).longest for p in (Learned(slots=9), Rotary(slots=7), SinCos(), None)] == [
+        9,
+        7,
+        None,
+        None,
+    ]
     assert [Attention(window=4, global_every=3).layer_window(i) for i in range(4)] == [None, 4, 4, None]
     assert Attention().layer_window(1) is None
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import encoder_config
 
-from unmask.encoder.config import Attention, EncoderConfig, Gated, Learned, MLP, Norm, Rotary, SinCos
+from tiny import encoder_config
+from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.transformer import Encoder, needed_by_row, rotate, rotation, sin_cos
 
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 import torch
-from tiny import MODALITIES, NEVER, Setup, numbers, ratio_corruption, with_action
 
+from tiny import MODALITIES, NEVER, Setup, numbers, ratio_corruption, with_action
 from unmask.core.batch import pack
 from unmask.core.corruption import KEEP, MASK, RANDOM
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from tiny import Setup, numbers
 
+from tiny import Setup, numbers
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import Setup, numbers, places, ratio_corruption
 
+from tiny import Setup, numbers, places, ratio_corruption
 from unmask.core.batch import pack
 from unmask.core.corruption import KEEP, MASK, RANDOM
 from unmask.core.model import corrupt
 
 
-@pytest.fixture()
+@pytest.fixture
 def drawn(setup: Setup):
     examples = setup.examples(12, 9, 17, 30, 22)
     batch = pack(examples, slots=40)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import Setup, encoder_config, numbers, places, ratio_corruption
 
+from tiny import Setup, encoder_config, numbers, places, ratio_corruption
 from unmask.core.batch import pack
 from unmask.encoder.transformer import Encoder
 

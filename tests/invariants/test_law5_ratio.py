@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from tiny import MODALITIES, SPECIAL_IDS, VOCABULARY
 
+from tiny import MODALITIES, SPECIAL_IDS, VOCABULARY
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import (
     KEEP,

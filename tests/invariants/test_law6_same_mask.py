@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import MODALITIES
 
+from tiny import MODALITIES
 from unmask.core.batch import PackedBatch, pack
 from unmask.core.corruption import Corruption, Spans, Uniform, Units
 
@@ -49,7 +49,9 @@ def test_packing_order_and_company_do_not_matter(modality, corruption, seed: int
     for e in data:
         alone |= masks(pack([e], slots=len(e)), corruption, seed)
     assert alone == expected
-    halves = masks(pack(shuffled[:12], slots=64), corruption, seed) | masks(pack(shuffled[12:], slots=64), corruption, seed)
+    halves = masks(pack(shuffled[:12], slots=64), corruption, seed) | masks(
+        pack(shuffled[12:], slots=64), corruption, seed
+    )
     assert halves == expected
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import Setup, ratio_corruption
 from torch import Tensor
 
+from tiny import Setup, ratio_corruption
 from unmask.core import prediction
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.prediction import Categorical

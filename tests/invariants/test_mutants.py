@@ -46,7 +46,7 @@ def test_every_law_has_a_mutant():
     assert {m.law for m in MUTANTS} == set(LAWS)
 
 
-@pytest.fixture()
+@pytest.fixture
 def copy(tmp_path: Path) -> Path:
     shutil.copytree(PACKAGE, tmp_path / "unmask", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path

@@ -38,7 +38,7 @@ def mix(*keys: int | np.ndarray) -> np.ndarray:
             state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             state = state ^ (state >> np.uint64(31))
-    return state
+    return np.asarray(state)
 
 
 def uniform(*keys: int | np.ndarray) -> np.ndarray:
@@ -95,9 +95,7 @@ def maskable_slots(batch: PackedBatch) -> Slots:
         slot=slot,
         unit=unit,
         position=batch.position.cpu().numpy().ravel()[flat],
-        channels={
-            k: v.detach().cpu().numpy().reshape(rows * slots, *v.shape[2:]) for k, v in batch.values.items()
-        },
+        channels={k: v.detach().cpu().numpy().reshape(rows * slots, *v.shape[2:]) for k, v in batch.values.items()},
     )
 
 
@@ -105,18 +103,14 @@ Ratio = float | tuple[float, float] | Callable[[float], float]
 """A number, a range drawn per example (MCM: (0.1, 0.9)), or a schedule over training progress in [0, 1]."""
 
 
-def draw_counts(
-    ratio: Ratio, slots: Slots, key: tuple[int, int], progress: float, at_least: int
-) -> np.ndarray:
+def draw_counts(ratio: Ratio, slots: Slots, key: tuple[int, int], progress: float, at_least: int) -> np.ndarray:
     """How many slots to hide in each example: ratio x maskable slots, rounded up or down at random so that the
     long-run frequency is exact, then held between `at_least` and all of them."""
     if callable(ratio):
         ratio = float(ratio(progress))
     low, high = ratio if isinstance(ratio, tuple) else (ratio, ratio)
     if not 0.0 <= low <= high <= 1.0:
-        raise UserError(
-            f"hidden ratio {ratio!r} is not within 0 to 1", hint="Give e.g. 0.15, or a range 0.1,0.9."
-        )
+        raise UserError(f"hidden ratio {ratio!r} is not within 0 to 1", hint="Give e.g. 0.15, or a range 0.1,0.9.")
     size = np.bincount(slots.example, minlength=slots.examples)
     identity = np.zeros(slots.examples, np.int64)
     identity[slots.example] = slots.identity
@@ -296,9 +290,7 @@ class Replacement:
     def __call__(self, slots: Slots, hidden: np.ndarray, *, key: tuple[int, int]) -> np.ndarray:
         """Return MASK, RANDOM or KEEP for every hidden slot."""
         u = uniform(*key, slots.identity[hidden], slots.slot[hidden], 4)
-        return np.where(u < self.mask, MASK, np.where(u < self.mask + self.random, RANDOM, KEEP)).astype(
-            np.int8
-        )
+        return np.where(u < self.mask, MASK, np.where(u < self.mask + self.random, RANDOM, KEEP)).astype(np.int8)
 
 
 ALL_MASK = Replacement(mask=1.0, random=0.0, keep=0.0)

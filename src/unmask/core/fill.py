@@ -141,6 +141,8 @@ def fill(
             share = rank_within(group, noise(len(flat))) * size.clamp_max(shares)[group] // size[group]
             for number in range(min(shares, int(size.max()) if examples else 0)):
                 again = (share == number).nonzero().flatten()
+                if not len(again):
+                    continue
                 prediction = work.predict(again, again)
                 work.commit(again, prediction, torch.arange(len(again), device=device), draw(prediction))
     return work.result()

@@ -60,9 +60,7 @@ class Plan:
         for number in range(int(pools[-1]) + 1 if len(pools) else 0):
             members = order[np.searchsorted(pools, number) : np.searchsorted(pools, number, side="right")]
             placed = place_best_fit(self.lengths[members], self.slots)
-            placed = [
-                placed[i] for i in np.argsort(mix(self.seed, epoch, number, np.arange(len(placed)), 22))
-            ]
+            placed = [placed[i] for i in np.argsort(mix(self.seed, epoch, number, np.arange(len(placed)), 22))]
             waiting += [[int(members[i]) for i in row] for row in placed]
             while len(waiting) >= self.rows:
                 yield waiting[: self.rows]

@@ -66,9 +66,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return have[: shape[0]]
 
     @staticmethod
-    def forward(
-        ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> tuple[Tensor, Tensor]:
         cls = _LinearCrossEntropy
         w = weight.to(h.dtype)
         b = None if bias is None else bias.to(h.dtype)
@@ -107,7 +105,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:  # type: ignore[override]
         if ctx.grads is None:
-            raise RuntimeError("the gradient of this loss was already taken; call loss() again to take it a second time")
+            raise RuntimeError(
+                "the gradient of this loss was already taken; call loss() again to take it a second time"
+            )
         grad_h, grad_w, grad_b = ctx.grads
         ctx.grads = None
         out_w = torch.empty(grad_w.shape, dtype=ctx.kinds[0], device=grad_w.device)
@@ -210,9 +210,7 @@ class Gaussian:
         log_variance: same shape, or None.
     """
 
-    def __init__(
-        self, location: Float[Tensor, "hidden features"], log_variance: Tensor | None = None
-    ) -> None:
+    def __init__(self, location: Float[Tensor, "hidden features"], log_variance: Tensor | None = None) -> None:
         self.location, self.log_variance = location, log_variance
 
     def __len__(self) -> int:

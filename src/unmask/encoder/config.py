@@ -112,15 +112,11 @@ class EncoderConfig:
     initial_deviation: float = 0.02
 
     def __post_init__(self) -> None:
+        if min(self.width, self.layers, self.heads) < 1:
+            raise UserError(f"width={self.width}, layers={self.layers}, heads={self.heads} must be at least 1")
         if self.width % self.heads:
             fits = [h for h in range(1, self.width + 1) if self.width % h == 0 and self.width // h >= 16]
-            raise UserError(
-                f"heads={self.heads} does not divide width={self.width}", hint=f"Use one of {fits}."
-            )
-        if min(self.width, self.layers, self.heads) < 1:
-            raise UserError(
-                f"width={self.width}, layers={self.layers}, heads={self.heads} must be at least 1"
-            )
+            raise UserError(f"heads={self.heads} does not divide width={self.width}", hint=f"Use one of {fits}.")
 
     @property
     def input_width(self) -> int:

@@ -110,7 +110,7 @@ class TextModel:
         examples = self._examples(masked)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         results: list[dict[str, Any]] = [{} for _ in texts]
-        for batch, members in budgeted(examples, 4096):
+        for batch, members in budgeted(examples, self.slots, 4096):
             batch = batch.to(self.device)
             flat = (batch.values["token"] == self.tokenizer.mask_id).flatten().nonzero().flatten()
             with torch.inference_mode(), self._context():
@@ -118,8 +118,9 @@ class TextModel:
                 filled = fill(
                     self.model, batch, flat, steps=steps, order=order, temperature=temperature, generator=generator
                 )
-            rows = (flat // batch.shape[1]).tolist()
-            for row, member in enumerate(members):
+            owner = batch.index.flatten()
+            rows = owner[flat].tolist()
+            for row, member in enumerate(members.tolist()):
                 mine = [i for i, r in enumerate(rows) if r == row]
                 slots = [
                     {
@@ -130,7 +131,7 @@ class TextModel:
                     }
                     for i in mine
                 ]
-                ids = filled.values["token"][row][: len(examples[member])].tolist()
+                ids = filled.values["token"].flatten()[owner == row].tolist()
                 results[member] = {
                     "text": texts[member],
                     "filled": self.tokenizer.decode(ids),
@@ -162,7 +163,7 @@ class TextModel:
             examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
             places.append(inside)
         with self._context():
-            found = score(self.model, examples, mode="unit")
+            found = score(self.model, examples, slots=self.slots, mode="unit")
         order = sorted(range(len(candidates)), key=lambda i: -found[i].total)
         total = np.logaddexp.reduce([f.total for f in found])
         ranked = [
@@ -184,7 +185,7 @@ class TextModel:
         """Pseudo-log-likelihood of texts: text, score (nats, summed), slots, perplexity."""
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self._context():
-            found = score(self.model, self._examples(texts), mode=mode)  # type: ignore[arg-type]
+            found = score(self.model, self._examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
         return [
             {"text": t, "score": s.total, "slots": s.slots, "perplexity": math.exp(-s.total / max(s.slots, 1))}
             for t, s in zip(texts, found, strict=True)
@@ -194,7 +195,7 @@ class TextModel:
         """(texts, width) vectors, order kept; texts longer than the model are cut."""
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self._context():
-            return embed(self.model, self._examples(texts, cut=True), pooling=pooling, normalise=normalise)
+            return embed(self.model, self._examples(texts, cut=True), slots=self.slots, pooling=pooling, normalise=normalise)
 
     def evaluate(self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0) -> dict[str, Any]:
         """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
@@ -218,7 +219,7 @@ class TextModel:
         counts = np.bincount(np.concatenate([e.values["token"] for e in examples]), minlength=self.tokenizer.vocab_size)
         corruption = measuring_corruption(ratio)
         log_prob, rank, owner, place, target = [], [], [], [], []
-        for batch, members in budgeted(examples, 8192):
+        for batch, members in budgeted(examples, self.slots):
             hidden = corruption.draw(batch, seed=seed).to(self.device)
             moved = batch.to(self.device)
             with torch.inference_mode(), self._context():
@@ -226,10 +227,10 @@ class TextModel:
                 truth = self.model.codec.targets(moved.values, hidden.flat)
                 log_prob.append(prediction.log_prob(truth).float().cpu().numpy())
                 rank.append(prediction.rank(truth).cpu().numpy())
-            row = hidden.flat.cpu().numpy() // batch.shape[1]
+            row = batch.index.flatten()[hidden.flat.cpu()].numpy()
             owner.append(np.array([document[m] for m in members])[row])
             length = np.array([len(examples[m]) for m in members])[row]
-            place.append((hidden.flat.cpu().numpy() % batch.shape[1]) / np.maximum(length - 1, 1))
+            place.append(batch.position.flatten()[hidden.flat.cpu()].numpy() / np.maximum(length - 1, 1))
             target.append(truth.cpu().numpy())
         p, r, d = (np.concatenate(x) for x in (log_prob, rank, owner))
         right = (r == 0).astype(float)

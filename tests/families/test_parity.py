@@ -1,0 +1,175 @@
+"""Law 8: every family equals transformers on the same weights (1e-4 in fp32) and gives its tensors back bit for bit."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from text_corpus import tokenizer
+
+from unmask.core.batch import Example, pack
+from unmask.core.corruption import hide
+from unmask.errors import UserError
+from unmask.text.folder import load_folder, new_text_model, save_folder
+
+transformers = pytest.importorskip("transformers")
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+VOCABULARY = 400
+SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
+IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+CASES = {
+    "bert": ("Bert", {"max_position_embeddings": 64}),
+    "bert-relu": ("Bert", {"max_position_embeddings": 64, "hidden_act": "relu", "layer_norm_eps": 1e-5}),
+    "roberta": ("Roberta", {"pad_token_id": 1, "max_position_embeddings": 66, "type_vocab_size": 1}),
+    "xlm-roberta": ("XLMRoberta", {"pad_token_id": 1, "max_position_embeddings": 66}),
+    "camembert": ("Camembert", {"pad_token_id": 1, "max_position_embeddings": 66}),
+    "electra-projected": ("Electra", {"embedding_size": 16, "max_position_embeddings": 64}),
+    "electra": ("Electra", {"embedding_size": 32, "max_position_embeddings": 64}),
+    "modernbert": ("ModernBert", {"local_attention": 16, "max_position_embeddings": 64, **IDS}),
+}
+
+
+def published(name: str, folder: Path):
+    kind, extra = CASES[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**SMALL, **extra)
+    model = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
+    for parameter in model.parameters():
+        # Larger than at initialisation, and biases and norms too, so that nothing can hide.
+        torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
+    model.save_pretrained(folder)
+    tokenizer("wordpiece").save(folder)
+    return model
+
+
+def ours_all(model, texts: list[np.ndarray], slots: int) -> list[torch.Tensor]:
+    """Logits of every slot, ragged examples packed beside each other."""
+    batch = pack([Example(values={"token": ids}, identity=i) for i, ids in enumerate(texts)], slots=slots)
+    real = (batch.segment.flatten() > 0).nonzero().flatten()
+    with torch.inference_mode():
+        logits = model(batch, hide(torch.zeros(0, dtype=torch.int64)), ask=real).logits
+    owner = batch.index.flatten()[real]
+    return [logits[owner == i] for i in range(len(texts))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_equal_and_weights_round_trip(name, tmp_path, rng):
+    theirs = published(name, tmp_path)
+    loaded = load_folder(tmp_path)
+    assert loaded.random == []
+    assert loaded.ignored == []
+    texts = [rng.integers(5, VOCABULARY, n) for n in (1, 2, 17, 30, 64)]
+    for ids, mine in zip(texts, ours_all(loaded.model, texts, 64), strict=True):
+        with torch.inference_mode():
+            expected = theirs(input_ids=torch.tensor(ids)[None]).logits[0]
+        torch.testing.assert_close(mine, expected, atol=1e-4, rtol=1e-4)
+    out = tmp_path / "again"
+    save_folder(
+        out, model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config,
+        passengers=loaded.passengers,
+    )  # fmt: skip
+    before, after = load_file(tmp_path / "model.safetensors"), load_file(out / "model.safetensors")
+    assert set(before) == set(after)
+    assert all(torch.equal(before[k], after[k]) for k in before)
+    again = transformers.AutoModelForMaskedLM.from_pretrained(out).eval()
+    assert all(torch.equal(a, b) for a, b in zip(theirs.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+def test_training_gradients_equal(tmp_path, rng):
+    """The last layer computed only where needed, the head on hidden slots, the fused loss: all exact."""
+    theirs = published("bert", tmp_path)
+    model = load_folder(tmp_path).model
+    ids = torch.tensor(rng.integers(5, VOCABULARY, (4, 64)))
+    hidden = torch.tensor(sorted(rng.choice(256, 40, replace=False)))
+    labels = torch.full((256,), -100)
+    labels[hidden] = ids.flatten()[hidden]
+    masked = ids.flatten().clone()
+    masked[hidden] = 4
+    theirs(input_ids=masked.view(4, 64), labels=labels.view(4, 64)).loss.backward()
+    batch = pack([Example(values={"token": row.numpy()}, identity=i) for i, row in enumerate(ids)], slots=64)
+    order = [int(batch.index[i, 0]) for i in range(4)]
+    assert order == [0, 1, 2, 3]
+    (model(batch, hide(hidden)).loss(ids.flatten()[hidden]) / len(hidden)).backward()
+    expected = theirs.bert.embeddings.word_embeddings.weight.grad
+    torch.testing.assert_close(model.codec.word.weight.grad, expected, atol=1e-5, rtol=1e-3)
+    query = theirs.bert.encoder.layer[0].attention.self.query.weight.grad
+    torch.testing.assert_close(model.encoder.layers[0].attention.qkv.weight.grad[:32], query, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("recipe", ["bert", "modern"])
+def test_transformers_loads_our_own_models(recipe, tmp_path, rng):
+    model, family = new_text_model(
+        recipe, vocabulary=VOCABULARY, width=32, layers=4, heads=4, slots=64, tokenizer=tokenizer("wordpiece")
+    )
+    save_folder(tmp_path, model=model.eval(), tokenizer=tokenizer("wordpiece"), family=family)
+    theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    ids = rng.integers(5, VOCABULARY, 40)
+    with torch.inference_mode():
+        expected = theirs.eval()(input_ids=torch.tensor(ids)[None]).logits[0]
+    torch.testing.assert_close(ours_all(model, [ids], 64)[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_poolers_and_heads_travel_along(tmp_path):
+    torch.manual_seed(0)
+    theirs = transformers.BertForPreTraining(transformers.BertConfig(**SMALL, max_position_embeddings=64))
+    theirs.save_pretrained(tmp_path)
+    tokenizer("wordpiece").save(tmp_path)
+    loaded = load_folder(tmp_path)
+    assert any("pooler" in name for name in loaded.ignored)
+    save_folder(
+        tmp_path / "again", model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family,
+        hf_config=loaded.hf_config, passengers=loaded.passengers,
+    )  # fmt: skip
+    before, after = (load_file(p / "model.safetensors") for p in (tmp_path, tmp_path / "again"))
+    assert set(before) <= set(after) | {"cls.predictions.decoder.bias", "cls.predictions.decoder.weight"}
+    assert all(torch.equal(before[k], after[k]) for k in set(before) & set(after))
+
+
+def test_a_bare_encoder_says_that_its_head_is_random(tmp_path):
+    transformers.BertModel(transformers.BertConfig(**SMALL, max_position_embeddings=64)).save_pretrained(tmp_path)
+    tokenizer("wordpiece").save(tmp_path)
+    assert any("cls.predictions" in name for name in load_folder(tmp_path).random)
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    published("bert", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = "bert.encoder.layer.1.intermediate.dense.weight"
+    save_file(weights | {name: torch.zeros(50, 32)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=rf"{name} has shape \[50, 32\], config.json implies \[48, 32\]"):
+        load_folder(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(UserError, match=r"'gpt2'.*\n.*bert"):
+        load_folder(tmp_path)
+
+
+SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2].parent / "shared")) / "data" / "weights"
+HEAVY = "EVQLVESGGGLVQPGGSLRLSCAASGFTFSSYAMSWVRQAPGKGLEWVSAISGSGGSTYYADSVKGRFTISRDNSKNTLYLQMNSLRAEDTAVYYCAK"
+CHINESE = ["今天天气很好，我们一起去公园散步。", "北京是中国的首都，也是政治和文化中心。", "他在大学里学习计算机科学。"]
+
+
+@pytest.mark.parametrize("name", ["sapiens-roberta-mlm-vh", "sapiens-roberta-mlm-vl", "simbert-tiny-zh-electra-mlm"])
+def test_trained_weights_rank_as_transformers_does(name):
+    if not (SHARED / name).exists():
+        pytest.skip(f"trained weights are not here: {SHARED / name}")
+    loaded = load_folder(SHARED / name)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(SHARED / name).eval()
+    texts = CHINESE if "zh" in name else [HEAVY, HEAVY[10:80]]
+    mask = loaded.tokenizer.require_mask()
+    compared = 0
+    for e in loaded.tokenizer.encode(texts):
+        for at in np.flatnonzero(~e.special)[::5]:
+            ids = e.ids.copy()
+            ids[at] = mask
+            with torch.inference_mode():
+                expected = theirs(input_ids=torch.tensor(ids)[None].long()).logits[0, at]
+            mine = ours_all(loaded.model, [ids], len(ids))[0][at]
+            k = min(len(expected), 100)
+            assert mine.topk(k).indices[:5].tolist() == expected.topk(k).indices[:5].tolist()
+            torch.testing.assert_close(mine, expected, atol=1e-4, rtol=1e-4)
+            compared += 1
+    assert compared >= 8

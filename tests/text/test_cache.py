@@ -1,0 +1,83 @@
+import errno
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from text_corpus import tokenizer, write_corpus
+from unmask.errors import UserError
+from unmask.text import cache as module
+from unmask.text.cache import TokenCache, cut
+
+
+@given(starts=st.lists(st.booleans(), min_size=1, max_size=80), room=st.integers(1, 20), seed=st.integers(0, 9))
+def test_pieces_are_the_document(starts, room, seed):
+    starts = np.array([1, *starts[1:]], np.uint8)
+    ids = np.random.default_rng(seed).integers(0, 5, len(starts))
+    pieces = cut(ids, starts, room, np.array([0]))
+    assert [i for begin, end in pieces for i in range(begin, end)] == list(range(len(ids)))
+    assert all(0 < end - begin <= room for begin, end in pieces)
+
+
+def build(tmp_path, **options):
+    path = tmp_path / "corpus.txt"
+    path = path if path.exists() else write_corpus(path)
+    return TokenCache.build([str(path)], tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, holdout=0.2, **options)
+
+
+def test_examples_are_the_documents_tokens(tmp_path):
+    cache = build(tmp_path, min_tokens=1)
+    made = tokenizer("wordpiece")
+    texts = (tmp_path / "corpus.txt").read_text(encoding="utf-8").split("\n\n")
+    for number in (0, 7, 31):
+        mine = [cache.example(i) for i in np.flatnonzero(np.asarray(cache.documents) == number)]
+        assert np.concatenate([ids[1:-1] for ids, _ in mine]).tolist() == made.encode([texts[number]], specials=False)[0].ids.tolist()
+        for ids, units in mine:
+            assert (ids[0], ids[-1], units[0], units[-1]) == (2, 3, -1, -1)
+            assert len(ids) <= 32
+            assert (np.diff(units[1:-1]) >= 0).all()
+
+
+def test_no_document_is_in_both_splits(tmp_path):
+    cache = build(tmp_path)
+    documents = np.asarray(cache.documents)
+    assert len(cache.validation)
+    assert not set(documents[cache.train]) & set(documents[cache.validation])
+    assert sorted([*cache.train, *cache.validation]) == list(range(len(cache)))
+    assert (cache.lengths == [len(cache.example(i)[0]) for i in range(len(cache))]).all()
+
+
+def test_frequencies_count_training_tokens_only(tmp_path):
+    cache = build(tmp_path)
+    ids = np.concatenate([cache.example(int(i))[0][1:-1] for i in cache.train])
+    assert (cache.frequencies() == np.bincount(ids, minlength=tokenizer("wordpiece").vocab_size)).all()
+
+
+def test_reused_when_nothing_changed_and_rebuilt_when_something_did(tmp_path, monkeypatch):
+    first = build(tmp_path)
+    stamp = (tmp_path / "cache" / "tokens.bin").stat().st_mtime_ns
+    assert build(tmp_path).meta == first.meta
+    assert (tmp_path / "cache" / "tokens.bin").stat().st_mtime_ns == stamp
+    assert build(tmp_path, seed=1).meta["key"] != first.meta["key"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("killed"), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_crash_half_way_leaves_nothing_and_the_next_run_builds(tmp_path, monkeypatch, error):
+    def broken(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "cut", broken)
+        with pytest.raises((RuntimeError, UserError), match=r"killed|disk full"):
+            build(tmp_path)
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "cache.part").exists()
+    assert len(build(tmp_path))
+
+
+def test_a_damaged_cache_is_named(tmp_path):
+    build(tmp_path)
+    (tmp_path / "cache" / "tokens.bin").write_bytes(b"short")
+    with pytest.raises(UserError, match=r"tokens\.bin: 5 bytes, expected"):
+        TokenCache.open(tmp_path / "cache")

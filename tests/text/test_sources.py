@@ -1,0 +1,88 @@
+import gzip
+import json
+import time
+
+import pytest
+
+from unmask.errors import UserError
+from unmask.text.sources import ReadReport, expand, iter_documents
+
+
+def read(path, **options):
+    return [d.text for d in iter_documents([str(path)], **options)]
+
+
+def test_every_format_gives_its_documents(tmp_path):
+    import polars as pl
+
+    rows = ["first text", "second, with a comma", "drittes ü 三"]
+    (tmp_path / "a.txt").write_text("first\nline\n\nsecond\n\n\nthird", encoding="utf-8")
+    (tmp_path / "b.md").write_text("# one\n\ndocument\n")
+    (tmp_path / "c.jsonl").write_text("\n".join(json.dumps({"id": 1, "text": r}) for r in rows), encoding="utf-8")
+    pl.DataFrame({"text": rows}).write_csv(tmp_path / "d.csv")
+    pl.DataFrame({"body": rows}).write_parquet(tmp_path / "e.parquet")
+    with gzip.open(tmp_path / "f.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(json.dumps({"content": "zipped"}) + "\n")
+    assert read(tmp_path / "a.txt") == ["first\nline", "second", "third"]
+    assert read(tmp_path / "b.md") == ["# one\n\ndocument"]
+    for name in ("c.jsonl", "d.csv", "e.parquet"):
+        assert read(tmp_path / name) == rows
+    assert read(tmp_path / "f.jsonl.gz") == ["zipped"]
+    # A folder takes all of it; the rows of c, d and e are exact copies of each other.
+    assert len(read(tmp_path)) == 3 + 1 + 3 + 1
+    assert len(expand([str(tmp_path / "*.jsonl")])) == 1
+
+
+def test_duplicates_empty_and_undecodable_are_counted_by_name_and_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"same\n\nsame\n\nbad \xff byte\n\ngood\n")
+    report = ReadReport()
+    assert [d.text for d in iter_documents([path], report=report)] == ["same", "good"]
+    assert (report.documents, report.duplicates, report.undecodable) == (2, 1, 1)
+    assert any("a.txt:5" in e and "0xff" in e for e in report.examples)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"PK\x03\x04\0\0binary", "binary"),
+        ("a.txt", b"", "no text found"),
+        ("a.txt", b"\n \n\n", "no text found"),
+        ("a.xyz", b"text", "not read"),
+        ("a.jsonl", b'{"text": "ok"}\n{"text": ', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", b'{"title": "x"}\n', r"a\.jsonl:1: no text column among title"),
+        ("a.jsonl", b'{"text": 3}\n', r"a\.jsonl:1: text is a int"),
+        ("a.csv", b"text,n\nfine,1\nragged\n", r"a\.csv:3: 1 fields"),
+        ("a.parquet", b"not parquet at all", "not a parquet file"),
+    ],
+)
+def test_bad_input_is_named(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / name)
+
+
+def test_missing_file_suggests_its_neighbour(tmp_path):
+    (tmp_path / "corpus.txt").write_text("text")
+    with pytest.raises(UserError, match=r"corpus\.txt"):
+        read(tmp_path / "corpsu.txt")
+
+
+def test_unknown_column_suggests(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"abstract_text": "x"}\n')
+    with pytest.raises(UserError, match="abstract_text"):
+        read(tmp_path / "a.jsonl", column="abstract_txt")
+
+
+def test_a_line_of_50_mb_is_cut_in_bounded_pieces(tmp_path):
+    path = tmp_path / "long.txt"
+    with path.open("w") as file:
+        for i in range(50):
+            file.write(f"word{i} " * 150_000)
+    report, start = ReadReport(), time.perf_counter()
+    sizes = [len(d.text) for d in iter_documents([path], report=report)]
+    assert time.perf_counter() - start < 20
+    assert max(sizes) <= 11_100_000
+    assert sum(sizes) >= path.stat().st_size - 10 * len(sizes)
+    assert report.split >= 1
+    assert "cut into several" in report.examples[0]

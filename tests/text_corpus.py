@@ -1,0 +1,32 @@
+"""A small, fixed corpus and tokenizers trained on it, for the text tests."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from unmask.text.tokenizer import Tokenizer
+
+SENTENCES = [
+    "The quick brown fox jumps over the lazy dog near the river bank.",
+    "Don't stop pretraining: adapt language models to domains and tasks.",
+    "A masked language model hides some words and predicts them back.",
+    "Readers of unbelievable stories rarely check the sources, do they?",
+    "Return the number of rows in the table, or None when it is empty.",
+    "今天天气很好，我们去公园散步。",
+    "日本語の文章を単語に分けるのは難しいです。",
+    "The naïve café owner said: 'it's fine' — and smiled.",
+]
+
+
+@cache
+def tokenizer(kind: str) -> Tokenizer:
+    texts = [f"{s} ({i})" for i in range(12) for s in SENTENCES]
+    return Tokenizer.train(texts, kind=kind, vocab_size=400, min_frequency=1)  # type: ignore[arg-type]
+
+
+def write_corpus(path: Path, copies: int = 60) -> Path:
+    """Paragraphs, all different, separated by blank lines."""
+    parts = [f"{SENTENCES[i % len(SENTENCES)]} Paragraph {i}. {SENTENCES[(i * 3 + 1) % len(SENTENCES)]}" for i in range(copies)]
+    path.write_text("\n\n".join(parts), encoding="utf-8")
+    return path
