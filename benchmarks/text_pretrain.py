@@ -50,7 +50,9 @@ Stepper = Callable[[], tuple[int, float, float]]
 """One optimiser step: (real tokens, seconds, loss)."""
 
 
-def ours(cache, tokenizer, layers: int, width: int, slots: int, dropout: float, precision: str) -> tuple[Stepper, torch.nn.Module]:
+def ours(
+    cache, tokenizer, layers: int, width: int, slots: int, dropout: float, precision: str
+) -> tuple[Stepper, torch.nn.Module]:
     from unmask.core.corruption import Corruption
     from unmask.core.plan import Plan
     from unmask.core.pretrain import Machine, pretrain
@@ -91,7 +93,9 @@ def ours(cache, tokenizer, layers: int, width: int, slots: int, dropout: float, 
     return one, model
 
 
-def theirs(cache, tokenizer, layers: int, width: int, slots: int, dropout: float, kind: str) -> tuple[Stepper, torch.nn.Module]:
+def theirs(
+    cache, tokenizer, layers: int, width: int, slots: int, dropout: float, kind: str
+) -> tuple[Stepper, torch.nn.Module]:
     from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
@@ -101,7 +105,9 @@ def theirs(cache, tokenizer, layers: int, width: int, slots: int, dropout: float
         attn_implementation="sdpa",
     )  # fmt: skip
     model = BertForMaskedLM(config).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
+    )
     hf = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer.backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
         mask_token="[MASK]",
@@ -235,14 +241,23 @@ def main() -> None:
     from unmask.training.memory import keep_freed_memory
 
     keep_freed_memory()  # for all loops alike: it helps the reference too
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {TOKENS} slots a step; tokens/s, ratio quartiles")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {TOKENS} slots a step; tokens/s, ratio quartiles"
+    )
     for slots in (int(s) for s in arguments.slots.split(",")):
         for size in arguments.sizes.split(","):
             for dropout in dropouts:
-                row = measure(folder, size, slots, dropout, arguments.seconds, ["ours-bf16", "ours-fp32", "padded", "concat"])
+                row = measure(
+                    folder, size, slots, dropout, arguments.seconds, ["ours-bf16", "ours-fp32", "padded", "concat"]
+                )
                 for name in ("ours-bf16", "concat", "padded"):
                     command = [sys.executable, __file__, "--memory", name, "--sizes", size, "--slots", str(slots)]
-                    done = subprocess.run([*command, "--dropout", str(dropout), "--folder", str(folder)], capture_output=True, text=True, check=True)
+                    done = subprocess.run(
+                        [*command, "--dropout", str(dropout), "--folder", str(folder)],
+                        capture_output=True,
+                        text=True,
+                        check=True,
+                    )
                     row[f"memory_{name}"] = round(float(done.stdout))
                 print(json.dumps(row), flush=True)
     return None

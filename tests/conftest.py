@@ -8,13 +8,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jaxtyping
 
+# Before anything imports the package, so that its modules are checked.
 jaxtyping.install_import_hook(["unmask.core", "unmask.encoder"], "checker.check")
 
-import numpy as np
-import pytest
-import torch
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
-from tiny import ARCHITECTURES, MODALITIES, RECIPES, Setup
+from tiny import ARCHITECTURES, MODALITIES, RECIPES, Setup  # noqa: E402
 
 torch.set_num_threads(1)
 SEED = int(os.environ.get("UNMASK_TEST_SEED", "1234"))

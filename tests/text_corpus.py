@@ -27,6 +27,9 @@ def tokenizer(kind: str) -> Tokenizer:
 
 def write_corpus(path: Path, copies: int = 60) -> Path:
     """Paragraphs, all different, separated by blank lines."""
-    parts = [f"{SENTENCES[i % len(SENTENCES)]} Paragraph {i}. {SENTENCES[(i * 3 + 1) % len(SENTENCES)]}" for i in range(copies)]
+    parts = [
+        f"{SENTENCES[i % len(SENTENCES)]} Paragraph {i}. {SENTENCES[(i * 3 + 1) % len(SENTENCES)]}"
+        for i in range(copies)
+    ]
     path.write_text("\n\n".join(parts), encoding="utf-8")
     return path

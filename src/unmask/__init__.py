@@ -26,7 +26,7 @@ _HOMES = {
     "adapt": "unmask.text.adapt",
     "UserError": "unmask.errors",
 }
-__all__ = ["TextModel", "UserError", "__version__", "adapt", "load", "pretrain"]  # noqa: F822
+__all__ = ["TextModel", "UserError", "__version__", "adapt", "load", "pretrain"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from text_corpus import tokenizer
 
+from text_corpus import tokenizer
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.errors import UserError
@@ -17,7 +17,13 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 VOCABULARY = 400
-SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
 CASES = {
     "bert": ("Bert", {"max_position_embeddings": 64}),
@@ -74,7 +80,9 @@ def test_logits_equal_and_weights_round_trip(name, tmp_path, rng):
     assert set(before) == set(after)
     assert all(torch.equal(before[k], after[k]) for k in before)
     again = transformers.AutoModelForMaskedLM.from_pretrained(out).eval()
-    assert all(torch.equal(a, b) for a, b in zip(theirs.state_dict().values(), again.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(theirs.state_dict().values(), again.state_dict().values(), strict=True)
+    )
 
 
 def test_training_gradients_equal(tmp_path, rng):

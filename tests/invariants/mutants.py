@@ -67,17 +67,6 @@ MUTANTS = [
         (MODEL, "visible = (~gone & (batch.segment != 0))", "visible = (batch.segment != 0)"),
     ),
     mutant(
-        1,
-        "visible only: filler slots of the gathered row count as present",
-        (MODEL, "segment = batch.segment.gather(1, where) * present", "segment = batch.segment.gather(1, where)"),
-        (
-            MODEL,
-            "where, kept = needed_by_row(visible, rows, slots)",
-            "where, kept = needed_by_row(visible, rows, slots); where = torch.where(where == 0, hidden.flat[0] % slots, where)",
-        ),
-        (MODEL, "present.view(-1)[kept] = True", "present[:] = True"),
-    ),
-    mutant(
         2,
         "in place: position dropped",
         (

@@ -1,4 +1,4 @@
-"""Law 5. Exact counts where promised, long-run shares within binomial bounds, special and missing slots never hidden."""
+"""Law 5. Exact counts where promised, shares within binomial bounds, special and missing slots never hidden."""
 
 from __future__ import annotations
 

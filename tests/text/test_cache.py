@@ -23,7 +23,9 @@ def test_pieces_are_the_document(starts, room, seed):
 def build(tmp_path, **options):
     path = tmp_path / "corpus.txt"
     path = path if path.exists() else write_corpus(path)
-    return TokenCache.build([str(path)], tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, holdout=0.2, **options)
+    return TokenCache.build(
+        [str(path)], tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, holdout=0.2, **options
+    )
 
 
 def test_examples_are_the_documents_tokens(tmp_path):
@@ -32,7 +34,10 @@ def test_examples_are_the_documents_tokens(tmp_path):
     texts = (tmp_path / "corpus.txt").read_text(encoding="utf-8").split("\n\n")
     for number in (0, 7, 31):
         mine = [cache.example(i) for i in np.flatnonzero(np.asarray(cache.documents) == number)]
-        assert np.concatenate([ids[1:-1] for ids, _ in mine]).tolist() == made.encode([texts[number]], specials=False)[0].ids.tolist()
+        assert (
+            np.concatenate([ids[1:-1] for ids, _ in mine]).tolist()
+            == made.encode([texts[number]], specials=False)[0].ids.tolist()
+        )
         for ids, units in mine:
             assert (ids[0], ids[-1], units[0], units[-1]) == (2, 3, -1, -1)
             assert len(ids) <= 32

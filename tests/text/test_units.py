@@ -23,7 +23,17 @@ def pieces_by_unit(kind: str, text: str) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_are_whole(kind):
     text = "Readers rarely predict unbelievable pretraining, do they?"
-    assert pieces_by_unit(kind, text) == ["Readers", "rarely", "predict", "unbelievable", "pretraining", ",", "do", "they", "?"]
+    assert pieces_by_unit(kind, text) == [
+        "Readers",
+        "rarely",
+        "predict",
+        "unbelievable",
+        "pretraining",
+        ",",
+        "do",
+        "they",
+        "?",
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,9 +13,7 @@ def register(app: Any) -> None:
         model: str = typer.Argument(..., help="Model folder or hub name."),
         data: list[str] = typer.Argument(..., help="Domain text: files, folders, globs."),
         out: str = typer.Option(..., help="Folder of the adapted model."),
-        general: list[str] = typer.Option(
-            [], help="General text to guard against forgetting; may be repeated."
-        ),
+        general: list[str] = typer.Option([], help="General text to guard against forgetting; may be repeated."),
         config: str = typer.Option(None, help="TOML file of settings."),
         set_: list[str] = typer.Option([], "--set", help="key=value, any setting; may be repeated."),
         steps: int = typer.Option(None, help="Optimiser steps."),

@@ -11,9 +11,7 @@ def register(app: Any) -> None:
     @app.command("demo")
     def demo(
         kind: str = typer.Argument("text", help="text (tables, images and events are not built yet)."),
-        out: str = typer.Option(
-            "demo-text", help="Folder for model and report; replaced if it is an earlier demo."
-        ),
+        out: str = typer.Option("demo-text", help="Folder for model and report; replaced if it is an earlier demo."),
         minutes: float = typer.Option(2.4, help="Wall clock to train for."),
         seed: int = typer.Option(0),
         json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),

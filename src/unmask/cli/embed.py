@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import typer
 
@@ -34,7 +34,7 @@ def register(app: Any) -> None:
             raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
         output = Output(json_)
         loaded = load(model, device=device, precision=precision)
-        array = loaded.embed(read_lines(text), pooling=pooling)
+        array = loaded.embed(read_lines(text), pooling=cast(Any, pooling))
         with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".npy", delete=False) as temporary:
             np.save(temporary, array)
         os.replace(temporary.name, target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import typer
 
@@ -16,9 +16,7 @@ def register(app: Any) -> None:
         steps: int = typer.Option(1, help="Fill in this many steps, most confident blanks first."),
         order: str = typer.Option("confidence", help="confidence, random or left_to_right."),
         temperature: float = typer.Option(0.0, help="0 takes the likeliest, above 0 samples."),
-        candidate: list[str] = typer.Option(
-            [], help="Score these answers (one blank, any number of tokens)."
-        ),
+        candidate: list[str] = typer.Option([], help="Score these answers (one blank, any number of tokens)."),
         seed: int = typer.Option(0),
         precision: str = typer.Option("auto", help="auto, fp32 or bf16."),
         device: str = typer.Option("auto", help="auto, cpu or cuda."),
@@ -31,7 +29,7 @@ def register(app: Any) -> None:
         output = Output(json_, seed)
         loaded = load(model, device=device, precision=precision)
         results = loaded.fill(
-            read_lines(text), top=top, steps=steps, order=order, temperature=temperature, seed=seed,
+            read_lines(text), top=top, steps=steps, order=cast(Any, order), temperature=temperature, seed=seed,
             candidates=candidate or None,
         )  # fmt: skip
         lines = []

@@ -22,12 +22,6 @@ def register(app: Any) -> None:
         found = loaded.inspect()
         lines = []
         for name, value in found.items():
-            shown = (
-                f"{value:,}"
-                if isinstance(value, int)
-                else f"{value:,.4g}"
-                if isinstance(value, float)
-                else value
-            )
+            shown = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else value
             lines.append(f"{name:28}{shown}")
         output.write(found, lines)

@@ -8,9 +8,7 @@ import typer
 
 
 def register(app: Any) -> None:
-    group = typer.Typer(
-        help="Pretrain a masked model from raw data.", no_args_is_help=True, rich_markup_mode=None
-    )
+    group = typer.Typer(help="Pretrain a masked model from raw data.", no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(group, name="pretrain")
 
     @group.command("text")

@@ -12,9 +12,7 @@ def register(app: Any) -> None:
     def score(
         model: str = typer.Argument(..., help="Model folder or hub name."),
         text: str = typer.Argument(..., help="A text, or a file with one text a line."),
-        mode: str = typer.Option(
-            "unit", help="unit: later pieces of a word are hidden too; slot: each alone."
-        ),
+        mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
         precision: str = typer.Option("auto", help="auto, fp32 or bf16."),
         device: str = typer.Option("auto", help="auto, cpu or cuda."),
         json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),

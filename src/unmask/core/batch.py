@@ -178,5 +178,5 @@ def pack(
             start += n
     return PackedBatch(
         values={k: torch.from_numpy(v) for k, v in values.items()},
-        **{k: torch.from_numpy(v) for k, v in (arrays | flags).items()},
+        **{k: torch.from_numpy(v) for k, v in (arrays | flags).items()},  # type: ignore[arg-type]
     )

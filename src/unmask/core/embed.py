@@ -51,9 +51,7 @@ def embed(
     return out
 
 
-def pool(
-    model: MaskedModel, batch: PackedBatch, count: int, pooling: Pooling, include_special: bool
-) -> torch.Tensor:
+def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: Pooling, include_special: bool) -> torch.Tensor:
     """Pooled states of a batch's `count` examples, (count, width) fp32, by `batch.index`."""
     index = batch.index.flatten()
     real = index >= 0
@@ -74,6 +72,6 @@ def pool(
     where, states = index[counted], states[counted]
     if pooling == "max":
         vectors = states.new_full((count, states.shape[1]), -torch.inf)
-        return vectors.index_reduce_(0, where, states, "amax")
+        return vectors.scatter_reduce(0, where[:, None].expand_as(states), states, "amax")
     total = states.new_zeros(count, states.shape[1]).index_add_(0, where, states)
     return total / torch.bincount(where, minlength=count).clamp_min(1)[:, None]

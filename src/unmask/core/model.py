@@ -9,7 +9,7 @@ Shape letters: rows, slots, width, hidden, asked (the hidden slots whose predict
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,15 +26,11 @@ from unmask.encoder.transformer import Encoder, needed_by_row
 class Codec(Protocol):
     """What a modality brings: it embeds slot values and predicts them back."""
 
-    def embed(
-        self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]
-    ) -> Float[Tensor, "rows slots width"]:
+    def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         """Embed values; where `masked`, the mask embedding stands and the value must not be read."""
         ...
 
-    def noise(
-        self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]
-    ) -> dict[str, Tensor]:
+    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
         """Random values, one per slot in `flat`, made from 64 random bits each; never special ones."""
         ...
 
@@ -74,11 +70,15 @@ class MaskedModel(nn.Module):
             the decoder's; its positions must be SinCos or Learned, so that mask embeddings know where they stand).
     """
 
+    codec: Any
+    encoder: Any
+    decoder: Any
+
     def __init__(self, codec: nn.Module, encoder: nn.Module, decoder: EncoderConfig | None = None) -> None:
         super().__init__()
         self.codec, self.encoder = codec, encoder
         if decoder is not None:
-            width = encoder.config.width
+            width: int = self.encoder.config.width
             self.decoder_in = nn.Linear(width, decoder.width)
             self.decoder_mask = nn.Parameter(torch.randn(decoder.width) * 0.02)
             self.decoder = Encoder(decoder)
@@ -88,20 +88,14 @@ class MaskedModel(nn.Module):
     def visible_only(self) -> bool:
         return hasattr(self, "decoder")
 
-    def forward(
-        self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None
-    ) -> Prediction:
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None) -> Prediction:
         """Predict hidden slots.
 
         Args:
             ask: ascending flat slot numbers to predict, a subset of the hidden ones; default all of them.
         """
         ask = hidden.flat if ask is None else ask
-        states = (
-            self._visible_only(batch, hidden, ask)
-            if self.visible_only
-            else self._in_place(batch, hidden, ask)
-        )
+        states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
         return self.codec.predict(states)
 
     def _in_place(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
@@ -127,9 +121,7 @@ class MaskedModel(nn.Module):
         seen = self.decoder_in(states.flatten(0, 1).index_select(0, kept))
         full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
         return self.decoder_out(
-            self.decoder(
-                full.view(rows, slots, -1), segment=batch.segment, position=batch.position, needed=ask
-            )
+            self.decoder(full.view(rows, slots, -1), segment=batch.segment, position=batch.position, needed=ask)
         )
 
     def states(self, batch: PackedBatch, needed: Int[Tensor, "needed"] | None = None) -> Tensor:

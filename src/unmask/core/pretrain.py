@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,25 +72,23 @@ def pretrain(
         progress: fraction of the run done before a step; learning-rate and ratio schedules are functions of it.
     """
     model.train()
+    codec: Any = getattr(model, "module", model).codec
     for step, (epoch, batches) in enumerate(steps, start=first_step):  # 1. next packed batch(es)
         done = progress(step)
         if done >= 1.0:
             return
         start = time.perf_counter()
-        drawn = [
-            corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches
-        ]  # 2. draw hidden slots
+        drawn = [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches]  # 2. draw hidden slots
         counts = torch.tensor([sum(len(h) for h in drawn), sum(b.real_slots for b in batches)])
         hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())
-        loss_sum, correct = torch.zeros((), device=machine.device), 0
+        loss_sum = torch.zeros((), device=machine.device)
+        correct: Any = 0
         for number, (batch, gone) in enumerate(zip(batches, drawn, strict=True), start=1):
             batch, gone = batch.to(machine.device), gone.to(machine.device)
             with contextlib.nullcontext() if number == len(batches) else machine.no_sync():
                 with machine.autocast():
                     prediction = model(batch, gone)  # 3. predict
-                    target = (model.module if hasattr(model, "module") else model).codec.targets(
-                        batch.values, gone.flat
-                    )
+                    target = codec.targets(batch.values, gone.flat)
                     loss = prediction.loss(target)  # 4. summed over hidden slots ...
                 # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over
                 # processes, hence the factor.
@@ -131,6 +130,7 @@ def validate(
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
     """Loss (nats per hidden slot) and accuracy with masks that are the same at every call."""
+    codec: Any = model.codec
     was_training = model.training
     model.eval()
     total, right, hidden = 0.0, 0.0, 0
@@ -139,7 +139,7 @@ def validate(
         batch = batch.to(device)
         with autocast():
             prediction = model(batch, gone)
-            target = model.codec.targets(batch.values, gone.flat)
+            target = codec.targets(batch.values, gone.flat)
             total += float(prediction.loss(target))
             right += float(prediction.correct(target) or 0)
         hidden += len(gone)

@@ -89,9 +89,7 @@ class _Explicit(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
         q, k, v, weights = ctx.saved_tensors
         grad_v = torch.matmul(weights.transpose(-1, -2), grad)
-        grad_scores = torch._softmax_backward_data(
-            torch.matmul(grad, v.transpose(-1, -2)), weights, -1, weights.dtype
-        )
+        grad_scores = torch._softmax_backward_data(torch.matmul(grad, v.transpose(-1, -2)), weights, -1, weights.dtype)
         grad_scores.mul_(ctx.scale)
         return (
             torch.matmul(grad_scores, k),
@@ -126,8 +124,8 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int | None)
         layout._masks["longest"] = layout._masks["cumulative"].diff().max().cpu()
     cumulative, longest = layout._masks["cumulative"], int(layout._masks["longest"])
     rows, heads, slots, depth = q.shape
-    flat = [t.transpose(1, 2).reshape(rows * slots, heads, depth) for t in (q, k, v)]
-    out = varlen_attn(*flat, cumulative, cumulative, longest, longest)
+    flat_q, flat_k, flat_v = (t.transpose(1, 2).reshape(rows * slots, heads, depth) for t in (q, k, v))
+    out = varlen_attn(flat_q, flat_k, flat_v, cumulative, cumulative, longest, longest)
     return out.view(rows, slots, heads, depth).transpose(1, 2)  # type: ignore[union-attr]
 
 

@@ -186,9 +186,7 @@ class Encoder(nn.Module):
         self.config = config
         self.stem = Stem(config)
         self.layers = nn.ModuleList([Layer(config, i) for i in range(config.layers)])
-        self.final_norm = (
-            make_norm(config.norm, config.width) if config.norm.placement == "pre" else nn.Identity()
-        )
+        self.final_norm = make_norm(config.norm, config.width) if config.norm.placement == "pre" else nn.Identity()
         self.apply(self._initialise)
 
     def _initialise(self, module: nn.Module) -> None:

@@ -55,9 +55,7 @@ def line_chart(
     drawn = [axes.frame(x_label, y_label)]
     for number, (name, points) in enumerate(lines.items()):
         drawn.append(_line(points, axes, name, number, x_label or "x"))
-    svg = Markup(
-        '<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>'
-    )
+    svg = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>')
     body = svg.format(_described(title, lines, axes), _WIDTH, _HEIGHT, Markup("").join(drawn))
     return Markup('<figure class="chart">{}{}</figure>').format(head, body)
 
@@ -82,8 +80,7 @@ def bars(
     finite = [value for _, value, _ in rows if math.isfinite(value)]
     full = maximum if maximum is not None else max(finite, default=0.0)
     row = Markup(
-        '<li{}><span class="bar-label" dir="auto" title="{}">{}</span>{}'
-        '<span class="bar-value">{}</span></li>'
+        '<li{}><span class="bar-label" dir="auto" title="{}">{}</span>{}<span class="bar-value">{}</span></li>'
     )
     drawn = [
         row.format(
@@ -206,9 +203,7 @@ class _Axes:
 
     def frame(self, x_label: str, y_label: str) -> Markup:
         grid = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}" stroke="var(--line, #ddd)"/>')
-        text = Markup(
-            '<text x="{}" y="{}" text-anchor="{}" font-size="12" fill="var(--muted, #666)">{}</text>'
-        )
+        text = Markup('<text x="{}" y="{}" text-anchor="{}" font-size="12" fill="var(--muted, #666)">{}</text>')
         parts = []
         for tick in self.y_ticks:
             at = _px(self.y(tick))
@@ -244,9 +239,7 @@ def _line(points: NDArray[np.float64], axes: _Axes, name: str, index: int, x_nam
         '<path d="{}" fill="none" stroke="{}" stroke-width="2" stroke-linejoin="round" '
         'stroke-linecap="round" stroke-dasharray="{}"/>'
     ).format("".join(commands), colour, dash or "none")
-    dot = Markup(
-        '<circle class="{}" cx="{}" cy="{}" r="3.2" fill="{}"><title>{}: {} at {} {}</title></circle>'
-    )
+    dot = Markup('<circle class="{}" cx="{}" cy="{}" r="3.2" fill="{}"><title>{}: {} at {} {}</title></circle>')
     known = thinned[finite]
     alone = _alone(finite)[finite]
     shown = len(known) <= 25
@@ -302,9 +295,7 @@ def _alone(finite: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return finite & ~before & ~after
 
 
-def _scale(
-    low: float, high: float, most: int, tight: bool = False
-) -> tuple[list[float], tuple[float, float]]:
+def _scale(low: float, high: float, most: int, tight: bool = False) -> tuple[list[float], tuple[float, float]]:
     """Round ticks (1, 2, 5 x 10^k) and the range of the axis; `tight` keeps the range of the data.
 
     >>> _scale(0.0, 9.3, 5)
@@ -366,6 +357,4 @@ def _px(value: float) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or (
-        isinstance(value, int | float | np.number | Estimate) and not isinstance(value, bool)
-    )
+    return value is None or (isinstance(value, int | float | np.number | Estimate) and not isinstance(value, bool))

@@ -94,15 +94,11 @@ def bootstrap_mean(
     group = np.asarray(groups).ravel()
     weight = np.ones_like(value) if weights is None else np.asarray(weights, dtype=np.float64).ravel()
     if not len(value) == len(group) == len(weight):
-        raise ValueError(
-            f"values, groups and weights differ in length: {len(value)}, {len(group)}, {len(weight)}"
-        )
+        raise ValueError(f"values, groups and weights differ in length: {len(value)}, {len(group)}, {len(weight)}")
     if (weight < 0).any():
         raise ValueError("weights must not be negative")
     if draws < 1 or not 0 < confidence < 1:
-        raise ValueError(
-            f"draws must be at least 1 and confidence between 0 and 1, got {draws} and {confidence}"
-        )
+        raise ValueError(f"draws must be at least 1 and confidence between 0 and 1, got {draws} and {confidence}")
     nan, n = float("nan"), len(value)
     if not weight.sum() > 0:
         return Estimate(nan, nan, nan, n)
@@ -163,9 +159,7 @@ def plain(metrics: Mapping[str, Estimate | int]) -> dict[str, Any]:
     >>> plain({"loss": Estimate(2.0, 1.5, 2.5, 9), "hidden_slots": 9})
     {'loss': 2.0, 'hidden_slots': 9, 'intervals': {'loss': [1.5, 2.5]}}
     """
-    numbers: dict[str, Any] = {
-        name: _finite(m.value) if isinstance(m, Estimate) else m for name, m in metrics.items()
-    }
+    numbers: dict[str, Any] = {name: _finite(m.value) if isinstance(m, Estimate) else m for name, m in metrics.items()}
     numbers["intervals"] = {
         name: [_finite(m.low), _finite(m.high)] for name, m in metrics.items() if isinstance(m, Estimate)
     }

@@ -73,9 +73,7 @@ class Report:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
-            with temporary.open(
-                "w", encoding="utf-8", errors="replace"
-            ) as file:  # lone surrogates become '?'
+            with temporary.open("w", encoding="utf-8", errors="replace") as file:  # lone surrogates become '?'
                 file.write(page)
                 file.flush()
                 os.fsync(file.fileno())
@@ -106,11 +104,8 @@ def filled_examples(items: Iterable[Mapping[str, Any]], *, mask: str = "[MASK]")
             running.append(escape(text))
         drawn.append(
             Markup(
-                '<article class="example"><p class="text" dir="auto">{}</p>'
-                '<div class="blanks">{}</div></article>'
-            ).format(
-                Markup("").join(running), Markup("").join(b.candidates(i + 1) for i, b in enumerate(blanks))
-            )
+                '<article class="example"><p class="text" dir="auto">{}</p><div class="blanks">{}</div></article>'
+            ).format(Markup("").join(running), Markup("").join(b.candidates(i + 1) for i, b in enumerate(blanks)))
         )
     return Markup("").join(drawn) or _nothing("No examples.")
 
@@ -120,9 +115,7 @@ class _Blank:
 
     def __init__(self, blank: Mapping[str, Any]) -> None:
         self.truth = None if blank.get("truth") is None else str(blank["truth"])
-        self.guesses = [
-            (str(c["value"]), _number(c.get("probability"))) for c in list(blank.get("candidates", ()))[:5]
-        ]
+        self.guesses = [(str(c["value"]), _number(c.get("probability"))) for c in list(blank.get("candidates", ()))[:5]]
         values = [value.strip() for value, _ in self.guesses]
         self.rank = values.index(self.truth.strip()) if self.truth and self.truth.strip() in values else None
         if self.truth is None:
@@ -145,9 +138,7 @@ class _Blank:
         name = self.truth if self.truth is not None else ""
         return Markup(
             '<section class="blank {}"><h4><span>{}</span> <b dir="auto">{}</b> <em>{}</em></h4>{}</section>'
-        ).format(
-            self.tone, position, name, self.verdict, bars(items, label=f"candidates for blank {position}")
-        )
+        ).format(self.tone, position, name, self.verdict, bars(items, label=f"candidates for blank {position}"))
 
 
 def nearest_words(items: Iterable[Mapping[str, Any]]) -> Markup:
@@ -160,9 +151,7 @@ def nearest_words(items: Iterable[Mapping[str, Any]]) -> Markup:
     rows = [
         (
             Markup('<b dir="auto">{}</b>').format(item["word"]),
-            Markup(" ").join(
-                chip.format(str(word), f"{_number(cosine):.2f}") for word, cosine in item["neighbours"]
-            ),
+            Markup(" ").join(chip.format(str(word), f"{_number(cosine):.2f}") for word, cosine in item["neighbours"]),
         )
         for item in items
     ]
@@ -192,9 +181,7 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
     return table(("sentence", "surprise", "nats per slot", "score", "slots"), drawn)
 
 
-def band_table(
-    bands: Iterable[Band], key: str = "band", value: str = "mean", *, percent: bool = True
-) -> Markup:
+def band_table(bands: Iterable[Band], key: str = "band", value: str = "mean", *, percent: bool = True) -> Markup:
     """A table of means by bands, such as accuracy by training frequency, with a bar and an interval each.
 
     Args:

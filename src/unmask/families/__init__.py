@@ -12,6 +12,8 @@ from unmask.families.electra import ELECTRA
 from unmask.families.modernbert import MODERNBERT
 from unmask.families.roberta import ROBERTA
 
+__all__ = ["FAMILIES", "Family", "by_name", "detect"]
+
 FAMILIES = (BERT, ROBERTA, ELECTRA, MODERNBERT)
 
 

@@ -86,7 +86,7 @@ def load_state(family: Family, model: torch.nn.Module, tensors: Mapping[str, Ten
             continue
         parts = [left.pop(n) for n in names if n in left]
         if len(parts) < len(names):
-            found.random += [n for n in names]
+            found.random += list(names)
             continue
         value = parts[0] if len(parts) == 1 else torch.cat(parts)
         if value.shape != state[ours].shape:
@@ -143,7 +143,14 @@ def _targets(family: Family, layers: int) -> set[str]:
 
 def activation_name(name: str) -> str:
     """Published activation names -> ours."""
-    table = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+    table = {
+        "gelu": "gelu",
+        "gelu_new": "gelu_tanh",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "relu": "relu",
+        "silu": "silu",
+        "swish": "silu",
+    }
     if name not in table:
         raise UserError(f"activation {name!r} in config.json is not known", hint=f"Known: {', '.join(table)}.")
     return table[name]

@@ -54,7 +54,10 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     window, every = encoder.attention.window, encoder.attention.global_every
-    types = ["full_attention" if encoder.attention.layer_window(i) is None else "sliding_attention" for i in range(encoder.layers)]
+    types = [
+        "full_attention" if encoder.attention.layer_window(i) is None else "sliding_attention"
+        for i in range(encoder.layers)
+    ]
     return {
         "model_type": "modernbert",
         "architectures": ["ModernBertForMaskedLM"],

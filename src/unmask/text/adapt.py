@@ -92,13 +92,9 @@ def adapt(
     say(f"before: {before}")
 
     def forgetting(metrics: dict[str, float]) -> bool:
-        return (
-            "general_loss" in metrics and metrics["general_loss"] > before["general_loss"] + most_forgetting
-        )
+        return "general_loss" in metrics and metrics["general_loss"] > before["general_loss"] + most_forgetting
 
-    job = make_job(
-        loaded.model, cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=forgetting
-    )
+    job = make_job(loaded.model, cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=forgetting)
 
     def save(trained: Any) -> None:
         save_folder(
@@ -112,8 +108,7 @@ def adapt(
     if (out / "model.safetensors").exists():
         write_report(finished)
     after = {
-        name: result.validation.get(f"validation_{name}", result.validation.get(name, float("nan")))
-        for name in before
+        name: result.validation.get(f"validation_{name}", result.validation.get(name, float("nan"))) for name in before
     }
     return Adapted(run=finished, before=before, after=after)
 
@@ -130,16 +125,10 @@ def _measure(
     device = resolve_device(settings.train.device)
     precision = resolve_precision(settings.train.precision, device)
     model.to(device)
-    domain = validation_batches(
-        cache, np.asarray(cache.validation), slots=settings.slots, special_ids=special
-    )
+    domain = validation_batches(cache, np.asarray(cache.validation), slots=settings.slots, special_ids=special)
     found: dict[str, float] = {}
     for prefix, batches in {"": domain, **{f"{k}_": v for k, v in extra.items()}}.items():
-        with (
-            torch.autocast(device.type, precision.dtype)
-            if precision.name == "bf16"
-            else contextlib.nullcontext()
-        ):
+        with torch.autocast(device.type, precision.dtype) if precision.name == "bf16" else contextlib.nullcontext():
             metrics = validate(model, batches, measuring_corruption(), device=device)
         found |= {f"{prefix}{name}": metrics[name] for name in ("loss", "accuracy")}
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -52,7 +52,9 @@ def validation_batches(
     if len(numbers) > most:
         numbers = numbers[np.linspace(0, len(numbers) - 1, most).astype(int)]
     placed = place_best_fit(cache.lengths[numbers], slots)
-    named = [[int(numbers[i]) for i in row] for row in placed]
+    # Best fit puts the longest examples first: mix the rows, so that every batch is like the others.
+    mixed = np.random.default_rng(0).permutation(len(placed))
+    named = [[int(numbers[i]) for i in placed[row]] for row in mixed]
     make = batch_maker(cache, slots, special_ids)
     return [make(named[i : i + rows], rows) for i in range(0, len(named), rows)]
 
@@ -75,8 +77,3 @@ def measuring_corruption(ratio: float = 0.15) -> Corruption:
     Independent of the training recipe, so that runs with different ratios can be compared.
     """
     return Corruption(select=Uniform(ratio=ratio), replace=ALL_MASK, static=True)
-
-
-def sequence(batches: Sequence[PackedBatch]) -> int:
-    """Real slots in some batches."""
-    return sum(b.real_slots for b in batches)

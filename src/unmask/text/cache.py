@@ -90,7 +90,9 @@ class TokenCache:
         for name, size in meta["sizes"].items():
             have = (folder / name).stat().st_size if (folder / name).exists() else None
             if have != size:
-                raise UserError(f"{folder / name}: {have} bytes, expected {size}", hint="Remove the folder; it is rebuilt.")
+                raise UserError(
+                    f"{folder / name}: {have} bytes, expected {size}", hint="Remove the folder; it is rebuilt."
+                )
         return cls(folder, meta)
 
     @classmethod
@@ -117,7 +119,13 @@ class TokenCache:
             UserError: bad input, or a full disk (what was begun is removed).
         """
         inputs = [inputs] if isinstance(inputs, str) else list(inputs)
-        settings = {"max_slots": max_slots, "column": column, "holdout": holdout, "min_tokens": min_tokens, "seed": seed}
+        settings: dict[str, Any] = {
+            "max_slots": max_slots,
+            "column": column,
+            "holdout": holdout,
+            "min_tokens": min_tokens,
+            "seed": seed,
+        }
         key = _key(inputs, tokenizer, settings)
         folder = Path(folder)
         if (folder / "meta.json").exists():
@@ -139,7 +147,9 @@ class TokenCache:
             os.replace(temporary, folder)
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise UserError(f"{folder}: disk full while tokenising", hint="Free some space and run again.") from None
+                raise UserError(
+                    f"{folder}: disk full while tokenising", hint="Free some space and run again."
+                ) from None
             raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -187,7 +197,9 @@ def _write(
     if room < 1:
         raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
     least = min(min_tokens, room)
-    stops = np.array(sorted(i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None), np.int64)
+    stops = np.array(
+        sorted(i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None), np.int64
+    )
     report = ReadReport()
     examples = document = tokens = 0
     stream = iter_documents(inputs, column=column, report=report)
@@ -219,7 +231,8 @@ def _write(
             file.close()
     if not examples:
         raise UserError(
-            f"no example of at least {least} tokens in {', '.join(inputs)}", hint="The corpus is too short: give more text."
+            f"no example of at least {least} tokens in {', '.join(inputs)}",
+            hint="The corpus is too short: give more text.",
         )
     return {
         "version": VERSION, "dtype": dtype, "examples": examples, "tokens": tokens, "documents": document,

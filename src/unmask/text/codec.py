@@ -43,6 +43,9 @@ class TokenCodecConfig:
 class TokenCodec(nn.Module):
     """Embeds token ids; the mask embedding is the [MASK] row of the table, as in published checkpoints."""
 
+    ordinary: Tensor
+    special: Tensor
+
     def __init__(self, config: TokenCodecConfig) -> None:
         super().__init__()
         self.config = config
@@ -63,9 +66,7 @@ class TokenCodec(nn.Module):
         if config.head_bias:
             nn.init.zeros_(self.transform.bias)
 
-    def embed(
-        self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]
-    ) -> Float[Tensor, "rows slots width"]:
+    def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         x = self.word(values["token"].masked_fill(masked, self.config.mask_id))
         if self.config.types:
             x = x + (self.token_type(values["type"]) if "type" in values else self.token_type.weight[0])

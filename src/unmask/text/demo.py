@@ -29,7 +29,9 @@ PAIRS = [
 ]
 
 
-def run_demo(out: str | Path = "demo-text", *, minutes: float = 2.4, seed: int = 0, console: bool = True) -> dict[str, Any]:
+def run_demo(
+    out: str | Path = "demo-text", *, minutes: float = 2.4, seed: int = 0, console: bool = True
+) -> dict[str, Any]:
     """Train, fill, score, embed, and write report.html.
 
     Raises:
@@ -71,13 +73,33 @@ def look(finished: TextRun, corpus: dict[str, int]) -> dict[str, Any]:
         "Real tokens/s": f"{r.slots_per_second:,.0f}", "Padding waste": f"{r.padding_waste:.1%}",
         "Corpus": f"{corpus['documents']:,} docstrings, {corpus['characters'] / 1e6:.0f} MB", "Precision": r.precision,
     })  # fmt: skip
-    report.section("Training", training_curves(out / "metrics.jsonl"), note="Validation: 15 % of the tokens of held-out docstrings, hidden the same way every time.")
+    report.section(
+        "Training",
+        training_curves(out / "metrics.jsonl"),
+        note="Validation: 15 % of the tokens of held-out docstrings, hidden the same way every time.",
+    )
     well, missed = examples(model, cache)
-    report.section("Blanks it fills well", filled_examples(well), note="Held-out text; the likeliest word is the right one.")
-    report.section("Blanks it misses", filled_examples(missed), note="Held-out text; picked at random among those whose right word is not the likeliest.")
-    report.section("A right and a scrambled sentence", scored_sentences(scores), note="Pseudo-log-likelihood: every word hidden in turn; the higher, the more natural.")
-    words = [w for w in ("array", "file", "returns", "false", "integer", "column", "error", "three") if model.tokenizer.id(w) is not None]
-    report.section("Nearest words", nearest_words(model.nearest_words(words, k=6)), note="By cosine of the learnt word embeddings.")
+    report.section(
+        "Blanks it fills well", filled_examples(well), note="Held-out text; the likeliest word is the right one."
+    )
+    report.section(
+        "Blanks it misses",
+        filled_examples(missed),
+        note="Held-out text; picked at random among those whose right word is not the likeliest.",
+    )
+    report.section(
+        "A right and a scrambled sentence",
+        scored_sentences(scores),
+        note="Pseudo-log-likelihood: every word hidden in turn; the higher, the more natural.",
+    )
+    words = [
+        w
+        for w in ("array", "file", "returns", "false", "integer", "column", "error", "three")
+        if model.tokenizer.id(w) is not None
+    ]
+    report.section(
+        "Nearest words", nearest_words(model.nearest_words(words, k=6)), note="By cosine of the learnt word embeddings."
+    )
     path = report.write(out / "report.html")
     return {
         "accuracy": accuracy, "loss": loss, "baseline": baseline, "report": str(path), "device": r.device,
@@ -101,7 +123,9 @@ def examples(model: Any, cache: TokenCache, *, each: int = 6, tries: int = 160) 
         if len(ids) < 16 or not words:
             continue
         blank = int(rng.choice(words))
-        before, after = (tokenizer.decode([int(x) for x in part if x not in special]) for part in (ids[:blank], ids[blank + 1 :]))
+        before, after = (
+            tokenizer.decode([int(x) for x in part if x not in special]) for part in (ids[:blank], ids[blank + 1 :])
+        )
         texts.append(f"{before} {tokenizer.mask_token} {after}")
         truths.append(tokenizer.token(int(ids[blank])))
     well: list[dict] = []

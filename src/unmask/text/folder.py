@@ -71,7 +71,8 @@ def find_folder(name: str | Path) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"{name}: neither a folder here nor to be had from the hub ({reason})", hint="Check the name or the network."
+            f"{name}: neither a folder here nor to be had from the hub ({reason})",
+            hint="Check the name or the network.",
         ) from None
     return found
 
@@ -111,7 +112,11 @@ def load_folder(name: str | Path) -> TextFolder:
 
 
 def _assemble(
-    vocabulary: int, tokenizer: Tokenizer, encoder: EncoderConfig, codec: Mapping[str, Any], decoder: EncoderConfig | None
+    vocabulary: int,
+    tokenizer: Tokenizer,
+    encoder: EncoderConfig,
+    codec: Mapping[str, Any],
+    decoder: EncoderConfig | None,
 ) -> MaskedModel:
     config = TokenCodecConfig(
         vocabulary=vocabulary,
@@ -207,7 +212,9 @@ def save_folder(
         for path in sorted(new.iterdir(), key=lambda p: p.suffix == ".safetensors"):
             os.replace(path, folder / path.name)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror})", hint="Free space or choose another folder.") from None
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror})", hint="Free space or choose another folder."
+        ) from None
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

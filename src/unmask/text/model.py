@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from unmask.core.batch import Example
+from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.core.embed import Pooling, embed
 from unmask.core.fill import Order, fill
@@ -20,6 +23,7 @@ from unmask.core.inference import budgeted
 from unmask.core.score import score
 from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, text_example
+from unmask.text.cache import cut
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.text.tokenizer import Encoded
 from unmask.training.precision import resolve_device, resolve_precision
@@ -60,22 +64,46 @@ class TextModel:
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _examples(self, texts: Sequence[str], *, cut: bool = False) -> list[Example]:
-        encoded: list[Encoded] = self.tokenizer.encode(texts, max_slots=self.slots if cut else None)
-        for number, (text, e) in enumerate(zip(texts, encoded, strict=True), start=1):
-            if len(e) > self.slots:
+    def _examples(self, texts: Sequence[str], *, shorten: bool = False) -> list[Example]:
+        encoded: list[Encoded] = self.tokenizer.encode(texts, max_slots=self.slots if shorten else None)
+        self._check([len(e) for e in encoded], texts)
+        # As in training: [UNK] and other special tokens are seen, but never hidden.
+        special = self.tokenizer.special_ids
+        return [text_example(e.ids, e.units, e.special | np.isin(e.ids, special), i) for i, e in enumerate(encoded)]
+
+    def _check(self, lengths: Sequence[int], texts: Sequence[str]) -> None:
+        for number, (text, length) in enumerate(zip(texts, lengths, strict=True), start=1):
+            if length > self.slots:
                 raise UserError(
-                    f"text {number} has {len(e)} tokens, the model takes {self.slots}: {text[:60]!r}...",
+                    f"text {number} has {length} tokens, the model takes {self.slots}: {text[:60]!r}...",
                     hint="Split it into shorter texts.",
                 )
-        return [text_example(e.ids, e.units, e.special, i) for i, e in enumerate(encoded)]
 
-    def _with_blanks(self, texts: Sequence[str]) -> list[str]:
+    def _blank_examples(self, texts: Sequence[str]) -> list[Example]:
+        """Texts with blanks. The space in front of a blank belongs to the word that is missing, so where a tokenizer
+        makes it a token of its own (byte-level BPE, Unigram) that token is left out, as it was in training."""
+        mask, special = self.tokenizer.require_mask(), self.tokenizer.special_ids
+        out = []
+        for number, (text, e) in enumerate(zip(texts, self.tokenizer.encode(texts), strict=True)):
+            blank = e.ids == mask
+            space = np.array([not text[a:b].strip() for a, b in e.offsets], bool) & ~e.special & ~blank
+            keep = ~(space & np.append(blank[1:], False))
+            ids = e.ids[keep]
+            out.append(text_example(ids, e.units[keep], np.isin(ids, special) & (ids != mask), number))
+        self._check([len(e) for e in out], texts)
+        return out
+
+    def _with_blanks(self, texts: Sequence[str], *, one_for: str = "") -> list[str]:
         own = self.tokenizer.mask_token
-        for number, text in enumerate(texts, start=1):
-            if own not in text and BLANK not in text:
-                raise UserError(f"text {number} has no {own}: {text[:60]!r}", hint=f"Write {own} where a word is to be filled in.")
-        return [text.replace(BLANK, own) for text in texts]
+        out = [text.replace(BLANK, own) for text in texts]
+        for number, text in enumerate(out, start=1):
+            if own not in text:
+                raise UserError(
+                    f"text {number} has no {own}: {text[:60]!r}", hint=f"Write {own} where a word is to be filled in."
+                )
+            if one_for and text.count(own) != 1:
+                raise UserError(f"{one_for} need exactly one {own}, text {number} has {text.count(own)}: {text[:60]!r}")
+        return out
 
     def fill(
         self,
@@ -91,8 +119,9 @@ class TextModel:
         """Fill the blanks of texts.
 
         Args:
-            top: candidates shown per blank.
+            top: candidates shown per blank: the likeliest when its turn came.
             steps: above 1, blanks are filled one share at a time and see each other's answers.
+            order, temperature: see `unmask.core.fill.fill`.
             candidates: answers to compare instead, for the one blank of each text; any number of tokens each. Their
                 joint probability is exact along the model's left-to-right chain, hidden slots behind being unknown.
 
@@ -104,41 +133,117 @@ class TextModel:
             UserError: a text without a blank, or longer than the model takes.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
-        masked = self._with_blanks(texts)
+        masked = self._with_blanks(texts, one_for="candidates" if candidates else "")
         if candidates:
-            return [self._compare(text, shown, candidates, top) for text, shown in zip(masked, texts, strict=True)]
-        examples = self._examples(masked)
+            return [self._compare(text, shown, candidates) for text, shown in zip(masked, texts, strict=True)]
+        examples = self._blank_examples(masked)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         results: list[dict[str, Any]] = [{} for _ in texts]
         for batch, members in budgeted(examples, self.slots, 4096):
             batch = batch.to(self.device)
             flat = (batch.values["token"] == self.tokenizer.mask_id).flatten().nonzero().flatten()
-            with torch.inference_mode(), self._context():
-                likeliest, chance = self.model(batch, hide(flat)).top(top)
+            best: dict[int, list[dict[str, Any]]] = {}
+
+            def watch(where: Tensor, prediction: Any, places: Tensor, best: dict = best) -> None:
+                values, chances = (found[places].tolist() for found in prediction.top(top))
+                for slot, value, chance in zip(where.tolist(), values, chances, strict=True):
+                    best[slot] = [
+                        {"value": self._word(v), "probability": math.exp(p)} for v, p in zip(value, chance, strict=True)
+                    ]
+
+            with self._context():
                 filled = fill(
-                    self.model, batch, flat, steps=steps, order=order, temperature=temperature, generator=generator
-                )
-            owner = batch.index.flatten()
-            rows = owner[flat].tolist()
-            for row, member in enumerate(members.tolist()):
-                mine = [i for i, r in enumerate(rows) if r == row]
-                slots = [
-                    {
-                        "candidates": [
-                            {"value": self._word(v), "probability": math.exp(p)}
-                            for v, p in zip(likeliest[i].tolist(), chance[i].tolist(), strict=True)
-                        ]
-                    }
-                    for i in mine
-                ]
-                ids = filled.values["token"].flatten()[owner == row].tolist()
+                    self.model, batch, flat, steps=steps, order=order, temperature=temperature, generator=generator,
+                    watch=watch,
+                )  # fmt: skip
+            blanks: list[list[int]] = [[] for _ in members]
+            for i, row in enumerate(batch.index.flatten()[flat].tolist()):
+                blanks[row].append(i)
+            slots, new, log_prob = flat.tolist(), filled.new.tolist(), filled.log_prob.tolist()
+            for member, mine in zip(members.tolist(), blanks, strict=True):
                 results[member] = {
                     "text": texts[member],
-                    "filled": self.tokenizer.decode(ids),
-                    "slots": slots,
-                    "log_probability": float(filled.log_prob[mine].sum()),
+                    "filled": self._write(masked[member], [new[i] for i in mine]),
+                    "slots": [{"candidates": best[slots[i]]} for i in mine],
+                    "log_probability": math.fsum(log_prob[i] for i in mine),
                 }
         return results
+
+    def answers(
+        self, text: str, *, lengths: Sequence[int] = (1, 2, 3), top: int = 5, beam: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Answers of several tokens for the one blank of a text, by a left-to-right beam.
+
+        Args:
+            lengths: of the answers, in tokens: the blank becomes that many blanks.
+            top: answers kept of each length.
+            beam: beginnings kept while searching; default twice `top`.
+
+        Returns:
+            Dicts value, tokens, probability, log_probability, likeliest first. A probability is joint over the answer's
+            tokens, given their number: compare answers of one length; across lengths the order is only a guide.
+        """
+        width = max(top, beam or 2 * top)
+        masked = self._with_blanks([text], one_for="answers")
+        base = self._blank_examples(masked)[0]
+        ids, special = base.values["token"], base.special
+        assert special is not None
+        place = int(np.flatnonzero(ids == self.tokenizer.mask_id)[0])
+        found: list[dict[str, Any]] = []
+        for length in lengths:
+            self._check([len(ids) + length - 1], [text])
+            beams: list[tuple[list[int], float]] = [([], 0.0)]
+            for done in range(length):
+                examples = []
+                for tokens, _ in beams:
+                    whole = np.concatenate([ids[:place], tokens, np.zeros(length - done), ids[place + 1 :]]).astype(
+                        np.int64
+                    )
+                    examples.append(text_example(whole, np.arange(len(whole)), np.zeros(len(whole), bool), 0))
+                slots = len(examples[0])
+                batch = pack(examples, slots=slots, placement=[[i] for i in range(len(examples))]).to(self.device)
+                start = torch.arange(len(beams), device=self.device) * slots + place
+                gone = (start[:, None] + torch.arange(done, length, device=self.device)).flatten()
+                with torch.inference_mode(), self._context():
+                    values, chances = self.model(batch, hide(gone), ask=start + done).top(width)
+                grown = [
+                    ([*tokens, v], total + p)
+                    for (tokens, total), vs, ps in zip(beams, values.tolist(), chances.tolist(), strict=True)
+                    for v, p in zip(vs, ps, strict=True)
+                ]
+                beams = sorted(grown, key=lambda b: -b[1])[:width]
+            seen: set[str] = set()
+            for tokens, total in beams:
+                value = self._word(tokens[0]) if length == 1 else self.tokenizer.decode(tokens).strip()
+                if value not in seen and len(seen) < top:
+                    seen.add(value)
+                    found.append(
+                        {"value": value, "tokens": length, "probability": math.exp(total), "log_probability": total}
+                    )
+        return sorted(found, key=lambda a: -a["log_probability"])
+
+    @cached_property
+    def _marks_spaces(self) -> bool:
+        """Whether tokens say themselves that a space is in front of them."""
+        return any(self.tokenizer.token(i).startswith(("Ġ", "▁")) for i in range(self.tokenizer.vocab_size))
+
+    def _write(self, text: str, ids: Sequence[int]) -> str:
+        """A text with tokens written into its blanks, everything else as it was."""
+        parts = re.split(re.escape(self.tokenizer.mask_token), text)
+        out, i = parts[0], 0
+        while i < len(ids):
+            run = [ids[i]]  # neighbouring blanks may be pieces of one word: they are decoded together
+            while i + 1 < len(ids) and not parts[i + 1].strip():
+                i += 1
+                run.append(ids[i])
+            first = self.tokenizer.token(run[0])
+            if first.startswith("##") or (self._marks_spaces and not first.startswith(("Ġ", "▁"))):
+                out = out.rstrip()
+            elif self._marks_spaces and out and not out[-1].isspace():
+                out += " "
+            out += self.tokenizer.decode(run).strip().removeprefix("##") + parts[i + 1]
+            i += 1
+        return out
 
     def _word(self, number: int) -> str:
         """A vocabulary entry as people write it."""
@@ -146,12 +251,9 @@ class TextModel:
         shown = self.tokenizer.decode([number]).strip()
         return token if token.startswith("##") or not shown else shown
 
-    def _compare(self, text: str, shown: str, candidates: Sequence[str], top: int) -> dict[str, Any]:
-        own = self.tokenizer.mask_token
-        if text.count(own) != 1:
-            raise UserError(f"candidates need exactly one {own}, found {text.count(own)}: {text[:60]!r}")
-        before, after = text.split(own)
-        examples, places = [], []
+    def _compare(self, text: str, shown: str, candidates: Sequence[str]) -> dict[str, Any]:
+        before, after = text.split(self.tokenizer.mask_token)
+        examples: list[Example] = []
         for candidate in candidates:
             filled = before + candidate + after
             e = self.tokenizer.encode([filled])[0]
@@ -161,7 +263,6 @@ class TextModel:
             if len(e) > self.slots:
                 raise UserError(f"text with candidate {candidate!r} has {len(e)} tokens, the model takes {self.slots}")
             examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
-            places.append(inside)
         with self._context():
             found = score(self.model, examples, slots=self.slots, mode="unit")
         order = sorted(range(len(candidates)), key=lambda i: -found[i].total)
@@ -173,7 +274,7 @@ class TextModel:
                 "share": math.exp(found[i].total - total),
                 "log_probability": found[i].total,
             }
-            for i in order[:top]
+            for i in order
         ]
         best = candidates[order[0]]
         return {
@@ -182,12 +283,15 @@ class TextModel:
         }  # fmt: skip
 
     def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> list[dict[str, Any]]:
-        """Pseudo-log-likelihood of texts: text, score (nats, summed), slots, perplexity."""
+        """Pseudo-log-likelihood of texts: text, score (nats, summed), slots, perplexity (None where nothing is scored).
+
+        Unknown words ([UNK]) are not scored, as they are never predicted in training: compare texts of equal `slots`.
+        """
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self._context():
             found = score(self.model, self._examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
         return [
-            {"text": t, "score": s.total, "slots": s.slots, "perplexity": math.exp(-s.total / max(s.slots, 1))}
+            {"text": t, "score": s.total, "slots": s.slots, "perplexity": _perplexity(s.total, s.slots)}
             for t, s in zip(texts, found, strict=True)
         ]
 
@@ -195,28 +299,48 @@ class TextModel:
         """(texts, width) vectors, order kept; texts longer than the model are cut."""
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self._context():
-            return embed(self.model, self._examples(texts, cut=True), slots=self.slots, pooling=pooling, normalise=normalise)
+            return embed(
+                self.model, self._examples(texts, shorten=True), slots=self.slots, pooling=pooling, normalise=normalise
+            )
 
-    def evaluate(self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0) -> dict[str, Any]:
+    def evaluate(
+        self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
+    ) -> dict[str, Any]:
         """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
 
-        Long texts are cut into windows. Frequencies are those of the evaluated text itself.
+        Long texts are cut into windows, as in training.
+
+        Args:
+            frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
+
+        Raises:
+            UserError: no text with a token to hide.
         """
         from unmask.evaluation.metrics import by_frequency, by_position, masked_metrics, plain
 
-        examples, document = [], []
-        room = self.slots - 2
+        examples: list[Example] = []
+        document: list[int] = []
+        before = [] if self.tokenizer.cls_id is None else [self.tokenizer.cls_id]
+        after = [] if self.tokenizer.sep_id is None else [self.tokenizer.sep_id]
+        room = self.slots - len(before) - len(after)
         for number, e in enumerate(self.tokenizer.encode(list(texts), specials=False)):
-            for start in range(0, len(e), room):
-                part = slice(start, start + room)
-                before = [] if self.tokenizer.cls_id is None else [self.tokenizer.cls_id]
-                after = [] if self.tokenizer.sep_id is None else [self.tokenizer.sep_id]
-                ids = np.concatenate([before, e.ids[part], after]).astype(np.int64)
-                special = np.concatenate([[True] * len(before), np.zeros(len(e.ids[part]), bool), [True] * len(after)])
-                units = np.concatenate([[-1] * len(before), e.units[part], [-1] * len(after)]).astype(np.int64)
-                examples.append(text_example(ids, units, special, len(examples)))
+            starts = np.ones(len(e), np.uint8)
+            starts[1:] = e.units[1:] != e.units[:-1]
+            for begin, end in cut(e.ids, starts, room, np.zeros(0, np.int64)):
+                ids = np.concatenate([before, e.ids[begin:end], after]).astype(np.int64)
+                units = np.concatenate([[-1] * len(before), e.units[begin:end], [-1] * len(after)]).astype(np.int64)
+                examples.append(text_example(ids, units, np.isin(ids, self.tokenizer.special_ids), len(examples)))
                 document.append(number)
-        counts = np.bincount(np.concatenate([e.values["token"] for e in examples]), minlength=self.tokenizer.vocab_size)
+        if not any(len(e) and not e.special.all() for e in examples):
+            raise UserError("the texts hold no token to hide", hint="Give text the tokenizer knows.")
+        size = self.tokenizer.vocab_size
+        counts = frequencies
+        if counts is None:
+            counts = np.bincount(np.concatenate([e.values["token"] for e in examples]), minlength=size)
+        elif len(counts) < size:
+            raise UserError(
+                f"frequencies has {len(counts)} entries, the vocabulary {size}", hint="Give one count a token."
+            )
         corruption = measuring_corruption(ratio)
         log_prob, rank, owner, place, target = [], [], [], [], []
         for batch, members in budgeted(examples, self.slots):
@@ -260,18 +384,18 @@ class TextModel:
         """Nearest vocabulary entries by cosine of the word embeddings; words that are not entries are left out."""
         table = self.model.codec.word.weight.detach().float().cpu().numpy()
         table = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
-        alone = np.array(
-            [t.isalpha() and len(t) > 1 for t in (self.tokenizer.token(i) for i in range(len(table)))], bool
-        )
+        names = [self.tokenizer.token(i).lstrip("Ġ▁") for i in range(self.tokenizer.vocab_size)]
+        names += [""] * (len(table) - len(names))
+        alone = np.array([n.isalpha() and len(n) > 1 for n in names], bool)
         out = []
         for word in words:
-            number = self.tokenizer.id(word)
+            spellings = (f"Ġ{word}", f"▁{word}", word) if self._marks_spaces else (word, word.lower())
+            number = next((i for s in spellings if (i := self.tokenizer.id(s)) is not None), None)
             if number is None:
                 continue
-            cosine = np.where(alone, table @ table[number], -2)
-            cosine[number] = -2
+            cosine = np.where(alone & (np.array(names) != names[number]), table @ table[number], -2)
             best = np.argsort(-cosine)[:k]
-            out.append({"word": word, "neighbours": [(self.tokenizer.token(int(i)), float(cosine[i])) for i in best]})
+            out.append({"word": word, "neighbours": [(names[i], float(cosine[i])) for i in best]})
         return out
 
     def save(self, folder: str | Path) -> None:
@@ -299,3 +423,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
     name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
     folder.model.to(where).eval()
     return TextModel(folder=folder, device=where, precision=name)
+
+
+def _perplexity(total: float, slots: int) -> float | None:
+    return math.exp(min(-total / slots, 700.0)) if slots else None

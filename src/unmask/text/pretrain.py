@@ -23,7 +23,7 @@ from unmask.text.folder import new_text_model, save_folder
 from unmask.text.recipes import TextSettings, as_dict
 from unmask.text.sources import ReadReport, iter_documents
 from unmask.text.tokenizer import Tokenizer
-from unmask.training.run import Job, RunResult, run
+from unmask.training.run import Job, RunResult, first_process_first, run
 
 TOKENIZER_CHARACTERS = 60_000_000
 """A tokenizer is trained on at most this much text; more changes its vocabulary by next to nothing."""
@@ -46,9 +46,7 @@ class TextRun:
         }  # fmt: skip
 
 
-def build_tokenizer(
-    data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None]
-) -> Tokenizer:
+def build_tokenizer(data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:
     """The tokenizer of a run: brought along, already trained in `out`, or trained now and saved there."""
     if settings.tokenizer is not None:
         return Tokenizer.load(settings.tokenizer)
@@ -57,9 +55,7 @@ def build_tokenizer(
     say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
     texts = (d.text for d in iter_documents(data, column=settings.column, report=ReadReport()))
     seen = itertools.accumulate(texts, lambda total, text: (total[0] + len(text), text), initial=(0, ""))
-    limited = (
-        text for size, text in itertools.takewhile(lambda s: s[0] < TOKENIZER_CHARACTERS, seen) if text
-    )
+    limited = (text for size, text in itertools.takewhile(lambda s: s[0] < TOKENIZER_CHARACTERS, seen) if text)
     tokenizer = Tokenizer.train(
         limited, kind=settings.tokenizer_kind, vocab_size=settings.vocabulary,
         lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
@@ -111,39 +107,32 @@ def pretrain(
     data = [data] if isinstance(data, str) else list(data)
     out = Path(out)
     say = _sayer(console)
-    tokenizer = build_tokenizer(data, out, settings, say)
-    tokenizer.require_mask()
-    cache = TokenCache.build(
-        data, tokenizer, out / "cache", max_slots=settings.slots, column=settings.column, holdout=settings.holdout,
-        seed=settings.train.seed,
-    )  # fmt: skip
+    with first_process_first(settings.train) as first:
+        tokenizer = build_tokenizer(data, out, settings, say)
+        tokenizer.require_mask()
+        cache = TokenCache.build(
+            data, tokenizer, out / "cache", max_slots=settings.slots, column=settings.column, holdout=settings.holdout,
+            seed=settings.train.seed,
+        )  # fmt: skip
     model, family = build_model(settings, tokenizer)
     job = make_job(model, cache, tokenizer, settings)
-    say(
-        f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {_millions(model)} parameters"
-    )
+    say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {_millions(model)} parameters")
 
-    def save(trained: torch.nn.Module) -> None:
-        save_folder(
-            out, model=trained, tokenizer=tokenizer, family=family, settings={"text": as_dict(settings)}
-        )
+    def save(trained: Any) -> None:
+        save_folder(out, model=trained, tokenizer=tokenizer, family=family, settings={"text": as_dict(settings)})
 
     result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
     corpus = {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
     finished = TextRun(folder=out, result=result, settings=settings, corpus=corpus)
-    if (out / "model.safetensors").exists():
+    if first and (out / "model.safetensors").exists():
         write_report(finished)
     return finished
 
 
-def make_job(
-    model: MaskedModel, cache: TokenCache, tokenizer: Tokenizer, settings: TextSettings, **more: Any
-) -> Job:
+def make_job(model: MaskedModel, cache: TokenCache, tokenizer: Tokenizer, settings: TextSettings, **more: Any) -> Job:
     """Tie a model, a corpus and a corruption together for the run."""
     if not len(cache.train):
-        raise UserError(
-            "no training examples: the corpus is too small to hold any out", hint="Give more text."
-        )
+        raise UserError("no training examples: the corpus is too small to hold any out", hint="Give more text.")
     special = tokenizer.special_ids
     plan = Plan(
         lengths=cache.lengths, examples=np.asarray(cache.train), slots=settings.slots,

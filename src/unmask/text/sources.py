@@ -75,7 +75,8 @@ def expand(inputs: Sequence[str | Path]) -> list[Path]:
             # The WikiText release names its files .raw: plain text.
             if suffix_of(path) not in (*SUFFIXES, ".raw"):
                 raise UserError(
-                    f"{path}: format {path.suffix or '(none)'} is not read", hint=f"Read are {' '.join(SUFFIXES)} and .gz."
+                    f"{path}: format {path.suffix or '(none)'} is not read",
+                    hint=f"Read are {' '.join(SUFFIXES)} and .gz.",
                 )
             found[path] = None
         elif matches := sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file()):
@@ -188,7 +189,9 @@ def _lines(path: Path, report: ReadReport, longest: int) -> Iterator[tuple[int, 
             if not ended:
                 if not noted:
                     report.split += 1
-                    report.note(f"{path}:{number}", f"line longer than {longest:,} characters, cut into several documents")
+                    report.note(
+                        f"{path}:{number}", f"line longer than {longest:,} characters, cut into several documents"
+                    )
                     noted = True
                 cut = max(pending.rfind(b" ", len(pending) // 2), pending.rfind(b"\t", len(pending) // 2))
                 if cut < 0:
@@ -243,7 +246,9 @@ def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
     for name in COLUMNS:
         if name in columns:
             return name
-    raise UserError(f"{where}: no text column among {', '.join(map(str, columns))}", hint="Name it with --set column=NAME.")
+    raise UserError(
+        f"{where}: no text column among {', '.join(map(str, columns))}", hint="Name it with --set column=NAME."
+    )
 
 
 def _jsonl(path: Path, column: str | None, report: ReadReport, longest: int) -> Iterator[Document]:
@@ -265,7 +270,9 @@ def _jsonl(path: Path, column: str | None, report: ReadReport, longest: int) -> 
         if text is None:
             text = ""
         if not isinstance(text, str):
-            raise UserError(f"{path}:{number}: text is a {type(text).__name__}, not a string", hint="Choose another column.")
+            raise UserError(
+                f"{path}:{number}: text is a {type(text).__name__}, not a string", hint="Choose another column."
+            )
         yield from _cut(text, path, number, report, longest)
 
 

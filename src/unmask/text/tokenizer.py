@@ -170,7 +170,9 @@ class Tokenizer:
             raise UserError(f"tokenizer kind {kind!r}", hint="Expected wordpiece, bpe or unigram.")
         backend.train_from_iterator(texts, trainer=trainer)
         if kind != "wordpiece":
-            backend.post_processor = processors.ByteLevel(trim_offsets=True) if kind == "bpe" else backend.post_processor
+            backend.post_processor = (
+                processors.ByteLevel(trim_offsets=True) if kind == "bpe" else backend.post_processor
+            )
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )

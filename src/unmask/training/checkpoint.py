@@ -121,9 +121,7 @@ def save_checkpoint(
         _fsync(root)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        full = getattr(error, "errno", None) == errno.ENOSPC or re.search(
-            r"os error 28\b|No space left", str(error)
-        )
+        full = getattr(error, "errno", None) == errno.ENOSPC or re.search(r"os error 28\b|No space left", str(error))
         raise UserError(
             f"could not write checkpoint {final}: {'disk full' if full else error}",
             hint="Free some space (keep=1 keeps fewer checkpoints) or choose another --out, then --resume: "
@@ -199,9 +197,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             )
         path = found[0]
     if not path.is_file():
-        raise UserError(
-            f"{path}: no such file", hint="Expected a model folder, a .safetensors or a .bin file."
-        )
+        raise UserError(f"{path}: no such file", hint="Expected a model folder, a .safetensors or a .bin file.")
     if path.name.endswith(".index.json"):
         return _read_shards(path)
     return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
@@ -286,10 +282,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             continue
         seen[key] = name
         # A view into a larger tensor would be refused for sharing memory: store the view's values alone.
-        whole = (
-            tensor.is_contiguous()
-            and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-        )
+        whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
         unique[name] = tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
     save_file(unique, path, metadata={"format": "pt", "tied": json.dumps(tied)})
 
@@ -311,9 +304,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted(set(weight_map.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(
-            f"{index}: not an index of shards", hint='Expected JSON with a "weight_map".'
-        ) from None
+        raise UserError(f"{index}: not an index of shards", hint='Expected JSON with a "weight_map".') from None
     for name in names:
         if name != Path(name).name:  # an index must not point outside its folder
             raise UserError(f"{index}: shard {name!r} is not a plain file name", hint="Do not use this file.")
@@ -329,9 +320,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
         tensors |= _read_safetensors(shard) if shard.suffix == ".safetensors" else _read_pickle(shard)
     absent = sorted(set(weight_map) - set(tensors))
     if absent:
-        raise UserError(
-            f"{index}: {absent[0]} is not in {weight_map[absent[0]]}", hint="Copy the files again."
-        )
+        raise UserError(f"{index}: {absent[0]} is not in {weight_map[absent[0]]}", hint="Copy the files again.")
     return tensors
 
 

@@ -50,17 +50,13 @@ def build_optimiser(module: nn.Module, settings: TrainSettings) -> Optimizer:
     if settings.optimiser == "stable_adamw":
         optimiser = StableAdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
     else:
-        optimiser = torch.optim.AdamW(
-            groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True
-        )
+        optimiser = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
     for group in optimiser.param_groups:
         group["initial_lr"] = group["lr"]
     return optimiser
 
 
-def step(
-    optimiser: Optimizer, parameters: Iterable[Tensor], *, clip: float | None, rate: float = 1.0
-) -> Tensor:
+def step(optimiser: Optimizer, parameters: Iterable[Tensor], *, clip: float | None, rate: float = 1.0) -> Tensor:
     """One optimiser step at `rate` times the peak learning rate; returns the gradient norm before clipping.
 
     Where the norm is not finite the parameters and the optimiser's state stay as they were: hand the norm to

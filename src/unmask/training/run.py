@@ -7,6 +7,7 @@ The masked learning itself is `core.pretrain`; this is the house around it. It r
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -96,15 +97,13 @@ def run(
     main, processes = accelerator.is_main_process, accelerator.num_processes
     found = load_latest(out) if resume else None
     if found is None and not resume and (out / "checkpoints").exists():
-        raise UserError(
-            f"{out} already holds a run", hint="Add --resume to continue it, or choose another --out."
-        )
+        raise UserError(f"{out} already holds a run", hint="Add --resume to continue it, or choose another --out.")
     if found is not None and found.extra.get("fingerprint") != job.fingerprint:
         raise UserError(
             f"{out}: the data or settings differ from those the run was started with",
             hint="Resume with the same data and settings (only the run's end may change), or start a new --out.",
         )
-    precision = _precision(settings, device, found)
+    precision = _precision(settings, device, found, accelerator)
     model = job.model
     optimiser = build_optimiser(model.to(device), settings)
     first = 0
@@ -158,10 +157,13 @@ def run(
         if main and found is None:
             tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device))
 
-        def check(step_number: int, progress: float) -> dict[str, float]:
-            metrics = _validate(model, job.validation, job, settings, autocast, device, accelerator, total)
+        def check(step_number: int, progress: float, *, whole: bool = False) -> dict[str, float]:
+            # On the way a sample of four steps' worth of slots keeps validation under a tenth of the run.
+            held = job.validation if whole else sample(job.validation, 4 * settings.batch_slots)
+            metrics = _validate(model, held, job, settings, autocast, device, accelerator, total)
             shown = {f"validation_{k}": v for k, v in metrics.items()}
             for name, batches in (job.extra_validation or {}).items():
+                batches = batches if whole else sample(batches, 4 * settings.batch_slots)
                 more = _validate(model, batches, job, settings, autocast, device, accelerator, total)
                 shown |= {f"{name}_{k}": v for k, v in more.items()}
             tracker.log(step_number, progress, kind="validation", **shown)
@@ -213,7 +215,7 @@ def run(
                 checkpoint(number)
         if result["stopped"] != "signal":
             if job.validation:
-                result["validation"] = check(number, 1.0)
+                result["validation"] = check(number, 1.0, whole=True)
             checkpoint(number)
             if main and save is not None:
                 save(model)
@@ -224,6 +226,13 @@ def run(
         padding_waste=sum(waste) / max(len(waste), 1), skipped_steps=guard.total, precision=precision.name,
         device=str(device), peak_memory_mb=peak_memory(), **result,
     )  # fmt: skip
+
+
+def sample(batches: Sequence[PackedBatch], slots: int) -> list[PackedBatch]:
+    """At most about `slots` slots of the batches, evenly spread over them, always the same; at least one batch."""
+    size = sum(b.segment.numel() for b in batches)
+    count = max(1, min(len(batches), round(len(batches) * slots / max(size, 1))))
+    return [batches[int(i * len(batches) / count)] for i in range(count)]
 
 
 class _Clock:
@@ -243,9 +252,7 @@ class _Clock:
         """The first process's value, on all of them."""
         if self.accelerator.num_processes == 1:
             return value
-        shared = torch.tensor(
-            [value if self.accelerator.is_main_process else 0.0], device=self.accelerator.device
-        )
+        shared = torch.tensor([value if self.accelerator.is_main_process else 0.0], device=self.accelerator.device)
         return float(self.accelerator.reduce(shared, "sum"))
 
     def progress(self, number: int) -> float:
@@ -254,17 +261,33 @@ class _Clock:
         return number / self.steps
 
 
-def _precision(settings: TrainSettings, device: torch.device, found: Checkpoint | None) -> Precision:
-    """A resumed run computes as it did before: 'auto' measures, and a measurement may turn out otherwise."""
+def _precision(settings: TrainSettings, device: torch.device, found: Checkpoint | None, accelerator: Any) -> Precision:
+    """A resumed run computes as it did before, and all processes as the first: 'auto' measures, and measurements differ."""
     asked = settings.precision
     if found is not None and asked == "auto":
         asked = found.extra["precision"]
-    return resolve_precision(asked, device)
+    resolved = resolve_precision(asked, device)
+    if accelerator.num_processes > 1:
+        mine = float(resolved.name == "bf16") if accelerator.is_main_process else 0.0
+        chosen = accelerator.reduce(torch.tensor([mine], device=device), "sum")
+        resolved = resolve_precision("bf16" if float(chosen) else "fp32", device)
+    return resolved
 
 
-def _steps(
-    job: Job, settings: TrainSettings, first: int, accelerator: Any
-) -> Iterator[tuple[int, list[PackedBatch]]]:
+@contextlib.contextmanager
+def first_process_first(settings: TrainSettings) -> Iterator[bool]:
+    """Under a launcher, let the first process prepare files while the others wait; yields whether this is the first."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield True
+        return
+    from accelerate import PartialState
+
+    state = PartialState(cpu=resolve_device(settings.device).type == "cpu")
+    with state.main_process_first():
+        yield state.is_main_process
+
+
+def _steps(job: Job, settings: TrainSettings, first: int, accelerator: Any) -> Iterator[tuple[int, list[PackedBatch]]]:
     processes, rank = accelerator.num_processes, accelerator.process_index
     parts = settings.accumulate * processes
     rows = -(-job.plan.rows // parts)
@@ -280,9 +303,7 @@ def _validate(
     mine = batches[accelerator.process_index :: accelerator.num_processes]
     part = validate(model, mine, job.validation_corruption, seed=0, autocast=autocast, device=device)
     n = part["hidden_slots"]
-    sums = total(
-        torch.tensor([part["loss"] * n, part["accuracy"] * n, n], dtype=torch.float64, device=device)
-    )
+    sums = total(torch.tensor([part["loss"] * n, part["accuracy"] * n, n], dtype=torch.float64, device=device))
     loss, right, hidden = (float(x) for x in sums)
     return {"loss": loss / max(hidden, 1), "accuracy": right / max(hidden, 1)}
 

@@ -237,9 +237,7 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
             return _convert_one(key, value, option)
         except (ValueError, TypeError):
             continue
-    raise UserError(
-        f"{key}={value}", hint=f"Expected {' or '.join(_describe(option) for option in options)}."
-    )
+    raise UserError(f"{key}={value}", hint=f"Expected {' or '.join(_describe(option) for option in options)}.")
 
 
 def _convert_one(key: str, value: Any, kind: Any) -> Any:

@@ -89,9 +89,7 @@ class Tracker:
             **metrics,
         }
         self._write(record)
-        numbers = {
-            k: float(v) for k, v in metrics.items() if isinstance(v, int | float) or hasattr(v, "item")
-        }
+        numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float) or hasattr(v, "item")}
         for tracker in self._trackers:
             tracker.log({f"{kind}/{name}": value for name, value in numbers.items()}, step=step)
         if kind == "train":
@@ -143,9 +141,7 @@ class Tracker:
         left = self.time_left()
         parts += [] if left is None else [f"{_clock(left)} left"]
         if self._bar is not None:
-            self._bar.update(
-                self._task, completed=self.progress, text=f"step {self.step}  " + "  ".join(parts)
-            )
+            self._bar.update(self._task, completed=self.progress, text=f"step {self.step}  " + "  ".join(parts))
         elif time.monotonic() - self._shown_at >= self.interval or self.progress >= 1.0:
             self._shown_at = time.monotonic()
             total = f" of {self.total}" if self.total else ""
@@ -216,11 +212,7 @@ def _cut(path: Path, step: int) -> float:
 def _plain(value: Any) -> Any:
     """A value as JSON can hold it: arrays and tensors unwrapped, infinities and NaN as null."""
     if hasattr(value, "item") and not isinstance(value, dict):
-        value = (
-            value.item()
-            if getattr(value, "size", 1) == 1 or getattr(value, "ndim", 1) == 0
-            else value.tolist()
-        )
+        value = value.item() if getattr(value, "size", 1) == 1 or getattr(value, "ndim", 1) == 0 else value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

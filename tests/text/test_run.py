@@ -1,0 +1,151 @@
+"""Runs on raw text: learning, resume bit for bit after kill -9, two processes as one, adapting, and the folder they leave."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from text_corpus import write_corpus
+from unmask.errors import UserError
+from unmask.text.adapt import adapt
+from unmask.text.model import load
+from unmask.text.pretrain import pretrain
+from unmask.text.recipes import TextSettings, with_overrides
+
+SMALL = {
+    "recipe": "bert", "width": 32, "layers": 2, "heads": 2, "slots": 32, "vocabulary": 300, "holdout": 0.1, "batch_slots": 256,
+    "precision": "fp32", "device": "cpu", "dropout": 0.1, "log_every": 1, "learning_rate": 3e-3,
+}  # fmt: skip
+
+
+def settings(**more):
+    return with_overrides(TextSettings(), SMALL | more)
+
+
+def command(corpus, out, **more):
+    pairs = [f"{k}={v}" for k, v in (SMALL | more).items()]
+    flags = [part for pair in pairs for part in ("--set", pair)]
+    return [sys.executable, "-m", "unmask", "pretrain", "text", str(corpus), "--out", str(out), *flags]
+
+
+def one_thread():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "corpus.txt", copies=200)
+
+
+@pytest.mark.parametrize("architecture", ["in_place", "visible_only"])
+@pytest.mark.parametrize("recipe", ["bert", "modern"])
+def test_it_learns_and_leaves_a_whole_folder(architecture, recipe, corpus, tmp_path):
+    out = tmp_path / "run"
+    made = pretrain(
+        str(corpus), out, settings=settings(steps=60, recipe=recipe, architecture=architecture), console=False
+    )
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    losses = [r["loss"] for r in records if r["kind"] == "train"]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "unmask.json", "report.html"):
+        assert (out / name).exists()
+    loaded = load(out, precision="fp32")
+    assert loaded.folder.random == []
+    assert loaded.model.visible_only == (architecture == "visible_only")
+    kept = made.result.validation["validation_loss"]
+    assert kept == pytest.approx(records[-2]["validation_loss"])
+
+
+def test_kill_9_and_resume_gives_the_same_weights_bit_for_bit(corpus, tmp_path):
+    more = {"steps": 60, "checkpoint_every": 7}
+    subprocess.run(command(corpus, tmp_path / "whole", **more), check=True, env=one_thread(), capture_output=True)
+    out = tmp_path / "killed"
+    process = subprocess.Popen(
+        command(corpus, out, **more), env=one_thread(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("checkpoints/step-*14/state.json")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "model.safetensors").exists()
+    subprocess.run([*command(corpus, out, **more), "--resume"], check=True, env=one_thread(), capture_output=True)
+    whole, resumed = load_file(tmp_path / "whole" / "model.safetensors"), load_file(out / "model.safetensors")
+    assert all(torch.equal(whole[k], resumed[k]) for k in whole)
+    steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines() if '"train"' in line]
+    assert steps == list(range(1, 61))
+
+
+def test_sigterm_saves_and_leaves(corpus, tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(corpus, out, steps=100000), env=one_thread(), stderr=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (
+        (out / "metrics.jsonl").exists() and '"train"' in (out / "metrics.jsonl").read_text()
+    ):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"--resume continues" in printed
+    assert list(out.glob("checkpoints/step-*/state.json"))
+
+
+def test_two_processes_learn_as_one(corpus, tmp_path):
+    # No dropout: its random numbers are each process's own.
+    more = {"steps": 12, "dropout": 0.0}
+    subprocess.run(command(corpus, tmp_path / "one", **more), check=True, env=one_thread(), capture_output=True)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+              "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]  # fmt: skip
+    # The corpus is prepared by the first process; a second one started at the same time must wait for it.
+    done = subprocess.run(
+        [*launch, *command(corpus, tmp_path / "two", **more)[1:]], env=one_thread(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    curves = []
+    for name in ("one", "two"):
+        records = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        curves.append([r["loss"] for r in records if r["kind"] == "train"])
+        assert records[-1]["kind"] == "end"
+    assert curves[0] == pytest.approx(curves[1], abs=1e-4)
+
+
+def test_another_run_is_not_written_over(corpus, tmp_path):
+    pretrain(str(corpus), tmp_path / "run", settings=settings(steps=2), console=False)
+    with pytest.raises(UserError, match="already holds a run"):
+        pretrain(str(corpus), tmp_path / "run", settings=settings(steps=2), console=False)
+    with pytest.raises(UserError, match="differ"):
+        pretrain(
+            str(corpus), tmp_path / "run", settings=settings(steps=4, learning_rate=1e-2), resume=True, console=False
+        )
+
+
+def test_adapt_lowers_the_loss_and_measures_forgetting(corpus, tmp_path):
+    pretrain(str(corpus), tmp_path / "base", settings=settings(steps=30), console=False)
+    domain = tmp_path / "domain.txt"
+    domain.write_text(
+        "\n\n".join(f"the patient {i} was given {i % 7} mg of aspirin for acute pain {i}." for i in range(150))
+    )
+    found = adapt(
+        tmp_path / "base", str(domain), tmp_path / "adapted", general=str(corpus), console=False, most_forgetting=100.0,
+        settings=settings(steps=40, ratio=0.15, ratio_end=None),
+    )  # fmt: skip
+    assert found.after["loss"] < found.before["loss"]
+    assert set(found.before) == {"loss", "accuracy", "general_loss", "general_accuracy"}
+    assert load(tmp_path / "adapted").folder.random == []
+    stopped = adapt(
+        tmp_path / "base", str(domain), tmp_path / "guarded", general=str(corpus), console=False, most_forgetting=-100.0,
+        settings=settings(steps=40, ratio=0.15, ratio_end=None),
+    )  # fmt: skip
+    assert stopped.run.result.stopped == "early"
+    with pytest.raises(UserError, match="is the model to adapt"):
+        adapt(tmp_path / "base", str(domain), tmp_path / "base", console=False)
