@@ -7,6 +7,7 @@ import torch
 from tiny import MODALITIES, Setup, make_model
 from unmask.core.batch import pack
 from unmask.core.embed import embed, pool
+from unmask.core.inference import budgeted
 from unmask.errors import UserError
 
 POOLINGS = ("mean", "first", "max")
@@ -52,6 +53,19 @@ def test_missing_slots_are_not_pooled() -> None:
     with torch.no_grad():
         states = model.states(pack([example], slots=20))[0]
     np.testing.assert_allclose(embed(model, [example], slots=64)[0], states[example.observed].mean(0), atol=1e-5)
+
+
+def test_batches_hold_every_example_once_within_the_budget(rng: np.random.Generator) -> None:
+    text = MODALITIES["text"]
+    examples = [text.example(i, int(n)) for i, n in enumerate(rng.integers(3, 300, 200))]
+    seen: list[int] = []
+    for batch, numbers in budgeted(examples, 300, 1024):
+        assert batch.segment.numel() <= 1024
+        for i, number in enumerate(numbers.tolist()):
+            inside = batch.index == i
+            assert np.array_equal(batch.values["token"][inside].numpy(), examples[number].values["token"])
+        seen += numbers.tolist()
+    assert sorted(seen) == list(range(200))
 
 
 def test_errors_and_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import torch
 
 from tiny import Setup, numbers
@@ -31,7 +32,11 @@ def test_nothing_but_the_position_made_the_difference(setup: Setup):
 def test_the_decoder_knows_where_visible_values_stood(setup: Setup):
     """Swapping two visible values changes the prediction of a third slot."""
     e = setup.modality.example(3, 12, setup.seed)
-    order = [0, 1, 2, 4, 3, *range(5, 12)] if e.observed is None else [1, 0, *range(2, 12)]
+    first = next(iter(e.values.values()))
+    slot = 1 if e.special is not None else 0
+    other = next(i for i in range(6, 11) if (e.observed is None or e.observed[i]) and (first[i] != first[slot]).any())
+    order = np.arange(12)
+    order[[slot, other]] = other, slot
     swapped = dataclasses.replace(e, values={k: v[order] for k, v in e.values.items()})
     hidden = hide(torch.tensor([5]))
     with torch.no_grad():

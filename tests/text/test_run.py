@@ -48,11 +48,11 @@ def corpus(tmp_path):
 def test_it_learns_and_leaves_a_whole_folder(architecture, recipe, corpus, tmp_path):
     out = tmp_path / "run"
     made = pretrain(
-        str(corpus), out, settings=settings(steps=60, recipe=recipe, architecture=architecture), console=False
+        str(corpus), out, settings=settings(steps=120, recipe=recipe, architecture=architecture), console=False
     )
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     losses = [r["loss"] for r in records if r["kind"] == "train"]
-    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
     for name in ("config.json", "model.safetensors", "tokenizer.json", "unmask.json", "report.html"):
         assert (out / name).exists()
     loaded = load(out, precision="fp32")

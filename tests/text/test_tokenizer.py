@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +22,17 @@ def test_special_tokens_and_round_trip(kind, tmp_path):
     for text in SENTENCES:
         assert made.encode([text])[0].ids.tolist() == again.encode([text])[0].ids.tolist()
     assert again.fingerprint() == made.fingerprint()
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_training_is_the_same_in_every_process(kind):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from text_corpus import tokenizer; "
+        "print(tokenizer(sys.argv[2]).fingerprint())"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parents[1]), kind]
+    other = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert other == tokenizer(kind).fingerprint()
 
 
 @pytest.mark.parametrize("kind", KINDS)

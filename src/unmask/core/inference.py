@@ -1,6 +1,9 @@
 """What fill, score and embed share: a model held still, and examples batched to a budget of slots.
 
-Batches are made of examples of like length: sorted, then cut into rows as wide as the longest of the batch.
+Examples of mixed lengths share rows (`budgeted`); scored copies, many of one length, are sorted and cut (`chunks`).
+600 texts of 5 to 128 slots through a 4x256 encoder, one core, fp32, slots/s: one a row in the order given 2500,
+sorted 6900, sorted with best fit 8200-8900, packed rows 10000-10600. Up to 512 slots: sorted with best fit 9200,
+rows all as wide as the longest 10300, by powers of two 10900 (the machine was shared: about 10 % of noise).
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from unmask.core.batch import Example, PackedBatch, pack
+from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.errors import UserError
 
 BATCH_SLOTS = 8192
+NARROWEST = 128
+"""Rows of packed batches: wide enough to leave little padding, narrow enough that attention stays cheap."""
 
 
 @contextlib.contextmanager
@@ -39,11 +44,7 @@ def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> I
         UserError: an example is longer than `slots`.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
-    if len(lengths) and int(lengths.max()) > slots:
-        worst = int(lengths.argmax())
-        raise UserError(
-            f"example {worst} has {int(lengths[worst])} slots, the model takes {slots}", hint="Cut it into windows."
-        )
+    _check(lengths, slots)
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
@@ -56,12 +57,36 @@ def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> I
 def budgeted(
     examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
-    """Examples in batches of at most `batch_slots` slots, and which examples they are.
+    """Examples in batches of at most `batch_slots` slots, and which examples they are; every example once.
 
-    `batch.index` counts within the batch: example `numbers[batch.index]` stands in a slot.
+    `batch.index` counts within the batch: example `numbers[batch.index]` stands in a slot. Several short examples
+    share a row: rows are 128 slots wide, or the next power of two for longer examples.
+
+    Raises:
+        UserError: an example is longer than `slots`.
     """
-    for numbers, width in chunks(np.array([len(e) for e in examples], np.int64), slots, batch_slots):
-        yield pack([examples[i] for i in numbers], slots=width), numbers
+    lengths = np.array([len(e) for e in examples], np.int64)
+    _check(lengths, slots)
+    wide = np.maximum(NARROWEST, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
+    for width in np.unique(wide)[::-1]:
+        group = np.flatnonzero(wide == width)
+        width = min(int(width), slots, -(-int(lengths[group].max()) // 8) * 8)
+        placed = place_best_fit(lengths[group], width)
+        rows = max(1, batch_slots // width)
+        for start in range(0, len(placed), rows):
+            part = placed[start : start + rows]
+            ends = np.cumsum([len(row) for row in part])
+            placement = [list(range(end - len(row), end)) for row, end in zip(part, ends.tolist(), strict=True)]
+            numbers = group[[i for row in part for i in row]]
+            yield pack([examples[i] for i in numbers], slots=width, placement=placement), numbers
+
+
+def _check(lengths: np.ndarray, slots: int) -> None:
+    if len(lengths) and int(lengths.max()) > slots:
+        worst = int(lengths.argmax())
+        raise UserError(
+            f"example {worst} has {int(lengths[worst])} slots, the model takes {slots}", hint="Cut it into windows."
+        )
 
 
 def first_slots(batch: PackedBatch, count: int) -> np.ndarray:

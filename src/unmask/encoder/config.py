@@ -96,6 +96,7 @@ class EncoderConfig:
         dropout: on embeddings and on the output of each block; 0 by default, which pays when data are not repeated
             many times (Geiping & Goldstein 2023) and is faster.
         attention_dropout: on the attention weights.
+        embedding_dropout: on the embeddings where it differs from `dropout` (ModernBERT).
         initial_deviation: standard deviation of the normal initialisation.
     """
 
@@ -109,6 +110,7 @@ class EncoderConfig:
     attention: Attention = field(default_factory=Attention)
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    embedding_dropout: float | None = None
     initial_deviation: float = 0.02
 
     def __post_init__(self) -> None:

@@ -80,7 +80,8 @@ class Stem(nn.Module):
             else:
                 table = sin_cos(position, width)
             x = x + table.to(x.dtype)
-        x = F.dropout(self.norm(x), self.config.dropout, self.training)
+        share = self.config.embedding_dropout
+        x = F.dropout(self.norm(x), self.config.dropout if share is None else share, self.training)
         return self.project(x) if hasattr(self, "project") else x
 
 

@@ -6,7 +6,7 @@ Shape letters: none; tensors are moved by name, never changed except for stackin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,10 @@ from torch import Tensor
 
 from unmask.encoder.config import EncoderConfig
 from unmask.errors import UserError
+
+
+TABLE, BIAS, OUTPUT = "codec.word.weight", "codec.bias", "codec.output.weight"
+"""Our names of the embedding table, the projection's bias, and its own table where it is not tied."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,7 @@ class Family:
         read: config.json -> (encoder config, keyword arguments of TokenCodecConfig besides vocabulary and special ids).
         write: (encoder config, codec config, special ids by role) -> config.json.
         keys: (published name, our name) with {i} for the layer; a tuple of published names is stacked on dim 0.
-        aliases: published names that are further copies of one of our tensors: accepted, not written.
+        aliases: published names that are further copies of one of our tensors: accepted, written where asked for.
         ignored: patterns of tensors that are derived and may be dropped.
     """
 
@@ -41,10 +45,11 @@ class Family:
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = (r".*position_ids$", r".*rotary_emb\.inv_freq$")
 
-    def rules(self, layers: int) -> list[tuple[tuple[str, ...], str]]:
-        """The key list spelled out for a number of layers."""
+    def rules(self, layers: int, *, tied: bool = True) -> list[tuple[tuple[str, ...], str]]:
+        """The key list spelled out for a number of layers; untied, the projection has a table of its own."""
         out = []
-        for theirs, ours in self.keys:
+        own = () if tied else tuple((theirs, OUTPUT) for theirs, ours in self.aliases.items() if ours == TABLE)
+        for theirs, ours in (*self.keys, *own):
             names = (theirs,) if isinstance(theirs, str) else theirs
             if "{i}" in ours:
                 out += [(tuple(n.format(i=i) for n in names), ours.format(i=i)) for i in range(layers)]
@@ -62,83 +67,104 @@ class Loaded:
     aliases: list[str] = field(default_factory=list)
 
 
-def modern_spelling(name: str) -> str:
-    """LayerNorm.gamma / beta of old checkpoints."""
-    return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+def published_names(family: Family, tensors: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """Tensors under today's names: LayerNorm.gamma / beta are old spellings, and a bare encoder lacks the prefix."""
+    ends = {"gamma": "weight", "beta": "bias"}
+    out = {re.sub(r"(?<=\.)(gamma|beta)$", lambda m: ends[m[0]], k): v for k, v in tensors.items()}
+    names = {n for rule, _ in family.rules(layers, tied=False) for n in rule}
+    prefix = next(rule[0] for rule, ours in family.rules(0) if ours == TABLE).split(".")[0] + "."
+    if any(k.startswith(prefix) for k in out):
+        return out
+    modules = {n.removeprefix(prefix).split(".")[0] for n in names if n.startswith(prefix)} | {"pooler"}
+    return {(prefix + k if k.split(".")[0] in modules else k): v for k, v in out.items()}
+
+
+def is_tied(family: Family, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the projection shares the embedding table: the config's word, unless the file holds two different tables."""
+    if not config.get("tie_word_embeddings", True):
+        return False
+    table = next(names[0] for names, ours in family.rules(0) if ours == TABLE)
+    copies = [name for name, ours in family.aliases.items() if ours == TABLE and name in tensors]
+    return table not in tensors or all(_same(tensors[table], tensors[name]) for name in copies)
 
 
 def load_state(family: Family, model: torch.nn.Module, tensors: Mapping[str, Tensor], layers: int) -> Loaded:
     """Fill `model` from published tensors.
 
     Raises:
-        UserError: a tensor has another shape than the config says (both shapes are named), or no layer at all matches.
+        UserError: a tensor has another shape than the config says (both shapes are named), one of query, key and
+            value is missing, or no layer at all matches.
     """
-    left = {modern_spelling(k): v for k, v in tensors.items()}
-    # A bare encoder is saved without the model's prefix.
-    prefix = _prefix(family)
-    if prefix and not any(k.startswith(prefix) for k in left):
-        known = {n.removeprefix(prefix) for names, _ in family.rules(layers) for n in names}
-        left = {(prefix + k if k in known else k): v for k, v in left.items()}
     state, found = model.state_dict(), Loaded()
+    tied = OUTPUT not in state
+    left = published_names(family, tensors, layers)
+    _settle_aliases(family, left, found, tied)
     filled: dict[str, Tensor] = {}
-    for names, ours in family.rules(layers):
+    for names, ours in family.rules(layers, tied=tied):
         if ours not in state:
             continue
-        parts = [left.pop(n) for n in names if n in left]
-        if len(parts) < len(names):
-            found.random += list(names)
+        absent = [n for n in names if n not in left]
+        if len(absent) == len(names):
+            found.random += names
             continue
-        value = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if value.shape != state[ours].shape:
-            expected = list(state[ours].shape)
-            if len(names) > 1:
-                expected[0] //= len(names)
-            raise UserError(
-                f"tensor {names[0]} has shape {list(parts[0].shape)}, config.json implies {expected}",
-                hint="Weights and config.json do not belong together.",
-            )
-        filled[ours] = value.to(state[ours].dtype)
+        if absent:
+            raise UserError(f"no tensor {absent[0]}, though its partners are there", hint="The weights are incomplete.")
+        expected = list(state[ours].shape)
+        expected[0] //= len(names)
+        for name in names:
+            if list(left[name].shape) != expected:
+                raise UserError(
+                    f"tensor {name} has shape {list(left[name].shape)}, config.json implies {expected}",
+                    hint="Weights and config.json do not belong together.",
+                )
+        parts = [left.pop(n) for n in names]
+        filled[ours] = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(state[ours].dtype)
     if not any(".layers." in name for name in filled):
         raise UserError(f"no weights of a {family.name} encoder found", hint="The file holds another architecture.")
-    for theirs, ours in family.aliases.items():
-        if theirs in left:
-            alias = left.pop(theirs)
-            if ours not in filled and ours in state:
-                filled[ours] = alias
-            found.aliases.append(theirs)
-    found.random = [n for n in found.random if _ours(family, n, layers) not in filled]
-    missing = set(state) - set(filled)
-    found.random += sorted(m for m in missing if m.startswith("codec.") and m not in _targets(family, layers))
     model.load_state_dict(filled, strict=False)
-    found.passengers = {k: v for k, v in left.items() if not any(re.fullmatch(p, k) for p in family.ignored)}
+    found.passengers |= {k: v for k, v in left.items() if not any(re.fullmatch(p, k) for p in family.ignored)}
     return found
 
 
 def published_state(
-    family: Family, model: torch.nn.Module, layers: int, passengers: Mapping[str, Tensor] | None = None
+    family: Family,
+    model: torch.nn.Module,
+    layers: int,
+    passengers: Mapping[str, Tensor] | None = None,
+    aliases: Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """The model's tensors under their published names, with passengers put back."""
-    state = model.state_dict()
+    """The model's tensors under their published names, with passengers put back and further copies where asked for."""
+    state = {k: v.detach().cpu() for k, v in model.state_dict().items()}
+    tied, carried = OUTPUT not in state, dict(passengers or {})
     out: dict[str, Tensor] = {}
-    for names, ours in family.rules(layers):
+    for names, ours in family.rules(layers, tied=tied):
         if ours in state:
-            parts = state[ours].detach().cpu().chunk(len(names)) if len(names) > 1 else (state[ours].detach().cpu(),)
+            parts = state[ours].chunk(len(names)) if len(names) > 1 else (state[ours],)
             out |= {n: p.contiguous() for n, p in zip(names, parts, strict=True)}
-    return out | {k: v.detach().cpu().contiguous() for k, v in (passengers or {}).items()}
+    bias = next((names[0] for names, ours in family.rules(0) if ours == BIAS), None)
+    for alias, ours in family.aliases.items():
+        # Where the projection's bias is not tied, transformers reads the alias and expects it in the file.
+        needed = ours == BIAS and (not tied or bias in carried)
+        if (needed or alias in aliases) and alias not in out and ours in state:
+            out[alias] = state[ours].clone()
+    return out | {k: v.detach().cpu().contiguous() for k, v in carried.items()}
 
 
-def _prefix(family: Family) -> str:
-    first = family.keys[0][0]
-    name = first if isinstance(first, str) else first[0]
-    return name.split(".")[0] + "."
+def _settle_aliases(family: Family, left: dict[str, Tensor], found: Loaded, tied: bool) -> None:
+    """Move copies to the name of their original. A bias that differs from its copy is dead: transformers adds the copy."""
+    original = {ours: names[0] for names, ours in family.rules(0)}
+    for alias, ours in family.aliases.items():
+        name = original[ours]
+        if alias not in left or (ours == TABLE and not (tied and _same(left.get(name, left[alias]), left[alias]))):
+            continue
+        if not _same(left.get(name, left[alias]), left[alias]):
+            found.passengers[name] = left[name]
+        left[name] = left.pop(alias)
+        found.aliases.append(alias)
 
 
-def _ours(family: Family, name: str, layers: int) -> str | None:
-    return next((ours for names, ours in family.rules(layers) if name in names), None)
-
-
-def _targets(family: Family, layers: int) -> set[str]:
-    return {ours for _, ours in family.rules(layers)}
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a, b)
 
 
 def activation_name(name: str) -> str:

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Learned, Norm
+from unmask.errors import UserError
 from unmask.families.base import Family, activation_name, bert_body, pair
 
 
 def read_body(config: Mapping[str, Any], *, offset: int = 0, epsilon: float = 1e-12) -> EncoderConfig:
     """The encoder of every model with BERT's body; `offset` is where RoBERTa's positions start."""
+    if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
+        raise UserError(f"position_embedding_type {kind!r} in config.json is not supported", hint="Known: absolute.")
     norm = Norm(placement="post", epsilon=float(config.get("layer_norm_eps", epsilon)))
     embedding = config.get("embedding_size")
     return EncoderConfig(
@@ -61,6 +64,7 @@ def head(config: Mapping[str, Any], encoder: EncoderConfig) -> dict[str, Any]:
         "types": int(config.get("type_vocab_size", 2)),
         "head_activation": activation_name(config.get("hidden_act", "gelu")),
         "head_norm": encoder.norm,
+        "tied": bool(config.get("tie_word_embeddings", True)),
     }
 
 

@@ -6,24 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from unmask.encoder.config import Attention, EncoderConfig, Gated, Norm, Rotary
+from unmask.errors import UserError
 from unmask.families.base import Family, activation_name, pair
 
 
 def _bases(config: Mapping[str, Any]) -> tuple[float, float]:
     """Rotary bases, in the spelling of the release or of transformers 5."""
     rope = config.get("rope_parameters") or {}
-    full = rope.get("full_attention", {}).get("rope_theta", config.get("global_rope_theta", 160_000.0))
-    local = rope.get("sliding_attention", {}).get("rope_theta", config.get("local_rope_theta", 10_000.0))
+    kinds = [rope.get(name) or {} for name in ("full_attention", "sliding_attention")]
+    for kind in kinds:
+        if kind.get("rope_type", "default") != "default":
+            raise UserError(f"rope_type {kind['rope_type']!r} in config.json is not supported", hint="Known: default.")
+    full = kinds[0].get("rope_theta", config.get("global_rope_theta", 160_000.0))
+    local = kinds[1].get("rope_theta", config.get("local_rope_theta", 10_000.0))
     return float(full), float(local)
+
+
+def _every(config: Mapping[str, Any]) -> int:
+    """Layer i is global when this divides i."""
+    types = config.get("layer_types")
+    if not types:
+        return int(config.get("global_attn_every_n_layers", 3))
+    whole = [i for i, t in enumerate(types) if t == "full_attention"]
+    every = whole[1] if len(whole) > 1 else len(types)
+    if whole != list(range(0, len(types), every)):
+        raise UserError(f"layer_types {types} in config.json is not supported", hint="Every n-th layer must be full.")
+    return every
 
 
 def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     full, local = _bases(config)
     bias = bool(config.get("norm_bias", False))
     norm = Norm(placement="pre", epsilon=float(config.get("norm_eps", 1e-5)), bias=bias, first_is_identity=True)
-    every = config.get("global_attn_every_n_layers", 3)
-    if (types := config.get("layer_types")) and (whole := [i for i, t in enumerate(types) if t == "full_attention"]):
-        every = whole[1] - whole[0] if len(whole) > 1 else len(types)
     act = activation_name(config.get("hidden_activation", "gelu"))
     encoder = EncoderConfig(
         width=config["hidden_size"],
@@ -34,10 +48,11 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         feedforward=Gated(inner=config["intermediate_size"], activation=act, bias=bool(config.get("mlp_bias", False))),  # type: ignore[arg-type]
         attention=Attention(
             window=config.get("local_attention", 128) // 2,
-            global_every=every,
+            global_every=_every(config),
             bias=bool(config.get("attention_bias", False)),
         ),
         dropout=float(config.get("mlp_dropout", 0.0)),
+        embedding_dropout=float(config.get("embedding_dropout", 0.0)),
         attention_dropout=float(config.get("attention_dropout", 0.0)),
         initial_deviation=float(config.get("initializer_range", 0.02)),
     )
@@ -48,7 +63,11 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         "head_norm": Norm(epsilon=norm.epsilon, bias=bias),
         "head_bias": bool(config.get("classifier_bias", False)),
         "output_bias": bool(config.get("decoder_bias", True)),
+        "tied": bool(config.get("tie_word_embeddings", True)),
     }
+
+
+_NAMES = {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
 def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
@@ -65,8 +84,8 @@ def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]
         "num_hidden_layers": encoder.layers,
         "num_attention_heads": encoder.heads,
         "intermediate_size": encoder.feedforward.inner,
-        "hidden_activation": encoder.feedforward.activation,
-        "classifier_activation": codec.head_activation,
+        "hidden_activation": _NAMES.get(encoder.feedforward.activation, encoder.feedforward.activation),
+        "classifier_activation": _NAMES.get(codec.head_activation, codec.head_activation),
         "classifier_bias": codec.head_bias,
         "decoder_bias": codec.output_bias,
         "max_position_embeddings": encoder.positions.slots,
@@ -82,7 +101,7 @@ def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]
             "sliding_attention": {"rope_type": "default", "rope_theta": encoder.positions.local_base},
         },
         "mlp_dropout": encoder.dropout,
-        "embedding_dropout": encoder.dropout,
+        "embedding_dropout": encoder.dropout if encoder.embedding_dropout is None else encoder.embedding_dropout,
         "attention_dropout": encoder.attention_dropout,
         "initializer_range": encoder.initial_deviation,
         "vocab_size": codec.vocabulary,

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.encoder.config import EncoderConfig
+from unmask.encoder.config import EncoderConfig, Learned
 from unmask.families.base import Family, bert_body, pair
 from unmask.families.bert import head, read_body, write_body
 
 
 def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     # Positions start behind the padding index.
-    encoder = read_body(config, offset=int(config.get("pad_token_id", 1)) + 1, epsilon=1e-12)
+    pad = config.get("pad_token_id")
+    encoder = read_body(config, offset=(1 if pad is None else int(pad)) + 1)
     # The head's activation is GELU whatever the body's is.
     return encoder, head(config, encoder) | {"types": int(config.get("type_vocab_size", 1)), "head_activation": "gelu"}
 
 
 def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
     about = {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]}
-    return about | write_body(encoder, codec, special)
+    assert isinstance(encoder.positions, Learned)
+    # Positions start behind this index, whatever the tokenizer pads with.
+    return about | write_body(encoder, codec, special) | {"pad_token_id": encoder.positions.offset - 1}
 
 
 ROBERTA = Family(

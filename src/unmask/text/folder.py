@@ -6,11 +6,13 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.core.model import MaskedModel
@@ -18,13 +20,14 @@ from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned,
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect
-from unmask.families.base import load_state, published_state
+from unmask.families.base import is_tied, load_state, published_state
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 from unmask.text.tokenizer import Tokenizer
 from unmask.training.checkpoint import read_weights
 
 DECODER = "decoder.safetensors"
 """Tensors of the visible-only architecture's decoder; transformers does not look at them."""
+_DECODER_PREFIX = "unmask_decoder."
 
 
 @dataclass
@@ -35,6 +38,7 @@ class TextFolder:
         passengers: tensors the masked model has no place for (poolers, task heads), written back on saving.
         random: published names of tensors that were not in the file and stayed random.
         ignored: names of the passengers.
+        aliases: published names under which the file holds further copies of tied tensors.
         settings: contents of unmask.json.
     """
 
@@ -45,6 +49,7 @@ class TextFolder:
     passengers: dict[str, Tensor] = field(default_factory=dict)
     random: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -54,7 +59,7 @@ def find_folder(name: str | Path) -> Path:
     Raises:
         UserError: neither is there.
     """
-    path = Path(name)
+    path = Path(name).expanduser()
     if path.is_dir():
         return path
     text = str(name)
@@ -94,21 +99,45 @@ def load_folder(name: str | Path) -> TextFolder:
         vocabulary = int(config["vocab_size"])
     except KeyError as error:
         raise UserError(f"{folder}/config.json: no {error}", hint=f"A {family.name} config has it.") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder}/config.json: {error}", hint="Numbers are expected where it says so.") from None
     if tokenizer.vocab_size > vocabulary:
         raise UserError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} entries, the embedding table {vocabulary}",
             hint="Tokenizer and weights do not belong together.",
         )
+    weights = read_weights(folder)
+    codec["tied"] = is_tied(family, config, weights)
     settings = _json(folder / "unmask.json") or {}
     decoder = settings.get("decoder")
     model = _assemble(vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
-    found = load_state(family, model, read_weights(folder), encoder.layers)
+    try:
+        found = load_state(family, model, weights, encoder.layers)
+    except UserError as error:
+        raise UserError(f"{folder}: {error.what}", hint=error.hint) from None
     if decoder:
-        model.load_state_dict(read_weights(folder / DECODER), strict=False)
+        _load_decoder(model, folder / DECODER)
     return TextFolder(
         model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
-        random=found.random, ignored=sorted(found.passengers), settings=settings,
+        random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
     )  # fmt: skip
+
+
+def _decoder_state(model: MaskedModel) -> dict[str, Tensor]:
+    return {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k.startswith("decoder")}
+
+
+def _load_decoder(model: MaskedModel, path: Path) -> None:
+    held = {k.removeprefix(_DECODER_PREFIX): v for k, v in read_weights(path).items()}
+    for name, tensor in _decoder_state(model).items():
+        if name not in held:
+            raise UserError(f"{path}: no tensor {name}", hint="Copy the file again.")
+        if held[name].shape != tensor.shape:
+            raise UserError(
+                f"{path}: tensor {name} has shape {list(held[name].shape)}, unmask.json implies {list(tensor.shape)}",
+                hint="The two files do not belong together.",
+            )
+    model.load_state_dict(held, strict=False)
 
 
 def _assemble(
@@ -118,10 +147,12 @@ def _assemble(
     codec: Mapping[str, Any],
     decoder: EncoderConfig | None,
 ) -> MaskedModel:
+    # Tables are padded to round sizes (ModernBERT: 88 rows): rows without a token are never drawn, never proposed.
+    unused = set(range(vocabulary)) - set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
     config = TokenCodecConfig(
         vocabulary=vocabulary,
         mask_id=tokenizer.mask_id if tokenizer.mask_id is not None else 0,
-        special_ids=tuple(int(i) for i in tokenizer.special_ids),
+        special_ids=tuple(sorted(unused | {int(i) for i in tokenizer.special_ids})),
         deviation=encoder.initial_deviation,
         **codec,
     )
@@ -147,6 +178,9 @@ def new_text_model(
         recipe: 'bert' (post-norm, learned positions) or 'modern' (ModernBERT's choices).
         inner: of the feed-forward; default 4 x width ('bert') or 1.5 x width rounded to 64, gated ('modern').
         decoder: makes it visible-only.
+
+    Raises:
+        UserError: another recipe.
     """
     if recipe == "bert":
         family, norm = by_name("bert"), Norm(placement="post", epsilon=1e-12)
@@ -155,7 +189,7 @@ def new_text_model(
             feedforward=MLP(inner=inner or 4 * width), dropout=dropout,
         )  # fmt: skip
         codec: dict[str, Any] = {"types": 2, "head_norm": norm}
-    else:
+    elif recipe == "modern":
         family = by_name("modernbert")
         norm = Norm(placement="pre", epsilon=1e-5, bias=False, first_is_identity=True)
         inner = inner or max(64, round(1.5 * width / 64) * 64)
@@ -164,6 +198,8 @@ def new_text_model(
             feedforward=Gated(inner=inner), attention=Attention(window=64, bias=False), dropout=dropout,
         )  # fmt: skip
         codec = {"head_norm": Norm(epsilon=1e-5, bias=False), "head_bias": False}
+    else:
+        raise UserError(f"recipe {recipe!r}", hint="Expected bert or modern.")
     codec |= {"width": width, "encoder_width": width}
     return _assemble(vocabulary, tokenizer, encoder, codec, decoder), family
 
@@ -176,47 +212,83 @@ def save_folder(
     family: Family,
     hf_config: Mapping[str, Any] | None = None,
     passengers: Mapping[str, Tensor] | None = None,
+    aliases: Collection[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a folder that transformers loads. Files are written beside it and moved in when all are whole.
+    """Write a folder that transformers loads.
+
+    A new folder appears whole, by one rename. In a folder that is there, files are replaced one by one, each by a
+    rename, when all of them are written.
 
     Args:
         hf_config: entries of the config.json the model came with; what is in there is kept.
-    """
-    from safetensors.torch import save_file
+        aliases: published names to write tied tensors under as well; transformers does without.
 
+    Raises:
+        UserError: the folder cannot be written.
+    """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    new = folder / ".saving"
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
+    exists = folder.is_dir()
+    new = folder / ".saving" if exists else folder.with_name(f".{folder.name}.{os.getpid()}.saving")
     try:
-        encoder, codec = model.encoder.config, model.codec.config
-        special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
-        config = dict(family.write(encoder, codec, special)) | dict(hf_config or {})
-        if hf_config is None:
-            config |= {"mask_token_id": special["mask"]}
-        state = published_state(family, model, encoder.layers, passengers)
-        save_file(state, new / "model.safetensors", metadata={"format": "pt"})
-        about = dict(settings or {})
-        if model.visible_only:
-            about["decoder"] = model.decoder.config.to_dict()
-            own = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k.startswith("decoder")}
-            save_file(own, new / DECODER)
-        config.setdefault("dtype", "float32")
-        (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-        about["family"] = family.name
-        (new / "unmask.json").write_text(json.dumps(about, indent=2, default=_plain), encoding="utf-8")
-        tokenizer.save(new)
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings)
+        for path in (*new.iterdir(), new):
+            _fsync(path)
+        if not exists:
+            os.rename(new, folder)
+            return
         # The weights last: a folder with new weights has everything else new too.
         for path in sorted(new.iterdir(), key=lambda p: p.suffix == ".safetensors"):
             os.replace(path, folder / path.name)
-    except OSError as error:
+        if not model.visible_only:
+            (folder / DECODER).unlink(missing_ok=True)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{folder}: cannot be written ({error.strerror})", hint="Free space or choose another folder."
+            f"{folder}: cannot be written ({reason})", hint="Free space or choose another folder."
         ) from None
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _write_files(
+    new: Path,
+    model: MaskedModel,
+    tokenizer: Tokenizer,
+    family: Family,
+    hf_config: Mapping[str, Any] | None,
+    passengers: Mapping[str, Tensor] | None,
+    aliases: Collection[str],
+    settings: Mapping[str, Any] | None,
+) -> None:
+    encoder, codec = model.encoder.config, model.codec.config
+    special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
+    config = dict(family.write(encoder, codec, special)) | dict(hf_config or {})
+    if hf_config is None:
+        config |= {"mask_token_id": special["mask"]}
+    # What the file now holds, whatever it held before.
+    config.pop("torch_dtype", None)
+    config |= {"vocab_size": codec.vocabulary, "tie_word_embeddings": codec.tied}
+    config["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
+    state = published_state(family, model, encoder.layers, passengers, aliases)
+    save_file(state, new / "model.safetensors", metadata={"format": "pt"})
+    about = {k: v for k, v in (settings or {}).items() if k != "decoder"} | {"family": family.name}
+    if model.visible_only:
+        about["decoder"] = model.decoder.config.to_dict()
+        save_file({_DECODER_PREFIX + k: v for k, v in _decoder_state(model).items()}, new / DECODER)
+    (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    (new / "unmask.json").write_text(json.dumps(about, indent=2, default=_plain), encoding="utf-8")
+    tokenizer.save(new)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _json(path: Path) -> dict[str, Any] | None:

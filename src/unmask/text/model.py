@@ -20,7 +20,7 @@ from unmask.core.corruption import hide
 from unmask.core.embed import Pooling, embed
 from unmask.core.fill import Order, fill
 from unmask.core.inference import budgeted
-from unmask.core.score import score
+from unmask.core.score import scorable, score
 from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, text_example
 from unmask.text.cache import cut
@@ -260,6 +260,8 @@ class TextModel:
             inside = (e.offsets[:, 0] < len(before) + len(candidate)) & (e.offsets[:, 1] > len(before)) & ~e.special
             if not inside.any():
                 raise UserError(f"candidate {candidate!r} has no token", hint="Give a word.")
+            if (e.ids[inside] == self.tokenizer.unk_id).any():
+                raise UserError(f"candidate {candidate!r} is not in the vocabulary", hint="Leave it out.")
             if len(e) > self.slots:
                 raise UserError(f"text with candidate {candidate!r} has {len(e)} tokens, the model takes {self.slots}")
             examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
@@ -331,7 +333,7 @@ class TextModel:
                 units = np.concatenate([[-1] * len(before), e.units[begin:end], [-1] * len(after)]).astype(np.int64)
                 examples.append(text_example(ids, units, np.isin(ids, self.tokenizer.special_ids), len(examples)))
                 document.append(number)
-        if not any(len(e) and not e.special.all() for e in examples):
+        if not any(len(scorable(e)) for e in examples):
             raise UserError("the texts hold no token to hide", hint="Give text the tokenizer knows.")
         size = self.tokenizer.vocab_size
         counts = frequencies

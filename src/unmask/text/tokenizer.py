@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.text.units import word_units
+from unmask.text.units import inside_word, word_units
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
 
@@ -151,6 +152,8 @@ class Tokenizer:
             backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
             backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
             backend.decoder = decoders.WordPiece(prefix="##")
+            texts = list(texts)
+            common["special_tokens"] = special + continuations(texts, backend.normalizer.normalize_str)
             trainer = trainers.WordPieceTrainer(min_frequency=min_frequency, **common)
         elif kind == "bpe":
             backend = Backend(models.BPE())
@@ -176,7 +179,7 @@ class Tokenizer:
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
-        return cls(backend)
+        return cls(_canonical(backend, len(special)))
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, as transformers reads them."""
@@ -229,6 +232,40 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Hash of everything that decides how text is cut."""
         return hashlib.blake2b(self.backend.to_str().encode(), digest_size=8).hexdigest()
+
+
+def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: int = 1000) -> list[str]:
+    """'##x' for the commonest characters that can stand inside a word, in code-point order.
+
+    The trainer would number them in hash-map order, which differs from process to process and decides between merges
+    of equal count. Given in a fixed order, the same texts give the same vocabulary everywhere.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    common = sorted(counts, key=lambda c: (-counts[c], c))[:most]
+    return [f"##{c}" for c in sorted(set(normalise("".join(common)))) if inside_word(c)]
+
+
+def _canonical(backend: Any, fixed: int) -> Any:
+    """The same tokenizer with entries in a fixed order: the trainers number them by hash-map order, anew in each process.
+
+    WordPiece entries go alphabetically, Unigram's by falling score (rounded, as the last digits differ as well); the
+    first `fixed` special ones stay. BPE is deterministic already: its numbers are its merge order. Unigram's scores are
+    sums made in parallel, so that two trainings may still differ in a last digit.
+    """
+    from tokenizers import Tokenizer as Backend
+
+    data = json.loads(backend.to_str())
+    model = data["model"]
+    data["added_tokens"] = [t for t in data["added_tokens"] if t["id"] < fixed]
+    if model["type"] == "WordPiece":
+        first = sorted((t for t, i in model["vocab"].items() if i < fixed), key=model["vocab"].get)
+        model["vocab"] = {t: i for i, t in enumerate([*first, *sorted(set(model["vocab"]) - set(first))])}
+    elif model["type"] == "Unigram":
+        rest = sorted(([p, round(s, 4)] for p, s in model["vocab"][fixed:]), key=lambda e: (-e[1], e[0]))
+        model["vocab"] = [*model["vocab"][:fixed], *rest]
+    return Backend.from_str(json.dumps(data))
 
 
 def _write(path: Path, text: str) -> None:

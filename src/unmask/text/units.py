@@ -29,6 +29,11 @@ def _kind(character: str) -> int:
     return _OTHER
 
 
+def inside_word(character: str) -> bool:
+    """Whether a character can continue a word: a letter, digit or mark of a script that writes spaces."""
+    return _kind(character) == _WORD
+
+
 def _joins(text: str, index: int) -> bool:
     """An apostrophe between letters belongs to the word: don't."""
     return (
