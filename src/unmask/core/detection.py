@@ -1,0 +1,116 @@
+"""Replaced-slot detection (ELECTRA, Clark et al. 2020): a small generator fills the hidden slots, a discriminator says of
+every slot whether it is the original. For any codec with discrete values; trained by the same six-step loop.
+
+Shape letters: rows, slots, hidden, width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Hidden
+from unmask.core.model import MaskedModel
+from unmask.core.prediction import Prediction
+from unmask.encoder.transformer import activation
+
+
+class Detection:
+    """The generator's prediction of the hidden slots and the discriminator's verdict on all slots, as one prediction.
+
+    `log_prob`, `mode`, `mean`, `sample` and `confidence` are the generator's.
+
+    Attributes:
+        generator: prediction of the hidden slots.
+        logits: (real slots,) log-odds that a slot was replaced.
+        replaced: (real slots,) whether its value differs from the original.
+    """
+
+    def __init__(
+        self,
+        generator: Prediction,
+        logits: Float[Tensor, "real"],
+        replaced: Bool[Tensor, "real"],
+        weight: float,
+    ) -> None:
+        self.generator, self.logits, self.replaced, self.weight = generator, logits, replaced, weight
+
+    def __len__(self) -> int:
+        return len(self.generator)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.generator, name)
+
+    def detection_loss(self) -> Tensor:
+        """Mean binary cross-entropy over all real slots."""
+        return F.binary_cross_entropy_with_logits(self.logits.float(), self.replaced.float())
+
+    def detection_accuracy(self) -> Tensor:
+        return ((self.logits > 0) == self.replaced).float().mean()
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Generator loss summed over hidden slots, plus weight x detection loss x hidden slots.
+
+        The loop divides by the hidden slots, which leaves means of both, as in the paper (section 2).
+        """
+        return self.generator.loss(target) + self.weight * self.detection_loss() * len(target)
+
+    def correct(self, target: Tensor) -> Tensor | None:
+        return self.generator.correct(target)
+
+
+class ReplacedSlotDetection(nn.Module):
+    """Generator and discriminator around one codec: the embeddings are shared, as in the paper (section 3.2).
+
+    Args:
+        generator: an in-place masked model; a quarter to a third of the discriminator's width works best (section 3.2).
+        encoder: the discriminator's encoder; its input width is the codec's.
+        weight: of the detection loss; 50 in the paper.
+        temperature: at which the generator's fills are sampled.
+
+    Raises:
+        ValueError: a visible-only generator: hidden slots must have a place in the row.
+    """
+
+    def __init__(
+        self, generator: MaskedModel, encoder: nn.Module, *, weight: float = 50.0, temperature: float = 1.0
+    ) -> None:
+        super().__init__()
+        if generator.visible_only:
+            raise ValueError("replaced-slot detection needs an in-place generator")
+        self.generator = generator
+        self.encoder: Any = encoder
+        width = self.encoder.config.width
+        self.transform, self.verdict = nn.Linear(width, width), nn.Linear(width, 1)
+        self.activation = activation("gelu")
+        self.weight, self.temperature = weight, temperature
+
+    @property
+    def codec(self) -> Any:
+        return self.generator.codec
+
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None) -> Detection:
+        """Predict hidden slots, fill them with samples, judge every slot of the filled row."""
+        prediction = self.generator(batch, hidden)
+        with torch.no_grad():
+            # No gradient passes the sampling: the generator learns from its own loss alone.
+            filled = prediction.sample(temperature=self.temperature)
+            values = self.codec.write(batch.values, hidden.flat, filled)
+        real = (batch.segment.flatten() > 0).nonzero().flatten()
+        replaced = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=real.device)
+        replaced[hidden.flat] = filled != self.codec.targets(batch.values, hidden.flat)
+        states = self.discriminate(replace(batch, values=values), real)
+        return Detection(prediction, states, replaced[real], self.weight)
+
+    def discriminate(self, batch: PackedBatch, slots: Int[Tensor, "asked"]) -> Float[Tensor, "asked"]:
+        """Log-odds that each of `slots` was replaced."""
+        nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
+        x = self.codec.embed(batch.values, nothing)
+        states = self.encoder(x, segment=batch.segment, position=batch.position, needed=slots)
+        return self.verdict(self.activation(self.transform(states)))[:, 0]
