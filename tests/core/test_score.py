@@ -30,9 +30,11 @@ def naive(model, example: Example, mode: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["slot", "unit"])
-def test_score_equals_the_naive_loop(setup: Setup, mode: str) -> None:
-    examples = setup.examples(11, 3, 18, 7, 11)
-    found = score(setup.model, examples, slots=64, batch_slots=72, mode=mode)  # type: ignore[arg-type]
+@pytest.mark.parametrize("budget", [72, 4096])
+def test_score_equals_the_naive_loop(setup: Setup, mode: str, budget: int) -> None:
+    """With the large budget all copies are one batch, short ones in the rows of longer ones."""
+    examples = setup.examples(11, 3, 18, 6, 11)
+    found = score(setup.model, examples, slots=64, batch_slots=budget, mode=mode)  # type: ignore[arg-type]
     for example, got in zip(examples, found, strict=True):
         expected = naive(setup.model, example, mode)
         np.testing.assert_allclose(got.per_slot, expected, atol=2e-5, rtol=1e-5)

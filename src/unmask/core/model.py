@@ -48,10 +48,15 @@ class Codec(Protocol):
 
 
 def corrupt(codec: Codec, values: dict[str, Tensor], hidden: Hidden) -> dict[str, Tensor]:
-    """Take the hidden values out: zeros under the mask, noise at random slots, the value itself at kept ones."""
+    """Take the hidden values out: zeros under the mask, noise at random slots, the value itself at kept ones.
+
+    Channels that a codec names in `context_channels` are known of a hidden slot too (which sentence a token is of) and
+    stay; every other channel is taken out.
+    """
     out = {k: v.clone() for k, v in values.items()}
     masked, random = hidden.flat[hidden.action == MASK], hidden.action == RANDOM
-    for tensor in out.values():
+    context = getattr(codec, "context_channels", ())
+    for tensor in (t for name, t in out.items() if name not in context):
         tensor.view(-1, *tensor.shape[2:])[masked] = 0
     if bool(random.any()):
         flat = hidden.flat[random]

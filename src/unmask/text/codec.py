@@ -43,6 +43,7 @@ class TokenCodecConfig:
 class TokenCodec(nn.Module):
     """Embeds token ids; the mask embedding is the [MASK] row of the table, as in published checkpoints."""
 
+    context_channels = ("type",)
     ordinary: Tensor
     special: Tensor
 
