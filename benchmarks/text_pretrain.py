@@ -148,7 +148,7 @@ def theirs(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
-        return real, time.perf_counter() - start, float(loss)
+        return real, time.perf_counter() - start, float(loss.detach())
 
     return one, model
 
@@ -182,17 +182,21 @@ def measure(folder: Path, size: str, slots: int, dropout: float, seconds: float,
 
 def memory(folder: Path, size: str, slots: int, dropout: float, name: str) -> float:
     """Peak memory of five steps in a process of its own, MB, over that of the same process before the first step."""
-    from unmask.training.memory import peak_memory
-
     cache, tokenizer = corpus(folder, slots)
     layers, width = (int(n) for n in size.split("x"))
     if name == "concat" or name == "padded":
         import transformers  # noqa: F401
-    before = peak_memory()
+    before = high_water()
     one, _ = make_loop(name, cache, tokenizer, layers, width, slots, dropout)
     for _ in range(5):
         one()
-    return peak_memory() - before
+    return high_water() - before
+
+
+def high_water() -> float:
+    """Peak resident memory of this process alone, MB; getrusage would count the parent's from before exec."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1000
 
 
 def learning(folder: Path, steps: int) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from tiny import WIDTH, Setup, Text
 
+from tiny import WIDTH, Setup, Text
 from unmask.core.batch import pack
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
 from unmask.core.detection import ReplacedSlotDetection
@@ -20,7 +20,7 @@ def make(seed):
     return ReplacedSlotDetection(generator, encoder)
 
 
-@pytest.fixture()
+@pytest.fixture
 def batch():
     return pack([Text().example(i, 12) for i in range(8)], slots=24)
 

@@ -1,5 +1,6 @@
 """Law 8: every family equals transformers on the same weights (1e-4 in fp32) and gives its tensors back bit for bit."""
 
+import json
 import os
 from pathlib import Path
 
@@ -153,6 +154,112 @@ def test_what_does_not_fit_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(UserError, match=r"'gpt2'.*\n.*bert"):
         load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_padding_there_and_packing_here_agree(name, tmp_path, rng):
+    theirs = published(name, tmp_path)
+    pad = theirs.config.pad_token_id
+    texts = [rng.integers(5, VOCABULARY, n) for n in (1, 3, 40, 64)]
+    ids = torch.full((len(texts), 64), pad)
+    for row, text in zip(ids, texts, strict=True):
+        row[: len(text)] = torch.tensor(text)
+    seen = torch.arange(64)[None] < torch.tensor([len(t) for t in texts])[:, None]
+    with torch.inference_mode():
+        expected = theirs(input_ids=ids, attention_mask=seen.long()).logits
+    for row, mine in zip(expected, ours_all(load_folder(tmp_path).model, texts, 64), strict=True):
+        torch.testing.assert_close(mine, row[: len(mine)], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra-projected", "modernbert"])
+@pytest.mark.parametrize("config_says_so", [True, False])
+def test_a_projection_with_its_own_table(name, config_says_so, tmp_path, rng):
+    """transformers unties two different tables even where the config says that they are one."""
+    published(name, tmp_path)
+    projection = {"bert": "cls.predictions.decoder", "roberta": "lm_head.decoder", "modernbert": "decoder"}
+    projection = projection.get(name, "generator_lm_head")
+    weights = load_file(tmp_path / "model.safetensors")
+    table = next(v for k, v in weights.items() if k.endswith(("word_embeddings.weight", "tok_embeddings.weight")))
+    weights[f"{projection}.weight"] = torch.randn_like(table)
+    if name in ("bert", "roberta"):
+        weights[f"{projection}.bias"] = torch.randn(VOCABULARY)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    if config_says_so:
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
+    loaded = load_folder(tmp_path)
+    assert loaded.random == []
+    ids = rng.integers(5, VOCABULARY, 30)
+    with torch.inference_mode():
+        expected = theirs(input_ids=torch.tensor(ids)[None]).logits[0]
+    torch.testing.assert_close(ours_all(loaded.model, [ids], 64)[0], expected, atol=1e-4, rtol=1e-4)
+    out = tmp_path / "again"
+    save_folder(
+        out, model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config,
+        passengers=loaded.passengers,
+    )  # fmt: skip
+    after = load_file(out / "model.safetensors")
+    assert set(after) == set(weights)
+    assert all(torch.equal(after[k], weights[k]) for k in weights)
+    again, info = transformers.AutoModelForMaskedLM.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    with torch.inference_mode():
+        assert torch.equal(again.eval()(input_ids=torch.tensor(ids)[None]).logits[0], expected)
+
+
+def test_old_spellings_bare_encoders_and_copies(tmp_path):
+    published("bert", tmp_path)
+    file = tmp_path / "model.safetensors"
+    new = load_file(file)
+    old = {
+        k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
+        for k, v in new.items()
+    }
+    old["bert.embeddings.position_ids"] = torch.arange(64)[None]
+    save_file(old, file)
+    expected = load_folder(tmp_path).model.state_dict()
+    assert load_folder(tmp_path).random == load_folder(tmp_path).ignored == []
+    copies = {"cls.predictions.decoder.weight": new["bert.embeddings.word_embeddings.weight"].clone(),
+              "cls.predictions.decoder.bias": new["cls.predictions.bias"].clone()}  # fmt: skip
+    save_file(new | copies, file)
+    loaded = load_folder(tmp_path)
+    assert all(torch.equal(v, expected[k]) for k, v in loaded.model.state_dict().items())
+    save_folder(
+        tmp_path, model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config,
+        aliases=loaded.aliases,
+    )  # fmt: skip
+    written = load_file(file)
+    assert set(written) == set(new | copies)
+    assert all(torch.equal(v, written[k]) for k, v in (new | copies).items())
+    bare = {k.removeprefix("bert."): v for k, v in new.items() if k.startswith("bert.")}
+    save_file(bare | {"pooler.dense.weight": torch.ones(32, 32)}, file)
+    loaded = load_folder(tmp_path)
+    assert loaded.ignored == ["bert.pooler.dense.weight"]
+    assert all("cls." in name for name in loaded.random)
+
+
+def test_incomplete_attention_and_every_wrong_part_are_named(tmp_path):
+    published("bert", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    key = "bert.encoder.layer.0.attention.self.key.weight"
+    save_file({k: v for k, v in weights.items() if k != key}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=key):
+        load_folder(tmp_path)
+    save_file(weights | {key: torch.zeros(31, 32)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=rf"{key} has shape \[31, 32\], config.json implies \[32, 32\]"):
+        load_folder(tmp_path)
+
+
+def test_dropout_is_the_published_one(tmp_path):
+    config = transformers.ModernBertConfig(
+        **SMALL, **IDS, mlp_dropout=0.3, embedding_dropout=0.1, attention_dropout=0.2
+    )
+    transformers.ModernBertForMaskedLM(config).save_pretrained(tmp_path)
+    tokenizer("wordpiece").save(tmp_path)
+    read = load_folder(tmp_path).model.encoder.config
+    assert (read.dropout, read.embedding_dropout, read.attention_dropout) == (0.3, 0.1, 0.2)
 
 
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2].parent / "shared")) / "data" / "weights"

@@ -86,3 +86,49 @@ def test_a_damaged_cache_is_named(tmp_path):
     (tmp_path / "cache" / "tokens.bin").write_bytes(b"short")
     with pytest.raises(UserError, match=r"tokens\.bin: 5 bytes, expected"):
         TokenCache.open(tmp_path / "cache")
+
+
+def test_gather_is_example_by_example(tmp_path):
+    cache = build(tmp_path)
+    for (ids, units), number in zip(cache.gather([3, 0]), (3, 0), strict=True):
+        assert ids.tolist() == cache.example(number)[0].tolist()
+        assert units.tolist() == cache.example(number)[1].tolist()
+
+
+def test_pieces_are_cut_between_units(tmp_path):
+    starts = np.array([1, 1, 0, 0, 1, 1, 1, 0], np.uint8)
+    # The stop (token 9) inside a unit is not a sentence's end.
+    ids = np.array([1, 2, 3, 9, 9, 4, 5, 6])
+    assert cut(ids, starts, 3, np.array([9])) == [(0, 1), (1, 4), (4, 6), (6, 8)]
+
+
+def test_a_long_document_is_tokenised_in_pieces_and_nothing_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_PIECE_CHARACTERS", 50)
+    monkeypatch.setattr(module, "_GROUP_CHARACTERS", 300)
+    test_examples_are_the_documents_tokens(tmp_path)
+
+
+def test_a_half_built_folder_is_cleared_away(tmp_path):
+    (tmp_path / "cache.part").mkdir()
+    (tmp_path / "cache.part" / "tokens.bin").write_bytes(b"half")
+    assert len(build(tmp_path))
+    assert not (tmp_path / "cache.part").exists()
+
+
+def test_a_folder_with_other_things_is_not_removed(tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match=r"not a token cache, it holds thesis\.txt"):
+        build(tmp_path)
+    assert (tmp_path / "cache" / "thesis.txt").exists()
+
+
+def test_metadata_that_does_not_fit_is_named(tmp_path):
+    import json
+
+    build(tmp_path)
+    path = tmp_path / "cache" / "meta.json"
+    meta = json.loads(path.read_text())
+    path.write_text(json.dumps(meta | {"version": 0}))
+    with pytest.raises(UserError, match="another version"):
+        TokenCache.open(tmp_path / "cache")

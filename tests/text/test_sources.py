@@ -3,9 +3,11 @@ import json
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.text.sources import ReadReport, expand, iter_documents
+from unmask.text.sources import ReadReport, expand, iter_documents, pieces
 
 
 def read(path, **options):
@@ -82,7 +84,80 @@ def test_a_line_of_50_mb_is_cut_in_bounded_pieces(tmp_path):
     report, start = ReadReport(), time.perf_counter()
     sizes = [len(d.text) for d in iter_documents([path], report=report)]
     assert time.perf_counter() - start < 20
-    assert max(sizes) <= 11_100_000
+    assert max(sizes) <= 10_000_000
     assert sum(sizes) >= path.stat().st_size - 10 * len(sizes)
     assert report.split >= 1
     assert "cut into several" in report.examples[0]
+
+
+def test_a_bad_row_costs_only_itself(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"text,n\nok,1\nb\xffd,2\ngood,3\n")
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "b\xff"}\n{"text": "half \\ud800 pair"}\n{"text": "fine"}\n')
+    report = ReadReport()
+    found = [d.text for d in iter_documents([tmp_path / "a.csv", tmp_path / "b.jsonl"], report=report)]
+    assert found == ["ok", "good", "fine"]
+    assert report.undecodable == 3
+    assert "a.csv:3" in report.examples[0]
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path):
+    for name, content in (("a.txt", b"hi"), ("b.jsonl", b'{"text": "hi"}'), ("c.csv", b"text\nhi")):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content)
+        assert read(tmp_path / name) == ["hi"]
+
+
+def test_damage_is_named_not_raised_bare(tmp_path):
+    import polars as pl
+
+    whole = gzip.compress(b"".join(b"line %d\n\n" % i for i in range(20_000)))
+    (tmp_path / "a.txt.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "b.jsonl").write_text("[" * 100_000)
+    pl.DataFrame({"text": [1, 2]}).write_parquet(tmp_path / "c.parquet")
+    (tmp_path / "d.csv").write_text('text,n\nok,1\n"open,2\n' + "more,3\n" * 5)
+    for name, message in (
+        ("a.txt.gz", "whole gzip"),
+        ("b.jsonl", "not JSON"),
+        ("c.parquet", r"c\.parquet:1: text is a int"),
+        ("d.csv", r"d\.csv:3: 1 fields"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(tmp_path / name)
+
+
+def test_a_row_without_the_column_names_line_and_keys(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"txet": "b", "id": 1}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl:2: no column 'text' among txet, id"):
+        read(tmp_path / "a.jsonl", column="text")
+
+
+def test_a_glob_takes_only_formats_that_are_read(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "a.bin").write_text("not text")
+    assert expand([str(tmp_path / "a.*")]) == [tmp_path / "a.txt"]
+    with pytest.raises(UserError, match="none of a format"):
+        expand([str(tmp_path / "*.bin")])
+
+
+@given(text=st.text(alphabet="ab \n語é", max_size=80), longest=st.integers(1, 30))
+def test_pieces_are_the_text(text, longest):
+    made = list(pieces(text, longest))
+    assert "".join(made) == text
+    assert all(len(piece) <= longest for piece in made)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".md", ".jsonl", ".csv"])
+def test_no_document_is_longer_than_asked(suffix, tmp_path):
+    words = " ".join(f"語{i}" for i in range(400))
+    content = {".jsonl": json.dumps({"text": words}), ".csv": f"text\n{words}"}.get(suffix, words)
+    (tmp_path / f"a{suffix}").write_text(content, encoding="utf-8")
+    report = ReadReport()
+    found = read(tmp_path / f"a{suffix}", max_characters=100, report=report)
+    assert max(map(len, found)) <= 100
+    assert " ".join(found).split() == words.split()
+    assert report.split == 1
+
+
+def test_a_dataset_name_without_the_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(UserError, match=r"pip install 'unmask\[datasets\]'"):
+        read("hf:wikitext")

@@ -81,3 +81,64 @@ def test_broken_files_are_named(name, content, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=str(tmp_path)):
         Tokenizer.load(tmp_path)
+
+
+LETTERS = ["<s>", "<pad>", "</s>", "<unk>", *"ACDEFG", "<mask>"]
+
+
+@pytest.mark.parametrize("file", ["vocab.json", "dict.txt"])
+def test_every_residue_is_a_unit(file, tmp_path):
+    content = (
+        json.dumps({t: i for i, t in enumerate(LETTERS)}) if file == "vocab.json" else "A 1\nC 1\nD 1\nE 1\nF 1\nG 1\n"
+    )
+    (tmp_path / file).write_text(content)
+    made = Tokenizer.load(tmp_path)
+    for text in ("AC<mask>D", "A C <mask> D"):
+        e = made.encode([text])[0]
+        assert e.ids.tolist() == [0, 4, 5, 10, 6, 2]
+        assert e.units.tolist() == [-1, 0, 1, 2, 3, -1]
+    assert made.decode(made.encode(["ACD"])[0].ids) == "ACD"
+
+
+def test_bert_vocabulary_honours_lower_case(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Dog", "dog"]))
+    assert Tokenizer.load(tmp_path).encode(["Dog"])[0].ids.tolist() == [2, 6, 3]
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert Tokenizer.load(tmp_path).encode(["Dog"])[0].ids.tolist() == [2, 5, 3]
+
+
+def test_roberta_files_are_read_as_transformers_does(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import ByteLevelBPETokenizer
+
+    made = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    made.train_from_iterator(SENTENCES, vocab_size=400, min_frequency=1, special_tokens=special)
+    made.save_model(str(tmp_path))
+    ours, theirs = Tokenizer.load(tmp_path), transformers.RobertaTokenizer.from_pretrained(tmp_path)
+    for text in [*SENTENCES, "the <mask> dog"]:
+        assert ours.encode([text])[0].ids.tolist() == theirs(text).input_ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pair_is_its_texts_side_by_side(kind):
+    made, (a, b) = tokenizer(kind), SENTENCES[:2]
+    e, first, second = made.encode_pair(a, b), *(made.encode([t], specials=False)[0] for t in (a, b))
+    assert e.ids.tolist() == [2, *first.ids, 3, *second.ids, 3]
+    edge = len(first) + 1
+    assert e.offsets[edge + 1 : -1].tolist() == second.offsets.tolist()
+    assert e.units[1:edge].tolist() == first.units.tolist()
+    assert (e.units[edge + 1 : -1] - first.units.max() - 1).tolist() == second.units.tolist()
+    assert e.type_ids.tolist() == [0] * (edge + 1) + [1] * (len(second) + 1)
+    short = made.encode_pair(a, b, max_slots=9)
+    assert short.ids.tolist() == [2, *first.ids[:3], 3, *second.ids[:3], 3]
+
+
+def test_half_a_surrogate_pair_is_read_as_unknown_and_offsets_hold():
+    e = tokenizer("bpe").encode(["a\ud800b"], specials=False)[0]
+    assert e.offsets[-1].tolist() == [2, 3]
+
+
+def test_nothing_to_train_on():
+    with pytest.raises(UserError, match="no text to train"):
+        Tokenizer.train(iter(["", "  "]))

@@ -78,6 +78,8 @@ class ReplacedSlotDetection(nn.Module):
         ValueError: a visible-only generator: hidden slots must have a place in the row.
     """
 
+    encoder: Any
+
     def __init__(
         self, generator: MaskedModel, encoder: nn.Module, *, weight: float = 50.0, temperature: float = 1.0
     ) -> None:
@@ -85,8 +87,8 @@ class ReplacedSlotDetection(nn.Module):
         if generator.visible_only:
             raise ValueError("replaced-slot detection needs an in-place generator")
         self.generator = generator
-        self.encoder: Any = encoder
-        width = self.encoder.config.width
+        self.encoder = encoder
+        width: int = self.encoder.config.width
         self.transform, self.verdict = nn.Linear(width, width), nn.Linear(width, 1)
         self.activation = activation("gelu")
         self.weight, self.temperature = weight, temperature

@@ -16,7 +16,6 @@ from torch import Tensor
 from unmask.encoder.config import EncoderConfig
 from unmask.errors import UserError
 
-
 TABLE, BIAS, OUTPUT = "codec.word.weight", "codec.bias", "codec.output.weight"
 """Our names of the embedding table, the projection's bias, and its own table where it is not tied."""
 

@@ -11,20 +11,22 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.text.sources import ReadReport, expand, iter_documents
+from unmask.text.sources import Document, ReadReport, expand, iter_documents, pieces
 from unmask.text.tokenizer import Tokenizer
 
-VERSION = 1
+VERSION = 2
 _FILES = ("tokens.bin", "starts.bin", "offsets.bin", "documents.bin", "split.bin")
+_GROUP_CHARACTERS = 2_000_000
+_PIECE_CHARACTERS = 500_000
+"""Encodings take far more memory than text: documents go through the tokenizer in groups and pieces of bounded size."""
 
 
 class TokenCache:
@@ -67,12 +69,19 @@ class TokenCache:
             ids[-1] = self.meta["sep_id"]
         return ids, units
 
+    def gather(self, numbers: Iterable[int] | np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`example` of each of these numbers."""
+        return [self.example(int(number)) for number in numbers]
+
     def frequencies(self) -> np.ndarray:
         """Count of each token in the training split."""
         counts = np.zeros(self.meta["vocabulary"], np.int64)
-        for number in self.train:
-            part = self._tokens[self._offsets[number] : self._offsets[number + 1]]
-            np.add.at(counts, part, 1)
+        training = np.zeros(len(self), bool)
+        training[self.train] = True
+        for first in range(0, len(self), 8192):
+            edges = self._offsets[first : first + 8193]
+            part = self._tokens[edges[0] : edges[-1]][np.repeat(training[first : first + 8192], np.diff(edges))]
+            counts += np.bincount(part, minlength=len(counts))
         return counts
 
     @classmethod
@@ -87,18 +96,25 @@ class TokenCache:
             meta = json.loads((folder / "meta.json").read_text())
         except (OSError, ValueError):
             raise UserError(f"{folder}: not a token cache", hint="Build it again.") from None
+        if not isinstance(meta, dict) or meta.get("version") != VERSION:
+            raise UserError(f"{folder}: a token cache of another version", hint="Remove the folder; it is rebuilt.")
         for name, size in meta["sizes"].items():
             have = (folder / name).stat().st_size if (folder / name).exists() else None
             if have != size:
                 raise UserError(
                     f"{folder / name}: {have} bytes, expected {size}", hint="Remove the folder; it is rebuilt."
                 )
-        return cls(folder, meta)
+        made = cls(folder, meta)
+        if made._offsets[-1] != len(made._tokens) or (np.diff(made._offsets) < 0).any():
+            raise UserError(
+                f"{folder / 'offsets.bin'}: does not fit tokens.bin", hint="Remove the folder; it is rebuilt."
+            )
+        return made
 
     @classmethod
     def build(
         cls,
-        inputs: Sequence[str] | str,
+        inputs: Sequence[str | Path] | str | Path,
         tokenizer: Tokenizer,
         folder: str | Path,
         *,
@@ -116,9 +132,9 @@ class TokenCache:
             min_tokens: shorter pieces are left out.
 
         Raises:
-            UserError: bad input, or a full disk (what was begun is removed).
+            UserError: bad input, a full disk (what was begun is removed), or a folder that holds other things.
         """
-        inputs = [inputs] if isinstance(inputs, str) else list(inputs)
+        names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         settings: dict[str, Any] = {
             "max_slots": max_slots,
             "column": column,
@@ -126,7 +142,7 @@ class TokenCache:
             "min_tokens": min_tokens,
             "seed": seed,
         }
-        key = _key(inputs, tokenizer, settings)
+        key = _key(names, tokenizer, settings)
         folder = Path(folder)
         if (folder / "meta.json").exists():
             try:
@@ -136,20 +152,25 @@ class TokenCache:
             except UserError:
                 pass
         temporary = folder.with_name(folder.name + ".part")
+        for place in (folder, temporary):
+            _refuse_foreign(place)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(parents=True)
-            meta = _write(temporary, inputs, tokenizer, progress, **settings)
-            meta |= {"key": key, "settings": settings}
+            meta = _write(temporary, names, tokenizer, progress, **settings)
+            meta |= {"key": key, "fingerprint": tokenizer.fingerprint(), "settings": settings}
             (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
             _sync(temporary)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
+            _sync_one(folder.parent)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
                     f"{folder}: disk full while tokenising", hint="Free some space and run again."
                 ) from None
+            if isinstance(error, PermissionError | NotADirectoryError | FileExistsError):
+                raise UserError(f"{folder}: cannot be written ({error.strerror})", hint="Choose another.") from None
             raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -165,7 +186,7 @@ def _map(path: Path, dtype: str) -> np.ndarray:
 def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> str:
     """Hash of what decides the cache: content (size, time, first and last MiB of each file), tokenizer, settings."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(json.dumps([VERSION, tokenizer.fingerprint(), settings], sort_keys=True).encode())
+    digest.update(json.dumps([VERSION, tokenizer.fingerprint(), tokenizer.tokens, settings], sort_keys=True).encode())
     for item in inputs:
         if item.startswith("hf:"):
             digest.update(item.encode())
@@ -202,28 +223,28 @@ def _write(
     )
     report = ReadReport()
     examples = document = tokens = 0
+    sources: dict[str, int] = {}
     stream = iter_documents(inputs, column=column, report=report)
     files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in _FILES}
     try:
         files["offsets.bin"].write(np.zeros(1, np.int64).tobytes())
-        # Few long or many short documents at a time: memory stays bounded either way.
-        while group := list(islice(stream, 1000 if document else 100)):
-            for part in _bounded(group):
-                for text, e in zip(part, tokenizer.encode(part, specials=False), strict=True):
-                    starts = np.ones(len(e), np.uint8)
-                    starts[1:] = e.units[1:] != e.units[:-1]
-                    held = _held_out(text, holdout, seed)
-                    for begin, end in cut(e.ids, starts, room, stops):
-                        if end - begin < least:
-                            continue
-                        files["tokens.bin"].write(e.ids[begin:end].astype(dtype).tobytes())
-                        files["starts.bin"].write(starts[begin:end].tobytes())
-                        tokens += end - begin
-                        files["offsets.bin"].write(np.array([tokens], np.int64).tobytes())
-                        files["documents.bin"].write(np.array([document], np.int64).tobytes())
-                        files["split.bin"].write(bytes([held]))
-                        examples += 1
-                    document += 1
+        for group in _groups(stream):
+            for d, (ids, starts) in zip(group, _tokenise(group, tokenizer), strict=True):
+                # A corpus may be a million files: the first thousand by name are enough to look things up.
+                if d.source in sources or len(sources) < 1000:
+                    sources[d.source] = sources.get(d.source, 0) + 1
+                held = _held_out(d.text, holdout, seed)
+                for begin, end in cut(ids, starts, room, stops):
+                    if end - begin < least:
+                        continue
+                    files["tokens.bin"].write(ids[begin:end].astype(dtype).tobytes())
+                    files["starts.bin"].write(starts[begin:end].tobytes())
+                    tokens += end - begin
+                    files["offsets.bin"].write(np.array([tokens], np.int64).tobytes())
+                    files["documents.bin"].write(np.array([document], np.int64).tobytes())
+                    files["split.bin"].write(bytes([held]))
+                    examples += 1
+                document += 1
             if progress is not None:
                 progress({"documents": document, "tokens": tokens, "examples": examples})
     finally:
@@ -237,20 +258,33 @@ def _write(
     return {
         "version": VERSION, "dtype": dtype, "examples": examples, "tokens": tokens, "documents": document,
         "vocabulary": tokenizer.vocab_size, "cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id,
-        "report": asdict(report), "sizes": {name: (folder / name).stat().st_size for name in _FILES},
+        "report": asdict(report), "sources": sources,
+        "sizes": {name: (folder / name).stat().st_size for name in _FILES},
     }  # fmt: skip
 
 
-def _bounded(group: list[Any], most: int = 4_000_000) -> list[list[str]]:
-    parts: list[list[str]] = [[]]
+def _groups(stream: Iterator[Document]) -> Iterator[list[Document]]:
+    """Documents in groups bounded by number and by characters: memory stays the same for many short and few long."""
+    group: list[Document] = []
     size = 0
-    for d in group:
-        if size + len(d.text) > most and parts[-1]:
-            parts.append([])
-            size = 0
-        parts[-1].append(d.text)
+    for d in stream:
+        group.append(d)
         size += len(d.text)
-    return parts
+        if len(group) == 1000 or size >= _GROUP_CHARACTERS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _tokenise(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(ids, unit starts) of each document; a long one is tokenised in pieces, cut at white space."""
+    parts = [list(pieces(d.text, _PIECE_CHARACTERS)) for d in group]
+    encoded = iter(tokenizer.encode([text for part in parts for text in part], specials=False))
+    for part in parts:
+        mine = [next(encoded) for _ in part]
+        starts = [np.append(1, np.diff(e.units) != 0).astype(np.uint8)[: len(e)] for e in mine]
+        yield np.concatenate([e.ids for e in mine]), np.concatenate(starts)
 
 
 def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> list[tuple[int, int]]:
@@ -265,7 +299,8 @@ def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> li
     while size - begin > room:
         end = begin + room
         late = begin + max(1, int(room * 0.8))
-        ends = np.flatnonzero(np.isin(ids[late - 1 : end], stops))
+        # A stop inside a unit ("...", 3.14 in one piece) is not an end.
+        ends = np.flatnonzero(np.isin(ids[late - 1 : end], stops) & (starts[late : end + 1] == 1))
         if len(ends):
             end = late + int(ends[-1])
         else:
@@ -284,10 +319,24 @@ def _held_out(text: str, holdout: float, seed: int) -> int:
     return int(int.from_bytes(digest.digest(), "little") < holdout * 2**64)
 
 
+def _refuse_foreign(folder: Path) -> None:
+    """Replacing a folder removes it: only one that holds a cache and nothing else may be."""
+    other = sorted(p.name for p in folder.iterdir() if p.name not in (*_FILES, "meta.json")) if folder.is_dir() else []
+    if other:
+        raise UserError(
+            f"{folder}: not a token cache, it holds {', '.join(other[:3])}",
+            hint="Choose a folder that is empty or does not exist yet.",
+        )
+
+
 def _sync(folder: Path) -> None:
     for path in (*folder.iterdir(), folder):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

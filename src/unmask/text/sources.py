@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import glob
 import gzip
 import hashlib
-import io
 import json
-import sys
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,8 @@ from unmask.errors import UserError, suggest
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".tsv", ".parquet")
 COLUMNS = ("text", "content", "body", "document", "abstract")
 _CHUNK = 1 << 20
+_LONGEST_ROW = 256 << 20
+"""A row of .jsonl or .csv cannot be parsed in pieces: beyond this many bytes it is refused, not read into memory."""
 
 
 @dataclass(slots=True)
@@ -32,7 +35,14 @@ class Document:
 
 @dataclass
 class ReadReport:
-    """What was read and what was left out, with up to 20 examples by name and line."""
+    """What was read and what was left out, with up to 20 examples by name and line.
+
+    Attributes:
+        documents, characters: what was given out.
+        duplicates, empty: documents left out.
+        undecodable: lines or rows that are not UTF-8; the document around each is left out.
+        split: documents longer than the limit, given out in pieces.
+    """
 
     documents: int = 0
     characters: int = 0
@@ -57,39 +67,46 @@ def suffix_of(path: Path) -> str:
     return (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
 
 
-def expand(inputs: Sequence[str | Path]) -> list[Path]:
+def _readable(path: Path) -> bool:
+    # The WikiText release names its files .raw: plain text.
+    return suffix_of(path) in (*SUFFIXES, ".raw") and not (path.suffix == ".gz" and suffix_of(path) == ".parquet")
+
+
+def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
     """Files named by files, folders (recursively) and globs, sorted within each, without repeats.
 
     Raises:
         UserError: nothing there, or a named file of a format that is not read.
     """
+    inputs = [inputs] if isinstance(inputs, str | Path) else inputs
+    formats = f"Read are {' '.join(SUFFIXES)}, and all but parquet with .gz."
     found: dict[Path, None] = {}
     for item in inputs:
         path = Path(item)
         if path.is_dir():
-            inside = [p for p in sorted(path.rglob("*")) if p.is_file() and suffix_of(p) in SUFFIXES]
+            inside = [p for p in sorted(path.rglob("*")) if _readable(p) and p.is_file()]
             if not inside:
-                raise UserError(f"{path}: no text files in this folder", hint=f"Read are {' '.join(SUFFIXES)} and .gz.")
-            found |= dict.fromkeys(inside)
+                raise UserError(f"{path}: no text files in this folder", hint=formats)
         elif path.is_file():
-            # The WikiText release names its files .raw: plain text.
-            if suffix_of(path) not in (*SUFFIXES, ".raw"):
-                raise UserError(
-                    f"{path}: format {path.suffix or '(none)'} is not read",
-                    hint=f"Read are {' '.join(SUFFIXES)} and .gz.",
-                )
-            found[path] = None
+            if not _readable(path):
+                raise UserError(f"{path}: format {''.join(path.suffixes[-2:]) or '(none)'} is not read", hint=formats)
+            inside = [path]
         elif matches := sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file()):
-            found |= dict.fromkeys(matches)
+            inside = [p for p in matches if _readable(p)]
+            if not inside:
+                raise UserError(f"{item}: {len(matches)} files match, none of a format that is read", hint=formats)
         else:
             near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-            hint = suggest(path.name, near) if near and len(near) < 200 else "Check the path."
-            raise UserError(f"{item}: no such file or folder", hint=hint)
+            close = difflib.get_close_matches(path.name, near, n=1)
+            raise UserError(
+                f"{item}: no such file or folder", hint=suggest(path.name, close) if close else "Check the path."
+            )
+        found |= dict.fromkeys(inside)
     return list(found)
 
 
 def iter_documents(
-    inputs: Sequence[str | Path] | str,
+    inputs: Sequence[str | Path] | str | Path,
     *,
     column: str | None = None,
     report: ReadReport | None = None,
@@ -100,10 +117,11 @@ def iter_documents(
 
     .txt: separated by blank lines; .md: one a file; .jsonl, .csv, .tsv, .parquet: one a row, in `column` (default: the
     first of text, content, body, document, abstract that is there). `hf:NAME[:split]` streams a Hugging Face dataset.
+    A file named twice is read once.
 
     Args:
         report: filled as documents are read.
-        deduplicate: drop exact copies (a 64-bit hash a document is remembered: 50 MB per million).
+        deduplicate: drop exact copies (a 64-bit hash a document is remembered: about 70 MB per million).
         max_characters: a longer document is cut at white space.
 
     Raises:
@@ -111,15 +129,22 @@ def iter_documents(
     """
     inputs = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     report = ReadReport() if report is None else report
-    seen: set[bytes] = set()
+    seen: set[int] = set()
     for document in _raw(inputs, column, report, max_characters):
-        text = document.text.strip()
+        text, where = document.text.strip(), f"{document.source}:{document.line}"
         if not text:
             report.empty += 1
-            report.note(f"{document.source}:{document.line}", "empty")
+            report.note(where, "empty")
+            continue
+        try:
+            encoded = text.encode("utf-8")
+        except UnicodeEncodeError:
+            # JSON can spell half a surrogate pair; no tokenizer takes it.
+            report.undecodable += 1
+            report.note(where, "half a surrogate pair, left out")
             continue
         if deduplicate:
-            mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            mark = int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
             if mark in seen:
                 report.duplicates += 1
                 continue
@@ -129,199 +154,249 @@ def iter_documents(
         document.text = text
         yield document
     if not report.documents:
-        why = f"{report.empty} empty, {report.undecodable} not UTF-8"
+        why = f"{report.empty} empty, {report.undecodable} not UTF-8" if inputs else "nothing was given"
         raise UserError(f"no text found in {', '.join(map(str, inputs))} ({why})", hint="; ".join(report.examples[:3]))
 
 
-def _raw(inputs: list[Any], column: str | None, report: ReadReport, longest: int) -> Iterator[Document]:
+def pieces(text: str, longest: int) -> Iterator[str]:
+    """The text in pieces of at most `longest` characters, cut at white space where there is some.
+
+    >>> list(pieces("one two three", 8))
+    ['one two', ' three']
+    """
+    start = 0
+    while len(text) - start > longest:
+        low, high = start + longest // 2, start + longest
+        cut = max(text.rfind(space, low, high) for space in " \n\t")
+        cut = cut if cut > start else high
+        yield text[start:cut]
+        start = cut
+    yield text[start:]
+
+
+def _raw(inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int) -> Iterator[Document]:
+    read: set[Path] = set()
     for item in inputs:
         if str(item).startswith("hf:"):
-            yield from _hub(str(item)[3:], column)
+            yield from _cut(_hub(str(item)[3:], column), report, longest)
             continue
         for path in expand([item]):
+            if path in read:
+                continue
+            read.add(path)
             if path.stat().st_size == 0:
                 report.empty += 1
                 report.note(str(path), "empty file")
                 continue
             kind = suffix_of(path)
             if kind == ".parquet":
-                yield from _parquet(path, column)
+                yield from _cut(_parquet(path, column), report, longest)
                 continue
             _refuse_binary(path)
             if kind == ".jsonl":
-                yield from _jsonl(path, column, report, longest)
+                yield from _cut(_jsonl(path, column, report), report, longest)
             elif kind in (".csv", ".tsv"):
-                yield from _csv(path, column, "\t" if kind == ".tsv" else ",")
-            elif kind == ".md":
-                yield from _paragraphs(path, report, longest, whole=True)
+                yield from _cut(_csv(path, column, report, "\t" if kind == ".tsv" else ","), report, longest)
             else:
-                yield from _paragraphs(path, report, longest, whole=False)
+                yield from _paragraphs(path, report, longest, whole=kind == ".md")
 
 
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, unzipped; a damaged file or one without permission is the user's to mend."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            yield file  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error) as error:
+        hint = "Is it a whole gzip file?" if path.suffix == ".gz" else "Check the file and its permissions."
+        raise UserError(f"{path}: cannot be read ({error})", hint=hint) from None
 
 
 def _refuse_binary(path: Path) -> None:
-    try:
-        with _open(path) as file:
-            head = file.read(8192)
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read ({error})", hint="Is it a whole gzip file?") from None
+    with _opened(path) as file:
+        head = file.read(8192)
     if b"\0" in head:
         raise UserError(f"{path}: a binary file, not text", hint="Give UTF-8 text; UTF-16 must be converted first.")
 
 
 def _lines(path: Path, report: ReadReport, longest: int) -> Iterator[tuple[int, str | None]]:
     """(line number, text) with bounded memory: an over-long line comes in pieces, a bad one as None."""
-    with _open(path) as file:
-        number, pending = 1, b""
-        noted = False
+    # A character takes at most 4 bytes: a line within the limit is never cut.
+    most = 4 * longest
+    with _opened(path) as file:
+        number, pending, noted = 1, bytearray(), False
         while True:
             chunk = file.readline(_CHUNK)
-            if not chunk and not pending:
-                return
             pending += chunk
-            ended = pending.endswith(b"\n") or not chunk
-            if not ended and len(pending) < longest:
+            if not pending:
+                return
+            ended = not chunk or pending.endswith(b"\n")
+            if not ended and len(pending) < most:
                 continue
-            rest = b""
-            if not ended:
-                if not noted:
-                    report.split += 1
-                    report.note(
-                        f"{path}:{number}", f"line longer than {longest:,} characters, cut into several documents"
-                    )
-                    noted = True
-                cut = max(pending.rfind(b" ", len(pending) // 2), pending.rfind(b"\t", len(pending) // 2))
-                if cut < 0:
-                    # No white space: cut at a character boundary instead.
-                    cut = len(pending) - 1
-                    while cut > len(pending) - 4 and (pending[cut] & 0xC0) == 0x80:
-                        cut -= 1
-                pending, rest = pending[:cut], pending[cut:]
+            cut = len(pending) if ended else _boundary(pending)
+            line, pending = bytes(pending[:cut]), pending[cut:]
             try:
-                yield number, pending.decode("utf-8").rstrip("\r\n")
+                text = line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 report.undecodable += 1
-                report.note(f"{path}:{number}", f"not UTF-8 (byte {pending[error.start]:#04x}), left out")
+                report.note(f"{path}:{number}", f"not UTF-8 (byte {line[error.start]:#04x}), left out")
                 yield number, None
-            pending = rest
+            else:
+                text = text.removeprefix("\ufeff") if number == 1 and not noted else text
+                if not noted and (not ended or len(text) > longest):
+                    noted = True
+                    report.split += 1
+                    report.note(f"{path}:{number}", f"longer than {longest:,} characters, cut into several documents")
+                for piece in pieces(text, longest):
+                    yield number, piece
             if ended:
                 number, noted = number + 1, False
+
+
+def _boundary(line: bytearray) -> int:
+    """Where to cut a line that goes on: the last white space of its second half, or between two characters."""
+    half, cut = len(line) // 2, len(line) - 1
+    if (space := max(line.rfind(b" ", half), line.rfind(b"\t", half))) > 0:
+        return space
+    while cut > len(line) - 4 and line[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return max(cut, 1)
 
 
 def _paragraphs(path: Path, report: ReadReport, longest: int, *, whole: bool) -> Iterator[Document]:
     parts: list[str] = []
     size, start, bad = 0, 1, False
-
-    def document() -> Iterator[Document]:
-        if parts and not bad:
-            yield Document("\n".join(parts), str(path), start)
-
     for number, line in _lines(path, report, longest):
         if line is None:
             bad = True
             continue
         blank = not line.strip()
-        if (blank and not whole) or size + len(line) > longest:
-            yield from document()
-            parts, size, start, bad = [], 0, number + 1, False
-            if blank:
-                continue
-            start = number
+        full = bool(parts) and size + len(line) > longest
+        if (blank and not whole) or full:
+            if parts and not bad:
+                yield Document("\n".join(parts), str(path), start)
+            if full and not blank and start != number:
+                report.split += 1
+                report.note(f"{path}:{start}", f"longer than {longest:,} characters, cut into several documents")
+            # What follows a cut inside a bad document is still that document.
+            parts, size, bad = [], 0, bad and not (blank and not whole)
         if blank and not parts:
-            start = number + 1
             continue
+        start = start if parts else number
         parts.append(line)
         size += len(line) + 1
-    yield from document()
+    if parts and not bad:
+        yield Document("\n".join(parts), str(path), start)
 
 
 def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
+    columns = [str(c) for c in columns]
+    there = ", ".join(columns[:20]) or "no columns"
     if column is not None:
         if column not in columns:
-            raise UserError(f"{where}: no column {column!r}", hint=suggest(column, columns))
+            raise UserError(f"{where}: no column {column!r} among {there}", hint=suggest(column, columns))
         return column
     for name in COLUMNS:
         if name in columns:
             return name
-    raise UserError(
-        f"{where}: no text column among {', '.join(map(str, columns))}", hint="Name it with --set column=NAME."
-    )
+    raise UserError(f"{where}: no text column among {there}", hint="Name it with --set column=NAME.")
 
 
-def _jsonl(path: Path, column: str | None, report: ReadReport, longest: int) -> Iterator[Document]:
-    for number, line in _lines(path, report, sys.maxsize):
-        if line is None:
+def _text(value: Any, where: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UserError(f"{where}: text is a {type(value).__name__}, not a string", hint="Choose another column.")
+    return value
+
+
+def _cut(documents: Iterator[Document], report: ReadReport, longest: int) -> Iterator[Document]:
+    for d in documents:
+        if len(d.text) <= longest:
+            yield d
             continue
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{path}:{number}: not JSON ({error})", hint="Expected one JSON object a line.") from None
-        if isinstance(row, str):
-            text: Any = row
-        elif isinstance(row, dict):
-            text = row[_pick(list(row), column, f"{path}:{number}")]
-        else:
-            raise UserError(f"{path}:{number}: a JSON {type(row).__name__}", hint="Expected an object with a text key.")
-        if text is None:
-            text = ""
-        if not isinstance(text, str):
-            raise UserError(
-                f"{path}:{number}: text is a {type(text).__name__}, not a string", hint="Choose another column."
-            )
-        yield from _cut(text, path, number, report, longest)
-
-
-def _cut(text: str, path: Path, number: int, report: ReadReport, longest: int) -> Iterator[Document]:
-    if len(text) > longest:
         report.split += 1
-        report.note(f"{path}:{number}", f"text longer than {longest:,} characters, cut into several documents")
-    while len(text) > longest:
-        cut = text.rfind(" ", longest // 2, longest)
-        cut = longest if cut < 0 else cut
-        yield Document(text[:cut], str(path), number)
-        text = text[cut:]
-    yield Document(text, str(path), number)
+        report.note(f"{d.source}:{d.line}", f"longer than {longest:,} characters, cut into several documents")
+        for piece in pieces(d.text, longest):
+            yield Document(piece, d.source, d.line)
 
 
-def _csv(path: Path, column: str | None, separator: str) -> Iterator[Document]:
-    csv.field_size_limit(2**31 - 1)
-    with _open(path) as raw:
-        reader = csv.reader(io.TextIOWrapper(raw, "utf-8-sig", newline=""), delimiter=separator)
+def _rows(file: IO[bytes], path: Path) -> Iterator[str]:
+    """Whole lines; bytes that are not UTF-8 become lone surrogates, so that only their row is lost."""
+    number = 0
+    while line := file.readline(_LONGEST_ROW):
+        number += 1
+        if len(line) == _LONGEST_ROW:
+            raise UserError(
+                f"{path}:{number}: a line of more than {_LONGEST_ROW >> 20} MiB",
+                hint="Expected one row a line; give plain text as .txt, which may have lines of any length.",
+            )
+        yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8", "surrogateescape")
+
+
+def _undecodable(text: str, where: str, report: ReadReport) -> bool:
+    if text.isascii() or not any("\udc80" <= c <= "\udcff" for c in text):
+        return False
+    report.undecodable += 1
+    report.note(where, "not UTF-8, left out")
+    return True
+
+
+def _jsonl(path: Path, column: str | None, report: ReadReport) -> Iterator[Document]:
+    with _opened(path) as file:
+        for number, line in enumerate(_rows(file, path), start=1):
+            where = f"{path}:{number}"
+            if not line.strip() or _undecodable(line, where, report):
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{where}: not JSON ({error})", hint="Expected one JSON object a line.") from None
+            if isinstance(row, dict):
+                row = row[_pick(list(row), column, where)]
+            elif not isinstance(row, str):
+                raise UserError(f"{where}: a JSON {type(row).__name__}", hint="Expected an object with a text key.")
+            yield Document(_text(row, where), str(path), number)
+
+
+def _csv(path: Path, column: str | None, report: ReadReport, separator: str) -> Iterator[Document]:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_ROW))
+    start = 1
+    with _opened(path) as file:
+        reader = csv.reader(_rows(file, path), delimiter=separator)
         try:
             header = next(reader, [])
             index = header.index(_pick(header, column, str(path)))
+            start = reader.line_num + 1
             for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(header):
+                where = f"{path}:{start}"
+                if row and len(row) != len(header):
                     raise UserError(
-                        f"{path}:{reader.line_num}: {len(row)} fields, the header has {len(header)}",
-                        hint="Quote fields that contain the separator.",
+                        f"{where}: {len(row)} fields, the header has {len(header)}",
+                        hint="Quote fields that contain the separator, and close every quote.",
                     )
-                yield Document(row[index], str(path), reader.line_num)
-        except UnicodeDecodeError:
-            raise UserError(f"{path}:{reader.line_num + 1}: not UTF-8", hint="Convert the file to UTF-8.") from None
+                if row and not _undecodable(row[index], where, report):
+                    yield Document(row[index], str(path), start)
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise UserError(f"{path}:{start}: {error}", hint="Is a quote left open in this row?") from None
 
 
 def _parquet(path: Path, column: str | None) -> Iterator[Document]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path}: not a parquet file ({error})", hint="Copy the file again.") from None
-    name = _pick(file.schema_arrow.names, column, str(path))
     number = 0
-    for batch in file.iter_batches(batch_size=1024, columns=[name]):
-        for text in batch.column(0).to_pylist():
-            number += 1
-            yield Document(text or "", str(path), number)
+    try:
+        with pq.ParquetFile(path) as file:
+            name = _pick(file.schema_arrow.names, column, str(path))
+            # Few rows at a time: a row may be a whole book.
+            for batch in file.iter_batches(batch_size=256, columns=[name]):
+                for text in batch.column(0).to_pylist():
+                    number += 1
+                    yield Document(_text(text, f"{path}:{number}"), str(path), number)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a parquet file ({error})", hint="Copy the file again.") from None
 
 
 def _hub(name: str, column: str | None) -> Iterator[Document]:
@@ -335,4 +410,5 @@ def _hub(name: str, column: str | None) -> Iterator[Document]:
     except Exception as error:  # the hub raises many kinds
         raise UserError(f"hf:{name}: cannot be loaded ({error})", hint="Check the name and the network.") from None
     for number, row in enumerate(rows, start=1):
-        yield Document(row[_pick(list(row), column, f"hf:{name}")] or "", f"hf:{name}", number)
+        text = row[_pick(list(row), column, f"hf:{name}")]
+        yield Document(_text(text, f"hf:{name}:{number}"), f"hf:{name}", number)

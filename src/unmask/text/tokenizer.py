@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from unmask.errors import UserError
 from unmask.text.units import inside_word, word_units
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
+_BATCH_CHARACTERS = 1_000_000
+_CONFIGS = ("special_tokens_map.json", "tokenizer_config.json")
 
 _ROLES = {
     "pad": ("[PAD]", "<pad>", "<|padding|>"),
@@ -35,13 +38,16 @@ class Encoded:
         ids: (slots,) token ids.
         units: (slots,) unit numbers, -1 at special tokens.
         offsets: (slots, 2) character offsets into the text.
-        special: True at tokens the tokenizer added ([CLS], [SEP]). A mask token written in the text is not special.
+        special: True at tokens the tokenizer added ([CLS], [SEP]). A mask token written in the text is not special:
+            its id is `mask_id` and it is a unit of its own.
+        type_ids: for pairs, the token types the model expects (BERT: 0 first text, 1 second); else None.
     """
 
     ids: np.ndarray
     units: np.ndarray
     offsets: np.ndarray
     special: np.ndarray
+    type_ids: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -76,6 +82,12 @@ class Tokenizer:
         added = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         named = {vocabulary[token] for token in self.tokens.values()}
         self.special_ids = np.array(sorted(added | named), dtype=np.int64)
+        ordinary = (token for token, number in vocabulary.items() if number not in added | named)
+        # An unknown piece is still part of its word; any other special token written in the text stands alone.
+        self._written = np.zeros(self.vocab_size, bool)
+        self._written[[i for i in self.special_ids.tolist() if i != self.unk_id]] = True
+        # Residues and letters: no white space between them, yet each is a unit.
+        self._by_character = type(backend.model).__name__ == "WordLevel" and all(len(token) == 1 for token in ordinary)
 
     @property
     def mask_token(self) -> str:
@@ -97,7 +109,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Load from a folder or file: tokenizer.json, vocab.txt (BERT), vocab.json + merges.txt, or a character vocab.json.
+        """Load from a folder or file.
+
+        In this order: tokenizer.json, vocab.txt (BERT), vocab.json + merges.txt (byte-level BPE), and for residue or
+        letter models a vocab.json of single characters or a fairseq dict.txt.
 
         Raises:
             UserError: nothing to load there, or not a tokenizer.
@@ -108,7 +123,7 @@ class Tokenizer:
             raise UserError(f"{path}: no such file or folder", hint="Give a tokenizer.json or a model folder.")
         roles = _configured_roles(folder)
         try:
-            if path.is_file() and path.suffix == ".json" and path.name != "vocab.json":
+            if path.is_file() and path.suffix == ".json" and path.name not in ("vocab.json", *_CONFIGS):
                 return cls(_from_file(path), roles)
             if (folder / "tokenizer.json").exists():
                 return cls(_from_file(folder / "tokenizer.json"), roles)
@@ -117,11 +132,13 @@ class Tokenizer:
             if (folder / "vocab.json").exists():
                 made = _byte_bpe(folder) if (folder / "merges.txt").exists() else _characters(folder, roles)
                 return cls(made, roles)
+            if (folder / "dict.txt").exists():
+                return cls(_characters(folder, roles), roles)
         except UserError:
             raise
         except Exception as error:  # the Rust side raises bare Exception
             raise UserError(f"{folder}: not a tokenizer ({error})", hint="Copy its files again.") from None
-        names = "tokenizer.json, vocab.txt or vocab.json"
+        names = "tokenizer.json, vocab.txt, vocab.json or dict.txt"
         raise UserError(f"{folder}: no tokenizer here", hint=f"Expected {names}.")
 
     @classmethod
@@ -152,7 +169,7 @@ class Tokenizer:
             backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
             backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
             backend.decoder = decoders.WordPiece(prefix="##")
-            texts = list(texts)
+            texts = [_sound(text) for text in texts]
             common["special_tokens"] = special + continuations(texts, backend.normalizer.normalize_str)
             trainer = trainers.WordPieceTrainer(min_frequency=min_frequency, **common)
         elif kind == "bpe":
@@ -171,11 +188,10 @@ class Tokenizer:
             trainer = trainers.UnigramTrainer(unk_token="[UNK]", **common)
         else:
             raise UserError(f"tokenizer kind {kind!r}", hint="Expected wordpiece, bpe or unigram.")
-        backend.train_from_iterator(texts, trainer=trainer)
-        if kind != "wordpiece":
-            backend.post_processor = (
-                processors.ByteLevel(trim_offsets=True) if kind == "bpe" else backend.post_processor
-            )
+        counted = _Counted(texts)
+        backend.train_from_iterator(counted, trainer=trainer)
+        if not counted.texts:
+            raise UserError("no text to train a tokenizer on", hint="Give at least some sentences.")
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
@@ -196,26 +212,59 @@ class Tokenizer:
 
         Args:
             max_slots: cut longer ones (keeping the last special token); None keeps all.
+            specials: add [CLS] and [SEP], or what this tokenizer has for them.
         """
-        out = []
-        for text, e in zip(texts, self.backend.encode_batch(list(texts), add_special_tokens=specials), strict=True):
-            special = np.array(e.special_tokens_mask, dtype=bool)
-            ids = np.array(e.ids, dtype=np.int32)
-            if self.mask_id is not None:
-                special &= ids != self.mask_id
-            made = Encoded(
-                ids=ids,
-                units=word_units(text, e.offsets, e.word_ids),
-                offsets=np.array(e.offsets, dtype=np.int32).reshape(-1, 2),
-                special=special,
-            )
-            if max_slots is not None and len(made) > max_slots:
-                keep = np.arange(max_slots)
-                if special[-1]:
-                    keep[-1] = len(made) - 1
-                made = Encoded(**{k: getattr(made, k)[keep] for k in ("ids", "units", "offsets", "special")})
-            out.append(made)
-        return out
+        out: list[Encoded] = []
+        for group in _groups(texts):
+            encodings = self.backend.encode_batch(group, add_special_tokens=specials)
+            out += [self._encoded([text], e) for text, e in zip(group, encodings, strict=True)]
+        return out if max_slots is None else [_shorten(e, max_slots) for e in out]
+
+    def encode_pair(self, first: str, second: str, *, max_slots: int | None = None) -> Encoded:
+        """Tokenise two texts as one example; offsets are into each its own text, units of the second follow the first's.
+
+        Args:
+            max_slots: cut the longer text until the pair fits.
+        """
+        pair = (_sound(first), _sound(second))
+        encoding = self.backend.encode_batch([pair])[0]
+        made = self._encoded(pair, encoding)
+        if max_slots is None or len(made) <= max_slots:
+            return made
+        belongs = np.array([-1 if s is None else s for s in encoding.sequence_ids])
+        places = [np.flatnonzero(belongs == 0).tolist(), np.flatnonzero(belongs == 1).tolist()]
+        fixed = len(made) - len(places[0]) - len(places[1])
+        if max_slots < fixed + 2:
+            raise UserError(f"slots={max_slots}: no room for two texts", hint=f"Use {fixed + 2} or more.")
+        for _ in range(len(made) - max_slots):
+            max(places, key=len).pop()
+        keep = np.sort(np.concatenate([np.flatnonzero(belongs < 0), *places]).astype(np.int64))
+        return _select(made, keep)
+
+    def _encoded(self, texts: Sequence[str], encoding: Any) -> Encoded:
+        """Arrays from the Rust side's lists; `texts` are the one or two texts of the encoding."""
+        ids, offsets, words = np.array(encoding.ids, np.int32), encoding.offsets, encoding.word_ids
+        special = np.array(encoding.special_tokens_mask, bool)
+        if self.mask_id is not None:
+            special &= ids != self.mask_id
+        written = self._written[ids]
+        apart = written.tolist() if written.any() else None
+        types = None
+        if self._by_character:
+            real = np.array([w is not None for w in words], bool)
+            units = np.where(real, np.cumsum(real) - 1, -1).astype(np.int32)
+        elif len(texts) == 1:
+            units = word_units(texts[0], offsets, words, apart=apart)
+        else:
+            units = np.full(len(ids), -1, np.int32)
+            for which, text in enumerate(texts):
+                own = [w if s == which else None for w, s in zip(words, encoding.sequence_ids, strict=True)]
+                part = word_units(text, offsets, own, apart=apart)
+                units = np.where(part >= 0, part + units.max(initial=-1) + 1, units)
+        if len(texts) == 2:
+            types = np.array(encoding.type_ids, np.int32)
+        flat = np.fromiter(chain.from_iterable(offsets), np.int32, 2 * len(offsets))
+        return Encoded(ids=ids, units=units, offsets=flat.reshape(-1, 2), special=special, type_ids=types)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of some ids, special tokens left out."""
@@ -268,6 +317,58 @@ def _canonical(backend: Any, fixed: int) -> Any:
     return Backend.from_str(json.dumps(data))
 
 
+class _Counted:
+    """Texts, sound for the Rust side, counted as they pass."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.source, self.texts = texts, 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.texts = 0
+        for text in self.source:
+            self.texts += bool(text.strip())
+            yield _sound(text)
+
+
+def _sound(text: str) -> str:
+    """The text with half surrogate pairs, which Rust refuses, replaced one for one so that offsets hold."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+    return text
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Texts in groups of bounded size: an encoding takes some 50 times the memory of its text until it is an array."""
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        if group and size + len(text) > _BATCH_CHARACTERS:
+            yield group
+            group, size = [], 0
+        group.append(_sound(text))
+        size += len(text)
+    if group:
+        yield group
+
+
+def _select(e: Encoded, keep: np.ndarray) -> Encoded:
+    types = None if e.type_ids is None else e.type_ids[keep]
+    return Encoded(
+        ids=e.ids[keep], units=e.units[keep], offsets=e.offsets[keep], special=e.special[keep], type_ids=types
+    )
+
+
+def _shorten(e: Encoded, most: int) -> Encoded:
+    if len(e) <= most:
+        return e
+    keep = np.arange(most)
+    if most and e.special[-1]:
+        keep[-1] = len(e) - 1
+    return _select(e, keep)
+
+
 def _write(path: Path, text: str) -> None:
     import os
 
@@ -284,10 +385,12 @@ def _from_file(path: Path) -> Any:
 
 def _configured_roles(folder: Path) -> dict[str, str]:
     roles: dict[str, str] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+    for name in _CONFIGS:
         try:
             config = json.loads((folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
+            continue
+        if not isinstance(config, dict):
             continue
         for role in _ROLES:
             token = config.get(f"{role}_token")
@@ -326,18 +429,25 @@ def _byte_bpe(folder: Path) -> Any:
 
 def _characters(folder: Path, roles: dict[str, str]) -> Any:
     """A vocabulary of single characters (protein and nucleotide models): text is cut letter by letter."""
-    from tokenizers import AddedToken, Regex, models, pre_tokenizers, processors
+    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
     from tokenizers import Tokenizer as Backend
 
-    vocabulary: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    listed = folder / "vocab.json"
+    vocabulary: dict[str, int] = (
+        json.loads(listed.read_text("utf-8")) if listed.exists() else _fairseq(folder / "dict.txt")
+    )
     bracketed = [t for t in vocabulary if len(t) > 1 and t[0] in "<[" and t[-1] in ">]"]
     if any(len(t) > 1 for t in set(vocabulary) - set(bracketed)):
-        raise UserError(f"{folder}: vocab.json without merges.txt", hint="Add merges.txt, or a tokenizer.json.")
+        raise UserError(
+            f"{folder}: a vocabulary of more than letters, without merges.txt",
+            hint="Add merges.txt, or a tokenizer.json.",
+        )
     unknown = next((t for t in (roles.get("unk"), "<unk>", "[UNK]") if t in vocabulary), None)
     backend = Backend(models.WordLevel(vocabulary, unk_token=unknown) if unknown else models.WordLevel(vocabulary))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), "isolated")]
     )
+    backend.decoder = decoders.Fuse()
     backend.add_special_tokens([AddedToken(t, special=True) for t in bracketed])
     cls, sep = (next((t for t in _ROLES[r] if t in vocabulary), None) for r in ("cls", "sep"))
     if cls and sep:
@@ -346,3 +456,9 @@ def _characters(folder: Path, roles: dict[str, str]) -> Any:
             special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
         )  # fmt: skip
     return backend
+
+
+def _fairseq(path: Path) -> dict[str, int]:
+    """A fairseq dict.txt ("letter count" a line): four special tokens stand before it, the mask after it."""
+    letters = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return {t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *letters, "<mask>"])}

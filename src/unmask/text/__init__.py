@@ -1,0 +1,1 @@
+"""Text: documents, tokenizers, units and the token cache; masked language models made from them."""

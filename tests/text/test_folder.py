@@ -1,0 +1,144 @@
+"""Model folders: whole or absent, both architectures, and mistakes named."""
+
+import json
+
+import pytest
+import torch
+
+from text_corpus import tokenizer
+from unmask.encoder.config import MLP, EncoderConfig, SinCos
+from unmask.errors import UserError
+from unmask.text import folder as room
+from unmask.text.folder import load_folder, new_text_model, save_folder
+
+DECODER = EncoderConfig(width=16, layers=1, heads=2, positions=SinCos(), feedforward=MLP(inner=32))
+
+
+def build(recipe="bert", decoder=None, vocabulary=400):
+    torch.manual_seed(0)
+    return new_text_model(
+        recipe, vocabulary=vocabulary, width=32, layers=3, heads=2, slots=64, dropout=0.2, tokenizer=tokenizer("wordpiece"),
+        decoder=decoder,
+    )  # fmt: skip
+
+
+def save(folder, model, family, **more):
+    save_folder(folder, model=model, tokenizer=tokenizer("wordpiece"), family=family, **more)
+
+
+@pytest.mark.parametrize("decoder", [None, DECODER], ids=["in place", "visible only"])
+@pytest.mark.parametrize("recipe", ["bert", "modern"])
+def test_a_folder_gives_the_model_back(recipe, decoder, tmp_path):
+    model, family = build(recipe, decoder)
+    save(tmp_path / "new", model, family, settings={"text": {"slots": 64}})
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
+    again = load_folder(tmp_path / "new")
+    assert again.random == again.ignored == []
+    assert again.settings["text"] == {"slots": 64}
+    assert again.model.encoder.config.dropout == 0.2
+    before, after = model.state_dict(), again.model.state_dict()
+    assert set(before) == set(after)
+    assert all(torch.equal(before[k], after[k]) for k in before)
+    assert again.model.visible_only == (decoder is not None)
+
+
+def test_the_decoder_is_thrown_away_with_its_file(tmp_path):
+    model, family = build(decoder=DECODER)
+    save(tmp_path, model, family)
+    settings = load_folder(tmp_path).settings
+    plain, _ = build()
+    save(tmp_path, plain, family, settings=settings)
+    assert not (tmp_path / room.DECODER).exists()
+    assert not load_folder(tmp_path).model.visible_only
+
+
+def test_a_damaged_decoder_is_named(tmp_path):
+    model, family = build(decoder=DECODER)
+    save(tmp_path, model, family)
+    about = json.loads((tmp_path / "unmask.json").read_text())
+    about["decoder"]["width"] = 8
+    (tmp_path / "unmask.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match=r"decoder.safetensors: tensor .* has shape"):
+        load_folder(tmp_path)
+    (tmp_path / room.DECODER).unlink()
+    with pytest.raises(UserError, match=r"decoder.safetensors"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["replacing", "new"])
+def test_a_failed_save_leaves_what_was_there(there, tmp_path, monkeypatch):
+    model, family = build()
+    target = tmp_path / "model"
+    if there:
+        save(target, model, family)
+    before = {p.name: p.read_bytes() for p in target.iterdir()} if there else {}
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(room, "save_file", full)
+    with pytest.raises(UserError, match="No space left"):
+        save(target, build("modern")[0], build("modern")[1])
+    assert {p.name: p.read_bytes() for p in target.iterdir()} == before if there else list(tmp_path.iterdir()) == []
+
+
+def test_rows_without_a_token_are_never_drawn_nor_proposed(tmp_path):
+    model, family = build(vocabulary=448)
+    used = set(tokenizer("wordpiece").backend.get_vocab().values())
+    assert set(model.codec.ordinary.tolist()) < used
+    save(tmp_path, model, family)
+    assert set(range(448)) - used <= set(load_folder(tmp_path).model.codec.special.tolist())
+
+
+def test_a_tokenizer_larger_than_the_table_is_refused(tmp_path):
+    model, family = build()
+    save(tmp_path, model, family)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 100}))
+    with pytest.raises(UserError, match=r"the tokenizer has .* entries, the embedding table 100"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "gpt2"}, "'gpt2'"),
+        ({"model_type": None}, "None"),
+        ({"hidden_size": "wide"}, "config.json"),
+        ({"hidden_act": "mish"}, "'mish'"),
+        ({"position_embedding_type": "relative_key"}, "'relative_key'"),
+        ({"num_attention_heads": 5}, "heads=5"),
+    ],
+)
+def test_a_config_that_cannot_be_is_named(changed, message, tmp_path):
+    model, family = build()
+    save(tmp_path, model, family)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(UserError, match=message):
+        load_folder(tmp_path)
+
+
+def test_missing_folders_and_names(tmp_path, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def offline(*_, **__):
+        raise LocalEntryNotFoundError("no network and not in the cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(UserError, match="no such model folder"):
+        load_folder(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"somebody/something.*no network"):
+        load_folder("somebody/something")
+    with pytest.raises(UserError, match=r"no config.json"):
+        load_folder(tmp_path)
+
+
+def test_a_hub_name_is_fetched(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    model, family = build()
+    save(tmp_path, model, family)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(tmp_path))
+    assert load_folder("somebody/something").family is family
