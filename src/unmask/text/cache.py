@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.files import fsync
 from unmask.text.sources import Document, ReadReport, expand, iter_documents, pieces
 from unmask.text.tokenizer import Tokenizer
 
@@ -163,7 +164,7 @@ class TokenCache:
             _sync(temporary)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
-            _sync_one(folder.parent)
+            fsync(folder.parent)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
@@ -331,12 +332,4 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _sync(folder: Path) -> None:
     for path in (*folder.iterdir(), folder):
-        _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        fsync(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,8 +90,3 @@ class TokenCodec(nn.Module):
             h = h.to(torch.get_autocast_dtype(h.device.type))
         weight = self.word.weight if self.output is None else self.output.weight
         return Categorical(h, weight, self.bias, forbidden=self.special)
-
-
-def example_values(ids: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
-    """The channels of a text example."""
-    return {"token": np.asarray(ids, np.int64)}

@@ -21,6 +21,7 @@ from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect
 from unmask.families.base import is_tied, load_state, published_state
+from unmask.files import fsync
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 from unmask.text.tokenizer import Tokenizer
 from unmask.training.checkpoint import read_weights
@@ -235,7 +236,7 @@ def save_folder(
         new.mkdir(parents=True)
         _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings)
         for path in (*new.iterdir(), new):
-            _fsync(path)
+            fsync(path)
         if not exists:
             os.rename(new, folder)
             return
@@ -281,14 +282,6 @@ def _write_files(
     (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (new / "unmask.json").write_text(json.dumps(about, indent=2, default=_plain), encoding="utf-8")
     tokenizer.save(new)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _json(path: Path) -> dict[str, Any] | None:

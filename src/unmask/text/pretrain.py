@@ -173,7 +173,6 @@ def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, examples: int) ->
         "minutes",
         "keep",
         "log_every",
-        "workers",
         "checkpoint_every",
         "checkpoint_seconds",
     }

@@ -17,7 +17,6 @@ from __future__ import annotations
 import base64
 import errno
 import json
-import os
 import pickle
 import random
 import re
@@ -38,6 +37,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.files import fsync
 
 _NAME = re.compile(r"step-(\d+)(\.replaced)?")
 _TEMPORARY = ".writing-"
@@ -112,13 +112,13 @@ def save_checkpoint(
         }
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
         for path in (*temporary.iterdir(), temporary):
-            _fsync(path)
+            fsync(path)
         replaced = root / f"{final.name}.replaced"
         if final.exists():  # a folder cannot be renamed onto another; the loader also reads ".replaced"
             shutil.rmtree(replaced, ignore_errors=True)
             final.rename(replaced)
         temporary.rename(final)
-        _fsync(root)
+        fsync(root)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         full = getattr(error, "errno", None) == errno.ENOSPC or re.search(r"os error 28\b|No space left", str(error))
@@ -396,14 +396,6 @@ def _fingerprint(path: Path) -> list[int]:
         while block := file.read(1 << 22):
             checksum = zlib.crc32(block, checksum)
     return [path.stat().st_size, checksum]
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _encode(array: np.ndarray) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -321,8 +321,3 @@ def _ending(settings: TrainSettings) -> str:
     if settings.minutes is not None:
         return f"{settings.minutes:g} minutes"
     return f"{settings.steps} steps" if settings.steps is not None else f"{settings.epochs:g} epochs"
-
-
-def with_end(settings: TrainSettings, **ending: Any) -> TrainSettings:
-    """The same settings with another end of the run."""
-    return replace(settings, **({"steps": None, "epochs": None, "minutes": None} | ending))

@@ -57,7 +57,6 @@ class TrainSettings:
         checkpoint_every: steps between checkpoints; None means by the clock (`checkpoint_seconds`).
         checkpoint_seconds: seconds between checkpoints when `checkpoint_every` is None. At most this is lost.
         keep: newest checkpoints kept on disk.
-        workers: processes that prepare batches; 0 prepares them in the training process.
         log_every: steps between lines in metrics.jsonl.
         nan_limit: consecutive steps with a loss or gradient that is not finite before the run stops with an
             error.
@@ -94,7 +93,6 @@ class TrainSettings:
     checkpoint_every: int | None = None
     checkpoint_seconds: float = 120.0
     keep: int = 2
-    workers: int = 0
     log_every: int = 10
     nan_limit: int = 5
 
@@ -110,7 +108,7 @@ class TrainSettings:
             self._require(name, lambda v: v >= 1, "a whole number, 1 or more")
         for name in ("validate_every", "patience", "checkpoint_every"):
             self._require(name, lambda v: v >= 1, "a whole number, 1 or more, or none")
-        for name in ("seed", "workers"):
+        for name in ("seed",):
             self._require(name, lambda v: v >= 0, "a whole number, 0 or more")
         for name in ("epochs", "minutes", "learning_rate", "epsilon", "checkpoint_seconds"):
             self._require(name, lambda v: 0 < v < math.inf, "a number above 0")
