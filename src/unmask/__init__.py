@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from unmask.kinds import load
     from unmask.text.adapt import adapt
-    from unmask.text.model import TextModel, load
+    from unmask.text.model import TextModel
     from unmask.text.pretrain import pretrain
 
 _HOMES = {
-    "load": "unmask.text.model",
+    "load": "unmask.kinds",
     "TextModel": "unmask.text.model",
     "pretrain": "unmask.text.pretrain",
     "adapt": "unmask.text.adapt",

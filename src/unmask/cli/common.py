@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def read_lines(source: str) -> list[str]:
     return lines
 
 
-def overrides(config: str | None, pairs: list[str], **flags: Any) -> dict[str, Any]:
+def overrides(config: str | None, pairs: Sequence[str], **flags: Any) -> dict[str, Any]:
     """Settings from a TOML file, then --set, then the command's own flags (None means not given)."""
     from unmask.training.settings import load_toml, parse_set
 

@@ -1,4 +1,4 @@
-"""unmask demo text"""
+"""unmask demo text|table|images|events"""
 
 from __future__ import annotations
 
@@ -6,28 +6,33 @@ from typing import Any
 
 import typer
 
+from unmask.cli import options
+
+BUILT = ("text",)
+
 
 def register(app: Any) -> None:
     @app.command("demo")
     def demo(
-        kind: str = typer.Argument("text", help="text (tables, images and events are not built yet)."),
-        out: str = typer.Option("demo-text", help="Folder for model and report; replaced if it is an earlier demo."),
-        minutes: float = typer.Option(2.4, help="Wall clock to train for."),
-        seed: int = typer.Option(0),
-        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+        kind: str = typer.Argument("text", help=f"Kind of data: {', '.join(BUILT)}."),
+        out: str = typer.Option(
+            None, help="Folder for model and report, default demo-KIND; an earlier demo is replaced."
+        ),
+        minutes: float = typer.Option(None, help="Wall clock to train for."),
+        seed: options.Seed = 0,
+        json_: options.Json = False,
     ) -> None:
-        """Train a small masked language model on the docstrings of installed packages, and look at what it learnt."""
+        """Train a small masked model on embedded data in minutes, use it, and write report.html."""
+        import importlib
+
         from unmask.cli.common import Output
-        from unmask.errors import UserError
+        from unmask.errors import UserError, suggest
+        from unmask.kinds import KINDS
 
-        if kind != "text":
-            raise UserError(f"no demo {kind!r} yet", hint="Available: text.")
-        from unmask.text.demo import run_demo
-
+        if kind not in BUILT:
+            raise UserError(f"no demo {kind!r}", hint=suggest(kind, BUILT))
         output = Output(json_, seed)
-        found = run_demo(out, minutes=minutes, seed=seed)
-        lines = [
-            f"held-out accuracy on hidden tokens: {found['accuracy']:.1%} (most frequent token: {found['baseline']:.1%})",
-            f"report: {found['report']}",
-        ]
+        given = {"minutes": minutes} if minutes is not None else {}
+        found = importlib.import_module(f"{KINDS[kind]}.demo").run_demo(out or f"demo-{kind}", seed=seed, **given)
+        lines = [*found.pop("lines"), f"report: {found['report']}"]
         output.write(found, lines, device=found["device"], precision=found["precision"])

@@ -6,17 +6,19 @@ from typing import Any, cast
 
 import typer
 
+from unmask.cli import options
+
 
 def register(app: Any) -> None:
     @app.command("embed")
     def embed(
-        model: str = typer.Argument(..., help="Model folder or hub name."),
+        model: options.Model,
         text: str = typer.Argument(..., help="A file with one text a line, or a text."),
         out: str = typer.Option(..., help="Where to write the (texts, width) array, .npy."),
         pooling: str = typer.Option("mean", help="mean, first or max."),
-        precision: str = typer.Option("auto", help="auto, fp32 or bf16."),
-        device: str = typer.Option("auto", help="auto, cpu or cuda."),
-        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+        precision: options.Precision = "auto",
+        device: options.Device = "auto",
+        json_: options.Json = False,
     ) -> None:
         """Embed texts, one row a line, order kept."""
         import os
@@ -27,7 +29,7 @@ def register(app: Any) -> None:
 
         from unmask.cli.common import Output, read_lines
         from unmask.errors import UserError
-        from unmask.text.model import load
+        from unmask.kinds import load
 
         target = Path(out)
         if not target.parent.is_dir():

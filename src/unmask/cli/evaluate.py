@@ -6,25 +6,27 @@ from typing import Any
 
 import typer
 
+from unmask.cli import options
+
 
 def register(app: Any) -> None:
     @app.command("evaluate")
     def evaluate(
-        model: str = typer.Argument(..., help="Model folder or hub name."),
+        model: options.Model,
         data: list[str] = typer.Argument(..., help="Held-out text: files, folders, globs."),
         ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
         most: int = typer.Option(2000, help="At most this many documents."),
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
-        seed: int = typer.Option(0),
-        precision: str = typer.Option("auto", help="auto, fp32 or bf16."),
-        device: str = typer.Option("auto", help="auto, cpu or cuda."),
-        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+        seed: options.Seed = 0,
+        precision: options.Precision = "auto",
+        device: options.Device = "auto",
+        json_: options.Json = False,
     ) -> None:
         """Loss, perplexity and accuracy on hidden tokens of held-out text, with intervals over documents."""
         import itertools
 
         from unmask.cli.common import Output
-        from unmask.text.model import load
+        from unmask.kinds import load
         from unmask.text.sources import iter_documents
 
         output = Output(json_, seed)

@@ -6,25 +6,27 @@ from typing import Any, cast
 
 import typer
 
+from unmask.cli import options
+
 
 def register(app: Any) -> None:
     @app.command("fill")
     def fill(
-        model: str = typer.Argument(..., help="Model folder or hub name."),
+        model: options.Model,
         text: str = typer.Argument(..., help="Text with [MASK], or a file with one text a line."),
         top: int = typer.Option(5, help="Candidates per blank."),
         steps: int = typer.Option(1, help="Fill in this many steps, most confident blanks first."),
         order: str = typer.Option("confidence", help="confidence, random or left_to_right."),
         temperature: float = typer.Option(0.0, help="0 takes the likeliest, above 0 samples."),
         candidate: list[str] = typer.Option([], help="Score these answers (one blank, any number of tokens)."),
-        seed: int = typer.Option(0),
-        precision: str = typer.Option("auto", help="auto, fp32 or bf16."),
-        device: str = typer.Option("auto", help="auto, cpu or cuda."),
-        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+        seed: options.Seed = 0,
+        precision: options.Precision = "auto",
+        device: options.Device = "auto",
+        json_: options.Json = False,
     ) -> None:
         """Fill the blanks of a text."""
         from unmask.cli.common import Output, read_lines
-        from unmask.text.model import load
+        from unmask.kinds import load
 
         output = Output(json_, seed)
         loaded = load(model, device=device, precision=precision)

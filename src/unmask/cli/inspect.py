@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
+from unmask.cli import options
 
 
 def register(app: Any) -> None:
     @app.command("inspect")
     def inspect(
-        model: str = typer.Argument(..., help="Model folder or hub name."),
-        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+        model: options.Model,
+        json_: options.Json = False,
     ) -> None:
         """Parameters, context, FLOPs per token, memory by precision."""
         from unmask.cli.common import Output
-        from unmask.text.model import load
+        from unmask.kinds import load
 
         output = Output(json_)
         loaded = load(model, precision="fp32")

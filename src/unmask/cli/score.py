@@ -6,20 +6,22 @@ from typing import Any
 
 import typer
 
+from unmask.cli import options
+
 
 def register(app: Any) -> None:
     @app.command("score")
     def score(
-        model: str = typer.Argument(..., help="Model folder or hub name."),
+        model: options.Model,
         text: str = typer.Argument(..., help="A text, or a file with one text a line."),
         mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
-        precision: str = typer.Option("auto", help="auto, fp32 or bf16."),
-        device: str = typer.Option("auto", help="auto, cpu or cuda."),
-        json_: bool = typer.Option(False, "--json", help="One JSON object on stdout."),
+        precision: options.Precision = "auto",
+        device: options.Device = "auto",
+        json_: options.Json = False,
     ) -> None:
         """Pseudo-log-likelihood of texts: the higher, the more natural."""
         from unmask.cli.common import Output, read_lines
-        from unmask.text.model import load
+        from unmask.kinds import load
 
         output = Output(json_)
         loaded = load(model, device=device, precision=precision)

@@ -1,0 +1,61 @@
+"""unmask pretrain text DATA... --out DIR"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+
+
+def register(group: Any) -> None:
+    @group.command("text")
+    def text(
+        data: list[str] = typer.Argument(
+            ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz) or hf:NAME."
+        ),
+        out: str = typer.Option(..., help="Run folder."),
+        config: options.Config = None,
+        set_: options.Set = [],
+        recipe: str = typer.Option(None, help="bert, roberta or modern (published settings)."),
+        steps: options.Steps = None,
+        epochs: options.Epochs = None,
+        minutes: options.Minutes = None,
+        seed: options.RunSeed = None,
+        resume: options.Resume = False,
+        precision: options.RunPrecision = None,
+        device: options.RunDevice = None,
+        tracker: options.Trackers = [],
+        json_: options.Json = False,
+    ) -> None:
+        """Pretrain a masked language model on raw text."""
+        from unmask.cli.common import Output, overrides
+        from unmask.errors import UserError, suggest
+        from unmask.text.recipes import RECIPES, TextSettings, with_overrides
+
+        if recipe is not None and recipe not in RECIPES:
+            raise UserError(f"--recipe {recipe}", hint=suggest(recipe, RECIPES))
+        settings = with_overrides(TextSettings(), RECIPES.get(recipe or "", {}))
+        settings = with_overrides(
+            settings,
+            overrides(
+                config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
+            ),
+        )
+        from unmask.text.pretrain import pretrain
+
+        output = Output(json_, settings.train.seed)
+        finished = pretrain(data, out, settings=settings, resume=resume, trackers=tracker)
+        r = finished.result
+        loss, accuracy = (r.validation.get(f"validation_{k}", float("nan")) for k in ("loss", "accuracy"))
+        lines = [
+            f"{r.steps} steps, {r.seconds:.0f} s, {r.slots_per_second:,.0f} real tokens/s, {r.precision} on {r.device}"
+        ]
+        if r.validation:
+            lines += [f"held out: loss {loss:.4f} nats per hidden token, accuracy {accuracy:.1%}"]
+        if r.stopped == "signal":
+            lines = [f"stopped by a signal after step {r.steps}; --resume continues"]
+        else:
+            lines += [f"model:  {out}", f"report: {finished.folder / 'report.html'}"]
+        output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)
