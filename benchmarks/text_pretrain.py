@@ -3,7 +3,12 @@
 Reference loops: (a) `padded`: dynamic padding, fp32, the library's collator; (b) `concat`: its best here,
 concatenated blocks, bf16 autocast, SDPA, fused AdamW. Steps alternate between the loops, so that a change of the
 machine's speed hits all of them. Figures are real tokens per second (padding not counted), medians over steps, and
-the ratio of each pair of neighbouring steps with its quartiles.
+the ratio of each pair of neighbouring steps with its quartiles. In this process all loops have our allocator settings,
+which help the reference too; `padded-default` is loop (a) as it comes, in a process of its own, one step at a time.
+
+`gemm` is what this machine's matrix products reach in bf16 (a 4096 x width x 4 width product), `useful` what our loop
+does in useful arithmetic (every matrix product a token needs, forward and backward; attention left out), in GFLOP/s:
+their quotient bounds what is left to win.
 
     python benchmarks/text_pretrain.py [--sizes 4x256,6x384,12x768] [--slots 128,512] [--dropout 0,0.1] [--seconds 25]
     python benchmarks/text_pretrain.py --learning       equal learning: same held-out loss after the same tokens
@@ -46,6 +51,7 @@ def corpus(folder: Path, slots: int):
     return cache, tokenizer
 
 
+LOOPS = ["ours-bf16", "ours-fp32", "padded", "concat", "padded-default"]
 Stepper = Callable[[], tuple[int, float, float]]
 """One optimiser step: (real tokens, seconds, loss)."""
 
@@ -153,6 +159,49 @@ def theirs(
     return one, model
 
 
+def gemm(width: int) -> float:
+    """GFLOP/s of a bf16 product of this model's shape: the best of 20, as nothing else reaches more."""
+    a, b = torch.randn(TOKENS, width).bfloat16(), torch.randn(width, 4 * width).bfloat16()
+    out = torch.mm(a, b)
+    best = 1e9
+    for _ in range(20):
+        start = time.perf_counter()
+        torch.mm(a, b, out=out)
+        best = min(best, time.perf_counter() - start)
+    return 2 * out.numel() * width / best / 1e9
+
+
+def useful_flops(layers: int, width: int) -> float:
+    """Of one token, forward and backward: the layers' matrices, and head and vocabulary for the 15 % hidden ones."""
+    return 6 * (12 * layers * width**2 + 0.15 * (width * VOCABULARY + width**2))
+
+
+class Elsewhere:
+    """A loop in a process of its own with the C library's default allocator; it works only when asked for a step."""
+
+    def __init__(self, folder: Path, name: str, layers: int, width: int, slots: int, dropout: float) -> None:
+        asked = [sys.executable, __file__, "--serve", name, "--sizes", f"{layers}x{width}", "--slots", str(slots)]
+        asked += ["--dropout", str(dropout), "--folder", str(folder)]
+        self.process = subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self) -> tuple[int, float, float]:
+        self.process.stdin.write("step\n")
+        self.process.stdin.flush()
+        tokens, seconds, loss = json.loads(self.process.stdout.readline())
+        return tokens, seconds, loss
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve(folder: Path, size: str, slots: int, dropout: float, name: str) -> None:
+    layers, width = (int(n) for n in size.split("x"))
+    one, _ = make_loop(name, *corpus(folder, slots), layers, width, slots, dropout)
+    for _ in sys.stdin:
+        print(json.dumps(one()), flush=True)
+
+
 def make_loop(name: str, *arguments) -> tuple[Stepper, torch.nn.Module]:
     if name.startswith("ours"):
         return ours(*arguments, name.split("-")[1])
@@ -162,7 +211,12 @@ def make_loop(name: str, *arguments) -> tuple[Stepper, torch.nn.Module]:
 def measure(folder: Path, size: str, slots: int, dropout: float, seconds: float, loops: list[str]) -> dict:
     cache, tokenizer = corpus(folder, slots)
     layers, width = (int(n) for n in size.split("x"))
-    made = {name: make_loop(name, cache, tokenizer, layers, width, slots, dropout)[0] for name in loops}
+    made: dict[str, Stepper] = {}
+    for name in loops:
+        if name == "padded-default":
+            made[name] = Elsewhere(folder, "padded", layers, width, slots, dropout)
+        else:
+            made[name] = make_loop(name, cache, tokenizer, layers, width, slots, dropout)[0]
     for one in made.values():
         one(), one()
     speeds: dict[str, list[float]] = {name: [] for name in loops}
@@ -177,6 +231,10 @@ def measure(folder: Path, size: str, slots: int, dropout: float, seconds: float,
         out[name] = float(np.median(speeds[name]))
         ratio = best / np.array(speeds[name])
         out[f"ratio_to_{name}"] = [float(np.quantile(ratio, q)) for q in (0.25, 0.5, 0.75)]
+    for one in made.values():
+        if isinstance(one, Elsewhere):
+            one.close()
+    out["gemm"], out["useful"] = gemm(width), out[loops[0]] * useful_flops(layers, width) / 1e9
     return out
 
 
@@ -191,6 +249,19 @@ def memory(folder: Path, size: str, slots: int, dropout: float, name: str) -> fl
     for _ in range(5):
         one()
     return high_water() - before
+
+
+def rounded(value):
+    """Three digits are more than the machine's noise leaves."""
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    return (
+        float(f"{value:.3g}")
+        if isinstance(value, float) and value < 1000
+        else round(value)
+        if isinstance(value, float)
+        else value
+    )
 
 
 def high_water() -> float:
@@ -231,6 +302,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="per loop and setting")
     parser.add_argument("--folder", default=str(Path(tempfile.gettempdir()) / "unmask-bench"))
     parser.add_argument("--memory", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--learning", action="store_true")
     parser.add_argument("--steps", type=int, default=300, help="for --learning: steps of 4096 tokens")
     arguments = parser.parse_args()
@@ -239,6 +311,8 @@ def main() -> None:
     if arguments.learning:
         return learning(folder, arguments.steps)
     dropouts = [float(d) for d in arguments.dropout.split(",")]
+    if arguments.serve:
+        return serve(folder, arguments.sizes, int(arguments.slots), dropouts[0], arguments.serve)
     if arguments.memory:
         print(memory(folder, arguments.sizes, int(arguments.slots), dropouts[0], arguments.memory))
         return None
@@ -251,9 +325,7 @@ def main() -> None:
     for slots in (int(s) for s in arguments.slots.split(",")):
         for size in arguments.sizes.split(","):
             for dropout in dropouts:
-                row = measure(
-                    folder, size, slots, dropout, arguments.seconds, ["ours-bf16", "ours-fp32", "padded", "concat"]
-                )
+                row = measure(folder, size, slots, dropout, arguments.seconds, LOOPS)
                 for name in ("ours-bf16", "concat", "padded"):
                     command = [sys.executable, __file__, "--memory", name, "--sizes", size, "--slots", str(slots)]
                     done = subprocess.run(
@@ -263,7 +335,7 @@ def main() -> None:
                         check=True,
                     )
                     row[f"memory_{name}"] = round(float(done.stdout))
-                print(json.dumps(row), flush=True)
+                print(json.dumps({k: rounded(v) for k, v in row.items()}), flush=True)
     return None
 
 

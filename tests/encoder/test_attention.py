@@ -56,14 +56,29 @@ def test_explicit_and_fused_kernels_equal_the_reference(layout: Layout, window: 
     q, k, v = leaves = projections()
     allowed, scale = layout.allowed(window), DEPTH**-0.5
     expected = reference(q, k, v, allowed, scale)
-    compare(_Explicit.apply(q, k, v, layout.bias(window, None, q.dtype), scale), expected, leaves)
+    compare(_Explicit.apply(q, k, v, layout.bias(window, None, q.dtype), scale, 0.0), expected, leaves)
     compare(F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale), expected, leaves)
 
 
-def test_the_explicit_gradient_is_the_numerical_one(seed: int):
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_explicit_gradient_is_the_numerical_one(dropout: float, seed: int):
     leaves = [torch.randn(1, 2, 5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     bias = torch.zeros(1, 1, 5, 5, dtype=torch.float64).masked_fill(torch.rand(1, 1, 5, 5) < 0.3, -1e9)
-    assert torch.autograd.gradcheck(lambda q, k, v: _Explicit.apply(q, k, v, bias, 0.6), leaves)
+
+    def attention(q, k, v):
+        torch.manual_seed(seed)  # the same values are dropped at every call
+        return _Explicit.apply(q, k, v, bias, 0.6, dropout)
+
+    assert torch.autograd.gradcheck(attention, leaves)
+
+
+def test_attention_dropout_keeps_the_mean(layout: Layout):
+    q, k, v = projections()
+    expected = attend(q, k, v, layout)
+    drawn = torch.stack([attend(q, k, v, layout, dropout=0.25).detach() for _ in range(600)])
+    assert not torch.equal(drawn[0], drawn[1])
+    error = (drawn.mean(0) - expected.detach()) / (drawn.std(0) / 600**0.5).clamp_min(1e-4)
+    assert error.abs().mean() < 1.2  # standard errors: 0.8 for a right mean
 
 
 def test_few_queries_and_bf16_take_the_explicit_kernel(layout: Layout, monkeypatch):

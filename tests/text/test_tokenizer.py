@@ -102,9 +102,18 @@ def test_every_residue_is_a_unit(file, tmp_path):
 
 def test_bert_vocabulary_honours_lower_case(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Dog", "dog"]))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     assert Tokenizer.load(tmp_path).encode(["Dog"])[0].ids.tolist() == [2, 6, 3]
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert Tokenizer.load(tmp_path).encode(["Dog"])[0].ids.tolist() == [2, 5, 3]
+
+
+def test_an_unmarked_bert_vocabulary_is_cased_where_it_has_capitals(tmp_path):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, "A", "C"]))
+    assert Tokenizer.load(tmp_path).encode(["A C"])[0].ids.tolist() == [2, 5, 6, 3]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, "a", "c"]))
+    assert Tokenizer.load(tmp_path).encode(["A C"])[0].ids.tolist() == [2, 5, 6, 3]
 
 
 def test_roberta_files_are_read_as_transformers_does(tmp_path):

@@ -219,6 +219,15 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, write):
     assert proof.exists(), "the payload is a real one"
 
 
+@pytest.fixture
+def usual_interrupt():
+    """Python's own handler: a runner started in the background inherits an ignored SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_interrupt")
 def test_signals_set_a_flag_and_handlers_come_back():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with SignalGuard() as guard:

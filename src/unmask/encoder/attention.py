@@ -8,8 +8,8 @@ Which kernel (2 cores, forward + backward, heads of 64, milliseconds):
     32 x 4 x 128                     16.8 / 30.3                  17.8 / 8.5
     8 x 4 x 512                      54.4 / 52.2                 103.2 / 28.8
 
-so training in bf16 on a CPU up to 512 slots uses explicit products with a hand-made gradient; everything else uses
-`scaled_dot_product_attention`, and CUDA without a mask of its own uses `torch.nn.attention.varlen`.
+so training in bf16 (or with dropout, for which the library has no fast CPU kernel) on a CPU up to 512 slots uses
+explicit products with a hand-made gradient; everything else uses `scaled_dot_product_attention`, and CUDA without a mask of its own uses `torch.nn.attention.varlen`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from unmask.encoder.dropout import keep_mask
 
 EXPLICIT_UP_TO = 512
 
@@ -75,26 +77,33 @@ class _Explicit(torch.autograd.Function):
     """softmax(q k' * scale + bias) v with the gradient written out; keeps only the weights for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
         scores = torch.matmul(q, k.transpose(-1, -2))
         scores.mul_(scale)
         if bias is not None:
             scores.add_(bias)
         weights = torch._softmax(scores, -1, False)
-        ctx.save_for_backward(q, k, v, weights)
-        ctx.scale = scale
-        return torch.matmul(weights, v)
+        ctx.scale, keep = scale, None
+        if dropout:
+            keep, ctx.up = keep_mask(weights.shape, dropout, weights.dtype)
+        ctx.save_for_backward(q, k, v, weights, keep)
+        return torch.matmul(weights if keep is None else (weights * keep).mul_(ctx.up), v)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
-        q, k, v, weights = ctx.saved_tensors
-        grad_v = torch.matmul(weights.transpose(-1, -2), grad)
-        grad_scores = torch._softmax_backward_data(torch.matmul(grad, v.transpose(-1, -2)), weights, -1, weights.dtype)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        q, k, v, weights, keep = ctx.saved_tensors
+        used = weights if keep is None else (weights * keep).mul_(ctx.up)
+        grad_v = torch.matmul(used.transpose(-1, -2), grad)
+        grad_weights = torch.matmul(grad, v.transpose(-1, -2))
+        if keep is not None:
+            grad_weights.mul_(keep).mul_(ctx.up)
+        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
         grad_scores.mul_(ctx.scale)
         return (
             torch.matmul(grad_scores, k),
             torch.matmul(grad_scores.transpose(-1, -2), q),
             grad_v,
+            None,
             None,
             None,
         )
@@ -146,14 +155,9 @@ def attend(
     unmasked = window is None and layout.everything_seen()
     training = torch.is_grad_enabled() and q.requires_grad
     few_queries = q.shape[-2] * 4 <= k.shape[-2]
-    if (
-        not q.is_cuda
-        and not dropout
-        and k.shape[-2] <= EXPLICIT_UP_TO
-        and training
-        and (q.dtype == torch.bfloat16 or few_queries)
-    ):
+    short = k.shape[-2] <= EXPLICIT_UP_TO
+    if not q.is_cuda and training and short and (q.dtype == torch.bfloat16 or few_queries or dropout):
         bias = None if unmasked else layout.bias(window, queries, q.dtype)
-        return _Explicit.apply(q, k, v, bias, scale)
+        return _Explicit.apply(q, k, v, bias, scale, dropout)
     mask = None if unmasked else layout.allowed(window, queries)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)

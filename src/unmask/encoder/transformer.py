@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unmask.encoder.attention import Layout, attend
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm, Rotary, SinCos
+from unmask.encoder.dropout import drop
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -81,7 +82,7 @@ class Stem(nn.Module):
                 table = sin_cos(position, width)
             x = x + table.to(x.dtype)
         share = self.config.embedding_dropout
-        x = F.dropout(self.norm(x), self.config.dropout if share is None else share, self.training)
+        x = drop(self.norm(x), self.config.dropout if share is None else share, self.training)
         return self.project(x) if hasattr(self, "project") else x
 
 
@@ -158,11 +159,11 @@ class Layer(nn.Module):
         attended = self.attention(self.attention_norm(x) if self.pre else x, layout, queries)
         if queries is not None:
             x = x.gather(1, queries[..., None].expand(-1, -1, x.shape[-1]))
-        x = x + F.dropout(attended, self.dropout, self.training)
+        x = x + drop(attended, self.dropout, self.training)
         if self.pre:
-            return x + F.dropout(self.feedforward(self.feedforward_norm(x)), self.dropout, self.training)
+            return x + drop(self.feedforward(self.feedforward_norm(x)), self.dropout, self.training)
         x = self.attention_norm(x)
-        return self.feedforward_norm(x + F.dropout(self.feedforward(x), self.dropout, self.training))
+        return self.feedforward_norm(x + drop(self.feedforward(x), self.dropout, self.training))
 
 
 def needed_by_row(needed: Int[Tensor, "needed"], rows: int, slots: int) -> tuple[Tensor, Tensor]:

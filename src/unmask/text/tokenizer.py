@@ -410,8 +410,12 @@ def _settings(folder: Path) -> dict[str, Any]:
 def _bert(folder: Path) -> Any:
     from tokenizers import BertWordPieceTokenizer
 
-    lower = bool(_settings(folder).get("do_lower_case", True))
-    made = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lower)
+    lower = _settings(folder).get("do_lower_case")
+    if lower is None:
+        # Nothing says: a vocabulary with capitals in its words is a cased one, and lowered text would be all [UNK].
+        words = (folder / "vocab.txt").read_text(encoding="utf-8").split()
+        lower = not any(w != w.lower() for w in words if not (w[0] == "[" and w[-1] == "]"))
+    made = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=bool(lower))
     return made._tokenizer
 
 
