@@ -16,10 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
-OURS = "import sys, unmask; print(unmask.load(sys.argv[1]).fill(['the [MASK] of the'])[0]['slots'][0]['candidates'][0]['value'])"
+# flush: the answer counts when it can be read, not when the process has been taken apart.
+OURS = "import sys, unmask; print(unmask.load(sys.argv[1]).fill(['the [MASK] of the'])[0]['slots'][0]['candidates'][0]['value'], flush=True)"
 THEIRS = (
     "import sys; from transformers import pipeline; "
-    "print(pipeline('fill-mask', model=sys.argv[1], tokenizer=sys.argv[1])('the [MASK] of the')[0]['token_str'])"
+    "print(pipeline('fill-mask', model=sys.argv[1], tokenizer=sys.argv[1])('the [MASK] of the')[0]['token_str'], flush=True)"
 )
 
 
@@ -27,6 +28,16 @@ def wall(command: list[str]) -> float:
     start = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - start
+
+
+def first_line(command: list[str]) -> float:
+    """Seconds from the start of a process to the first line it prints."""
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        if not process.stdout.readline().strip():
+            raise RuntimeError(f"{command[:3]} printed nothing")
+        return time.perf_counter() - start
 
 
 def report(name: str, times: list[float]) -> float:
@@ -65,8 +76,8 @@ def main() -> None:
             make_model(Path(made))
         ours, theirs = [], []
         for _ in range(arguments.runs):
-            ours.append(wall([python, "-c", OURS, folder]))
-            theirs.append(wall([python, "-c", THEIRS, folder]))
+            ours.append(first_line([python, "-c", OURS, folder]))
+            theirs.append(first_line([python, "-c", THEIRS, folder]))
     mine = report("first answer, unmask", ours)
     other = report("first answer, fill-mask pipeline", theirs)
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]

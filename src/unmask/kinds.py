@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 from pathlib import Path
@@ -32,6 +33,17 @@ def kind_of(model: str | Path) -> str:
     return str(kind)
 
 
+def _import(name: str) -> Any:
+    """Import a room, and with it torch, without garbage collection: a tenth of a second sooner (of one)."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def load(model: str | Path, *, device: str = "auto", precision: str = "auto") -> Any:
     """The model in a folder (or under a hub name, for text), ready to use.
 
@@ -42,5 +54,5 @@ def load(model: str | Path, *, device: str = "auto", precision: str = "auto") ->
     Raises:
         UserError: naming what is missing, corrupt or does not fit together.
     """
-    room = importlib.import_module(f"{KINDS[kind_of(model)]}.model")
+    room = _import(f"{KINDS[kind_of(model)]}.model")
     return room.load(model, device=device, precision=precision)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption, Ratio, Replacement, Selector, Spans, Uniform, Units
-from unmask.text.cache import TokenCache
-from unmask.text.recipes import TextSettings
-from unmask.training.schedule import Ramp
+
+if TYPE_CHECKING:  # a model in use needs none of these, and starts sooner without
+    from unmask.text.cache import TokenCache
+    from unmask.text.recipes import TextSettings
 
 
 def text_example(ids: np.ndarray, units: np.ndarray, special: np.ndarray, identity: int) -> Example:
@@ -61,6 +63,8 @@ def validation_batches(
 
 def corruption_of(settings: TextSettings) -> Corruption:
     """The training corruption the settings ask for."""
+    from unmask.training.schedule import Ramp
+
     ratio: Ratio = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
     kinds: dict[str, Callable[[Ratio], Selector]] = {
         "token": lambda r: Uniform(ratio=r),

@@ -23,7 +23,6 @@ from unmask.core.inference import budgeted
 from unmask.core.score import scorable, score
 from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, text_example
-from unmask.text.cache import cut
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.text.tokenizer import Encoded
 from unmask.training.precision import resolve_device, resolve_precision
@@ -319,6 +318,7 @@ class TextModel:
             UserError: no text with a token to hide.
         """
         from unmask.evaluation.metrics import by_frequency, by_position, masked_metrics, plain
+        from unmask.text.cache import cut
 
         examples: list[Example] = []
         document: list[int] = []
