@@ -80,8 +80,8 @@ MUTANTS = [
         "decoder: positions dropped",
         (
             MODEL,
-            "full.view(rows, slots, -1), segment=batch.segment, position=batch.position, needed=ask",
-            "full.view(rows, slots, -1), segment=batch.segment, position=batch.position * 0, needed=ask",
+            "self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)",
+            "self.decoder(full, segment=batch.segment, position=batch.position * 0, needed=ask)",
         ),
     ),
     mutant(2, "learned positions not added", (TRANSFORMER, "x = x + self.positions(position + kind.offset)", "pass")),

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiny import Setup, ratio_corruption
+from tiny import Setup, Text, ratio_corruption
 from unmask.core import prediction
 from unmask.core.batch import Example, PackedBatch, pack
+from unmask.core.corruption import hide
 from unmask.core.prediction import Categorical
 from unmask.core.pretrain import Machine, StepReport, pretrain
 
@@ -109,6 +110,35 @@ def test_the_fused_cross_entropy_equals_autograd(monkeypatch, seed: int, chunk: 
     assert found.correct(y) == (F.linear(h, w, bias).argmax(-1) == y).sum()
     for a, e in zip(gradients(loss / 7, *leaves), gradients(expected / 7, *leaves), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1024, 8])
+def test_rows_that_only_round_the_shape_count_for_nothing(monkeypatch, seed: int, chunk: int):
+    monkeypatch.setattr(prediction, "CHUNK", chunk)
+    h, w, b, y = linear_case(seed)
+    leaves = [t.requires_grad_() for t in (h, w, b)]
+    rounded = torch.cat([h, torch.randn(27, h.shape[1])])
+    found, plain = Categorical(rounded, w, b, count=len(h)), Categorical(h, w, b)
+    loss, expected = found.loss(y), plain.loss(y)
+    torch.testing.assert_close(loss, expected)
+    assert found.correct(y) == plain.correct(y)
+    assert len(found) == len(h)
+    for a, e in zip(gradients(loss, *leaves), gradients(expected, *leaves), strict=True):
+        torch.testing.assert_close(a, e)
+
+
+def test_a_training_step_gives_the_head_rounded_shapes(monkeypatch, seed: int):
+    """One shape per 64 hidden slots: oneDNN keeps memory for every shape it has seen."""
+    seen = set()
+    apply = prediction._LinearCrossEntropy.apply
+    monkeypatch.setattr(prediction._LinearCrossEntropy, "apply", lambda h, *a: seen.add(len(h)) or apply(h, *a))
+    model = Setup(Text(), "in_place", "bert", seed).model.train()
+    batch = pack([Text().example(i, 12) for i in range(12)], slots=24)
+    flat = batch.maskable.flatten().nonzero().flatten()
+    for n in (1, 5, 40, 63, 64, 65, 80):
+        gone = hide(flat[:n])
+        model(batch, gone).loss(model.codec.targets(batch.values, gone.flat)).backward()
+    assert seen == {64, 128}
 
 
 @pytest.mark.parametrize("chunk", [1024, 8])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
-from unmask.core.prediction import Prediction
+from unmask.core.prediction import Prediction, round_up
 from unmask.encoder.transformer import activation
 
 
@@ -115,4 +115,4 @@ class ReplacedSlotDetection(nn.Module):
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         x = self.codec.embed(batch.values, nothing)
         states = self.encoder(x, segment=batch.segment, position=batch.position, needed=slots)
-        return self.verdict(self.activation(self.transform(states)))[:, 0]
+        return self.verdict(self.activation(self.transform(round_up(states))))[: len(slots), 0]

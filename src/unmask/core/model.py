@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import KEEP, MASK, RANDOM, Hidden
-from unmask.core.prediction import Prediction
+from unmask.core.prediction import Prediction, round_up
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.transformer import Encoder, needed_by_row
 
@@ -123,11 +123,11 @@ class MaskedModel(nn.Module):
         x = self.codec.embed(values, ~present)
         segment = batch.segment.gather(1, where) * present
         states = self.encoder(x, segment=segment, position=batch.position.gather(1, where) * present)
-        seen = self.decoder_in(states.flatten(0, 1).index_select(0, kept))
+        seen = self.decoder_in(states).flatten(0, 1).index_select(0, kept)
         full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
-        return self.decoder_out(
-            self.decoder(full.view(rows, slots, -1), segment=batch.segment, position=batch.position, needed=ask)
-        )
+        full = full.view(rows, slots, -1)
+        decoded = self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)
+        return self.decoder_out(round_up(decoded))[: len(ask)]
 
     def states(self, batch: PackedBatch, needed: Int[Tensor, "needed"] | None = None) -> Tensor:
         """Encoder states with nothing hidden: (rows, slots, width), or (needed, width)."""

@@ -16,6 +16,10 @@ from torch import Tensor
 CHUNK = 1024
 """Hidden slots scored at once: bounds the logits to CHUNK x values, whatever the batch."""
 
+ROUND = 64
+"""Rows given to the head are rounded up to this. oneDNN keeps a kernel and its work space for every shape it has seen:
+with the exact number of hidden slots, a new one at every step, a run of 4 x 256 grew by 16 MB a step, to gigabytes."""
+
 
 @runtime_checkable
 class Prediction(Protocol):
@@ -67,6 +71,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> tuple[Tensor, Tensor]:
+        """`h` may have more rows than `target`: those are computed, for the sake of the shape, and count for nothing."""
         cls = _LinearCrossEntropy
         w = weight.to(h.dtype)
         b = None if bias is None else bias.to(h.dtype)
@@ -88,11 +93,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             else:
                 torch.addmm(b, part, w.t(), out=logits)
             torch._softmax(logits, -1, False, out=p)
-            row = torch.arange(len(part), device=h.device)
-            top, of_target = p.amax(-1), p[row, y]
+            row = torch.arange(len(y), device=h.device)
+            top, of_target = p[: len(y)].amax(-1), p[row, y]
             total += -of_target.float().clamp_min(1e-30).log().sum()
             correct += (of_target >= top).sum()
             p[row, y] -= 1
+            p[len(y) :] = 0
             torch.mm(p.t(), part, out=partial)
             if grad_w is not None:
                 grad_w += partial
@@ -119,6 +125,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_h.mul_(grad), out_w, None if grad_b is None else (grad_b * grad).to(ctx.kinds[1]), None
 
 
+def round_up(states: Float[Tensor, "hidden width"]) -> Float[Tensor, "rounded width"]:
+    """Rows of zeros added up to a multiple of ROUND, on CPUs; see there."""
+    return states if states.is_cuda else F.pad(states, (0, 0, 0, -len(states) % ROUND))
+
+
 class Categorical:
     """A distribution over a vocabulary, held as features and the output projection; logits are made when asked for.
 
@@ -126,6 +137,7 @@ class Categorical:
         features: (hidden, width) in front of the projection.
         weight, bias: (values, width) and (values,) of the projection.
         forbidden: values that are never proposed by mode, sample or top (special tokens).
+        count: how many of the rows of `features` are hidden slots; what follows only rounds the shape up.
     """
 
     def __init__(
@@ -134,8 +146,10 @@ class Categorical:
         weight: Float[Tensor, "values width"],
         bias: Float[Tensor, "values"] | None = None,
         forbidden: Tensor | None = None,
+        count: int | None = None,
     ) -> None:
-        self.features, self.weight, self.bias, self.forbidden = features, weight, bias, forbidden
+        self.rounded, self.weight, self.bias, self.forbidden = features, weight, bias, forbidden
+        self.features: Tensor = features if count is None else features[:count]
         self._correct: Tensor | None = None
         self._log_probs: Tensor | None = None
 
@@ -155,7 +169,7 @@ class Categorical:
 
     def loss(self, target: Int[Tensor, "hidden"]) -> Tensor:
         if torch.is_grad_enabled() and self.features.requires_grad and len(self.features):
-            total, self._correct = _LinearCrossEntropy.apply(self.features, self.weight, self.bias, target)
+            total, self._correct = _LinearCrossEntropy.apply(self.rounded, self.weight, self.bias, target)
             return total
         return -self.log_prob(target).sum()
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.prediction import Categorical
+from unmask.core.prediction import Categorical, round_up
 from unmask.encoder.config import Activation, Norm
 from unmask.encoder.transformer import activation, make_norm
 
@@ -85,8 +85,8 @@ class TokenCodec(nn.Module):
         return values | {"token": token}
 
     def predict(self, states: Float[Tensor, "asked width"]) -> Categorical:
-        h = self.norm(self.activation(self.transform(states)))
+        h = self.norm(self.activation(self.transform(round_up(states))))
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))
         weight = self.word.weight if self.output is None else self.output.weight
-        return Categorical(h, weight, self.bias, forbidden=self.special)
+        return Categorical(h, weight, self.bias, forbidden=self.special, count=len(states))
