@@ -64,16 +64,19 @@ class DisentangledAttention(SelfAttention):
 
     def positional(self, table: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """The table as keys and as queries, (heads, positions, depth) each, None where there is no such term."""
-        width = self.config.width
+        width, heads = self.config.width, (self.config.heads, self.config.width // self.config.heads)
+        key: Tensor | None = None
+        query: Tensor | None = None
         if self.kind.shared:
-            both = F.linear(table, self.qkv.weight[: 2 * width], self.qkv.bias[: 2 * width]).chunk(2, -1)
-            query, key = both if self.kind.position_to_content else (None, both[1])
-            key = key if self.kind.content_to_position else None
+            both = F.linear(table, self.qkv.weight[: 2 * width], self.qkv.bias[: 2 * width])
+            query, key = both[:, :width], both[:, width:]
         else:
             key = self.position_key(table) if self.kind.content_to_position else None
             query = self.position_query(table) if self.kind.position_to_content else None
-        heads = (self.config.heads, width // self.config.heads)
-        return tuple(None if t is None else t.unflatten(-1, heads).transpose(0, 1) for t in (key, query))  # type: ignore[return-value]
+        keys = None if key is None or not self.kind.content_to_position else key.unflatten(-1, heads).transpose(0, 1)
+        if query is None or not self.kind.position_to_content:
+            return keys, None
+        return keys, query.unflatten(-1, heads).transpose(0, 1)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
         terms = 1 + self.kind.content_to_position + self.kind.position_to_content
@@ -161,7 +164,7 @@ class DisentangledEncoder(Encoder):
     ) -> Tensor:
         if not self.kind.convolution:
             return super().forward(x, segment=segment, position=position, needed=needed)
-        x, layout = self._below(x, segment, position, self.config.layers)
+        x, _layout = self._below(x, segment, position, self.config.layers)
         return x if needed is None else x.flatten(0, 1).index_select(0, needed)
 
     def _below(self, x: Tensor, segment: Tensor, position: Tensor, layers: int) -> tuple[Tensor, Layout]:
@@ -181,6 +184,7 @@ class DisentangledEncoder(Encoder):
         kernel = self.kind.convolution
         weight, reach = self.convolution.weight, kernel // 2
         padded, owner = F.pad(x, (0, 0, reach, reach)), F.pad(segment, (reach, reach), value=-1)
+        assert self.convolution.bias is not None
         total = x.new_zeros(x.shape) + self.convolution.bias
         for offset in range(kernel):
             same = (owner[:, offset : offset + x.shape[1]] == segment)[..., None]

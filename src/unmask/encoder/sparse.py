@@ -93,12 +93,12 @@ class BlockAttention(SelfAttention):
         parts = _Apart.of(layout, block)
         mixed = torch.zeros_like(q)
         for where, length in parts.groups(limit):
-            apart = [parts.take(t, where) for t in (q, k, v)]
+            qs, ks, vs = (parts.take(t, where) for t in (q, k, v))
             if int(length.max()) <= limit:
                 seen = torch.arange(where.shape[1], device=q.device) < length[:, None]
-                out = F.scaled_dot_product_attention(*apart, attn_mask=seen[:, None, None], dropout_p=dropout)
+                out = F.scaled_dot_product_attention(qs, ks, vs, attn_mask=seen[:, None, None], dropout_p=dropout)
             else:
-                out = sparse(*apart, length, block=block, again=again, dropout=dropout)
+                out = sparse(qs, ks, vs, length, block=block, again=again, dropout=dropout)
             mixed = parts.put(mixed, out, where)
         return mixed
 

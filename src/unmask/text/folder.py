@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.encoder.build import make_encoder
+from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import BIAS, Loaded, is_tied, load_state, published_names, published_state
