@@ -71,8 +71,8 @@ MUTANTS = [
         "in place: position dropped",
         (
             MODEL,
-            "return self.encoder(x, segment=batch.segment, position=batch.position, needed=ask)",
-            "return self.encoder(x, segment=batch.segment, position=batch.position * 0, needed=ask)",
+            "return encode(x, segment=batch.segment, position=batch.position, needed=ask)",
+            "return encode(x, segment=batch.segment, position=batch.position * 0, needed=ask)",
         ),
     ),
     mutant(

@@ -107,7 +107,9 @@ class MaskedModel(nn.Module):
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.flat[hidden.action == MASK]] = True
         x = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
-        return self.encoder(x, segment=batch.segment, position=batch.position, needed=ask)
+        # An encoder may bring a decoder of its own for predictions (DeBERTa's enhanced mask decoder).
+        encode = getattr(self.encoder, "decode", self.encoder)
+        return encode(x, segment=batch.segment, position=batch.position, needed=ask)
 
     def _visible_only(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
         rows, slots = batch.shape

@@ -400,12 +400,12 @@ class TextModel:
             out.append({"word": word, "neighbours": [(names[i], float(cosine[i])) for i in best]})
         return out
 
-    def save(self, folder: str | Path) -> None:
-        """Save as a Hugging Face folder, everything that was loaded included."""
+    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
+        """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`."""
         f = self.folder
         save_folder(
             folder, model=f.model, tokenizer=f.tokenizer, family=f.family, hf_config=f.hf_config,
-            passengers=f.passengers, settings=f.settings,
+            passengers=f.passengers, aliases=f.aliases, settings=f.settings, like=f.loaded, dtype=dtype,
         )  # fmt: skip
 
 
