@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.text.tokenizer import Encoded
 from unmask.training.precision import resolve_device, resolve_precision
 
+if TYPE_CHECKING:
+    from unmask.text.swift import Swift
+
 BLANK = "[MASK]"
 """Accepted in texts for every model, whatever its own mask token is."""
 
@@ -38,12 +41,14 @@ class TextModel:
     Attributes:
         folder: what was loaded, with what stayed random or was ignored.
         device: where it runs.
-        precision: 'fp32' or 'bf16'.
+        precision: 'fp32', 'bf16' or 'int8' (embedding in 8 bits, all else in fp32).
+        compiled: torch.compile the encoder: slower to start, faster after, where a C++ compiler is at hand.
     """
 
     folder: TextFolder
     device: torch.device
     precision: str
+    compiled: bool = False
 
     @property
     def model(self) -> Any:
@@ -57,6 +62,38 @@ class TextModel:
     def slots(self) -> int:
         """Longest text in tokens, special ones included."""
         return self.model.encoder.config.longest or 512
+
+    def _require_head(self) -> None:
+        """Raises:
+        UserError: the checkpoint has no masked-LM head, so that predictions would be random.
+        """
+        if reason := self.folder.why_not_masked():
+            raise UserError(
+                f"{self.folder.family.name}: {reason}; predictions would be noise",
+                hint="embed works; for the rest use a masked-LM checkpoint, or unmask adapt to train a head.",
+            )
+
+    @cached_property
+    def _swift(self) -> Swift | None:
+        """The encoder laid out for embedding, None where it is of another kind."""
+        if self.precision != "int8":
+            return self._laid_out([])
+        from unmask.text.docstrings import docstrings
+
+        return self._laid_out([text for _, text in docstrings(100_000)])
+
+    def _laid_out(self, texts: Sequence[str]) -> Swift | None:
+        """Layers laid out; for int8 `texts` show how large the activations get."""
+        from unmask.text.swift import Swift
+
+        if self.device.type != "cpu":
+            return None
+        ids = self.tokenizer.ids(list(texts)[:256], max_slots=min(self.slots, 128))
+        return Swift.of(self.model, self.precision, ids, compiled=self.compiled)
+
+    def calibrate(self, texts: Sequence[str]) -> None:
+        """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
+        self.__dict__["_swift"] = self._laid_out(texts)
 
     def _context(self) -> contextlib.AbstractContextManager:
         if self.precision == "bf16":
@@ -131,6 +168,7 @@ class TextModel:
         Raises:
             UserError: a text without a blank, or longer than the model takes.
         """
+        self._require_head()
         texts = [texts] if isinstance(texts, str) else list(texts)
         masked = self._with_blanks(texts, one_for="candidates" if candidates else "")
         if candidates:
@@ -182,6 +220,7 @@ class TextModel:
             Dicts value, tokens, probability, log_probability, likeliest first. A probability is joint over the answer's
             tokens, given their number: compare answers of one length; across lengths the order is only a guide.
         """
+        self._require_head()
         width = max(top, beam or 2 * top)
         masked = self._with_blanks([text], one_for="answers")
         base = self._blank_examples(masked)[0]
@@ -288,6 +327,7 @@ class TextModel:
 
         Unknown words ([UNK]) are not scored, as they are never predicted in training: compare texts of equal `slots`.
         """
+        self._require_head()
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self._context():
             found = score(self.model, self._examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
@@ -299,6 +339,12 @@ class TextModel:
     def embed(self, texts: str | Sequence[str], *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
         """(texts, width) vectors, order kept; texts longer than the model are cut."""
         texts = [texts] if isinstance(texts, str) else list(texts)
+        if pooling not in ("mean", "first", "max"):
+            raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
+        if self._swift is not None:
+            return self._swift.embed(
+                self.tokenizer.ids(texts, max_slots=self.slots), pooling=pooling, normalise=normalise
+            )
         with self._context():
             return embed(
                 self.model, self._examples(texts, shorten=True), slots=self.slots, pooling=pooling, normalise=normalise
@@ -320,6 +366,7 @@ class TextModel:
         from unmask.evaluation.metrics import by_frequency, by_position, masked_metrics, plain
         from unmask.text.cache import cut
 
+        self._require_head()
         examples: list[Example] = []
         document: list[int] = []
         before = [] if self.tokenizer.cls_id is None else [self.tokenizer.cls_id]
@@ -409,22 +456,28 @@ class TextModel:
         )  # fmt: skip
 
 
-def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TextModel:
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto", compile: bool = False) -> TextModel:
     """Load a text model from a folder or hub name.
 
     Args:
-        precision: 'fp32', 'bf16' or 'auto'. 'auto' computes in fp32 for models so small that casting costs more than
-            it saves (under 10 M parameters), else measures.
+        precision: 'fp32', 'bf16', 'int8' or 'auto'. 'auto' computes in fp32 for models so small that casting costs more
+            than it saves (under 10 M parameters), else measures. 'int8' embeds in 8 bits.
+        compile: torch.compile the layers.
 
     Raises:
         UserError: naming what is missing, corrupt or does not fit together.
     """
     where = resolve_device(device)
+    if precision == "int8" and where.type != "cpu":
+        raise UserError("precision=int8 is built for CPUs", hint="Use bf16 on this device.")
     folder = load_folder(path)
     small = sum(p.numel() for p in folder.model.parameters()) < 10_000_000
-    name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    if precision == "int8":
+        name = "int8"
+    else:
+        name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
     folder.model.to(where).eval()
-    return TextModel(folder=folder, device=where, precision=name)
+    return TextModel(folder=folder, device=where, precision=name, compiled=compile)
 
 
 def _perplexity(total: float, slots: int) -> float | None:
