@@ -52,6 +52,17 @@ class Rotary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entrance:
+    """What happens between the embeddings' sum and the first layer.
+
+    Args:
+        norm: they are normalised (not in vision transformers).
+    """
+
+    norm: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class MLP:
     """width -> inner -> width with an activation between."""
 
@@ -106,6 +117,7 @@ class EncoderConfig:
     embedding_width: int | None = None
     norm: Norm = field(default_factory=Norm)
     positions: Learned | SinCos | Rotary | None = field(default_factory=Learned)
+    entrance: Entrance = field(default_factory=Entrance)
     feedforward: MLP | Gated = field(default_factory=lambda: MLP(inner=1024))
     attention: Attention = field(default_factory=Attention)
     dropout: float = 0.0
@@ -164,7 +176,7 @@ class EncoderConfig:
             if isinstance(values.get(name), dict):
                 inner = dict(values[name])
                 values[name] = kinds[inner.pop("kind")](**inner)
-        for name, kind in (("norm", Norm), ("attention", Attention)):
+        for name, kind in (("norm", Norm), ("attention", Attention), ("entrance", Entrance)):
             if isinstance(values.get(name), dict):
                 values[name] = kind(**values[name])
         return cls(**values)
