@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-BUILT = ("text",)
+BUILT = ("text", "images")
 
 
 def register(app: Any) -> None:

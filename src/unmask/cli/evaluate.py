@@ -13,24 +13,31 @@ def register(app: Any) -> None:
     @app.command("evaluate")
     def evaluate(
         model: options.Model,
-        data: list[str] = typer.Argument(..., help="Held-out text: files, folders, globs."),
+        data: list[str] = typer.Argument(..., help="Held-out text (files, folders, globs), or a folder of pictures."),
         ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
-        most: int = typer.Option(2000, help="At most this many documents."),
+        most: int = typer.Option(
+            None, help="At most this many documents (default 2000) or training pictures (default all)."
+        ),
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
-        """Loss, perplexity and accuracy on hidden tokens of held-out text, with intervals over documents."""
+        """Held-out text: loss, perplexity and accuracy on hidden tokens. Pictures: nearest-neighbour and linear-probe accuracy."""
         import itertools
 
         from unmask.cli.common import Output
-        from unmask.kinds import load
+        from unmask.kinds import kind_of, load
         from unmask.text.sources import iter_documents
 
+        if kind_of(model) == "images":
+            from unmask.cli import images
+
+            images.evaluate(model, data, most=most, seed=seed, precision=precision, device=device, as_json=json_)
+            return
         output = Output(json_, seed)
-        texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most)]
+        texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most or 2000)]
         loaded = load(model, device=device, precision=precision)
         found = loaded.evaluate(texts, ratio=ratio, seed=seed)
         shown = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots")

@@ -73,13 +73,17 @@ class MaskedModel(nn.Module):
         encoder: any module with (rows, slots, width) in and out, `segment`, `position` and `needed` as keywords.
         decoder: None for the in-place architecture; a decoder's config for the visible-only one (its `width` is
             the decoder's; its positions must be SinCos or Learned, so that mask embeddings know where they stand).
+        bridge: the decoder's states are projected to the encoder's width, for codecs that predict from there; without
+            it the codec predicts from the decoder's width (MAE).
     """
 
     codec: Any
     encoder: Any
     decoder: Any
 
-    def __init__(self, codec: nn.Module, encoder: nn.Module, decoder: EncoderConfig | None = None) -> None:
+    def __init__(
+        self, codec: nn.Module, encoder: nn.Module, decoder: EncoderConfig | None = None, *, bridge: bool = True
+    ) -> None:
         super().__init__()
         self.codec, self.encoder = codec, encoder
         if decoder is not None:
@@ -87,7 +91,7 @@ class MaskedModel(nn.Module):
             self.decoder_in = nn.Linear(width, decoder.width)
             self.decoder_mask = nn.Parameter(torch.randn(decoder.width) * 0.02)
             self.decoder = Encoder(decoder)
-            self.decoder_out = nn.Linear(decoder.width, width)
+            self.decoder_out = nn.Linear(decoder.width, width) if bridge else nn.Identity()
 
     @property
     def visible_only(self) -> bool:

@@ -91,7 +91,7 @@ class Entrance:
     """What happens between the embeddings' sum and the first layer.
 
     Args:
-        norm: they are normalised (not in EuroBERT, NeoBERT).
+        norm: they are normalised (not in EuroBERT, NeoBERT, vision transformers).
         dropout_first: before the norm (BigBird) rather than behind it.
         project_first: a narrower embedding is projected, without bias, before the norm (DeBERTa) rather than behind it.
         scale: word embeddings are multiplied by the root of their width (an option of BigBird).

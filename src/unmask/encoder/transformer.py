@@ -195,9 +195,11 @@ def needed_by_row(needed: Int[Tensor, "needed"], rows: int, slots: int) -> tuple
     count = torch.bincount(row, minlength=rows)
     first = count.cumsum(0) - count
     column = torch.arange(len(needed), device=needed.device) - first[row]
-    # Multiples of 8 keep the shapes of successive batches alike.
-    most = max(8, -(-int(count.max()) // 8) * 8) if len(needed) else 8
-    most = min(most, slots)
+    least, most = (int(count.min()), int(count.max())) if len(needed) else (0, 8)
+    if least != most:
+        # Multiples of 8 keep the shapes of successive batches alike. Rows that need equally many (images) need no
+        # padding, and so no attention mask.
+        most = min(max(8, -(-most // 8) * 8), slots)
     queries = torch.zeros(rows, most, dtype=torch.int64, device=needed.device)
     queries[row, column] = needed % slots
     return queries, row * most + column
