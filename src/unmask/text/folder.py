@@ -130,7 +130,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     codec["tied"] = is_tied(family, codec["tied"], weights)
     settings = _json(folder / "unmask.json") or {}
     decoder = settings.get("decoder")
-    model = _assemble(vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
+    model = assemble(vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
     try:
         found = load_state(family, model, weights)
     except UserError as error:
@@ -173,13 +173,14 @@ def _load_decoder(model: MaskedModel, path: Path) -> None:
     model.load_state_dict(held, strict=False)
 
 
-def _assemble(
+def assemble(
     vocabulary: int,
     tokenizer: Tokenizer,
     encoder: EncoderConfig,
     codec: Mapping[str, Any],
     decoder: EncoderConfig | None,
 ) -> MaskedModel:
+    """A masked model with random weights. `codec`: entries of `TokenCodecConfig` that the tokenizer does not decide."""
     # Tables are padded to round sizes (ModernBERT: 88 rows): rows without a token are never drawn, never proposed.
     unused = set(range(vocabulary)) - set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
     config = TokenCodecConfig(
@@ -235,7 +236,7 @@ def new_text_model(
     else:
         raise UserError(f"recipe {recipe!r}", hint="Expected bert or modern.")
     codec |= {"width": width, "encoder_width": width}
-    return _assemble(vocabulary, tokenizer, encoder, codec, decoder), family
+    return assemble(vocabulary, tokenizer, encoder, codec, decoder), family
 
 
 def save_folder(
