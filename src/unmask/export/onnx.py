@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -98,12 +100,17 @@ def _write(model: Any, new: Path, quantize: str | None, opset: int) -> dict[str,
     axes = {name: {0: "batch", 1: "slots"} for name in (*inputs, *outputs)}
     path = new / "model.onnx"
     graph = Graph(network, logits=head).eval()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            graph, _example(model.tokenizer, network.codec.config.vocabulary, types), str(path), input_names=inputs,
-            output_names=outputs, dynamic_axes=axes, opset_version=opset, dynamo=False,
-        )  # fmt: skip
+    example = _example(model.tokenizer, network.codec.config.vocabulary, types)
+    try:
+        # The exporter that needs no further package prints its whole graph when it fails.
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                graph, example, str(path), input_names=inputs, output_names=outputs, dynamic_axes=axes,
+                opset_version=opset, dynamo=False,
+            )  # fmt: skip
+    except torch.onnx.errors.UnsupportedOperatorError as error:
+        raise UserError(f"{model.folder.family.name}: {error}", hint="Export to hf instead.") from None
     difference = _check(path, graph, model, types)
     model.tokenizer.save(new)
     (new / "config.json").write_text(json.dumps(model.folder.hf_config, indent=2), encoding="utf-8")

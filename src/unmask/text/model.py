@@ -345,6 +345,40 @@ class TextModel:
                 self.model, self._examples(texts, shorten=True), slots=self.slots, pooling=pooling, normalise=normalise
             )
 
+    def label(self, texts: str | Sequence[str]) -> list[dict[str, Any]]:
+        """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one a token) and
+        logits. A detector of replaced tokens gives `replaced`, a probability a token.
+
+        Raises:
+            UserError: the checkpoint has no task head.
+        """
+        head = self.folder.head()
+        if head is None:
+            raise UserError(
+                f"{self.folder.family.name}: the checkpoint has no task head",
+                hint="Fine-tune one: unmask finetune.",
+            )
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        examples = self._examples(texts, shorten=True)
+        out: list[dict[str, Any]] = [{} for _ in texts]
+        for batch, members in budgeted(examples, self.slots):
+            batch = batch.to(self.device)
+            real = (batch.segment.flatten() > 0).nonzero().flatten()
+            owner = batch.index.flatten()[real]
+            order = owner.argsort(stable=True)
+            with torch.inference_mode(), self._context():
+                states = self.model.states(batch, needed=real)[order].float()
+                logits = head.to(self.device)(states, owner[order]).float().cpu()
+            each = logits.shape[0] != len(members) or head.pool == "each"
+            parts = logits.split(torch.bincount(owner).tolist()) if each else logits.split(1)
+            for member, part in zip(members.tolist(), parts, strict=True):
+                out[member] = {"text": texts[member], "logits": part.tolist()}
+                if head.kind == "detect":
+                    out[member]["replaced"] = torch.sigmoid(part[:, 0]).tolist()
+                elif head.labels:
+                    out[member]["labels"] = [head.labels[i] for i in part.argmax(-1).tolist()]
+        return out
+
     def evaluate(
         self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
     ) -> dict[str, Any]:
