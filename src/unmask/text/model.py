@@ -21,6 +21,7 @@ from unmask.core.embed import Pooling, embed
 from unmask.core.fill import Order, fill
 from unmask.core.inference import budgeted
 from unmask.core.score import scorable, score
+from unmask.encoder.config import Disentangled
 from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, text_example
 from unmask.text.cache import cut
@@ -342,7 +343,13 @@ class TextModel:
             )
         with self._context():
             return embed(
-                self.model, self._examples(texts, shorten=True), slots=self.slots, pooling=pooling, normalise=normalise
+                self.model,
+                self._examples(texts, shorten=True),
+                slots=self.slots,
+                pooling=pooling,
+                normalise=normalise,
+                shared_rows=not isinstance(self.model.encoder.config.positions, Disentangled),
+                batch_slots=2048,
             )
 
     def label(self, texts: str | Sequence[str]) -> list[dict[str, Any]]:
@@ -454,6 +461,8 @@ class TextModel:
             "layers": config.layers, "width": config.width, "heads": config.heads, "vocabulary": codec.config.vocabulary,
             "longest_context": self.slots, "flops_per_token": body + head, "head_share_of_flops": head / (body + head),
             "memory_mb_fp32": total * 4 / 1e6, "memory_mb_bf16": total * 2 / 1e6, "memory_mb_int8": total / 1e6,
+            "predicts_hidden_tokens": self.folder.why_not_masked() is None,
+            "task_head": head_.kind if (head_ := self.folder.head()) else None,
             "tensors_left_random": self.folder.random, "tensors_ignored": self.folder.ignored,
         }  # fmt: skip
 
