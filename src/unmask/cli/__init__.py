@@ -10,7 +10,21 @@ def build() -> Any:
     """The Typer application."""
     import typer
 
-    from unmask.cli import adapt, demo, embed, evaluate, fill, finetune, inspect, predict, pretrain, score
+    from unmask.cli import (
+        adapt,
+        demo,
+        embed,
+        evaluate,
+        export,
+        fill,
+        finetune,
+        inspect,
+        predict,
+        pretrain,
+        recommend,
+        score,
+        surgery,
+    )
 
     app = typer.Typer(
         name="unmask",
@@ -20,7 +34,10 @@ def build() -> Any:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    for module in (demo, pretrain, adapt, fill, score, embed, evaluate, finetune, predict, inspect):
+    commands = (
+        demo, pretrain, adapt, finetune, predict, fill, score, embed, evaluate, inspect, export, recommend, surgery,
+    )  # fmt: skip
+    for module in commands:
         module.register(app)
 
     @app.callback(invoke_without_command=True)

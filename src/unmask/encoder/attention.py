@@ -71,6 +71,8 @@ class Layout:
 
     def everything_seen(self) -> bool:
         """True when no mask is needed: one example fills each row."""
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            return False  # an exported graph must do for all batches
         if "all" not in self._masks:
             self._masks["all"] = (self.segment == self.segment[:, :1]).all()
         return bool(self._masks["all"])

@@ -28,9 +28,18 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
     }[name]
 
 
+class RootMeanSquareNorm(nn.RMSNorm):
+    """RMSNorm, spelled out where a graph is exported that knows no such operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+            return super().forward(x)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + (self.eps or 0.0)) * self.weight
+
+
 def make_norm(config: Norm, width: int) -> nn.Module:
     if config.kind == "rms":
-        return nn.RMSNorm(width, eps=config.epsilon)
+        return RootMeanSquareNorm(width, eps=config.epsilon)
     return nn.LayerNorm(width, eps=config.epsilon, bias=config.bias)
 
 

@@ -22,7 +22,8 @@ from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
-from unmask.families.base import BIAS, Loaded, is_tied, load_state, published_names, published_state
+from unmask.families.base import Loaded, is_tied, load_state, published_names, published_state
+from unmask.families.heads import PublishedHead, published_head
 from unmask.files import fsync
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 from unmask.text.tokenizer import Tokenizer
@@ -57,14 +58,17 @@ class TextFolder:
     settings: dict[str, Any] = field(default_factory=dict)
     loaded: Loaded = field(default_factory=Loaded)
 
+    def head(self) -> PublishedHead | None:
+        """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""
+        return published_head(self.family, self.hf_config, self.passengers, self.model.codec)
+
     def why_not_masked(self) -> str | None:
         """Why this model cannot predict hidden tokens, None where it can: its head was not in the file."""
         if rule := self.family.not_a_masked_model:
             pattern, reason = rule
             if any(re.match(pattern, name) for name in self.passengers):
                 return f"this checkpoint is {reason}"
-        bias = {names[0] for names, ours in self.family.rules(0, tied=False) if ours == BIAS}
-        lost = sorted(set(self.random) - bias)
+        lost = sorted(self.random)
         return f"the file holds no masked-LM head ({lost[0]} and {len(lost) - 1} others are random)" if lost else None
 
 
@@ -112,8 +116,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
         raise UserError(f"{folder}: no config.json", hint="A model folder holds config.json, weights and tokenizer.")
     family = detect(config)
     tokenizer = tokenizer or Tokenizer.load(folder)
-    _refuse_other_frameworks(folder)
-    weights = read_weights(folder)
+    weights = _weights(folder)
     family, settled = settle(family, config, set(published_names(family, weights).values()))
     try:
         encoder, codec = family.read(settled)
@@ -142,6 +145,17 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
         random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
         loaded=found,
     )  # fmt: skip
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    """Tensors of the folder; of its ONNX file where it has no others."""
+    _refuse_other_frameworks(folder)
+    ours = any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
+    if not ours and (any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx"))):
+        from unmask.families.onnx_import import find_graph, read_onnx
+
+        return read_onnx(find_graph(folder))
+    return read_weights(folder)
 
 
 def _refuse_other_frameworks(folder: Path) -> None:

@@ -21,6 +21,7 @@ from unmask.core.embed import Pooling, embed
 from unmask.core.fill import Order, fill
 from unmask.core.inference import budgeted
 from unmask.core.score import scorable, score
+from unmask.encoder.config import Disentangled
 from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, text_example
 from unmask.text.folder import TextFolder, load_folder, save_folder
@@ -347,8 +348,48 @@ class TextModel:
             )
         with self._context():
             return embed(
-                self.model, self._examples(texts, shorten=True), slots=self.slots, pooling=pooling, normalise=normalise
+                self.model,
+                self._examples(texts, shorten=True),
+                slots=self.slots,
+                pooling=pooling,
+                normalise=normalise,
+                shared_rows=not isinstance(self.model.encoder.config.positions, Disentangled),
+                batch_slots=2048,
             )
+
+    def label(self, texts: str | Sequence[str]) -> list[dict[str, Any]]:
+        """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one a token) and
+        logits. A detector of replaced tokens gives `replaced`, a probability a token.
+
+        Raises:
+            UserError: the checkpoint has no task head.
+        """
+        head = self.folder.head()
+        if head is None:
+            raise UserError(
+                f"{self.folder.family.name}: the checkpoint has no task head",
+                hint="Fine-tune one: unmask finetune.",
+            )
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        examples = self._examples(texts, shorten=True)
+        out: list[dict[str, Any]] = [{} for _ in texts]
+        for batch, members in budgeted(examples, self.slots):
+            batch = batch.to(self.device)
+            real = (batch.segment.flatten() > 0).nonzero().flatten()
+            owner = batch.index.flatten()[real]
+            order = owner.argsort(stable=True)
+            with torch.inference_mode(), self._context():
+                states = self.model.states(batch, needed=real)[order].float()
+                logits = head.to(self.device)(states, owner[order]).float().cpu()
+            each = logits.shape[0] != len(members) or head.pool == "each"
+            parts = logits.split(torch.bincount(owner).tolist()) if each else logits.split(1)
+            for member, part in zip(members.tolist(), parts, strict=True):
+                out[member] = {"text": texts[member], "logits": part.tolist()}
+                if head.kind == "detect":
+                    out[member]["replaced"] = torch.sigmoid(part[:, 0]).tolist()
+                elif head.labels:
+                    out[member]["labels"] = [head.labels[i] for i in part.argmax(-1).tolist()]
+        return out
 
     def evaluate(
         self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
@@ -426,6 +467,8 @@ class TextModel:
             "layers": config.layers, "width": config.width, "heads": config.heads, "vocabulary": codec.config.vocabulary,
             "longest_context": self.slots, "flops_per_token": body + head, "head_share_of_flops": head / (body + head),
             "memory_mb_fp32": total * 4 / 1e6, "memory_mb_bf16": total * 2 / 1e6, "memory_mb_int8": total / 1e6,
+            "predicts_hidden_tokens": self.folder.why_not_masked() is None,
+            "task_head": head_.kind if (head_ := self.folder.head()) else None,
             "tensors_left_random": self.folder.random, "tensors_ignored": self.folder.ignored,
         }  # fmt: skip
 
