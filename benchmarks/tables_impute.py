@@ -165,7 +165,7 @@ def extratrees(seed):
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.impute import IterativeImputer
 
-    trees = ExtraTreesRegressor(50, min_samples_leaf=2, max_features=0.5, n_jobs=2, random_state=seed)
+    trees = ExtraTreesRegressor(50, min_samples_leaf=2, max_features=0.5, random_state=seed)
     return IterativeImputer(trees, max_iter=5, random_state=seed, keep_empty_features=True, skip_complete=True)
 
 
@@ -182,7 +182,7 @@ def missforest(x, sizes, seed):
                 continue
             others = np.delete(new, j, 1)
             kind = RandomForestClassifier if sizes[j] else RandomForestRegressor
-            forest = kind(100, max_features="sqrt", n_jobs=2, random_state=seed)
+            forest = kind(100, max_features="sqrt", n_jobs=2 if len(x) > 3000 else 1, random_state=seed)
             forest.fit(others[~gone[:, j]], x[~gone[:, j], j])
             new[gone[:, j], j] = forest.predict(others[gone[:, j]])
         numeric = [j for j, s in enumerate(sizes) if not s]

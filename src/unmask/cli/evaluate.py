@@ -16,6 +16,8 @@ def register(app: Any) -> None:
         data: list[str] = typer.Argument(..., help="Held-out text: files, folders, globs."),
         ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
         most: int = typer.Option(2000, help="At most this many documents."),
+        rows: int = typer.Option(None, help="Tables: synthetic rows to compare, default as many as real ones."),
+        report: str = typer.Option(None, help="Tables: where to write the HTML report."),
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
@@ -26,10 +28,14 @@ def register(app: Any) -> None:
         import itertools
 
         from unmask.cli.common import Output
-        from unmask.kinds import load
+        from unmask.kinds import kind_of, load
         from unmask.text.sources import iter_documents
 
         output = Output(json_, seed)
+        if kind_of(model) == "table":
+            from unmask.cli.table import evaluate_table
+
+            return output.write(*evaluate_table(model, data, rows, report, seed))
         texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most)]
         loaded = load(model, device=device, precision=precision)
         found = loaded.evaluate(texts, ratio=ratio, seed=seed)

@@ -19,6 +19,8 @@ def register(app: Any) -> None:
         order: str = typer.Option("confidence", help="confidence, random or left_to_right."),
         temperature: float = typer.Option(0.0, help="0 takes the likeliest, above 0 samples."),
         candidate: list[str] = typer.Option([], help="Score these answers (one blank, any number of tokens)."),
+        out: str = typer.Option(None, help="Tables: where to write the filled table."),
+        draws: int = typer.Option(0, help="Tables: completed tables to draw."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
@@ -26,9 +28,16 @@ def register(app: Any) -> None:
     ) -> None:
         """Fill the blanks of a text."""
         from unmask.cli.common import Output, read_lines
-        from unmask.kinds import load
+        from unmask.errors import UserError
+        from unmask.kinds import kind_of, load
 
         output = Output(json_, seed)
+        if kind_of(model) == "table":
+            from unmask.cli.table import impute_table
+
+            if out is None:
+                raise UserError("fill of a table without --out", hint="Say where to write it.")
+            return output.write(*impute_table(model, text, out, draws, None, 0.9, [], "error", seed))
         loaded = load(model, device=device, precision=precision)
         results = loaded.fill(
             read_lines(text), top=top, steps=steps, order=cast(Any, order), temperature=temperature, seed=seed,

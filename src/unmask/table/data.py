@@ -231,12 +231,16 @@ def decode(values: np.ndarray, column: Column) -> list[Any]:
     return [None if v != v else float(v) for v in values]
 
 
-def cell_texts(values: Sequence[Any], column: Column, like: np.ndarray | None = None) -> list[str]:
-    """Plain values as the texts of a CSV file, written as the observed cells of `like` are (83.0, not 83)."""
-    point = False
-    if like is not None and column.is_quantity and column.decimals == 0:
-        seen = [v for v in like[:200] if isinstance(v, str) and not is_missing(np.array([v], object))[0]]
-        point = bool(seen) and all(v.strip().endswith(".0") for v in seen)
+def writes_point(raw: np.ndarray, column: Column) -> bool:
+    """Whether a column of whole numbers is written 83.0 in its file, not 83."""
+    if not column.is_quantity or column.decimals != 0 or raw.dtype != object:
+        return False
+    seen = raw[:200][~is_missing(raw[:200])]
+    return len(seen) > 0 and all(isinstance(v, str) and v.strip().endswith(".0") for v in seen)
+
+
+def cell_texts(values: Sequence[Any], column: Column, point: bool = False) -> list[str]:
+    """Plain values as the texts of a CSV file."""
     out = []
     for v in values:
         if v is None:
@@ -261,7 +265,9 @@ def filled_copy(frame: Frame, changes: dict[int, tuple[np.ndarray, list[Any]]], 
     if frame.native is None:
         columns = [c.copy() for c in frame.columns]
         for i, (rows, values) in changes.items():
-            columns[order[i]][rows] = cell_texts(values, schema.columns[i], frame.columns[order[i]])
+            columns[order[i]][rows] = cell_texts(
+                values, schema.columns[i], writes_point(frame.columns[order[i]], schema.columns[i])
+            )
         return Frame(names=frame.names, columns=columns, source=frame.source, delimiter=frame.delimiter)
     if isinstance(frame.native, np.ndarray):
         array = frame.native.copy()
@@ -323,9 +329,6 @@ def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any
         parts = [np.array(_typed(v, like.columns[i]), object) for i, v in columns.items()]
         grid = np.stack(parts, 1)
         return grid.astype(like.native.dtype) if like.native.dtype != object else grid
-    if like.native is None:
-        raw = [np.array(cell_texts(v, schema.columns[i], like.columns[i]), object) for i, v in columns.items()]
-        return Frame(names=names, columns=raw, source="new rows", delimiter=like.delimiter)
     import narwhals as nw
 
     if hasattr(like.native, "iloc"):
@@ -346,6 +349,12 @@ def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any
         cells = _typed(v, like.columns[i], kind)
         made[schema.columns[i].name] = nw.new_series("", cells, kind, backend=table.implementation)
     return nw.to_native(nw.from_dict(made, backend=table.implementation))
+
+
+def new_frame(schema: Schema, columns: dict[int, list[Any]], point: Sequence[bool]) -> Frame:
+    """New rows as the texts of a CSV file; `point` as `writes_point` says of each column."""
+    raw = [np.array([*cell_texts(v, schema.columns[i], point[i]), None], object)[:-1] for i, v in columns.items()]
+    return Frame(names=[schema.columns[i].name for i in columns], columns=raw, source="new rows")
 
 
 def write_table(table: Any, path: str | Path) -> Path:

@@ -119,6 +119,8 @@ def steps_for(rows: int, settings: TableSettings) -> int:
     """Optimiser steps by the size of the table: about 40 passes over a small one, fewer over a large one."""
     if settings.steps is not None:
         return settings.steps
+    if settings.train.epochs is not None:
+        return max(1, round(rows * settings.train.epochs / settings.rows))
     return int(np.clip(rows * 40 / settings.rows, 60, 500))
 
 
@@ -128,14 +130,14 @@ def fit_cells(
     settings: TableSettings,
     *,
     weight: np.ndarray | None = None,
-    watch: Callable[[StepReport], None] | None = None,
+    watch: Callable[[StepReport, int], None] | None = None,
 ) -> Fit:
     """Fit a network to coded columns (see `data.encode`).
 
     Args:
         categories: of each column, 0 for a quantity.
         weight: (rows,) of each row in the fit, for bootstrap members.
-        watch: called after every step.
+        watch: called after every step with its report and the number of steps.
     """
     start = time.perf_counter()
     codings = fit_codings(columns, categories, settings.bins)
@@ -191,7 +193,7 @@ def _train(
         network, batches, corruption, Machine(update=update), seed=train.seed, progress=lambda s: s / steps
     ):
         if watch is not None:
-            watch(report)
+            watch(report, steps)
         if report.step % every == 0 or report.step == steps:
             check(report.step)
     check.restore()

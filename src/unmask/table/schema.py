@@ -242,7 +242,7 @@ def _quantity(
         )
     if not len(values):
         return {}
-    decimals = next((d for d in range(5) if np.array_equal(np.round(values, d), values)), None)
+    decimals = next((d for d in range(8) if np.array_equal(np.round(values, d), values)), None)
     return {"decimals": 0 if kind == "integer" else decimals, "low": float(values.min()), "high": float(values.max())}
 
 
