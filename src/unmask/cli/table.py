@@ -121,10 +121,10 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
     """Synthetic rows of the model beside real ones it may or may not have seen."""
     from unmask.table.evaluate import evaluate_model
 
-    if len(data) != 1:
-        raise UserError(f"{len(data)} tables", hint="Give one held-out table.")
+    if len(data) not in (1, 2):
+        raise UserError(f"{len(data)} tables", hint="Give real rows to compare with, then the training rows if you have them.")
     loaded = table_model(model)
-    found = evaluate_model(loaded, data[0], rows=rows, seed=seed, report=report)
+    found = evaluate_model(loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report)
     shown = [f"{k:34}{v:.4g}" if isinstance(v, float) else f"{k:34}{v}" for k, v in found.items() if not isinstance(v, dict | list)]
     return found, shown
 

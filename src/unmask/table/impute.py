@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.impute import MissingIndicator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, MissingValues, StrOptions
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
 from unmask.table.data import Frame, read_frame
@@ -111,7 +112,21 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         out = filled[:, self.kept_]
         if self.add_indicator:
             marks = self.indicator_.transform(np.where(gone, np.nan, 0.0))
-            out = np.hstack([out, marks.astype(out.dtype if out.dtype != object else object)])
+            out = np.hstack([out, marks.astype(out.dtype)])
+        return self._typed(out) if out.dtype == object else out
+
+    def _typed(self, out: np.ndarray) -> Any:
+        """An object array, or where `set_output` asks for a frame, one whose numeric columns are numeric."""
+        wanted = _get_output_config("transform", self)["dense"]
+        columns = dict(zip(self.get_feature_names_out(), (list(c) for c in out.T), strict=True))
+        if wanted == "pandas":
+            import pandas as pd
+
+            return pd.DataFrame(columns)
+        if wanted == "polars":
+            import polars as pl
+
+            return pl.DataFrame(columns, strict=False)
         return out
 
     def _filled(self, frame: Frame, gone: np.ndarray) -> np.ndarray:
