@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import tiny_table
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
@@ -101,6 +102,7 @@ class Vector:
     """Numbers with gaps: a quarter of the slots is missing, and holds NaN."""
 
     name = "vector"
+    raw = "vector"
 
     def example(self, identity: int, length: int, seed: int = 0) -> Example:
         rng = np.random.default_rng([seed, identity])
@@ -130,7 +132,7 @@ class Vector:
         return Example(values=values, identity=1)
 
 
-MODALITIES: dict[str, Any] = {"text": Text(), "vector": Vector()}
+MODALITIES: dict[str, Any] = {"text": Text(), "vector": Vector(), "table": tiny_table.Table()}
 
 
 def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos: bool = False) -> EncoderConfig:
@@ -159,7 +161,8 @@ def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos:
 def make_model(modality: Any, architecture: str, recipe: str, seed: int = 0) -> MaskedModel:
     torch.manual_seed(seed)
     decoder = encoder_config(recipe, width=16, layers=2, sin_cos=True) if architecture == "visible_only" else None
-    return MaskedModel(modality.codec(), Encoder(encoder_config(recipe)), decoder).eval()
+    make = getattr(modality, "model", MaskedModel)
+    return make(modality.codec(), Encoder(encoder_config(recipe)), decoder).eval()
 
 
 @dataclass
@@ -186,7 +189,15 @@ def numbers(prediction: Any) -> Tensor:
     """Everything a prediction says, one row a slot."""
     if isinstance(prediction, Categorical):
         return prediction.logits
+    if hasattr(prediction, "pieces"):
+        return tiny_table.numbers(prediction)
     return torch.cat([prediction.location, prediction.log_variance], -1)
+
+
+def true_values(modality: Any, example: Example) -> Any:
+    """The raw values of an example's slots, as targets should be: its first channel, or what the modality says."""
+    named = getattr(modality, "true_values", None)
+    return next(iter(example.values.values())) if named is None else named(example)
 
 
 def with_action(hidden: Hidden, action: int) -> Hidden:

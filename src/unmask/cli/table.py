@@ -83,7 +83,14 @@ def _write_records(records: list[dict[str, Any]], path: Path) -> None:
 
 
 def synthesize_table(
-    model: str, rows: int, out: str, where: list[str], constraint: list[str], temperature: float, missing: bool, seed: int
+    model: str,
+    rows: int,
+    out: str,
+    where: list[str],
+    constraint: list[str],
+    temperature: float,
+    missing: bool,
+    seed: int,
 ) -> Result:
     import warnings
 
@@ -122,10 +129,18 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
     from unmask.table.evaluate import evaluate_model
 
     if len(data) not in (1, 2):
-        raise UserError(f"{len(data)} tables", hint="Give real rows to compare with, then the training rows if you have them.")
+        raise UserError(
+            f"{len(data)} tables", hint="Give real rows to compare with, then the training rows if you have them."
+        )
     loaded = table_model(model)
-    found = evaluate_model(loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report)
-    shown = [f"{k:34}{v:.4g}" if isinstance(v, float) else f"{k:34}{v}" for k, v in found.items() if not isinstance(v, dict | list)]
+    found = evaluate_model(
+        loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report
+    )
+    shown = [
+        f"{k:34}{v:.4g}" if isinstance(v, float) else f"{k:34}{v}"
+        for k, v in found.items()
+        if not isinstance(v, dict | list)
+    ]
     return found, shown
 
 
@@ -135,7 +150,9 @@ def embed_table(model: str, table: str) -> Any:
 
 def score_table(model: str, table: str) -> Result:
     results = table_model(model).score(table)
-    shown = [f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results]
+    shown = [
+        f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results
+    ]
     return {"results": results}, shown
 
 

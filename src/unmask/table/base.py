@@ -26,7 +26,13 @@ class Factors:
 
 
 def fit_factors(
-    x: np.ndarray, seen: np.ndarray, *, factors: int, iterations: int = 40, shrink: float = 3.0, weight: np.ndarray | None = None
+    x: np.ndarray,
+    seen: np.ndarray,
+    *,
+    factors: int,
+    iterations: int = 40,
+    shrink: float = 3.0,
+    weight: np.ndarray | None = None,
 ) -> Factors:
     """Expectation maximisation for factor analysis with missing values (Rubin & Thayer 1982), penalised loadings.
 
@@ -48,7 +54,9 @@ def fit_factors(
     correlation = (x.T @ wx) / pair
     value, vector = np.linalg.eigh(correlation)
     order = np.argsort(value)[::-1][:factors]
-    loading = vector[:, order] * np.sqrt(np.maximum(value[order] - value[:-factors].mean() if dims > factors else value[order], 0.05))
+    loading = vector[:, order] * np.sqrt(
+        np.maximum(value[order] - value[:-factors].mean() if dims > factors else value[order], 0.05)
+    )
     total = np.maximum((x * wx).sum(0) / count, 1e-6)
     noise = np.clip(total - (loading**2).sum(1), 0.05, None)
     eye = np.eye(factors)
@@ -60,8 +68,16 @@ def fit_factors(
         cross = wx.T @ mean
         system = gram.reshape(dims, factors, factors) + shrink * eye
         loading = np.linalg.solve(system, cross[:, :, None])[:, :, 0]
-        left = total * count - 2 * (loading * cross).sum(1) + np.einsum("df,dfg,dg->d", loading, gram.reshape(dims, factors, factors), loading)
+        left = (
+            total * count
+            - 2 * (loading * cross).sum(1)
+            + np.einsum("df,dfg,dg->d", loading, gram.reshape(dims, factors, factors), loading)
+        )
         noise = np.clip((left + 0.02 * shrink) / (count + shrink), 2e-3, None)
+        # Parameter expansion (Liu, Rubin & Wu 1998): the factors' scale goes into the loadings. Without it the ridge
+        # shrinks the loadings of nearly noiseless columns a little more at every round, and convergence is slow.
+        scatter = (weight @ second).reshape(factors, factors) / weight.sum()
+        loading = loading @ np.linalg.cholesky(scatter + 1e-9 * eye)
     return Factors(loading=loading, noise=noise)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,18 +30,22 @@ class Cells:
         return Cells(number=self.number[rows], score=self.score[rows], seen=self.seen[rows])
 
 
-def fit_codings(columns: Sequence[np.ndarray], categories: Sequence[int], bins: int) -> list[Coding]:
+def fit_codings(
+    columns: Sequence[np.ndarray], categories: Sequence[int], bins: int, linear: Collection[int] = ()
+) -> list[Coding]:
     """A coding for every modelled column.
 
     Args:
         columns: values with NaN where there is none.
         categories: of each column, 0 for a quantity.
+        linear: quantities scored by their distance from the mean; see `Coding`.
     """
     out = []
-    for x, size in zip(columns, categories, strict=True):
+    for place, (x, size) in enumerate(zip(columns, categories, strict=True)):
         x = x[~np.isnan(x)]
         if size == 0:
-            out.append(Coding(scale=fit_scale(x, most=bins)))
+            moments = (float(x.mean()), max(float(x.std()), 1e-9)) if place in linear else None
+            out.append(Coding(scale=fit_scale(x, most=bins), linear=moments))
             continue
         # Half a row is added to each category, so that none is impossible.
         count = np.bincount(x.astype(int), minlength=size) + 0.5
@@ -61,7 +65,9 @@ def to_cells(columns: Sequence[np.ndarray], codings: Sequence[Coding]) -> Cells:
     return Cells(number=number, score=score, seen=seen)
 
 
-def batch_of(cells: Cells, identity: np.ndarray, *, rows: int | None = None, extra: dict[str, Tensor] | None = None) -> PackedBatch:
+def batch_of(
+    cells: Cells, identity: np.ndarray, *, rows: int | None = None, extra: dict[str, Tensor] | None = None
+) -> PackedBatch:
     """One example a row, a slot per column; rows beyond the cells' are padding."""
     here, columns = cells.number.shape
     count = here if rows is None else rows
@@ -118,7 +124,8 @@ def training_corruption(low: float, high: float, copied: float, seen: np.ndarray
     """The corruption of a training run; hidden cells are always masked, never noised or kept."""
     lacking = ~seen[~seen.all(1)]
     return Corruption(
-        select=CellMasks(low=low, high=high, copied=copied, patterns=lacking if len(lacking) else None), replace=ALL_MASK
+        select=CellMasks(low=low, high=high, copied=copied, patterns=lacking if len(lacking) else None),
+        replace=ALL_MASK,
     )
 
 

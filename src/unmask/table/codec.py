@@ -26,10 +26,15 @@ LEVELS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Coding:
-    """How one modelled column is coded: a scale for a quantity, or the share of each category."""
+    """How one modelled column is coded: a scale for a quantity, or the share of each category.
+
+    `linear` (mean, deviation) scores a quantity by its distance from the mean instead of its rank: for a column that is
+    only ever given, never predicted, and whose effect is known to be linear (a cumulative hazard).
+    """
 
     scale: Scale | None = None
     share: tuple[float, ...] = ()
+    linear: tuple[float, float] | None = None
 
     @property
     def size(self) -> int:
@@ -38,19 +43,23 @@ class Coding:
     def encode(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values without NaN -> (bin or category, normal score)."""
         if self.scale is not None:
-            return self.scale.encode(x)
+            number, score = self.scale.encode(x)
+            return number, score if self.linear is None else np.clip((x - self.linear[0]) / self.linear[1], -8, 8)
         return x.astype(np.int64), np.zeros(len(x))
 
     def decode(self, number: np.ndarray, score: np.ndarray) -> np.ndarray:
         return self.scale.decode(number, score) if self.scale is not None else number.astype(np.float64)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"scale": self.scale.to_dict()} if self.scale is not None else {"share": list(self.share)}
+        if self.scale is None:
+            return {"share": list(self.share)}
+        return {"scale": self.scale.to_dict(), "linear": self.linear}
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Coding:
         if "scale" in found:
-            return cls(scale=Scale.from_dict(found["scale"]))
+            linear = found.get("linear")
+            return cls(scale=Scale.from_dict(found["scale"]), linear=None if linear is None else tuple(linear))
         return cls(share=tuple(found["share"]))
 
 
@@ -60,7 +69,11 @@ def make_grid(scales: list[Scale]) -> Grid:
 
     bins = max(s.bins for s in scales)
     edge = np.full((len(scales), bins + 1), np.inf)
-    mass, atom, score = np.zeros((len(scales), bins)), np.zeros((len(scales), bins), bool), np.zeros((len(scales), bins))
+    mass, atom, score = (
+        np.zeros((len(scales), bins)),
+        np.zeros((len(scales), bins), bool),
+        np.zeros((len(scales), bins)),
+    )
     fine, mean, border = (np.full((len(scales), bins * FINE + 1), np.inf) for _ in range(3))
     for i, s in enumerate(scales):
         k = s.bins
@@ -210,7 +223,7 @@ class TableCodec(nn.Module):
         pieces: list[tuple[Tensor, Quantities | Categories]] = []
         for number, block in enumerate(self.blocks):
             places = (self.block_of[column] == number).nonzero().flatten()
-            if not len(places):
+            if not len(places) and len(column):  # with nothing asked for, the empty loss still has a gradient
                 continue
             place = self.place_of[column[places]]
             each = block.size + 2 * block.quantity

@@ -19,7 +19,14 @@ from unmask.table.parse import text_of
 from unmask.table.schema import Column, Schema
 
 _HINT = "For example: sex == 0 and age >= 70, or tgrade in ['I', 'II'], or `HistoryHTN ` == 1."
-_FLIP: dict[type, type] = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
+_FLIP: dict[type, type] = {
+    ast.Lt: ast.Gt,
+    ast.Gt: ast.Lt,
+    ast.LtE: ast.GtE,
+    ast.GtE: ast.LtE,
+    ast.Eq: ast.Eq,
+    ast.NotEq: ast.NotEq,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +80,9 @@ def _tree(text: str, schema: Schema, what: str) -> tuple[ast.expr, dict[str, str
     # Names such as flc.grp or Age.3.categories read as they stand.
     for column in sorted(schema.names, key=len, reverse=True):
         if not column.isidentifier() and column.strip() == column and column:
-            code = re.sub(rf"(?<![\w.'\"]){re.escape(column)}(?![\w.'\"])", lambda _m, c=column: name(re.match("(.*)", c)), code)  # type: ignore[arg-type]
+            code = re.sub(
+                rf"(?<![\w.'\"]){re.escape(column)}(?![\w.'\"])", lambda _m, c=column: name(re.match("(.*)", c)), code
+            )  # type: ignore[arg-type]
     try:
         return ast.parse(code.replace("&", " and ").strip(), mode="eval").body, quoted
     except SyntaxError:
@@ -171,8 +180,12 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise UserError(f"condition {text!r}: {column.name!r} is a quantity", hint="Compare it with a number.")
     step = 10.0**-column.decimals if column.decimals is not None else 0.0
-    below = value - step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, -math.inf)
-    above = value + step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, math.inf)
+    below = (
+        value - step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, -math.inf)
+    )
+    above = (
+        value + step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, math.inf)
+    )
     ends = {
         ast.Eq: (value, value), ast.Lt: (-math.inf, below), ast.LtE: (-math.inf, value), ast.Gt: (above, math.inf),
         ast.GtE: (value, math.inf),
@@ -214,7 +227,9 @@ def parse_constraints(texts: Sequence[str], schema: Schema) -> list[Constraint]:
         else:
             tree, quoted = _tree(text, schema, "constraint")
             if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _FLIP:
-                raise UserError(f"constraint {text!r} cannot be read", hint="Forms: a < b, a == 1 -> b == 0, c := a / b**2")
+                raise UserError(
+                    f"constraint {text!r} cannot be read", hint="Forms: a < b, a == 1 -> b == 0, c := a / b**2"
+                )
             kind = type(tree.ops[0])
             a, b = (_column(n, schema, quoted, f"constraint {text!r}: ") for n in (tree.left, tree.comparators[0]))
             if kind in (ast.Gt, ast.GtE):
@@ -247,6 +262,8 @@ def _formula(text: str, schema: Schema) -> Constraint:
             number = _column(node, schema, quoted, f"constraint {text!r}: ")
             used.append(number)
             return lambda values: values[number]
-        raise UserError(f"constraint {text!r}: {ast.unparse(node)!r} is not allowed", hint="Use + - * / ** and numbers.")
+        raise UserError(
+            f"constraint {text!r}: {ast.unparse(node)!r} is not allowed", hint="Use + - * / ** and numbers."
+        )
 
     return Constraint(text=text, kind="formula", columns=(goal, *used), formula=build(tree))

@@ -252,7 +252,9 @@ def cell_texts(values: Sequence[Any], column: Column, point: bool = False) -> li
     return out
 
 
-def filled_copy(frame: Frame, changes: dict[int, tuple[np.ndarray, list[Any]]], schema: Schema, order: list[int]) -> Any:
+def filled_copy(
+    frame: Frame, changes: dict[int, tuple[np.ndarray, list[Any]]], schema: Schema, order: list[int]
+) -> Any:
     """The frame's own kind of table with some cells replaced; every other cell is the object it was.
 
     Args:

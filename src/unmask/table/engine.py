@@ -7,7 +7,7 @@ kinds of tables and files.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,13 +58,14 @@ class CellTable:
         *,
         settings: TableSettings | None = None,
         weight: np.ndarray | None = None,
+        linear: Collection[int] = (),
         calibrate: bool = True,
         watch: Callable[..., None] | None = None,
         **overrides: Any,
     ) -> CellTable:
         """Fit to columns with NaN where missing; `categories` holds 0 for a quantity."""
         settings = settings or settings_of(**overrides)
-        table = cls(fit_cells(columns, categories, settings, weight=weight, watch=watch), settings)
+        table = cls(fit_cells(columns, categories, settings, weight=weight, linear=linear, watch=watch), settings)
         if calibrate:
             table.calibrate(columns)
         return table

@@ -23,7 +23,13 @@ def sizes_of(model: TableModel) -> list[int]:
 
 
 def evaluate_model(
-    model: TableModel, data: Any, *, train: Any = None, rows: int | None = None, seed: int = 0, report: str | Path | None = None
+    model: TableModel,
+    data: Any,
+    *,
+    train: Any = None,
+    rows: int | None = None,
+    seed: int = 0,
+    report: str | Path | None = None,
 ) -> dict[str, Any]:
     """Compare `rows` synthetic rows with real ones.
 
@@ -61,7 +67,9 @@ def _filled(model: TableModel, columns: Sequence[np.ndarray]) -> list[np.ndarray
     return [np.nan_to_num(x) for x in columns]
 
 
-def outcome_of(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], list[str]]:
+def outcome_of(
+    model: TableModel, columns: Sequence[np.ndarray]
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], list[str]]:
     """((regressors, time, event), names of the regressors)."""
     schema = model.schema
     names = [schema.columns[i].name for i in schema.modelled]
@@ -117,12 +125,16 @@ def strata(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray
         if here.sum() < 40:
             continue
         for k, at in enumerate(times):
-            slope, error = fidelity.calibration(risk[here, k], a[1][here], a[2][here], at, bins=10 if here.sum() > 200 else 5)
+            slope, error = fidelity.calibration(
+                risk[here, k], a[1][here], a[2][here], at, bins=10 if here.sum() > 200 else 5
+            )
             out.append({"stratum": name, "time": float(at), "rows": int(here.sum()), "slope": slope, "error": error})
     return out
 
 
-def write_report(model: TableModel, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray], path: Path) -> Path:
+def write_report(
+    model: TableModel, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray], path: Path
+) -> Path:
     """One HTML page."""
     from unmask.evaluation.report import Report
 
@@ -131,7 +143,9 @@ def write_report(model: TableModel, found: dict[str, Any], real: list[np.ndarray
     return report.write(path)
 
 
-def add_sections(report: Any, model: TableModel, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray]) -> None:
+def add_sections(
+    report: Any, model: TableModel, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray]
+) -> None:
     """The figures, curves and tables of a comparison, onto a report."""
     from unmask.evaluation.charts import line_chart, table
 
@@ -141,7 +155,9 @@ def add_sections(report: Any, model: TableModel, found: dict[str, Any], real: li
         "c_index_synthetic": "C-index on real rows, trained on synthetic", "marginal_distance": "Mean distance of marginals",
         "correlation_gap": "Mean difference of correlations",
     }  # fmt: skip
-    rows = [(label, found[k], found["ceiling"].get(k), found["floor"].get(k)) for k, label in shown.items() if k in found]
+    rows = [
+        (label, found[k], found["ceiling"].get(k), found["floor"].get(k)) for k, label in shown.items() if k in found
+    ]
     report.section(
         "How alike", table(("figure", "synthetic", "bootstrap of real (ceiling)", "shuffled columns (floor)"), rows),
         note="The ceiling is what another sample of real patients would score; the floor has right columns and no structure.",
@@ -162,7 +178,9 @@ def add_sections(report: Any, model: TableModel, found: dict[str, Any], real: li
         ]  # fmt: skip
         report.section(
             "Will my hazard ratios survive?",
-            table(("covariate", "real HR (95% CI)", "synthetic HR (95% CI)", "overlap", "standardised difference"), ratios),
+            table(
+                ("covariate", "real HR (95% CI)", "synthetic HR (95% CI)", "overlap", "standardised difference"), ratios
+            ),
             note="Quantities per standard deviation. Levels with a standard error above 2 are left out.",
         )
     marginal = [(n, v) for n, v in sorted(found["marginals"].items(), key=lambda kv: -kv[1])]
@@ -176,6 +194,7 @@ def add_sections(report: Any, model: TableModel, found: dict[str, Any], real: li
     if "calibration" in found:
         lines = [(r["stratum"], r["rows"], r["time"], r["slope"], r["error"]) for r in found["calibration"]]
         report.section(
-            "Calibration of risks learnt from synthetic rows", table(("stratum", "rows", "time", "slope", "error"), lines),
+            "Calibration of risks learnt from synthetic rows",
+            table(("stratum", "rows", "time", "slope", "error"), lines),
             note="At the quartiles of follow-up; observed rates are Kaplan-Meier rates inside the stratum.",
         )

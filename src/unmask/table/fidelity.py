@@ -27,7 +27,9 @@ def wide(columns: Columns, sizes: Sequence[int], reference: Columns | None = Non
     return np.hstack(parts).astype(np.float64)
 
 
-def design(columns: Columns, sizes: Sequence[int], places: Sequence[int], names: Sequence[str], levels: Sequence[Sequence[str]]) -> tuple[np.ndarray, list[str]]:
+def design(
+    columns: Columns, sizes: Sequence[int], places: Sequence[int], names: Sequence[str], levels: Sequence[Sequence[str]]
+) -> tuple[np.ndarray, list[str]]:
     """Regressors and their names: quantities as they are, indicators for every category but the first."""
     parts, out = [], []
     for p in places:
@@ -58,7 +60,10 @@ def correlation_gap(real: Columns, synthetic: Columns, sizes: Sequence[int]) -> 
     """Mean absolute difference of the correlations between all pairs of columns' features (ranks of quantities)."""
     matrices = []
     for columns in (real, synthetic):
-        ranked = [x if size else np.argsort(np.argsort(x, kind="stable")).astype(float) for x, size in zip(columns, sizes, strict=True)]
+        ranked = [
+            x if size else np.argsort(np.argsort(x, kind="stable")).astype(float)
+            for x, size in zip(columns, sizes, strict=True)
+        ]
         features = wide(ranked, sizes)
         spread = features.std(0)
         safe = np.where(spread > 1e-9, spread, 1.0)
@@ -69,7 +74,9 @@ def correlation_gap(real: Columns, synthetic: Columns, sizes: Sequence[int]) -> 
 
 
 def hazard_ratios(
-    real: tuple[np.ndarray, np.ndarray, np.ndarray], synthetic: tuple[np.ndarray, np.ndarray, np.ndarray], names: Sequence[str]
+    real: tuple[np.ndarray, np.ndarray, np.ndarray],
+    synthetic: tuple[np.ndarray, np.ndarray, np.ndarray],
+    names: Sequence[str],
 ) -> dict[str, Any]:
     """Log hazard ratios of one regression on both: mean |difference|, interval overlap, sign flips, and one row a name.
 
@@ -106,7 +113,9 @@ def hazard_ratios(
     }  # fmt: skip
 
 
-def transfer(train: tuple[np.ndarray, np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+def transfer(
+    train: tuple[np.ndarray, np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> float:
     """C-index on `test` of a Cox regression fitted on `train`."""
     scale = np.maximum(train[0].std(0), 1e-9)
     fitted = fit_cox(train[0] / scale, train[1], train[2], ridge=1.0)
@@ -114,7 +123,9 @@ def transfer(train: tuple[np.ndarray, np.ndarray, np.ndarray], test: tuple[np.nd
 
 
 def survival_figures(
-    real: tuple[np.ndarray, np.ndarray, np.ndarray], synthetic: tuple[np.ndarray, np.ndarray, np.ndarray], names: Sequence[str]
+    real: tuple[np.ndarray, np.ndarray, np.ndarray],
+    synthetic: tuple[np.ndarray, np.ndarray, np.ndarray],
+    names: Sequence[str],
 ) -> dict[str, Any]:
     """Hazard ratios, Kaplan-Meier and censoring curves, and train-on-synthetic-test-on-real C-index."""
     censored = [(g[1], 1 - g[2]) for g in (real, synthetic)]
@@ -225,7 +236,10 @@ def calibration(
 
 
 def risks(
-    train: tuple[np.ndarray, np.ndarray, np.ndarray], x: np.ndarray, at: np.ndarray, ridge: float = 1.0,
+    train: tuple[np.ndarray, np.ndarray, np.ndarray],
+    x: np.ndarray,
+    at: np.ndarray,
+    ridge: float = 1.0,
     weight: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows, times) risks of an event by each time from a Cox regression, and the linear predictors."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +130,7 @@ def fit_cells(
     settings: TableSettings,
     *,
     weight: np.ndarray | None = None,
+    linear: Collection[int] = (),
     watch: Callable[[StepReport, int], None] | None = None,
 ) -> Fit:
     """Fit a network to coded columns (see `data.encode`).
@@ -137,10 +138,11 @@ def fit_cells(
     Args:
         categories: of each column, 0 for a quantity.
         weight: (rows,) of each row in the fit, for bootstrap members.
+        linear: quantities scored by their distance from the mean; see `codec.Coding`.
         watch: called after every step with its report and the number of steps.
     """
     start = time.perf_counter()
-    codings = fit_codings(columns, categories, settings.bins)
+    codings = fit_codings(columns, categories, settings.bins, linear)
     cells = to_cells(columns, codings)
     moments = moments_of(cells)
     network = build_network(codings, moments, settings)
@@ -163,9 +165,7 @@ def folds(rows: int, settings: TableSettings) -> np.ndarray:
     return number % settings.members if settings.members > 1 else np.minimum(number, 1)
 
 
-def _train(
-    fit: Fit, cells: Cells, settings: TableSettings, steps: int, weight: np.ndarray | None, watch: Any
-) -> int:
+def _train(fit: Fit, cells: Cells, settings: TableSettings, steps: int, weight: np.ndarray | None, watch: Any) -> int:
     train = dataclasses.replace(
         settings.train, steps=steps, epochs=None, minutes=None, learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,

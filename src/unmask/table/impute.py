@@ -235,7 +235,9 @@ def _bound(bound: Any, columns: int, name: str) -> np.ndarray:
         return np.full(columns, -np.inf if name == "min" else np.inf)
     values = np.broadcast_to(np.asarray(bound, float), (columns,)) if np.ndim(bound) == 0 else np.asarray(bound, float)
     if values.shape != (columns,):
-        raise ValueError(f"{name}_value should be of shape ({columns},) when an array-like is passed. Got {values.shape}")
+        raise ValueError(
+            f"{name}_value should be of shape ({columns},) when an array-like is passed. Got {values.shape}"
+        )
     return values
 
 

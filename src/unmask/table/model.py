@@ -19,7 +19,15 @@ from unmask.files import fsync
 from unmask.table.base import FactorBase, Factors
 from unmask.table.codec import Coding
 from unmask.table.data import (
-    Frame, as_polars, decode, encode, filled_copy, match_columns, new_table, read_frame, writes_point,
+    Frame,
+    as_polars,
+    decode,
+    encode,
+    filled_copy,
+    match_columns,
+    new_table,
+    read_frame,
+    writes_point,
 )  # fmt: skip
 from unmask.table.engine import CellTable
 from unmask.table.fit import Fit, build_network
@@ -115,7 +123,8 @@ class TableModel:
         model = cls(found, table, facts)
         model.like = frame
         model.facts["point"] = [
-            writes_point(raw, c) for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
+            writes_point(raw, c)
+            for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
         ]
         if found.duration is not None:
             from unmask.table.synthesise import learn_outcome
@@ -126,7 +135,7 @@ class TableModel:
 
     # What is missing, and what of it is filled.
 
-    def _holes(self, frame: Frame, columns: list[np.ndarray], order: list[int]) -> list[np.ndarray]:
+    def holes(self, columns: list[np.ndarray]) -> list[np.ndarray]:
         """Per modelled column, which cells to fill: missing ones, unless empty by their meaning."""
         holes = [np.isnan(x) for x in columns]
         for place, i in enumerate(self.schema.modelled):
@@ -137,13 +146,17 @@ class TableModel:
                 holes[place] &= columns[other] != level
         return holes
 
-    def _changes(self, holes: list[np.ndarray], filled: list[np.ndarray]) -> dict[int, tuple[np.ndarray, list[Any]]]:
+    def changes(self, holes: list[np.ndarray], filled: list[np.ndarray]) -> dict[int, tuple[np.ndarray, list[Any]]]:
+        """Column of the schema -> (rows, plain values) of what is to be filled."""
         changes = {}
         for hole, x, i in zip(holes, filled, self.schema.modelled, strict=True):
             rows = np.flatnonzero(hole)
             if len(rows):
                 column = self.schema.columns[i]
-                changes[i] = (rows, decode(np.clip(x[rows], column.low, column.high) if column.is_quantity else x[rows], column))
+                changes[i] = (
+                    rows,
+                    decode(np.clip(x[rows], column.low, column.high) if column.is_quantity else x[rows], column),
+                )
         return changes
 
     def impute_frame(
@@ -154,7 +167,7 @@ class TableModel:
         frame = read_frame(data)
         order = match_columns(frame, self.schema)
         columns = encode(frame, self.schema, unseen=unseen)
-        holes = self._holes(frame, columns, order)
+        holes = self.holes(columns)
         records: list[dict[str, Any]] = []
         moved = {self.schema.modelled.index(self.schema.number(k)): float(v) for k, v in (shift or {}).items()}
         if draws:
@@ -167,11 +180,16 @@ class TableModel:
             filled = [found.point]
             if found.low is not None and found.high is not None:
                 records = self._records(frame, holes, found.point, found.low, found.high)
-        tables = [filled_copy(frame, self._changes(holes, one), self.schema, order) for one in filled]
+        tables = [filled_copy(frame, self.changes(holes, one), self.schema, order) for one in filled]
         return tables, records, int(sum(h.sum() for h in holes))
 
     def _records(
-        self, frame: Frame, holes: list[np.ndarray], point: list[np.ndarray], low: list[np.ndarray], high: list[np.ndarray]
+        self,
+        frame: Frame,
+        holes: list[np.ndarray],
+        point: list[np.ndarray],
+        low: list[np.ndarray],
+        high: list[np.ndarray],
     ) -> list[dict[str, Any]]:
         out = []
         for place, i in enumerate(self.schema.modelled):
@@ -184,7 +202,13 @@ class TableModel:
         return sorted(out, key=lambda r: r["row"])
 
     def impute(
-        self, data: Any, *, draws: int = 0, seed: int = 0, unseen: str = "error", shift: Mapping[str, float] | None = None
+        self,
+        data: Any,
+        *,
+        draws: int = 0,
+        seed: int = 0,
+        unseen: str = "error",
+        shift: Mapping[str, float] | None = None,
     ) -> Any:
         """The table with its missing cells filled; observed cells are the objects they were.
 
@@ -326,7 +350,9 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
         raise UserError(f"{folder}: weights do not fit the configuration ({error})", hint="Copy it again.") from None
     network.eval()
     scores = {int(k[7:]): v for k, v in tensors.items() if k.startswith("scores.")}
-    fit = Fit(network=network, codings=codings, moments=moments, fold=np.zeros(0, np.int64), steps=about["facts"]["steps"])
+    fit = Fit(
+        network=network, codings=codings, moments=moments, fold=np.zeros(0, np.int64), steps=about["facts"]["steps"]
+    )
     model = TableModel(schema, CellTable(fit, settings, scores), about["facts"])
     model.extra = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
     return model

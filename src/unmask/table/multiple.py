@@ -15,10 +15,12 @@ import numpy as np
 from scipy import stats
 
 from unmask.errors import UserError
-from unmask.table.data import Frame, as_polars, read_frame
+from unmask.table.data import Frame, as_polars, encode, filled_copy, match_columns, read_frame
+from unmask.table.engine import CellTable
 from unmask.table.model import TableModel, read_schema
 from unmask.table.recipes import settings_of
 from unmask.table.schema import Schema, infer_schema
+from unmask.table.survival import nelson_aalen, step_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,9 @@ class Pooled:
         lines = [f"| | {label} (95% CI) | p | FMI |", "|---|---|---|---|"]
         for r in self.rows(exponentiate=exponentiate):
             p = "<0.001" if r["p"] < 0.001 else f"{r['p']:.3f}"
-            lines.append(f"| {r['name']} | {r['estimate']:.2f} ({r['low']:.2f}–{r['high']:.2f}) | {p} | {r['fmi']:.0%} |")
+            lines.append(
+                f"| {r['name']} | {r['estimate']:.2f} ({r['low']:.2f}–{r['high']:.2f}) | {p} | {r['fmi']:.0%} |"
+            )
         return "\n".join(lines)
 
 
@@ -139,16 +143,28 @@ class MultipleImputation:
         schema = read_schema(self.schema)
         if not isinstance(schema, Schema):
             schema = infer_schema(
-                frame.names, frame.columns, override=schema, duration=self.duration, event=self.event, source=frame.source
+                frame.names,
+                frame.columns,
+                override=schema,
+                duration=self.duration,
+                event=self.event,
+                source=frame.source,
             )
+        order = match_columns(frame, schema)
+        columns = encode(frame, schema)
+        shape = TableModel(schema, None, {})  # type: ignore[arg-type]
+        holes = shape.holes(columns)
+        given, linear = _with_hazard(schema, columns)
+        sizes = [0 if c.is_quantity else len(c.categories) for c in (schema.columns[i] for i in schema.modelled)]
+        moved = {schema.modelled.index(schema.number(k)): float(v) for k, v in self.shift.items()}
         rows, self.completed = len(frame), []
         for m in range(self.draws):
             weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
-            model = TableModel.fit(
-                frame, schema=schema, weight=weight, settings=settings_of(seed=self.seed + m, **self.overrides)
-            )
-            tables, _, _ = model.impute_frame(frame, draws=1, seed=self.seed + 7919 * (m + 1), shift=self.shift)
-            self.completed.append(as_polars(tables[0]) if isinstance(tables[0], Frame) else tables[0])
+            settings = settings_of(seed=self.seed + m, **self.overrides)
+            table = CellTable.fit(given, sizes, settings=settings, weight=weight, linear=linear, calibrate=False)
+            drawn = table.draw(given, seed=self.seed + 7919 * (m + 1), shift=moved)
+            done = filled_copy(frame, shape.changes(holes, drawn), schema, order)
+            self.completed.append(as_polars(done) if isinstance(done, Frame) else done)
         self.schema_ = schema
         return self
 
@@ -161,7 +177,12 @@ class MultipleImputation:
         return pool([f[0] for f in found], [f[1] for f in found], names=names, complete_df=complete_df)
 
     def pool_cox(
-        self, covariates: Sequence[str], *, duration: str | None = None, event: str | None = None, penalizer: float = 0.0
+        self,
+        covariates: Sequence[str],
+        *,
+        duration: str | None = None,
+        event: str | None = None,
+        penalizer: float = 0.0,
     ) -> Pooled:
         """Pooled log hazard ratios of a Cox regression (lifelines); `.table(exponentiate=True, label="HR")` prints them.
 
@@ -178,6 +199,23 @@ class MultipleImputation:
         return pool(
             [f[1] for f in found], [f[2] for f in found], names=found[0][0], complete_df=n - len(found[0][0])
         )  # fmt: skip
+
+
+def _with_hazard(schema: Schema, columns: list[np.ndarray]) -> tuple[list[np.ndarray], set[int]]:
+    """The columns with follow-up time replaced by the cumulative hazard up to it, and its place.
+
+    Covariates depend on the outcome about linearly through the event and the Nelson-Aalen hazard (White & Royston
+    2009). Without a pair, or where follow-up itself is missing, the columns stay as they are.
+    """
+    if schema.duration is None or schema.event is None:
+        return columns, set()
+    time, event = (schema.modelled.index(schema.number(n)) for n in (schema.duration, schema.event))
+    if np.isnan(columns[time]).any() or np.isnan(columns[event]).any():
+        return columns, set()
+    at, hazard = nelson_aalen(columns[time], columns[event])
+    given = list(columns)
+    given[time] = step_values(at, hazard, columns[time], start=0.0)
+    return given, {time}
 
 
 def cox(

@@ -193,7 +193,7 @@ class RowModel(MaskedModel):
         pieces = []
         for number, block in enumerate(self.codec.blocks):
             places = (self.codec.block_of[column] == number).nonzero().flatten()
-            if not len(places):
+            if not len(places) and len(column):  # with nothing asked for, the empty loss still has a gradient
                 continue
             place, r = self.codec.place_of[column[places]], row[places]
             each = block.size + 2 * block.quantity

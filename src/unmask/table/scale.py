@@ -124,9 +124,13 @@ def fit_scale(x: np.ndarray, *, most: int = 24) -> Scale:
             atom.append(False)
             expanded = np.repeat(values[inside], counts[inside])
             value.append(expanded.mean())
-            quarters = (np.arange(len(expanded)) * FINE // len(expanded))
+            quarters = np.arange(len(expanded)) * FINE // len(expanded)
             fallback = np.quantile(expanded, (np.arange(FINE) + 0.5) / FINE)
-            parts.append(np.array([expanded[quarters == q].mean() if (quarters == q).any() else fallback[q] for q in range(FINE)]))
+            parts.append(
+                np.array(
+                    [expanded[quarters == q].mean() if (quarters == q).any() else fallback[q] for q in range(FINE)]
+                )
+            )
         start = stop
     edges = np.array(edge) / edge[-1]
     knot_u, knot_x = _polyline(values, counts, n)
@@ -140,6 +144,8 @@ def _polyline(values: np.ndarray, counts: np.ndarray, n: int, most: int = 400) -
     """The quantile function through the mid-ranks of the values, thinned; ends at the smallest and largest."""
     middle = (np.cumsum(counts) - counts / 2) / n
     if len(values) > most:
-        keep = np.unique(np.r_[np.linspace(0, len(values) - 1, most).astype(int), np.arange(5), len(values) - 1 - np.arange(5)])
+        keep = np.unique(
+            np.r_[np.linspace(0, len(values) - 1, most).astype(int), np.arange(5), len(values) - 1 - np.arange(5)]
+        )
         values, middle = values[keep], middle[keep]
     return middle, values

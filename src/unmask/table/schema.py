@@ -204,10 +204,12 @@ def _infer_kind(
     if n == 0:
         return "numeric", None
     if not bad.any():
+        if not np.isfinite(numeric).all():
+            return "numeric", None
         unique = np.unique(numeric)
         if len(unique) <= 2 and bool(np.isin(unique, (0.0, 1.0)).all() or values.dtype == object):
             return "binary", None
-        whole = bool(np.isfinite(numeric).all() and (numeric == np.round(numeric)).all())
+        whole = bool((numeric == np.round(numeric)).all())
         named = re.fullmatch(r"(.*[_\s.])?(id|pid|mrn|uid|identifier|index)", name.strip().lower()) is not None
         counting = whole and n >= 20 and bool((np.diff(numeric) == 1).all())
         if whole and len(unique) == n and n >= 20 and (named or counting):
@@ -230,9 +232,7 @@ def _infer_kind(
     return ("binary" if unique_texts <= 2 else "nominal"), None
 
 
-def _quantity(
-    name: str, values: np.ndarray, source: str, at: np.ndarray, first_row: int, kind: str
-) -> dict[str, Any]:
+def _quantity(name: str, values: np.ndarray, source: str, at: np.ndarray, first_row: int, kind: str) -> dict[str, Any]:
     infinite = ~np.isfinite(values)
     if infinite.any():
         row = int(at[infinite.argmax()]) + first_row

@@ -21,14 +21,21 @@ def kaplan_meier(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.nd
     return at[keep], np.cumprod(1 - deaths / at_risk)[keep]
 
 
+def nelson_aalen(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct event times and the cumulative hazard just after each."""
+    order = np.argsort(time, kind="stable")
+    time, event = time[order], event[order] > 0
+    at, first = np.unique(time, return_index=True)
+    steps = np.add.reduceat(event.astype(float), first) / (len(time) - first)
+    return at[steps > 0], np.cumsum(steps)[steps > 0]
+
+
 def step_values(at: np.ndarray, values: np.ndarray, t: np.ndarray, start: float = 1.0) -> np.ndarray:
     """A right-continuous step function at times t."""
     return np.r_[start, values][np.searchsorted(at, t, side="right")]
 
 
-def curve_area(
-    real: tuple[np.ndarray, np.ndarray], synthetic: tuple[np.ndarray, np.ndarray]
-) -> float:
+def curve_area(real: tuple[np.ndarray, np.ndarray], synthetic: tuple[np.ndarray, np.ndarray]) -> float:
     """Mean absolute distance between two groups' Kaplan-Meier curves, from 0 to the real follow-up's end, 0 to 1."""
     end = float(real[0].max())
     t = np.linspace(0, end, 2000)
@@ -50,7 +57,13 @@ class Cox:
 
 
 def fit_cox(
-    x: np.ndarray, time: np.ndarray, event: np.ndarray, *, ridge: float = 0.0, weight: np.ndarray | None = None, iterations: int = 40
+    x: np.ndarray,
+    time: np.ndarray,
+    event: np.ndarray,
+    *,
+    ridge: float = 0.0,
+    weight: np.ndarray | None = None,
+    iterations: int = 40,
 ) -> Cox:
     """Cox regression by Newton's method, ties after Efron.
 

@@ -154,7 +154,9 @@ def _placed(rule: Constraint, model: TableModel) -> Constraint:
     if rule.formula is None:
         return replace(rule, columns=places)
     formula, numbers = rule.formula, rule.columns
-    return replace(rule, columns=places, formula=lambda v: formula(dict(zip(numbers, [v[p] for p in places], strict=True))))
+    return replace(
+        rule, columns=places, formula=lambda v: formula(dict(zip(numbers, [v[p] for p in places], strict=True)))
+    )
 
 
 def support_warnings(model: TableModel, limits: dict[int, Limit]) -> list[str]:
@@ -282,7 +284,9 @@ class RowSampler:
                 low, high, allowed = self._implied(rule, place, values, low, high, allowed)
         return low, high, allowed
 
-    def _implied(self, rule: Constraint, place: int, values: list[np.ndarray], low: Any, high: Any, allowed: Any) -> Any:
+    def _implied(
+        self, rule: Constraint, place: int, values: list[np.ndarray], low: Any, high: Any, allowed: Any
+    ) -> Any:
         """If the premise holds, the conclusion; if the conclusion is already false, not the premise."""
         a, b = rule.columns
         assert rule.premise is not None
@@ -295,11 +299,17 @@ class RowSampler:
             return low, high, allowed
         if limit is None:
             if active.any():
-                raise UserError(f"constraint {rule.text!r}: the premise has no inverse", hint="Use <, >, or categories.")
+                raise UserError(
+                    f"constraint {rule.text!r}: the premise has no inverse", hint="Use <, >, or categories."
+                )
             return low, high, allowed
         if allowed is not None and limit.allowed is not None:
             allowed = np.where(active[:, None], allowed & limit.allowed, allowed)
-        return np.where(active, np.maximum(low, limit.low), low), np.where(active, np.minimum(high, limit.high), high), allowed
+        return (
+            np.where(active, np.maximum(low, limit.low), low),
+            np.where(active, np.minimum(high, limit.high), high),
+            allowed,
+        )
 
     def _step(self, place: int) -> float:
         decimals = self.columns[place].decimals
@@ -317,7 +327,9 @@ class RowSampler:
         u = np.stack([uniform(seed, rows, place, 63 + k) for k in range(2)], -1)
         if self.codings[place].scale is None:
             assert allowed is not None
-            number = state.categories(place, torch.tensor(u[:, 0], dtype=torch.float32), torch.from_numpy(allowed), self.temperature)
+            number = state.categories(
+                place, torch.tensor(u[:, 0], dtype=torch.float32), torch.from_numpy(allowed), self.temperature
+            )
             values[place] = number.numpy().astype(np.float64)
             state.show(place, number, torch.zeros(len(rows)))
             return
@@ -336,7 +348,9 @@ class RowSampler:
         if (low > bounds.low).any() or (high < bounds.high).any():
             ends = [torch.tensor(_score(scale, v), dtype=torch.float32) for v in (low, high)]  # type: ignore[list-item]
         atoms = torch.from_numpy((scale.value[None] >= low[:, None]) & (scale.value[None] <= high[:, None]))
-        number, score = state.quantity(place, torch.tensor(u, dtype=torch.float32), ends[0], ends[1], atoms, self.temperature)
+        number, score = state.quantity(
+            place, torch.tensor(u, dtype=torch.float32), ends[0], ends[1], atoms, self.temperature
+        )
         x = scale.decode(number.numpy(), score.double().numpy())
         if column.decimals is not None:
             x = np.round(x, column.decimals)
@@ -399,7 +413,11 @@ class _BlockState:
         mean = ((x @ scaled) @ spread) @ base.loading.t()
         variance = ((base.loading @ spread) * base.loading).sum(-1) + base.noise
         dim = network.dims.of_quantity
-        guess = torch.where(network.codec.is_quantity & ~self.shown, network.dims.center[dim] + network.dims.scale[dim] * mean[:, dim], 0.0)
+        guess = torch.where(
+            network.codec.is_quantity & ~self.shown,
+            network.dims.center[dim] + network.dims.scale[dim] * mean[:, dim],
+            0.0,
+        )
         self._move(guess - self.guess)
         self.guess = guess
         return mean, variance[None].expand(self.rows, -1)
@@ -524,4 +542,6 @@ def perturb(model: TableModel, data: Any, *, share: float = 0.5, seed: int = 0) 
     holed = [np.where(uniform(seed, rows, c, 69) < share, np.nan, x) for c, x in enumerate(columns)]
     filled = model.table.draw(holed, seed=seed)
     filled = [np.where(np.isnan(x), np.nan, f) for x, f in zip(columns, filled, strict=True)]
-    return model.wrap({i: decode(x, model.schema.columns[i]) for i, x in zip(model.schema.modelled, filled, strict=True)})
+    return model.wrap(
+        {i: decode(x, model.schema.columns[i]) for i, x in zip(model.schema.modelled, filled, strict=True)}
+    )
