@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import tiny_table
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
@@ -102,7 +103,7 @@ class Vector:
     """Numbers with gaps: a quarter of the slots is missing, and holds NaN."""
 
     name = "vector"
-    channel = "vector"
+    raw = "vector"
 
     def example(self, identity: int, length: int, seed: int = 0) -> Example:
         rng = np.random.default_rng([seed, identity])
@@ -136,7 +137,7 @@ class Images:
     """Patches of four pixels behind a class token; the decoder predicts from its own width."""
 
     name = "images"
-    channel = "patch"
+    raw = "patch"
     bridge = False
 
     def example(self, identity: int, length: int, seed: int = 0) -> Example:
@@ -168,7 +169,7 @@ class Images:
         return Example(values=values, identity=1)
 
 
-MODALITIES: dict[str, Any] = {"text": Text(), "vector": Vector(), "images": Images()}
+MODALITIES: dict[str, Any] = {"text": Text(), "vector": Vector(), "images": Images(), "table": tiny_table.Table()}
 
 
 def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos: bool = False) -> EncoderConfig:
@@ -197,9 +198,9 @@ def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos:
 def make_model(modality: Any, architecture: str, recipe: str, seed: int = 0) -> MaskedModel:
     torch.manual_seed(seed)
     decoder = encoder_config(recipe, width=16, layers=2, sin_cos=True) if architecture == "visible_only" else None
-    bridge = getattr(modality, "bridge", True)
+    make, bridge = getattr(modality, "model", MaskedModel), getattr(modality, "bridge", True)
     codec = modality.codec() if bridge or decoder is None else modality.codec(head_width=decoder.width)
-    return MaskedModel(codec, Encoder(encoder_config(recipe)), decoder, bridge=bridge).eval()
+    return make(codec, Encoder(encoder_config(recipe)), decoder, bridge=bridge).eval()
 
 
 @dataclass
@@ -226,7 +227,15 @@ def numbers(prediction: Any) -> Tensor:
     """Everything a prediction says, one row a slot."""
     if isinstance(prediction, Categorical):
         return prediction.logits
+    if hasattr(prediction, "pieces"):
+        return tiny_table.numbers(prediction)
     return torch.cat([prediction.location, prediction.log_variance], -1)
+
+
+def true_values(modality: Any, example: Example) -> Any:
+    """The raw values of an example's slots, as targets should be: its first channel, or what the modality says."""
+    named = getattr(modality, "true_values", None)
+    return next(iter(example.values.values())) if named is None else named(example)
 
 
 def with_action(hidden: Hidden, action: int) -> Hidden:

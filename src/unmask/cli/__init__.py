@@ -12,18 +12,21 @@ def build() -> Any:
 
     from unmask.cli import (
         adapt,
+        augment,
         demo,
         embed,
         evaluate,
         export,
         fill,
         finetune,
+        impute,
         inspect,
         predict,
         pretrain,
         recommend,
         score,
         surgery,
+        synthesize,
     )
 
     app = typer.Typer(
@@ -35,7 +38,7 @@ def build() -> Any:
         rich_markup_mode=None,
     )
     commands = (
-        demo, pretrain, adapt, finetune, predict, fill, score, embed, evaluate, inspect, export, recommend, surgery,
+        demo, pretrain, adapt, finetune, predict, fill, impute, synthesize, augment, score, embed, evaluate, inspect, export, recommend, surgery,
     )  # fmt: skip
     for module in commands:
         module.register(app)

@@ -41,7 +41,8 @@ def register(app: Any) -> None:
             raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
         output = Output(json_)
         loaded = load(model, device=device, precision=precision)
-        array = loaded.embed(read_lines(text), pooling=cast(Any, pooling))
+        table = kind_of(model) == "table"
+        array = loaded.embed(text) if table else loaded.embed(read_lines(text), pooling=cast(Any, pooling))
         with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".npy", delete=False) as temporary:
             np.save(temporary, array)
         os.replace(temporary.name, target)

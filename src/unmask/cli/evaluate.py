@@ -18,6 +18,8 @@ def register(app: Any) -> None:
         most: int = typer.Option(
             None, help="At most this many documents (default 2000) or training pictures (default all)."
         ),
+        rows: int = typer.Option(None, help="Tables: synthetic rows to compare, default as many as real ones."),
+        report: str = typer.Option(None, help="Tables: where to write the HTML report."),
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
@@ -35,8 +37,12 @@ def register(app: Any) -> None:
             from unmask.cli import images
 
             images.evaluate(model, data, most=most, seed=seed, precision=precision, device=device, as_json=json_)
-            return
+            return None
         output = Output(json_, seed)
+        if kind_of(model) == "table":
+            from unmask.cli.table import evaluate_table
+
+            return output.write(*evaluate_table(model, data, rows, report, seed))
         texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most or 2000)]
         loaded = load(model, device=device, precision=precision)
         found = loaded.evaluate(texts, ratio=ratio, seed=seed)
