@@ -37,12 +37,13 @@ def register(app: Any) -> None:
             from unmask.cli import images
 
             images.evaluate(model, data, most=most, seed=seed, precision=precision, device=device, as_json=json_)
-            return None
+            return
         output = Output(json_, seed)
         if kind_of(model) == "table":
             from unmask.cli.table import evaluate_table
 
-            return output.write(*evaluate_table(model, data, rows, report, seed))
+            output.write(*evaluate_table(model, data, rows, report, seed))
+            return
         texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most or 2000)]
         loaded = load(model, device=device, precision=precision)
         found = loaded.evaluate(texts, ratio=ratio, seed=seed)

@@ -45,14 +45,15 @@ def register(app: Any) -> None:
                 model, text, out=out, box=box, ratio=ratio, mask=mask, steps=steps, order=order, temperature=temperature,
                 seed=seed, precision=precision, device=device, as_json=json_,
             )  # fmt: skip
-            return None
+            return
         output = Output(json_, seed)
         if kind_of(model) == "table":
             from unmask.cli.table import impute_table
 
             if out is None:
                 raise UserError("fill of a table without --out", hint="Say where to write it.")
-            return output.write(*impute_table(model, text, out, draws, None, 0.9, [], "error", seed))
+            output.write(*impute_table(model, text, out, draws, None, 0.9, [], "error", seed))
+            return
         loaded = load(model, device=device, precision=precision)
         results = loaded.fill(
             read_lines(text), top=top, steps=steps, order=cast(Any, order), temperature=temperature, seed=seed,
