@@ -35,7 +35,8 @@ def register(app: Any) -> None:
         if kind_of(model) == "table":
             from unmask.cli.table import evaluate_table
 
-            return output.write(*evaluate_table(model, data, rows, report, seed))
+            output.write(*evaluate_table(model, data, rows, report, seed))
+            return
         texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most)]
         loaded = load(model, device=device, precision=precision)
         found = loaded.evaluate(texts, ratio=ratio, seed=seed)

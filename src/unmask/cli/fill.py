@@ -37,7 +37,8 @@ def register(app: Any) -> None:
 
             if out is None:
                 raise UserError("fill of a table without --out", hint="Say where to write it.")
-            return output.write(*impute_table(model, text, out, draws, None, 0.9, [], "error", seed))
+            output.write(*impute_table(model, text, out, draws, None, 0.9, [], "error", seed))
+            return
         loaded = load(model, device=device, precision=precision)
         results = loaded.fill(
             read_lines(text), top=top, steps=steps, order=cast(Any, order), temperature=temperature, seed=seed,

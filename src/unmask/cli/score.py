@@ -27,7 +27,8 @@ def register(app: Any) -> None:
         if kind_of(model) == "table":
             from unmask.cli.table import score_table
 
-            return output.write(*score_table(model, text))
+            output.write(*score_table(model, text))
+            return
         loaded = load(model, device=device, precision=precision)
         results = loaded.score(read_lines(text), mode=mode)
         lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]
