@@ -25,6 +25,10 @@ from unmask.table.sampling import RowSampler
 if TYPE_CHECKING:
     from unmask.table.model import TableModel
 
+SUPPORT = 20
+"""Conditions met by fewer training rows than this are said to be extrapolation."""
+_EXTRAPOLATION = "what is drawn there is extrapolation"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
@@ -90,25 +94,35 @@ def _placed(rule: Constraint, model: TableModel) -> Constraint:
 
 
 def support_warnings(model: TableModel, limits: dict[int, Limit]) -> list[str]:
-    """What the training data cannot back: a condition met by few or none of the rows, by the columns' own shares."""
-    said = []
+    """What the training data cannot back: conditions that few or none of its rows meet, each alone or together.
+
+    Each alone by the column's own shares; together by rows drawn from the model, which stand for the training rows.
+    """
+    said, rows = [], model.facts["rows"]
     for place, limit in limits.items():
-        column, coding = model.schema.columns[model.schema.modelled[place]], model.table.codings[place]
-        if coding.scale is not None:
-            ends = np.interp([limit.low, limit.high], coding.scale.knot_x, coding.scale.knot_u, left=0.0, right=1.0)
-            share = float(ends[1] - ends[0])
-            atoms = coding.scale.value[coding.scale.atom]
-            share = max(share, float(np.diff(coding.scale.edge)[coding.scale.atom][limit.holds(atoms)].sum()))
-        else:
-            assert limit.allowed is not None
-            share = float(np.array(coding.share)[limit.allowed].sum())
-        met = share * model.facts["rows"]
-        if met < 20:
-            said.append(
-                f"about {met:.0f} of {model.facts['rows']} training rows meet the condition on {column.name!r}: what is "
-                "drawn there is extrapolation"
-            )
+        met = _share(model, place, limit) * rows
+        if met < SUPPORT:
+            name = model.schema.columns[model.schema.modelled[place]].name
+            said.append(f"about {met:.0f} of {rows} training rows meet the condition on {name!r}: {_EXTRAPOLATION}")
+    if len(limits) > 1 and not said:
+        drawn = RowSampler(model, {}, [], 1.0).sample(2048, 0)
+        met = float(np.all([limit.holds(drawn[place]) for place, limit in limits.items()], axis=0).mean()) * rows
+        if met < SUPPORT:
+            said.append(f"about {met:.0f} of {rows} training rows meet all the conditions: {_EXTRAPOLATION}")
     return said
+
+
+def _share(model: TableModel, place: int, limit: Limit) -> float:
+    """Share of the training values of a column that meet a limit."""
+    column, coding = model.schema.columns[model.schema.modelled[place]], model.table.codings[place]
+    if coding.scale is None:
+        assert limit.allowed is not None
+        return float(np.array(coding.share)[limit.allowed].sum())
+    half = 0.5 * 10.0**-column.decimals if column.decimals is not None else 0.0
+    ends = [limit.low - half, limit.high + half]
+    low, high = np.interp(ends, coding.scale.knot_x, coding.scale.knot_u, left=0.0, right=1.0)
+    atoms = limit.holds(coding.scale.value[coding.scale.atom])
+    return max(float(high - low), float(np.diff(coding.scale.edge)[coding.scale.atom][atoms].sum()))
 
 
 def _punch(model: TableModel, drawn: dict[int, list[Any]], seed: int) -> None:
