@@ -64,9 +64,10 @@ def run(name: str, seed: int) -> list[dict]:
     from unmask.table.data import Frame, read_frame
     from unmask.table.evaluate import complete, outcome_of, sizes_of
     from unmask.table.model import TableModel
+    from unmask.table.outcome import pair_places
     from unmask.table.schema import infer_schema
     from unmask.table.survival import concordance
-    from unmask.table.synthesise import pair_places, synthesize
+    from unmask.table.synthesise import synthesize
 
     whole = read_frame(SHARED / f"{name}.csv")
     keep = [i for i, n in enumerate(whole.names) if n not in OUT[name]]
@@ -83,7 +84,7 @@ def run(name: str, seed: int) -> list[dict]:
         train, test = (complete(model, h, seed) for h in halves)
         (x, t, e), _ = outcome_of(model, test)
         at = np.quantile(t, [0.25, 0.5, 0.75])
-        time, died = pair_places(model)
+        _, died = pair_places(model)
         for place, i in enumerate(schema.modelled):
             c = schema.columns[i]
             if place == died or len(c.categories) != 2:

@@ -16,6 +16,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from unmask.kinds import load
+    from unmask.table.impute import MaskedImputer
+    from unmask.table.model import TableModel
+    from unmask.table.multiple import MultipleImputation
     from unmask.text.adapt import adapt
     from unmask.text.model import TextModel
     from unmask.text.pretrain import pretrain
@@ -25,9 +28,14 @@ _HOMES = {
     "TextModel": "unmask.text.model",
     "pretrain": "unmask.text.pretrain",
     "adapt": "unmask.text.adapt",
+    "MaskedImputer": "unmask.table.impute",
+    "MultipleImputation": "unmask.table.multiple",
+    "TableModel": "unmask.table.model",
     "UserError": "unmask.errors",
 }
-__all__ = ["TextModel", "UserError", "__version__", "adapt", "load", "pretrain"]
+__all__ = [
+    "MaskedImputer", "MultipleImputation", "TableModel", "TextModel", "UserError", "__version__", "adapt", "load", "pretrain",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -56,9 +56,10 @@ def test_columns_may_come_in_any_order(table, model):
 
 
 def test_the_seed_decides(table):
-    fits = [TableModel.fit(table, seed=s, **FAST).impute(table) for s in (0, 0, 1)]
-    pd.testing.assert_frame_equal(fits[0], fits[1])
-    assert not fits[0].equals(fits[2])
+    fits = [TableModel.fit(table, seed=s, **FAST) for s in (0, 0, 1)]
+    pd.testing.assert_frame_equal(fits[0].impute(table), fits[1].impute(table))
+    assert np.array_equal(fits[0].embed(table), fits[1].embed(table))
+    assert not np.array_equal(fits[0].embed(table), fits[2].embed(table))
 
 
 def test_draws_differ_and_stay_in_range(table, model):

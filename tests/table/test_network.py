@@ -14,6 +14,7 @@ from unmask.table.engine import CellTable
 from unmask.table.fit import member_parts
 from unmask.table.model import TableModel
 from unmask.table.prediction import Quantities
+from unmask.table.recipes import settings_of
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +117,28 @@ def test_distributions_are_coherent(model, drawn):
         got = first.draw(u, torch.arange(n) % 3, 1.0)[:, 0].long()
         expected = d.log_probs()[:, 0].exp().mean(0)
         assert (torch.bincount(got, minlength=len(expected)) / n - expected).abs().max() < 0.04
+
+
+@pytest.mark.parametrize("recipe", ["mcm", "remasker"])
+def test_published_recipes_fit_impute_and_hide(recipe):
+    """Both learn from a table with gaps, fill it, and see nothing of what is hidden."""
+    table = patients(60, missing=0.1)
+    model = TableModel.fit(table, settings=settings_of(recipe, steps=6))
+    filled = model.impute(table)
+    assert filled.notna().all().all()
+    assert filled.sbp.between(table.sbp.min(), table.sbp.max()).all()
+    cells = model.table.cells(encode(read_frame(table), model.schema))
+    batch = batch_of(cells, np.arange(60))
+    hidden = Corruption(select=Uniform(ratio=1.0), replace=ALL_MASK).draw(batch, seed=0)
+    other = dataclasses.replace(batch, values=batch.values | {"score": batch.values["score"] + 3})
+    with torch.no_grad():
+        means = [model.table.network(b, hidden).mean() for b in (batch, other)]
+    assert torch.equal(*means)
+    assert means[0].isfinite().all()
+
+
+def test_mcm_learns():
+    table = patients(200)
+    model = TableModel.fit(table, settings=settings_of("mcm", steps=600))
+    losses = [loss for _, loss in model.facts["history"]]
+    assert min(losses) < 0.9 * losses[0]

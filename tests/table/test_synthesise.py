@@ -108,6 +108,8 @@ def test_a_formula(model):
 def test_a_condition_without_support_is_said(model):
     with pytest.warns(UserWarning, match="extrapolation"):
         model.synthesize(5, where="age > 90")
+    with pytest.warns(UserWarning, match="all the conditions"):
+        model.synthesize(5, where="age < 52 and stage == 'III' and sbp > 125")
 
 
 def test_names_that_are_not_python_names():

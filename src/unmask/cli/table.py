@@ -43,7 +43,7 @@ def impute_table(
     loaded = table_model(model)
     moved = {}
     for pair in shift:
-        name, equals, delta = pair.partition("=")
+        name, _, delta = pair.partition("=")
         loaded.schema.number(name, where="--shift: ")
         try:
             moved[name] = float(delta)

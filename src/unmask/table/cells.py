@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,20 @@ def fit_codings(
         count = np.bincount(x.astype(int), minlength=size) + 0.5
         out.append(Coding(share=tuple((count / count.sum()).tolist())))
     return out
+
+
+def box_cox(coding: Coding, x: np.ndarray) -> Coding:
+    """The coding with scores as MCM has them: Box-Cox of x - smallest + 1, then 0..1 over the data's range."""
+    from scipy.stats import boxcox
+
+    x = x[~np.isnan(x)]
+    if coding.scale is None or len(x) < 3 or x.min() == x.max():
+        low, span = (float(x.min()), max(float(np.ptp(x)), 1e-9)) if len(x) else (0.0, 1.0)
+        return coding if coding.scale is None else dataclasses.replace(coding, linear=(low, span))
+    y, power = boxcox(x - x.min() + 1)
+    return dataclasses.replace(
+        coding, power=(float(x.min()), float(power)), linear=(float(y.min()), max(float(np.ptp(y)), 1e-9))
+    )
 
 
 def to_cells(columns: Sequence[np.ndarray], codings: Sequence[Coding]) -> Cells:

@@ -35,6 +35,20 @@ class Coding:
     scale: Scale | None = None
     share: tuple[float, ...] = ()
     linear: tuple[float, float] | None = None
+    power: tuple[float, float] | None = None
+    """(smallest value, lambda): Box-Cox of x - smallest + 1 before `linear`, which then is (smallest, span)."""
+
+    def unscaled(self, score: np.ndarray) -> np.ndarray:
+        """Values from scores made by `power` and `linear`, within the data's range."""
+        assert self.scale is not None
+        assert self.linear is not None
+        y = np.clip(score, 0, 1) * self.linear[1] + self.linear[0]
+        if self.power is not None:
+            from scipy.special import inv_boxcox
+
+            y = inv_boxcox(y, self.power[1]) - 1 + self.power[0]
+        top = self.scale.knot_x[-1]
+        return np.clip(np.nan_to_num(y, nan=top, posinf=top), self.scale.knot_x[0], top)
 
     @property
     def size(self) -> int:
@@ -44,7 +58,13 @@ class Coding:
         """Values without NaN -> (bin or category, normal score)."""
         if self.scale is not None:
             number, score = self.scale.encode(x)
-            return number, score if self.linear is None else np.clip((x - self.linear[0]) / self.linear[1], -8, 8)
+            if self.linear is None:
+                return number, score
+            if self.power is not None:
+                from scipy.special import boxcox
+
+                x = boxcox(np.maximum(x - self.power[0] + 1, 1e-9), self.power[1])
+            return number, np.clip((x - self.linear[0]) / self.linear[1], -8, 8)
         return x.astype(np.int64), np.zeros(len(x))
 
     def decode(self, number: np.ndarray, score: np.ndarray) -> np.ndarray:
@@ -53,13 +73,13 @@ class Coding:
     def to_dict(self) -> dict[str, Any]:
         if self.scale is None:
             return {"share": list(self.share)}
-        return {"scale": self.scale.to_dict(), "linear": self.linear}
+        return {"scale": self.scale.to_dict(), "linear": self.linear, "power": self.power}
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Coding:
         if "scale" in found:
-            linear = found.get("linear")
-            return cls(scale=Scale.from_dict(found["scale"]), linear=None if linear is None else tuple(linear))
+            pairs = {k: tuple(found[k]) for k in ("linear", "power") if found.get(k) is not None}
+            return cls(scale=Scale.from_dict(found["scale"]), **pairs)
         return cls(share=tuple(found["share"]))
 
 
@@ -129,6 +149,8 @@ class TableCodec(nn.Module):
 
     context_channels = ("column",)
     offset: Tensor
+    size: Tensor
+    is_quantity: Tensor
     block_of: Tensor
     place_of: Tensor
 

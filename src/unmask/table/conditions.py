@@ -80,9 +80,7 @@ def _tree(text: str, schema: Schema, what: str) -> tuple[ast.expr, dict[str, str
     # Names such as flc.grp or Age.3.categories read as they stand.
     for column in sorted(schema.names, key=len, reverse=True):
         if not column.isidentifier() and column.strip() == column and column:
-            code = re.sub(
-                rf"(?<![\w.'\"]){re.escape(column)}(?![\w.'\"])", lambda _m, c=column: name(re.match("(.*)", c)), code
-            )  # type: ignore[arg-type]
+            code = re.sub(rf"(?<![\w.'\"])({re.escape(column)})(?![\w.'\"])", name, code)
     try:
         return ast.parse(code.replace("&", " and ").strip(), mode="eval").body, quoted
     except SyntaxError:
@@ -256,7 +254,7 @@ def _formula(text: str, schema: Schema) -> Constraint:
             left, right, operation = build(node.left), build(node.right), _OPERATIONS[type(node.op)]
             return lambda values: operation(left(values), right(values))
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            constant = np.float64(node.value)
+            constant = np.asarray(node.value, np.float64)
             return lambda values: constant
         if isinstance(node, ast.Name | ast.Attribute):
             number = _column(node, schema, quoted, f"constraint {text!r}: ")
@@ -266,4 +264,5 @@ def _formula(text: str, schema: Schema) -> Constraint:
             f"constraint {text!r}: {ast.unparse(node)!r} is not allowed", hint="Use + - * / ** and numbers."
         )
 
-    return Constraint(text=text, kind="formula", columns=(goal, *used), formula=build(tree))
+    formula = build(tree)
+    return Constraint(text=text, kind="formula", columns=(goal, *used), formula=formula)

@@ -300,7 +300,7 @@ def _filled_pandas(frame: Frame, changes: dict[int, Any], schema: Schema, order:
         if str(kind) == "category":
             known = {str(c): c for c in kind.categories}
             values = [known.get(text_of(v), v) for v in values]
-        elif schema.columns[i].kind == "datetime" and kind == object and schema.columns[i].format:
+        elif schema.columns[i].kind == "datetime" and str(kind) == "object" and schema.columns[i].format:
             values = [v.strftime(schema.columns[i].format) for v in values]
         series.iloc[rows] = values
         out.isetitem(order[i], series)

@@ -20,6 +20,7 @@ from unmask.core.corruption import ALL_MASK, Corruption, hide, mix, uniform
 from unmask.core.inference import at_rest
 from unmask.table.cells import CellMasks, Cells, batch_of, to_cells
 from unmask.table.fit import Fit, fit_cells
+from unmask.table.mcm import FilterModel
 from unmask.table.prediction import CellPrediction, Quantities
 from unmask.table.recipes import TableSettings, settings_of
 
@@ -135,6 +136,8 @@ class CellTable:
 
     def calibrate(self, columns: Sequence[np.ndarray]) -> None:
         """Conformity scores on cells of rows that their member never trained on."""
+        if isinstance(self.network, FilterModel):
+            return  # points, no distributions
         cells = self.cells(columns)
         members = self.network.codec.members
         rows = np.flatnonzero(cells.seen.any(1) & (self.fitted.fold < members))

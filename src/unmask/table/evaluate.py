@@ -12,8 +12,9 @@ from unmask.errors import UserError
 from unmask.table import fidelity
 from unmask.table.data import encode, read_frame
 from unmask.table.model import TableModel
+from unmask.table.outcome import covariates, pair_places
 from unmask.table.survival import kaplan_meier, step_values
-from unmask.table.synthesise import covariates, pair_places, synthesize
+from unmask.table.synthesise import synthesize
 
 
 def sizes_of(model: TableModel) -> list[int]:

@@ -23,8 +23,9 @@ from unmask.core.pretrain import Machine, StepReport, pretrain
 from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
 from unmask.encoder.transformer import Encoder
 from unmask.table.base import FactorBase, Factors, fit_factors
-from unmask.table.cells import CellMasks, Cells, batch_of, fit_codings, to_cells, training_corruption
+from unmask.table.cells import CellMasks, Cells, batch_of, box_cox, fit_codings, to_cells, training_corruption
 from unmask.table.codec import Coding, TableCodec
+from unmask.table.mcm import FilterModel
 from unmask.table.network import CellModel, Dims, RowModel, Trunk, TrunkConfig
 from unmask.table.recipes import TableSettings
 from unmask.training.optimiser import NanGuard, build_optimiser, step
@@ -68,6 +69,8 @@ def build_network(codings: list[Coding], moments: np.ndarray, settings: TableSet
     torch.manual_seed(settings.train.seed)
     if settings.network == "cells":
         return _cell_model(codings, settings)
+    if settings.network == "filter":
+        return FilterModel(codings, settings.width, "l1" if settings.loss == "l1" else "mse")
     trunk = Trunk(
         TrunkConfig(
             slots=len(codings), cell=settings.cell, width=settings.width, layers=settings.layers,
@@ -143,6 +146,8 @@ def fit_cells(
     """
     start = time.perf_counter()
     codings = fit_codings(columns, categories, settings.bins, linear)
+    if settings.network == "filter":
+        codings = [box_cox(c, x) for c, x in zip(codings, columns, strict=True)]
     cells = to_cells(columns, codings)
     moments = moments_of(cells)
     network = build_network(codings, moments, settings)

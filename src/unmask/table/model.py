@@ -127,7 +127,7 @@ class TableModel:
             for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
         ]
         if found.duration is not None:
-            from unmask.table.synthesise import learn_outcome
+            from unmask.table.outcome import learn_outcome
 
             model.extra |= learn_outcome(model, columns)
         model.facts["seconds"] = round(time.perf_counter() - start, 3)

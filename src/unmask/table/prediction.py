@@ -94,7 +94,7 @@ class Quantities:
         """Share of every cell of every bin, averaged over members."""
         parts = (1 - BACKGROUND) * self._cdf(self.grid.fine[self.column]).diff(dim=-1)
         parts += BACKGROUND * (self.grid.mass[self.column] / FINE).repeat_interleave(FINE, -1)
-        members, asked, cells = parts.shape
+        members, asked, _ = parts.shape
         parts = parts.view(members, asked, -1, FINE)
         inside = parts / parts.sum(-1, keepdim=True).clamp_min(1e-12)
         return (self.log_probs().exp()[..., None] * inside).mean(0).flatten(1)

@@ -10,9 +10,10 @@ from typing import Any
 
 from unmask.core.pretrain import StepReport
 from unmask.errors import UserError
-from unmask.table.data import read_frame
-from unmask.table.model import TableModel, load
+from unmask.table.data import encode, read_frame
+from unmask.table.model import TableModel, load, read_schema
 from unmask.table.recipes import TableSettings, settings_of
+from unmask.table.schema import Schema, infer_schema
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
 
@@ -54,6 +55,13 @@ def pretrain(
         raise UserError(f"{out} already holds a run", hint="Choose another --out, or --resume to keep it.")
     settings = settings or settings_of()
     frame = read_frame(data)
+    found = read_schema(schema)
+    if not isinstance(found, Schema):
+        found = infer_schema(
+            frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
+            first_row=frame.first_row,
+        )  # fmt: skip
+    encode(frame, found)  # whatever is wrong with a cell is said before anything is written
     out.mkdir(parents=True, exist_ok=True)
     with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:
 
@@ -64,7 +72,7 @@ def pretrain(
                     slots_per_second=report.slots / max(report.seconds, 1e-9), hidden_slots=report.hidden,
                 )  # fmt: skip
 
-        model = TableModel.fit(frame, schema=schema, duration=duration, event=event, settings=settings, watch=watch)
+        model = TableModel.fit(frame, schema=found, settings=settings, watch=watch)
         for step, loss in model.facts["history"]:
             tracker.log(step, 1.0, kind="validation", loss=loss)
     model.save(out)

@@ -75,12 +75,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mcm": {
         "network": "filter", "factors": 0, "width": 64, "members": 1, "layers": 1, "dropout": 0.0, "low": 0.1,
         "high": 0.9, "copied": 0.0, "loss": "mse", "rows": 16, "learning_rate": 1e-3, "weight_decay": 0.0,
+        "train": {"epochs": 500.0, "schedule": "constant"},
     },
     # ReMasker (ICLR 2024; model_mae.py): visible-only transformer, width 32, 6 + 4 layers, half of the cells hidden,
     # AdamW 1e-3 * batch/64. Its tanh regression head is replaced by this library's distribution per cell.
     "remasker": {
         "network": "cells", "architecture": "visible_only", "factors": 0, "width": 32, "layers": 6, "heads": 4,
         "members": 1, "dropout": 0.0, "low": 0.5, "high": 0.5, "copied": 0.0, "rows": 64, "learning_rate": 1e-3,
+        "train": {"epochs": 600.0, "schedule": "cosine"},
     },
 }  # fmt: skip
 

@@ -242,7 +242,8 @@ def _quantity(name: str, values: np.ndarray, source: str, at: np.ndarray, first_
         )
     if not len(values):
         return {}
-    decimals = next((d for d in range(8) if np.array_equal(np.round(values, d), values)), None)
+    # A few cells with more digits than the rest (computed, not measured) do not make a column more precise.
+    decimals = next((d for d in range(8) if (np.round(values, d) == values).mean() >= 0.99), None)
     return {"decimals": 0 if kind == "integer" else decimals, "low": float(values.min()), "high": float(values.max())}
 
 
@@ -285,7 +286,7 @@ def _with_pair(
         values = time[~np.isnan(time)]
         changed[d] = Column(
             name=duration, kind="integer" if np.array_equal(values, np.round(values)) else "numeric",
-            **({"low": float(values.min()), "high": float(values.max())} if len(values) else {}),
+            low=float(values.min()) if len(values) else float("inf"), high=float(values.max()) if len(values) else None,
         )  # fmt: skip
     if changed[e].kind != "binary":
         changed[e] = Column(name=event, kind="binary", categories=tuple(sorted(texts)))

@@ -75,6 +75,8 @@ def fit_cox(
     Raises:
         ValueError: no event.
     """
+    if weight is not None:
+        x, time, event, weight = (a[weight > 0] for a in (x, time, event, weight))
     if not (event > 0).any():
         raise ValueError("no event to regress on")
     order = np.argsort(-time, kind="stable")
@@ -148,9 +150,9 @@ def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray) -> float:
     risk, time, event = risk[order], time[order], event[order] > 0
     right = total = 0.0
     for i in np.flatnonzero(event):
-        later = np.searchsorted(time, time[i], side="right")
+        first, later = np.searchsorted(time, time[i], side="left"), np.searchsorted(time, time[i], side="right")
         others = risk[later:]
-        tied = risk[i + 1 : later][~event[i + 1 : later]]
+        tied = risk[first:later][~event[first:later]]  # censored at that very time: known to have lived longer
         others = np.r_[others, tied]
         total += len(others)
         right += float((others < risk[i]).sum()) + 0.5 * float((others == risk[i]).sum())

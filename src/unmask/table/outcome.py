@@ -1,0 +1,75 @@
+"""The outcome of new rows: learnt from the training rows, kept with the model as arrays, drawn given the covariates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unmask.table.survival import Baseline, Outcome, fit_outcome
+
+if TYPE_CHECKING:
+    from unmask.table.model import TableModel
+
+LEVELS = 20
+"""A category with more levels than this is left out of the outcome's regression."""
+
+
+def outcome_design(model: TableModel, columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Complete covariates as regressors: quantities as they are, an indicator for every category but the first."""
+    parts = [np.zeros((len(columns[0]), 0))]
+    for place in covariates(model):
+        x, column = columns[place], model.schema.columns[model.schema.modelled[place]]
+        if column.is_quantity:
+            parts.append(x[:, None])
+        elif len(column.categories) <= LEVELS:
+            parts.append((x[:, None] == np.arange(1, len(column.categories))).astype(float))
+    return np.hstack(parts)
+
+
+def covariates(model: TableModel) -> list[int]:
+    """Places among the modelled columns of what explains the outcome: all but the pair and structural columns."""
+    schema = model.schema
+    return [
+        place for place, i in enumerate(schema.modelled)
+        if schema.columns[i].name not in (schema.duration, schema.event) and schema.columns[i].structural is None
+    ]  # fmt: skip
+
+
+def learn_outcome(model: TableModel, columns: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Fit the outcome of new rows on the training rows, missing covariates drawn; as arrays to be saved."""
+    time, event = pair_places(model)
+    known = ~np.isnan(columns[time]) & ~np.isnan(columns[event])
+    if known.sum() < 10 or not covariates(model) or not (columns[event][known] > 0).any():
+        return {}
+    complete = model.table.draw(columns, seed=model.table.settings.train.seed)
+    found = fit_outcome(
+        outcome_design(model, complete)[known], columns[time][known], columns[event][known], ridge=1.0
+    )  # fmt: skip
+    out = {"outcome.center": found.center, "outcome.scale": found.scale, "outcome.end": np.array([found.end])}
+    for name, base in (("event", found.event), ("censoring", found.censoring)):
+        out |= {f"outcome.{name}.{k}": getattr(base, k) for k in ("beta", "at", "hazard")}
+    return out
+
+
+def pair_places(model: TableModel) -> tuple[int, int]:
+    schema = model.schema
+    assert schema.duration is not None
+    assert schema.event is not None
+    return (
+        schema.modelled.index(schema.number(schema.duration)), schema.modelled.index(schema.number(schema.event))
+    )  # fmt: skip
+
+
+def stored_outcome(model: TableModel) -> Outcome | None:
+    if "outcome.end" not in model.extra:
+        return None
+    bases = {
+        name: Baseline(**{k: model.extra[f"outcome.{name}.{k}"] for k in ("beta", "at", "hazard")})
+        for name in ("event", "censoring")
+    }
+    return Outcome(
+        **bases, center=model.extra["outcome.center"], scale=model.extra["outcome.scale"],
+        end=float(model.extra["outcome.end"][0]),
+    )  # fmt: skip
