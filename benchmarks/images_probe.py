@@ -1,7 +1,7 @@
 """Fashion-MNIST: what ten minutes of masked pretraining on two cores are worth.
 
     python benchmarks/images_probe.py --work DIR [--minutes 10 | --cpu-minutes 20] [--seeds 5] [--quick]
-    python benchmarks/images_probe.py --work DIR --only pretrain|probe|labels
+    python benchmarks/images_probe.py --work DIR --only pretrain|probe|labels [--most 3000]
 
 ViT 128 wide x 6, patch 4. Test pictures are seen by nothing but the last evaluation; penalties are chosen on a tenth of
 the training pictures.
@@ -89,14 +89,14 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def probed(work: Path, images) -> dict[str, Any]:
+def probed(work: Path, images, most: int | None) -> dict[str, Any]:
     from unmask.images.build import initialise, set_positions
     from unmask.images.model import features, load
     from unmask.images.probe import knn_predict, probe_predict
     from unmask.images.sources import as_floats
 
     model = load(work / "model", precision="fp32")
-    train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
+    train, test = (images.take(np.flatnonzero(images.test == part)[:most]) for part in (False, True))
 
     def score(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
         return {
@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="wall clock of pretraining")
     parser.add_argument("--cpu-minutes", type=float, help="processor time of pretraining instead")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--most", type=int, help="probe with this many training and test pictures; default all")
     parser.add_argument("--per-class", type=int, default=60)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--only", choices=("pretrain", "probe", "labels"))
@@ -183,7 +184,7 @@ def main() -> None:
         path.write_text(json.dumps(found, indent=1))
         print(json.dumps(found["pretraining"]), flush=True)
     if args.only in (None, "probe"):
-        found["probe"] = probed(args.work, images)
+        found["probe"] = probed(args.work, images, args.most)
         path.write_text(json.dumps(found, indent=1))
         for name, row in found["probe"].items():
             print(f"{name:14} probe {row['probe']:.2%}   20 nearest neighbours {row['knn']:.2%}", flush=True)

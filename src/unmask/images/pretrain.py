@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from unmask.training.run import Job, RunResult, run
 
 PROBE_TRAIN, PROBE_TEST = 1000, 500
 """Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
+PROBE_SHARE = 0.1
+"""No probe while probing has taken more than this share of the run: on a busy machine it must not eat the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +163,19 @@ def live_probe(
         for part in (train[:: max(1, len(train) // PROBE_TRAIN)][:PROBE_TRAIN], held_out[:PROBE_TEST])
     )
 
+    started, spent = time.monotonic(), 0.0
+
     def measure(model: Any) -> dict[str, float]:
+        nonlocal spent
+        begun = time.monotonic()
+        if spent > PROBE_SHARE * (begun - started):
+            return {}
         device = next(model.parameters()).device
         a, b = (features(model, part, contextlib.nullcontext(), device) for part in (known, asked))
         assert known.labels is not None
         near = knn_predict(a, known.labels, b, k=10)
         linear = linear_predict(fit_linear(a, known.labels, penalty=1e-3, steps=30), b)
+        spent += time.monotonic() - begun
         return {
             "knn_accuracy": float((near == asked.labels).mean()), "probe_accuracy": float((linear == asked.labels).mean())
         }  # fmt: skip

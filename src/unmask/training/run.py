@@ -58,7 +58,7 @@ class Job:
         make_batch: rows of example numbers -> packed batch with as many rows as asked.
         by_epoch: `make_batch` is given the epoch as a third argument (augmentation).
         measure: called with the model at every validation on the way and at the end, on the first process; what it
-            returns is recorded as a line of kind 'probe'.
+            returns, if anything, is recorded as a line of kind 'probe'.
         corruption: what is hidden in training.
         validation: held-out batches, and how they are masked (the same way at every validation).
         extra_validation: named further held-out sets, e.g. general text while adapting.
@@ -173,8 +173,8 @@ def run(
                 more = _validate(model, batches, job, settings, autocast, device, accelerator, total)
                 shown |= {f"{name}_{k}": v for k, v in more.items()}
             tracker.log(step_number, progress, kind="validation", **shown)
-            if job.measure is not None and main:
-                tracker.log(step_number, progress, kind="probe", **job.measure(model))
+            if job.measure is not None and main and (probed := job.measure(model)):
+                tracker.log(step_number, progress, kind="probe", **probed)
             return shown
 
         def checkpoint(step_number: int) -> None:
