@@ -149,7 +149,7 @@ def attend(
     scale = q.shape[-1] ** -0.5
     if queries is None and not dropout and (out := _varlen(q, k, v, layout, window)) is not None:
         return out
-    if window is not None and queries is None and long_for(window, k.shape[-2]):
+    if window is not None and queries is None and long_for(window, int(k.shape[-2])):
         return banded(q, k, v, layout, window, dropout=dropout)
     unmasked = window is None and layout.everything_seen()
     training = torch.is_grad_enabled() and q.requires_grad

@@ -77,7 +77,7 @@ class TextModel:
     @cached_property
     def _swift(self) -> Swift | None:
         """The encoder laid out for embedding, None where it is of another kind."""
-        texts = [text for _, text in docstrings(100_000)] if self.precision == "int8" else []
+        texts = [text for _, text in docstrings(40_000)] if self.precision == "int8" else []
         return self._laid_out(texts)
 
     def _laid_out(self, texts: Sequence[str]) -> Swift | None:
