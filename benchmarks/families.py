@@ -243,7 +243,8 @@ def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         "BigBird": transformers.BigBirdConfig(**common, intermediate_size=3072),
     }  # fmt: skip
     rows = []
-    for kind, config in made.items():
+    chosen = arguments.only.split(",") if arguments.only else list(made)
+    for kind, config in ((k, made[k]) for k in chosen):
         with tempfile.TemporaryDirectory() as folder:
             torch.manual_seed(0)
             getattr(transformers, f"{kind}ForMaskedLM")(config).save_pretrained(folder)
