@@ -48,10 +48,15 @@ def join(x: Tensor, rows: int, slots: int) -> Tensor:
     return x.reshape(rows, x.shape[1], -1, x.shape[-1])[:, :, :slots]
 
 
-def band_mask(segment: Tensor, size: int, window: int, hidden_keys: Tensor | None = None) -> Tensor:
-    """Boolean (rows x blocks, 1, size, seen): same segment, and at most `window` apart.
+def ascending(segment: Tensor, position: Tensor) -> bool:
+    """Whether positions rise from slot to slot within each segment: only then are slots that are at most `window`
+    positions apart also at most `window` columns apart, where a band looks for them (some may be left out between)."""
+    same = segment[:, 1:] == segment[:, :-1]
+    return bool(((position[:, 1:] > position[:, :-1]) | ~same | (segment[:, 1:] == 0)).all())
 
-    Within a segment slots are contiguous, so distances are those of the columns.
+
+def band_mask(segment: Tensor, position: Tensor, size: int, window: int, hidden_keys: Tensor | None = None) -> Tensor:
+    """Boolean (rows x blocks, 1, size, seen): same segment, and at most `window` positions apart.
 
     Args:
         hidden_keys: (rows, slots), keys that no band sees (they are among the extra ones).
@@ -63,9 +68,12 @@ def band_mask(segment: Tensor, size: int, window: int, hidden_keys: Tensor | Non
     q = F.pad(segment, (0, tail), value=0).view(rows, blocks, size)
     k = F.pad(keys, (window, window + tail), value=-1).unfold(1, size + 2 * window, size)
     same = q[..., :, None] == k[..., None, :]
+    here = F.pad(position, (0, tail)).view(rows, blocks, size)
+    there = F.pad(position, (window, window + tail)).unfold(1, size + 2 * window, size)
+    near = (here[..., :, None] - there[..., None, :]).abs() <= window
     i = torch.arange(size, device=segment.device)[:, None] + window
     j = torch.arange(size + 2 * window, device=segment.device)[None]
-    mask = (same & ((i - j).abs() <= window)).view(rows * blocks, 1, size, size + 2 * window)
+    mask = (same & near).view(rows * blocks, 1, size, size + 2 * window)
     # Padding behind the row sees itself, so that no softmax is over nothing.
     return mask | (~mask.any(-1, keepdim=True) & (i == j))
 
@@ -90,7 +98,7 @@ def banded(
     size = block_size(window)
     key = ("band", window, extra is not None)
     if key not in layout._masks:
-        layout._masks[key] = _mask(layout.segment, size, window, extra)
+        layout._masks[key] = _mask(layout.segment, layout.position, size, window, extra)
     keys, values = cut_keys(k, size, window), cut_keys(v, size, window)
     if extra is not None:
         keys, values = (torch.cat([_columns(t, extra, len(c) // rows), c], 2) for t, c in ((k, keys), (v, values)))
@@ -106,13 +114,13 @@ def _columns(x: Tensor, extra: Tensor, blocks: int) -> Tensor:
     return x.gather(2, where).repeat_interleave(blocks, 0)
 
 
-def _mask(segment: Tensor, size: int, window: int, extra: Tensor | None) -> Tensor:
+def _mask(segment: Tensor, position: Tensor, size: int, window: int, extra: Tensor | None) -> Tensor:
     if extra is None:
-        return band_mask(segment, size, window)
+        return band_mask(segment, position, size, window)
     rows, slots = segment.shape
     hidden = torch.zeros(rows, slots + 1, dtype=torch.bool, device=segment.device)
     hidden.scatter_(1, torch.where(extra < 0, slots, extra), True)
-    band = band_mask(segment, size, window, hidden[:, :slots])
+    band = band_mask(segment, position, size, window, hidden[:, :slots])
     blocks = band.shape[0] // rows
     owner = segment.gather(1, extra.clamp_min(0)).masked_fill(extra < 0, -1)
     q = F.pad(segment, (0, blocks * size - slots)).view(rows, blocks, size)
