@@ -159,8 +159,7 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     import unmask
     from text_corpus import tokenizer
-    from unmask.core.inference import at_rest, snug
-    from unmask.text.batches import text_example
+    from unmask.text.swift import Swift
 
     config = transformers.DebertaV2Config(
         vocab_size=8000, hidden_size=768, num_hidden_layers=arguments.layers, num_attention_heads=12,
@@ -175,10 +174,9 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         theirs = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
         model = unmask.load(folder, precision="fp32", device="cpu")
         ids = _texts(model.tokenizer, arguments.count)
-        examples = [text_example(i, np.arange(len(i)), np.zeros(len(i), bool), n) for n, i in enumerate(ids)]
         for precision in ("fp32", "bf16"):
             half = precision == "bf16"
-            net, ours = (theirs.to(torch.bfloat16), model.model.to(torch.bfloat16)) if half else (theirs, model.model)
+            net = theirs.to(torch.bfloat16) if half else theirs
 
             def run_theirs(size: int, net: Any = net) -> None:
                 order = sorted(ids, key=len, reverse=True)
@@ -191,10 +189,11 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                             padded[row, : len(i)], seen[row, : len(i)] = torch.tensor(i), 1
                         net(input_ids=padded, attention_mask=seen)
 
-            def run_ours(ours: Any = ours) -> None:
-                with at_rest(ours):
-                    for batch, _ in snug(examples, 512, 2048):
-                        ours.states(batch)
+            laid = Swift.of(model.model, precision)
+            assert laid is not None
+
+            def run_ours(laid: Any = laid) -> None:
+                laid.embed(ids)
 
             times = alternate(
                 {"16": lambda: run_theirs(16), "32": lambda: run_theirs(32), "unmask": run_ours}, arguments.rounds
@@ -244,7 +243,8 @@ def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         "BigBird": transformers.BigBirdConfig(**common, intermediate_size=3072),
     }  # fmt: skip
     rows = []
-    for kind, config in made.items():
+    chosen = arguments.only.split(",") if arguments.only else list(made)
+    for kind, config in ((k, made[k]) for k in chosen):
         with tempfile.TemporaryDirectory() as folder:
             torch.manual_seed(0)
             getattr(transformers, f"{kind}ForMaskedLM")(config).save_pretrained(folder)

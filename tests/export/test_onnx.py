@@ -13,7 +13,8 @@ transformers = pytest.importorskip("transformers")
 from published import published  # noqa: E402
 from unmask.export.onnx import session, to_onnx  # noqa: E402
 
-EXPORTED = ["bert", "roberta", "distilbert", "albert-groups", "electra-projected", "mpnet", "deberta-v3", "modernbert", "longformer", "eurobert"]  # fmt: skip
+EXPORTED = ["bert", "albert-groups", "mpnet", "deberta-v3", "modernbert", "eurobert"]
+"""Exports take seconds: the others (roberta, distilbert, electra, longformer) differ from these by their key maps."""
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -37,3 +38,50 @@ def test_what_has_no_graph_is_refused(tmp_path):
     with pytest.raises(UserError, match="bigbird"):
         to_onnx(unmask.load(tmp_path / "m", precision="fp32"), tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
+
+
+class Exported(torch.nn.Module):
+    """An encoder as the tools around transformers export it."""
+
+    def __init__(self, bert):
+        super().__init__()
+        self.bert = bert
+
+    def forward(self, input_ids, attention_mask):
+        return self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+
+@pytest.mark.parametrize("file", ["model.onnx", "model_int8.onnx"])
+def test_an_exported_encoder_is_read_back(file, tmp_path):
+    """As others export it: from transformers' own module, products named by their nodes, weights transposed."""
+    from safetensors.torch import load_file
+
+    from unmask.export.onnx import quantise
+    from unmask.families.onnx_import import read_onnx
+    from unmask.text.folder import load_folder
+
+    theirs = Exported(published("bert", tmp_path).bert)
+    ids = torch.ones(2, 9, dtype=torch.int64)
+    torch.onnx.export(
+        theirs, (ids, ids), str(tmp_path / "model.onnx"), input_names=["input_ids", "attention_mask"], dynamo=False,
+        opset_version=17,
+    )  # fmt: skip
+    quantise(tmp_path / "model.onnx", tmp_path / "model_int8.onnx")
+    exact = load_file(tmp_path / "model.safetensors")
+    for name, tensor in read_onnx(tmp_path / file).items():
+        if name in exact:
+            torch.testing.assert_close(tensor, exact[name], atol=0 if file == "model.onnx" else 0.01, rtol=0)
+    (tmp_path / "model.safetensors").unlink()
+    if file != "model.onnx":
+        (tmp_path / "model_int8.onnx").rename(tmp_path / "model.onnx")
+    loaded = load_folder(tmp_path)
+    assert not any(".layer." in name or "embeddings" in name for name in loaded.random)
+    assert loaded.why_not_masked() is not None
+
+
+def test_other_files_are_no_graphs(tmp_path):
+    from unmask.families.onnx_import import read_onnx
+
+    (tmp_path / "x.onnx").write_bytes(b"not a graph")
+    with pytest.raises(UserError, match=r"x\.onnx"):
+        read_onnx(tmp_path / "x.onnx")

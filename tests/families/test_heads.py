@@ -104,7 +104,7 @@ def test_silently_wrong_loads_are_refused(tmp_path):
 
 
 def test_swift_embedding_is_the_plain_one(tmp_path):
-    for name in ("bert", "albert-groups", "mpnet", "roberta"):
+    for name in ("bert", "albert-groups", "mpnet", "roberta", "deberta-v3"):
         made(name, "MaskedLM", tmp_path / name)
         model = unmask.load(tmp_path / name, precision="fp32", device="cpu")
         texts = [s[:60] for s in SENTENCES] + ["x"]

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.encoder.dropout import keep_mask
-from unmask.encoder.local import banded, long_for
+from unmask.encoder.local import ascending, banded, long_for
 
 EXPLICIT_UP_TO = 512
 
@@ -68,6 +68,12 @@ class Layout:
                 ~allowed, -3e4 if dtype is torch.float16 else -1e9
             )
         return self._masks[key]
+
+    def ascending(self) -> bool:
+        """Whether positions rise along each segment, as bands need it."""
+        if "ascending" not in self.shared:
+            self.shared["ascending"] = ascending(self.segment, self.position)
+        return bool(self.shared["ascending"])
 
     def everything_seen(self) -> bool:
         """True when no mask is needed: one example fills each row."""
@@ -157,7 +163,7 @@ def attend(
     scale = q.shape[-1] ** -0.5
     if queries is None and not dropout and (out := _varlen(q, k, v, layout, window)) is not None:
         return out
-    if window is not None and queries is None and long_for(window, k.shape[-2]):
+    if window is not None and queries is None and long_for(window, int(k.shape[-2])) and layout.ascending():
         return banded(q, k, v, layout, window, dropout=dropout)
     unmasked = window is None and layout.everything_seen()
     training = torch.is_grad_enabled() and q.requires_grad

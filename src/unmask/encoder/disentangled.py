@@ -97,7 +97,7 @@ class DisentangledAttention(SelfAttention):
         out = []
         for start in range(0, len(q), part):
             here = slice(start, start + part)
-            bias = _pairs(q[here], k[here], key, query).mul_(scale)
+            bias = pairs(q[here], k[here], key, query).mul_(scale)
             if mask is not None:
                 bias = bias + mask[here] if torch.is_grad_enabled() else bias.add_(mask[here])
             mixed = F.scaled_dot_product_attention(
@@ -120,7 +120,7 @@ class DisentangledAttention(SelfAttention):
         return bias
 
 
-def _pairs(q: Tensor, k: Tensor, key: Tensor | None, query: Tensor | None) -> Tensor:
+def pairs(q: Tensor, k: Tensor, key: Tensor | None, query: Tensor | None) -> Tensor:
     """Content-position plus position-content, (rows, heads, slots, slots), not yet scaled."""
     total = None
     if key is not None:

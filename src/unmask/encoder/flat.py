@@ -1,6 +1,6 @@
 """An encoder at rest, without padding: slots of all examples side by side, attention by groups of equal length.
 
-For post-norm encoders with full attention (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, TinyBERT) on a
+For post-norm encoders with full attention (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, TinyBERT, DeBERTa) on a
 CPU. Examples come sorted by length, and those of one length form a dense block, so that there is no mask anywhere and
 no product works on padding; all other work is done on the slots of the whole batch at once.
 
@@ -18,13 +18,16 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.config import MLP, EncoderConfig, Learned
+from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned
+from unmask.encoder.disentangled import DisentangledAttention, DisentangledEncoder, pairs
+from unmask.encoder.disentangled import bucket as relative_bucket
 from unmask.encoder.products import EightBit, Levels, Product
 from unmask.encoder.relative import bucket
 from unmask.encoder.transformer import Encoder, FeedForward, Layer, activation
 
-EXPLICIT_UP_TO = 48
-"""Slots up to which bf16 attention by plain products beats the fused kernel (12 heads of 32: 7.0 against 8.8 ms at 32)."""
+EXPLICIT_UP_TO = 256
+"""Slots up to which bf16 attention by plain products beats the fused kernel (12 heads of 32, 4096 slots in all: 7.0
+against 8.8 ms at a length of 32, 9.4 against 11.0 at 64, 15.3 against 17.7 at 128)."""
 KEPT = 24
 """Channels of a feed-forward that stay in fp32 when all others are quantised."""
 GROUPS = list[tuple[int, int]]
@@ -40,14 +43,35 @@ def can_be_flat(encoder: Any) -> bool:
         and config.norm.kind == "layer"
         and isinstance(config.feedforward, MLP)
         and config.feedforward.activation in ("gelu", "gelu_tanh", "relu")
-        and (config.positions is None or isinstance(config.positions, Learned))
+        and (config.positions is None or isinstance(config.positions, Learned) or _plain_disentangled(config))
         and config.attention.window is None
         and not config.attention.block
         and config.attention.kv_heads in (None, config.heads)
-        and not config.entrance.project_first
+        and (not config.entrance.project_first or config.input_width == config.width)
         and config.entrance.norm
         and next(encoder.parameters()).device.type == "cpu"
     )
+
+
+def _plain_disentangled(config: EncoderConfig) -> bool:
+    return isinstance(config.positions, Disentangled) and not config.positions.convolution
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A layer's table of relative positions as keys and as queries, projected once: (heads, positions, depth) each."""
+
+    kind: Disentangled
+    key: Tensor | None
+    query: Tensor | None
+
+    def bias(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """What relative positions add to the scores of a group, (rows, heads, length, length)."""
+        length = q.shape[2]
+        rows = relative_bucket(torch.arange(length - 1, -length, -1), self.kind)
+        key = None if self.key is None else self.key[:, rows]
+        query = None if self.query is None else self.query[:, rows.flip(0)]
+        return pairs(q, k, key, query).mul_(scale)
 
 
 @dataclass
@@ -70,27 +94,36 @@ class Ranges:
         self.high[place] = torch.maximum(high, self.high[place]) if place in self.high else high
 
 
-def attend_groups(qkv: Float[Tensor, "slots triple"], groups: GROUPS, heads: int, bias: Tensor | None = None) -> Tensor:
+def attend_groups(
+    qkv: Float[Tensor, "slots triple"], groups: GROUPS, heads: int, bias: Tensor | Relative | None = None
+) -> Tensor:
     """Attention within each example, (slots, 3 width) -> (slots, width).
 
     Args:
-        bias: (heads, distances) to add by relative position, for distances of -(longest - 1) to longest - 1.
+        bias: (heads, distances) to add by relative position, for distances of -(longest - 1) to longest - 1; or a
+            table of relative positions that depends on the content too.
     """
     slots, triple = qkv.shape
     width = triple // 3
     depth = width // heads
     out = qkv.new_empty(slots, width)
+    scale = depth**-0.5
+    if isinstance(bias, Relative):
+        scale = (depth * (1 + bias.kind.content_to_position + bias.kind.position_to_content)) ** -0.5
     start = 0
     for rows, length in groups:
         end = start + rows * length
         q, k, v = qkv[start:end].view(rows, length, 3, heads, depth).permute(2, 0, 3, 1, 4).unbind(0)
-        added = None if bias is None else upright_bias(bias, length).to(qkv.dtype)
+        if isinstance(bias, Relative):
+            added: Tensor | None = bias.bias(q, k, scale)
+        else:
+            added = None if bias is None else upright_bias(bias, length).to(qkv.dtype)
         if length <= EXPLICIT_UP_TO and qkv.dtype == torch.bfloat16:
-            scores = torch.matmul(q, k.transpose(-1, -2)).mul_(depth**-0.5)
+            scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
             scores = scores if added is None else scores.add_(added)
             mixed = torch.matmul(torch.softmax(scores, -1), v)
         else:
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
         out[start:end].view(rows, length, heads, depth).copy_(mixed.transpose(1, 2))
         start = end
     return out
@@ -126,6 +159,7 @@ class FlatEncoder:
         table = self.stem.positions.weight.detach() if hasattr(self.stem, "positions") else None
         self.positions = None if table is None else table.to(self.dtype)
         self.bias = self._bias(encoder)
+        self.relative = self._relative(encoder, torch.float32 if precision == "fp32" else torch.bfloat16)
         made: list[FlatLayer | EightBitLayer] = []
         for number, layer in enumerate(cast(Iterable[Layer], encoder.layers)):
             if precision == "int8":
@@ -137,6 +171,19 @@ class FlatEncoder:
             for laid in made:
                 laid.compile()
         self.layers = [made[i] for i in self.config.layer_order]
+
+    def _relative(self, encoder: Encoder, dtype: torch.dtype) -> list[Relative]:
+        """Of each layer, for disentangled attention."""
+        if not isinstance(encoder, DisentangledEncoder):
+            return []
+        out = []
+        with torch.no_grad():
+            table = encoder.relative_norm(encoder.relative.weight)
+            for layer in cast(Iterable[Layer], encoder.layers):
+                both = cast(DisentangledAttention, layer.attention).positional(table)
+                key, query = (None if t is None else t.to(dtype) for t in both)
+                out.append(Relative(encoder.kind, key, query))
+        return out
 
     def _bias(self, encoder: Encoder) -> Tensor | None:
         if not self.config.attention.buckets:
@@ -159,14 +206,14 @@ class FlatEncoder:
         """
         x = x.to(self.dtype)
         if self.positions is not None:
-            offset = self.config.positions.offset  # type: ignore[union-attr]
-            x = x + self.positions[position + offset]
+            x = x + self.positions[position + getattr(self.config.positions, "offset", 0)]
         x = self.norm(x)
         if self.project is not None:
             x = self.project(x)
         for number, layer in enumerate(self.layers):
             # Layers that share weights share their ranges too.
-            x = layer(x, groups, self.bias, ranges, self.config.layer_order[number])
+            bias = self.relative[number] if self.relative else self.bias
+            x = layer(x, groups, bias, ranges, self.config.layer_order[number])
         return x
 
 
@@ -192,7 +239,9 @@ class FlatLayer:
         for name in ("first", "second"):
             setattr(self, name, torch.compile(getattr(self, name), dynamic=True))
 
-    def __call__(self, x: Tensor, groups: GROUPS, bias: Tensor | None, ranges: Ranges | None, number: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, groups: GROUPS, bias: Tensor | Relative | None, ranges: Ranges | None, number: int
+    ) -> Tensor:
         mixed = attend_groups(self.qkv(x), groups, self.heads, bias)
         y = self.first(self.out.plus(mixed, x))
         inner = self.up(y)
@@ -254,7 +303,9 @@ class EightBitLayer:
     def _cut(x: Tensor, affine: tuple[Tensor, Tensor]) -> Tensor:
         return torch.addcmul(affine[1], x, affine[0]).clamp_(0, 255).to(torch.uint8)
 
-    def __call__(self, x: Tensor, groups: GROUPS, bias: Tensor | None, ranges: Ranges | None, number: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, groups: GROUPS, bias: Tensor | Relative | None, ranges: Ranges | None, number: int
+    ) -> Tensor:
         mixed = attend_groups(self.qkv(self._cut(x, self.enter)), groups, self.heads, bias)
         y = self.first(self.out.plus(self._cut(mixed.float(), self.mixed), x))
         kept = self.activation(F.linear(y, *self.up_kept))

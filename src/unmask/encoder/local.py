@@ -48,10 +48,15 @@ def join(x: Tensor, rows: int, slots: int) -> Tensor:
     return x.reshape(rows, x.shape[1], -1, x.shape[-1])[:, :, :slots]
 
 
-def band_mask(segment: Tensor, position: Tensor, size: int, window: int, hidden_keys: Tensor | None = None) -> Tensor:
-    """Boolean (rows x blocks, 1, size, seen): same segment, and positions at most `window` apart.
+def ascending(segment: Tensor, position: Tensor) -> bool:
+    """Whether positions rise from slot to slot within each segment: only then are slots that are at most `window`
+    positions apart also at most `window` columns apart, where a band looks for them (some may be left out between)."""
+    same = segment[:, 1:] == segment[:, :-1]
+    return bool(((position[:, 1:] > position[:, :-1]) | ~same | (segment[:, 1:] == 0)).all())
 
-    Positions ascend within a segment, with gaps where hidden slots were dropped, so no key in reach lies outside the band.
+
+def band_mask(segment: Tensor, position: Tensor, size: int, window: int, hidden_keys: Tensor | None = None) -> Tensor:
+    """Boolean (rows x blocks, 1, size, seen): same segment, and at most `window` positions apart.
 
     Args:
         segment, position: (rows, slots) each.
@@ -64,13 +69,12 @@ def band_mask(segment: Tensor, position: Tensor, size: int, window: int, hidden_
     q = F.pad(segment, (0, tail), value=0).view(rows, blocks, size)
     k = F.pad(keys, (window, window + tail), value=-1).unfold(1, size + 2 * window, size)
     same = q[..., :, None] == k[..., None, :]
-    at_q = F.pad(position, (0, tail)).view(rows, blocks, size)
-    at_k = F.pad(position, (window, window + tail)).unfold(1, size + 2 * window, size)
-    near = (at_q[..., :, None] - at_k[..., None, :]).abs() <= window
+    here = F.pad(position, (0, tail)).view(rows, blocks, size)
+    there = F.pad(position, (window, window + tail)).unfold(1, size + 2 * window, size)
+    near = (here[..., :, None] - there[..., None, :]).abs() <= window
     i = torch.arange(size, device=segment.device)[:, None] + window
     j = torch.arange(size + 2 * window, device=segment.device)[None]
-    # Padding has no positions of its own: there, and nowhere else, the columns bound the band.
-    mask = (same & near & ((i - j).abs() <= window)).view(rows * blocks, 1, size, size + 2 * window)
+    mask = (same & near).view(rows * blocks, 1, size, size + 2 * window)
     # Padding behind the row sees itself, so that no softmax is over nothing.
     return mask | (~mask.any(-1, keepdim=True) & (i == j))
 

@@ -36,7 +36,7 @@ class GlobalAttention(SelfAttention):
         assert window is not None
         first = (layout.position == 0) & (layout.segment != 0)
         dropout = self.config.attention_dropout if self.training else 0.0
-        if long_for(window, x.shape[1]):
+        if long_for(window, int(x.shape[1])) and layout.ascending():
             mixed = banded(q, k, v, layout, window, dropout=dropout, extra=_numbered(first))
         else:
             allowed = layout.allowed(None) & (layout.allowed(window) | first[:, None, None])

@@ -118,6 +118,11 @@ class Loaded:
     spelled: dict[str, str] = field(default_factory=dict)
     types: dict[str, torch.dtype] = field(default_factory=dict)
 
+    def common_type(self) -> torch.dtype | None:
+        """The number format of a file that was all in one other than fp32, else None."""
+        kinds = {t for t in self.types.values() if t.is_floating_point}
+        return kinds.pop() if len(kinds) == 1 else None
+
     def as_loaded(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A published state as the file had it: its names and number formats, and nothing that was not there."""
         missing = set(self.random)

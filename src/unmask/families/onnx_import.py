@@ -54,6 +54,7 @@ def read_onnx(path: str | Path) -> dict[str, Any]:
             held[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
     widened = {name: _widen(name, held) for name in held}
     plain = {name: array for name, array in widened.items() if array is not None}
+    plain |= {name.removesuffix("_quantized"): array for name, array in plain.items()}
     out = {name: array for name, array in plain.items() if re.search(r"\.(weight|bias)$", name)}
     for node in graph.node:
         if node.op_type in _PRODUCTS and "/" in node.name:

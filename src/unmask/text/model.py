@@ -81,7 +81,7 @@ class TextModel:
             return self._laid_out([])
         from unmask.text.docstrings import docstrings
 
-        return self._laid_out([text for _, text in docstrings(100_000)])
+        return self._laid_out([text for _, text in docstrings(40_000)])
 
     def _laid_out(self, texts: Sequence[str]) -> Swift | None:
         """Layers laid out; for int8 `texts` show how large the activations get."""
