@@ -138,7 +138,8 @@ def test_published_recipes_fit_impute_and_hide(recipe):
 
 
 def test_mcm_learns():
-    table = patients(200)
-    model = TableModel.fit(table, settings=settings_of("mcm", steps=600))
-    losses = [loss for _, loss in model.facts["history"]]
-    assert min(losses) < 0.9 * losses[0]
+    """Four copies of a coin: what is hidden can be read off what is not."""
+    coin = np.random.default_rng(0).integers(0, 2, 100).astype(float)
+    table = CellTable.fit([coin] * 4, [2] * 4, settings=settings_of("mcm", steps=150, learning_rate=2e-2))
+    losses = [loss for _, loss in table.fitted.history]
+    assert min(losses) < 0.7 * losses[0]

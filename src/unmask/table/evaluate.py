@@ -51,8 +51,8 @@ def evaluate_model(
     found = compare(model, real, synthetic, seed=seed)
     if train is not None:
         before = complete(model, train, seed)
-        features = [fidelity.wide(c, sizes_of(model), before) for c in (before, real, synthetic)]
-        found["privacy"] = fidelity.privacy(*features, seed=seed) | fidelity.copies(before, synthetic)
+        a, b, c = (fidelity.wide(x, sizes_of(model), before) for x in (before, real, synthetic))
+        found["privacy"] = fidelity.privacy(a, b, c, seed=seed) | fidelity.copies(before, synthetic)
     if report is not None:
         write_report(model, found, real, synthetic, Path(report))
         found["report"] = str(report)

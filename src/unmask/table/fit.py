@@ -84,10 +84,9 @@ def build_network(codings: list[Coding], moments: np.ndarray, settings: TableSet
 
 
 def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
-    norm = Norm(placement="pre", epsilon=1e-5)
-    shape = {"heads": settings.heads, "norm": norm, "positions": SinCos(), "dropout": settings.dropout}
     encoder = EncoderConfig(
-        width=settings.width, layers=settings.layers, feedforward=MLP(inner=4 * settings.width), **shape
+        width=settings.width, layers=settings.layers, feedforward=MLP(inner=4 * settings.width), heads=settings.heads,
+        norm=Norm(placement="pre", epsilon=1e-5), positions=SinCos(), dropout=settings.dropout,
     )  # fmt: skip
     decoder = None
     if settings.architecture == "visible_only":

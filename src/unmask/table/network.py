@@ -95,21 +95,20 @@ class Dims(nn.Module):
     def __init__(self, codings: list[Coding], moments: np.ndarray) -> None:
         """`moments`: (columns, 2) mean and deviation of the scores of quantities."""
         super().__init__()
-        column, level, center, scale = [], [], [], []
+        dims: list[tuple[int, int, float, float]] = []
         of_quantity = np.full(len(codings), 0)
         for i, c in enumerate(codings):
             if c.scale is not None:
-                of_quantity[i] = len(column)
-                column.append(i), level.append(-1), center.append(moments[i, 0]), scale.append(moments[i, 1])
+                of_quantity[i] = len(dims)
+                dims.append((i, -1, moments[i, 0], moments[i, 1]))
                 continue
             frequent = np.argsort(-np.array(c.share), kind="stable")[:LEVELS]
             for k in sorted(frequent.tolist() if c.size > 2 else [1] if c.size == 2 else []):
                 p = min(max(c.share[k], 1e-4), 1 - 1e-4)
-                column.append(i), level.append(k), center.append(p), scale.append(math.sqrt(p * (1 - p)))
-        for name, value in {"column": column, "level": level}.items():
-            self.register_buffer(name, torch.tensor(value, dtype=torch.long), persistent=False)
-        for name, value in {"center": center, "scale": scale}.items():
-            self.register_buffer(name, torch.tensor(value, dtype=torch.float32), persistent=False)
+                dims.append((i, k, p, math.sqrt(p * (1 - p))))
+        kinds = {"column": torch.long, "level": torch.long, "center": torch.float32, "scale": torch.float32}
+        for at, (name, kind) in enumerate(kinds.items()):
+            self.register_buffer(name, torch.tensor([d[at] for d in dims], dtype=kind), persistent=False)
         self.register_buffer("of_quantity", torch.tensor(of_quantity), persistent=False)
         self.codings = codings
 

@@ -135,7 +135,8 @@ class RowSampler:
         assert rule.premise is not None
         assert rule.conclusion is not None
         if place == b and not np.isnan(values[a]).all():
-            active, limit = rule.premise.holds(values[a]), rule.conclusion
+            active = rule.premise.holds(values[a])
+            limit: Limit | None = rule.conclusion
         elif place == a and not np.isnan(values[b]).all():
             active, limit = ~rule.conclusion.holds(values[b]), rule.premise.inverse()
         else:
