@@ -51,6 +51,15 @@ def test_a_run_folder_has_all_it_should(trained):
     json.dumps(trained.to_dict(), allow_nan=False)
 
 
+def test_the_live_probe_is_on_the_reports_curve(tmp_path):
+    run = pretrain(bars(150), tmp_path / "run", settings=settings(steps=2), console=False)
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    probes = [line for line in lines if line["kind"] == "probe"]
+    assert probes
+    assert all(0 <= p["knn_accuracy"] <= 1 and 0 <= p["probe_accuracy"] <= 1 for p in probes)
+    assert "Accuracy of frozen features" in (run.folder / "report.html").read_text()
+
+
 def test_the_loaded_model_is_the_trained_one(trained):
     again = unmask.load(trained.folder)
     for name, tensor in trained.model.state_dict().items():
