@@ -1,0 +1,56 @@
+"""unmask finetune TASK MODEL DATA --out DIR: one dispatch on the model's kind, then on the task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+
+
+def register(app: Any) -> None:
+    @app.command("finetune")
+    def finetune(
+        task: str = typer.Argument(..., help="classify, tag, answer or similarity (outcome for event models)."),
+        model: str = typer.Argument(..., help="Model folder or hub name."),
+        train: str = typer.Argument(..., help="Labelled data: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),
+        out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
+        validation: str = typer.Option(None, help="Held-out labelled data: early stopping, calibration, report."),
+        labels: str = typer.Option(None, help="Folder of labels (outcome)."),
+        text: str = typer.Option(None, help="Column of texts."),
+        text2: str = typer.Option(None, help="Column of second texts."),
+        label: str = typer.Option(None, help="Column of labels."),
+        metric: str = typer.Option(None, help="What early stopping goes by (classify)."),
+        seeds: int = typer.Option(1, help="Runs with as many seeds: mean and interval; the best is kept."),
+        adapt: list[str] = typer.Option([], help="Texts of the domain: adapt the model to them first, and compare."),
+        config: options.Config = None,
+        set_: options.Set = [],
+        steps: options.Steps = None,
+        epochs: options.Epochs = None,
+        minutes: options.Minutes = None,
+        seed: options.RunSeed = None,
+        precision: options.RunPrecision = None,
+        device: options.RunDevice = None,
+        json_: options.Json = False,
+    ) -> None:
+        """Fine-tune a model for a task; the folder loads in transformers too."""
+        from unmask.cli.common import overrides
+        from unmask.kinds import kind_of
+
+        settings = overrides(
+            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
+        )
+        kind = kind_of(model)
+        if kind == "text":
+            from unmask.cli import text_tasks
+
+            text_tasks.finetune(
+                task, model, train, out=out, validation=validation, text=text, text2=text2, label=label, metric=metric,
+                seeds=seeds, adapt=adapt, settings=settings, as_json=json_,
+            )  # fmt: skip
+            return
+        # Another kind adds its line here: `if kind == "images": from unmask.cli import images; return images.finetune(...)`.
+        from unmask.errors import UserError
+
+        raise UserError(f"{model}: a model of {kind}", hint=f"finetune {task} is for text models.")

@@ -1,0 +1,40 @@
+"""unmask predict MODEL INPUT --out F: one dispatch on the model's kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+
+
+def register(app: Any) -> None:
+    @app.command("predict")
+    def predict(
+        model: str = typer.Argument(..., help="Fine-tuned model folder."),
+        data: str = typer.Argument(..., help="Inputs: .txt (one text a line), csv, tsv, jsonl, parquet, CoNLL, SQuAD json."),
+        out: str = typer.Option(..., help="Where the predictions go, one an input, in order."),
+        labels: str = typer.Option(None, help="Folder of prediction times (event models)."),
+        text: str = typer.Option(None, help="Column of texts."),
+        text2: str = typer.Option(None, help="Column of second texts."),
+        seed: options.Seed = 0,
+        precision: options.Precision = "auto",
+        device: options.Device = "auto",
+        json_: options.Json = False,
+    ) -> None:
+        """Predict with a fine-tuned model."""
+        from unmask.kinds import kind_of
+
+        kind = kind_of(model)
+        if kind == "text":
+            from unmask.cli import text_tasks
+
+            text_tasks.predict(
+                model, data, out=out, text=text, text2=text2, seed=seed, precision=precision, device=device, as_json=json_
+            )
+            return
+        # Another kind adds its line here: `if kind == "events": from unmask.cli import events; return events.predict(...)`.
+        from unmask.errors import UserError
+
+        raise UserError(f"{model}: a model of {kind}", hint="predict is for fine-tuned text models.")

@@ -1,0 +1,77 @@
+"""What finetune, predict, evaluate and zero-shot do for text models."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def finetune(
+    task: str, model: str, train: str, *, out: str, validation: str | None, text: str | None, text2: str | None,
+    label: str | None, metric: str | None, seeds: int, adapt: list[str], settings: dict[str, Any], as_json: bool,
+) -> None:  # fmt: skip
+    """unmask finetune classify|tag|answer|similarity M TRAIN --validation DEV --out M2"""
+    from unmask.cli.common import Output
+    from unmask.errors import UserError
+    from unmask.tasks import finetune as room
+    from unmask.tasks.data import Columns
+
+    if settings.pop("minutes", None) is not None:
+        raise UserError("--minutes", hint="A fine-tuning run ends by --epochs or --steps.")
+    output = Output(as_json, int(settings.get("seed") or 0))
+    options = {
+        "validation": validation, "columns": Columns(text=text, text2=text2, label=label), "metric": metric,
+        "console": not as_json, "say": _say, **settings,
+    }  # fmt: skip
+    if adapt:
+        from unmask.tasks.recipe import adapt_then_finetune
+
+        found = adapt_then_finetune(task, model, train, adapt, count=seeds, out=out, **options)
+    elif seeds > 1:
+        found = room.seeds(task, model, train, count=seeds, out=out, **options)
+    else:
+        found = room.finetune(task, model, train, out=out, **options)
+    lines = [f"{name:20}{value:.4f}" for name, value in found["metrics"].items() if isinstance(value, float)]
+    if "over_seeds" in found:
+        o = found["over_seeds"]
+        lines.append(f"{found['metric']} over {o['seeds']} seeds: {o['mean']:.4f} [{o['low']:.4f}, {o['high']:.4f}]")
+    lines += found.pop("lines", [])
+    lines.append(f"{out}: {found['steps']} steps in {found['train_seconds']:.1f} s, {found['precision']}, report.html inside")
+    found["report"] = f"{out}/report.html"
+    output.write(found, lines, device=found["device"], precision=found["precision"])
+
+
+def predict(
+    model: str, data: str, *, out: str, text: str | None, text2: str | None, seed: int, precision: str, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """unmask predict M2 FILE --out F.jsonl"""
+    from unmask.cli.common import Output
+    from unmask.tasks import finetune as room
+    from unmask.tasks import model as models
+    from unmask.tasks.data import Columns
+
+    output = Output(as_json, seed)
+    folder = models.load(model, device=device, precision=precision)
+    rows = room.predict(folder, data, columns=Columns(text=text, text2=text2))
+    room.write_predictions(rows, out)
+    found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
+    output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)
+
+
+def evaluate(model: str, data: list[str], *, seed: int, precision: str, device: str, as_json: bool) -> None:
+    """unmask evaluate M2 FILE for a fine-tuned model."""
+    from unmask.cli.common import Output
+    from unmask.errors import UserError
+    from unmask.tasks import finetune as room
+
+    if len(data) != 1:
+        raise UserError(f"{len(data)} files", hint="Give one labelled file.")
+    output = Output(as_json, seed)
+    found = room.evaluate(model, data[0], seed=seed, device=device, precision=precision)
+    lines = [f"{name:20}{value:.4f}" for name, value in found.items() if isinstance(value, float)]
+    output.write(found, lines, device=found["device"], precision=found["precision"])
