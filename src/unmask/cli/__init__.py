@@ -10,7 +10,7 @@ def build() -> Any:
     """The Typer application."""
     import typer
 
-    from unmask.cli import adapt, demo, embed, evaluate, fill, finetune, inspect, predict, pretrain, score
+    from unmask.cli import adapt, demo, embed, evaluate, fill, finetune, inspect, predict, pretrain, score, zeroshot
 
     app = typer.Typer(
         name="unmask",
@@ -20,7 +20,7 @@ def build() -> Any:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    for module in (demo, pretrain, adapt, finetune, predict, fill, score, embed, evaluate, inspect):
+    for module in (demo, pretrain, adapt, finetune, predict, fill, score, embed, evaluate, zeroshot, inspect):
         module.register(app)
 
     @app.callback(invoke_without_command=True)

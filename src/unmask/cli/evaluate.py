@@ -12,10 +12,13 @@ from unmask.cli import options
 def register(app: Any) -> None:
     @app.command("evaluate")
     def evaluate(
-        model: options.Model,
-        data: list[str] = typer.Argument(..., help="Held-out text: files, folders, globs."),
+        model: str = typer.Argument(..., help="Model folder or hub name; or the word glue, then --model."),
+        data: list[str] = typer.Argument(..., help="Held-out text: files, folders, globs; labelled data for a task model."),
         ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
         most: int = typer.Option(2000, help="At most this many documents."),
+        glue_model: str = typer.Option(None, "--model", help="glue: the model to fine-tune on each task."),
+        out: str = typer.Option(None, help="glue: where test predictions go, in the leaderboard's format."),
+        set_: options.Set = [],
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
@@ -24,6 +27,14 @@ def register(app: Any) -> None:
     ) -> None:
         """Loss, perplexity and accuracy on hidden tokens of held-out text, with intervals over documents."""
         import itertools
+
+        from unmask.cli import text_tasks
+
+        if model == "glue":
+            return text_tasks.glue(data, model=glue_model, out=out, settings=set_, seed=seed, precision=precision,
+                                   device=device, as_json=json_)  # fmt: skip
+        if text_tasks.is_task(model):
+            return text_tasks.evaluate(model, data, seed=seed, precision=precision, device=device, as_json=json_)
 
         from unmask.cli.common import Output
         from unmask.kinds import load

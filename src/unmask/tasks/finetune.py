@@ -161,7 +161,8 @@ def finetune(
             metrics = work.score(predictions, checked.items)
         result: dict[str, Any] = {
             "task": task, "metric": work.metric, "value": metrics.get(work.metric), "metrics": metrics,
-            "steps": outcome.steps, "train_seconds": round(outcome.seconds, 3), "stopped": outcome.stopped,
+            "steps": outcome.steps, "train_seconds": round(outcome.seconds, 3),
+            "validation_seconds": round(outcome.validation_seconds, 3), "stopped": outcome.stopped,
             "tokens_per_second": outcome.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
             "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
             "precision": precision.name, "history": outcome.history,

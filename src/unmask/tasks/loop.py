@@ -39,6 +39,7 @@ class Outcome:
 
     steps: int
     seconds: float
+    validation_seconds: float
     stopped: str
     best: dict[str, float]
     history: list[dict[str, Any]]
@@ -243,7 +244,8 @@ def train(
     bottom = settings.learning_rate * settings.layer_decay ** (len(model.masked.encoder.layers) + 1)
     best: tuple[float, dict[str, float], dict[str, Tensor] | None] = (-np.inf, {}, None)
     best_shrink = 1.0
-    waited, stopped, done = 0, "finished", 0
+    looking, waited = 0.0, 0
+    stopped, done = "finished", 0
     torch.manual_seed(settings.seed)
     model.train()
     with prefix.cut() if prefix else contextlib.nullcontext():
@@ -266,6 +268,7 @@ def train(
                 tracker.log(done, done / total, loss=float(loss.detach()), gradient_norm=float(norm),
                             learning_rate=settings.learning_rate * factor, slots_per_second=tokens / max(spent, 1e-9))  # fmt: skip
             if validation is not None and (done % every == 0 or done == total):
+                looked = time.perf_counter()
                 found = outputs(model, task, validation, slots=slots, device=device, context=context, compact=compact)
                 metrics = task.score(task.decode(found, validation), validation.items)
                 history.append({"step": done, **metrics})
@@ -282,13 +285,14 @@ def train(
                         stopped = "early"
                         break
                 model.train()
+                looking += time.perf_counter() - looked
         if best[2]:
             model.load_state_dict(best[2])
     if compact:
         compact.restore(best_shrink if best[2] else shrink)
     model.eval()
     return Outcome(
-        steps=done, seconds=time.perf_counter() - started, stopped=stopped, best=best[1], history=history, tokens=tokens,
+        steps=done, seconds=time.perf_counter() - started, validation_seconds=looking, stopped=stopped, best=best[1], history=history, tokens=tokens,
         peak_memory_mb=peak_memory(),
     )  # fmt: skip
 
