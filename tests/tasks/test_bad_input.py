@@ -9,8 +9,8 @@ import pytest
 from tiny_folders import folder, sentiment
 from unmask.cli import main
 from unmask.errors import UserError
-from unmask.tasks.data import read_items
 from unmask.tasks.conll import read_conll
+from unmask.tasks.data import read_items
 from unmask.tasks.finetune import finetune, predict
 from unmask.tasks.squad import as_questions
 
@@ -67,7 +67,9 @@ def test_answer_not_at_its_offset(tmp_path):
 
 
 def test_a_context_longer_than_any_window_is_read_in_windows(model, tmp_path):
-    data = [{"question": "where?", "context": "fox " * 400 + "river.", "answers": [{"text": "river", "answer_start": 1600}]}]
+    data = [
+        {"question": "where?", "context": "fox " * 400 + "river.", "answers": [{"text": "river", "answer_start": 1600}]}
+    ]
     finetune("answer", model, data, out=tmp_path / "qa", **QUICK)
     row = predict(tmp_path / "qa", [{"question": "where? " * 300, "context": data[0]["context"]}])[0]
     assert row["nbest"]
@@ -75,7 +77,9 @@ def test_a_context_longer_than_any_window_is_read_in_windows(model, tmp_path):
 
 def test_unbalanced_and_empty_texts_predict(model, tmp_path):
     data = [("the fox", "a")] * 19 + [("readers", "b")]
-    result = finetune("classify", model, data, validation=data[:5], out=tmp_path / "m", class_weights="balanced", **QUICK)
+    result = finetune(
+        "classify", model, data, validation=data[:5], out=tmp_path / "m", class_weights="balanced", **QUICK
+    )
     assert 0 <= result["value"] <= 1  # a fold of one class
     path = tmp_path / "in.txt"
     path.write_text("one\n\nthree\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,7 +60,7 @@ def test_words_of_raw_text_are_clean(kind, text):
     for _, start, end in words:
         assert 0 <= start < end <= len(text)
         assert text[start:end] == text[start:end].strip()
-    assert all(a[2] <= b[1] for a, b in zip(words, words[1:], strict=False))
+    assert all(a[2] <= b[1] for a, b in itertools.pairwise(words))
 
 
 @pytest.mark.parametrize("kind", KINDS)

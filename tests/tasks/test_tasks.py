@@ -33,7 +33,9 @@ def test_classify_learns_and_transformers_agrees(model, tmp_path):
     opened_folder, task = opened(out, device="cpu", precision="fp32")
     texts = [t for t, _ in data[:6]]
     prepared = task.prepare([Item(text=t) for t in texts], labelled=False)
-    ours = loop.outputs(opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context)
+    ours = loop.outputs(
+        opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context
+    )
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     tokens = transformers.AutoTokenizer.from_pretrained(out)(texts, return_tensors="pt", padding=True)
     tokens.pop("token_type_ids", None)
@@ -56,7 +58,9 @@ def test_pairs_agree_with_transformers(tmp_path):
     finetune("classify", model, data, out=out, **(FAST | {"epochs": 1}))
     opened_folder, task = opened(out, device="cpu", precision="fp32")
     prepared = task.prepare([Item(text=a, text2=b) for a, b, _ in data], labelled=False)
-    ours = loop.outputs(opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context)
+    ours = loop.outputs(
+        opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context
+    )
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     made = transformers.AutoTokenizer.from_pretrained(out)
     tokens = made([a for a, *_ in data], [b for _, b, _ in data], return_tensors="pt", padding=True)
@@ -80,7 +84,9 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
     tokens = transformers.AutoTokenizer.from_pretrained(start)
     decays = [p for p in hf.parameters() if p.ndim > 1]
     rest = [p for p in hf.parameters() if p.ndim <= 1]
-    optimiser = torch.optim.AdamW([{"params": decays, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-3)
+    optimiser = torch.optim.AdamW(
+        [{"params": decays, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-3
+    )
     number, total = {"bad": 0, "good": 1}, 6
     for done, chosen in enumerate([c for e in range(2) for c in loop.order(24, 8, 0, e)]):
         for group in optimiser.param_groups:
@@ -113,7 +119,9 @@ def test_regression_and_multilabel(tmp_path):
 def test_tag(tmp_path, scheme):
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     path = tmp_path / "train.conll"
-    path.write_text("".join(f"Readers O\nof O\n{w} B-PLACE\nbank I-PLACE\n. O\n\n" for w in ("river", "table", "rows") * 8))
+    path.write_text(
+        "".join(f"Readers O\nof O\n{w} B-PLACE\nbank I-PLACE\n. O\n\n" for w in ("river", "table", "rows") * 8)
+    )
     result = finetune("tag", model, path, validation=path, out=out, **(FAST | {"scheme": scheme, "epochs": 8}))
     assert result["value"] == 1.0
     text = "Readers of river bank ."
@@ -141,7 +149,9 @@ def test_answer(tmp_path):
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     data = questions()
-    result = finetune("answer", model, data, validation=data, out=out, **(FAST | {"epochs": 40, "slots": 40, "stride": 8}))
+    result = finetune(
+        "answer", model, data, validation=data, out=out, **(FAST | {"epochs": 40, "slots": 40, "stride": 8})
+    )
     assert result["metrics"]["exact"] > 60
     for row, q in zip(predict(out, data), data, strict=True):
         a = row["answer"]
@@ -157,10 +167,18 @@ def test_similarity(tmp_path, loss):
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     texts = [t for t, _ in sentiment(24)]
-    pairs = [{"text": a, "text2": b, "score": float(a[:4] == b[:4])} for a, b in zip(texts, texts[1:] + texts[:1], strict=True)]
-    pairs += [{"text": a, "text2": b, "score": float(a[:4] == b[:4])} for a, b in zip(texts, texts[2:] + texts[:2], strict=True)]
+    pairs = [
+        {"text": a, "text2": b, "score": float(a[:4] == b[:4])}
+        for a, b in zip(texts, texts[1:] + texts[:1], strict=True)
+    ]
+    pairs += [
+        {"text": a, "text2": b, "score": float(a[:4] == b[:4])}
+        for a, b in zip(texts, texts[2:] + texts[:2], strict=True)
+    ]
     train = {"cosent": pairs, "multiple_negatives": [p for p in pairs if p["score"]], "simcse": texts}[loss]
-    result = finetune("similarity", model, train, validation=pairs, out=out, loss=loss, **(FAST | {"epochs": 2, "dropout": 0.1}))
+    result = finetune(
+        "similarity", model, train, validation=pairs, out=out, loss=loss, **(FAST | {"epochs": 2, "dropout": 0.1})
+    )
     assert np.isfinite(result["value"])
     if loss == "cosent":
         assert result["value"] > 0.8
@@ -237,7 +255,9 @@ def test_zero_shot_and_features(tmp_path):
 
     model = folder(tmp_path / "model")
     texts = ["The quick brown fox.", "a " * 200]
-    rows, about = zero_shot(model, texts, ["good", "readers"], verbalisers={"good": ["rows", "lazy dog"]}, precision="fp32")
+    rows, about = zero_shot(
+        model, texts, ["good", "readers"], verbalisers={"good": ["rows", "lazy dog"]}, precision="fp32"
+    )
     assert [r["text"] for r in rows] == texts
     assert about["method"] == "masked prompt"
     # Calibrated on the very text it is asked about, a prompt says nothing.

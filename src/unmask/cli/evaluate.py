@@ -13,7 +13,9 @@ def register(app: Any) -> None:
     @app.command("evaluate")
     def evaluate(
         model: str = typer.Argument(..., help="Model folder or hub name; or the word glue, then --model."),
-        data: list[str] = typer.Argument(..., help="Held-out text: files, folders, globs; labelled data for a task model."),
+        data: list[str] = typer.Argument(
+            ..., help="Held-out text: files, folders, globs; labelled data for a task model."
+        ),
         ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
         most: int = typer.Option(2000, help="At most this many documents."),
         glue_model: str = typer.Option(None, "--model", help="glue: the model to fine-tune on each task."),
@@ -31,10 +33,20 @@ def register(app: Any) -> None:
         from unmask.cli import text_tasks
 
         if model == "glue":
-            return text_tasks.glue(data, model=glue_model, out=out, settings=set_, seed=seed, precision=precision,
-                                   device=device, as_json=json_)  # fmt: skip
+            text_tasks.glue(
+                data,
+                model=glue_model,
+                out=out,
+                settings=set_,
+                seed=seed,
+                precision=precision,
+                device=device,
+                as_json=json_,
+            )
+            return
         if text_tasks.is_task(model):
-            return text_tasks.evaluate(model, data, seed=seed, precision=precision, device=device, as_json=json_)
+            text_tasks.evaluate(model, data, seed=seed, precision=precision, device=device, as_json=json_)
+            return
 
         from unmask.cli.common import Output
         from unmask.kinds import load

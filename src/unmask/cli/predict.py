@@ -13,7 +13,9 @@ def register(app: Any) -> None:
     @app.command("predict")
     def predict(
         model: str = typer.Argument(..., help="Fine-tuned model folder."),
-        data: str = typer.Argument(..., help="Inputs: .txt (one text a line), csv, tsv, jsonl, parquet, CoNLL, SQuAD json."),
+        data: str = typer.Argument(
+            ..., help="Inputs: .txt (one text a line), csv, tsv, jsonl, parquet, CoNLL, SQuAD json."
+        ),
         out: str = typer.Option(..., help="Where the predictions go, one an input, in order."),
         labels: str = typer.Option(None, help="Folder of prediction times (event models)."),
         text: str = typer.Option(None, help="Column of texts."),
@@ -31,7 +33,15 @@ def register(app: Any) -> None:
             from unmask.cli import text_tasks
 
             text_tasks.predict(
-                model, data, out=out, text=text, text2=text2, seed=seed, precision=precision, device=device, as_json=json_
+                model,
+                data,
+                out=out,
+                text=text,
+                text2=text2,
+                seed=seed,
+                precision=precision,
+                device=device,
+                as_json=json_,
             )
             return
         # Another kind adds its line here: `if kind == "events": from unmask.cli import events; return events.predict(...)`.

@@ -40,7 +40,9 @@ def finetune(
         o = found["over_seeds"]
         lines.append(f"{found['metric']} over {o['seeds']} seeds: {o['mean']:.4f} [{o['low']:.4f}, {o['high']:.4f}]")
     lines += found.pop("lines", [])
-    lines.append(f"{out}: {found['steps']} steps in {found['train_seconds']:.1f} s, {found['precision']}, report.html inside")
+    lines.append(
+        f"{out}: {found['steps']} steps in {found['train_seconds']:.1f} s, {found['precision']}, report.html inside"
+    )
     found["report"] = f"{out}/report.html"
     output.write(found, lines, device=found["device"], precision=found["precision"])
 

@@ -15,7 +15,9 @@ def register(app: Any) -> None:
         model: options.Model,
         data: str = typer.Argument(..., help="A file with one text a line, or a text."),
         label: list[str] = typer.Option(..., help="A label; give two or more."),
-        template: str = typer.Option(None, help="Prompt with {text} and [MASK], or hypothesis with {label} for NLI models."),
+        template: str = typer.Option(
+            None, help="Prompt with {text} and [MASK], or hypothesis with {label} for NLI models."
+        ),
         words: list[str] = typer.Option([], help="LABEL=word,word: what stands for a label in the prompt."),
         calibrate: bool = typer.Option(True, help="Divide by what the prompt says without a text."),
         out: str = typer.Option(None, help="Where the predictions go, .jsonl."),

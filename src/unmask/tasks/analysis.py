@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,9 +65,9 @@ def _lengths(report: Report, task: Any, checked: Prepared, predictions: Sequence
     size = np.array([sum(len(checked.examples[i]) for i in group) for group in checked.groups])
     edges = np.unique(np.quantile(size, [0, 0.25, 0.5, 0.75, 1]))
     rows = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
-        mine = np.flatnonzero((size >= low) & ((size < high) | (high == edges[-1])))
-        if len(mine):
+    for low, high in itertools.pairwise(edges):
+        mine = np.flatnonzero((size >= low) & ((size < high) | (high == edges[-1]))).tolist()
+        if mine:
             scores = task.score([predictions[i] for i in mine], [checked.items[i] for i in mine])
             rows.append((f"{low:.0f} to {high:.0f}", len(mine), scores[task.metric]))
     report.section("By length", table(("tokens", "inputs", task.metric), rows))
@@ -129,7 +130,9 @@ def _guess(prediction: dict[str, Any]) -> str:
     return f"{value:.3f}" if isinstance(value, float) else f"{value} ({prediction['probability']:.2f})"
 
 
-def _explain(report: Report, folder: TaskFolder, task: Classify, items: list[Item], predictions: list[dict[str, Any]]) -> None:
+def _explain(
+    report: Report, folder: TaskFolder, task: Classify, items: list[Item], predictions: list[dict[str, Any]]
+) -> None:
     from unmask.tasks.attribution import attributions
 
     drawn = []
@@ -141,12 +144,12 @@ def _explain(report: Report, folder: TaskFolder, task: Classify, items: list[Ite
             )
             for token, share in zip(found["tokens"], found["shares"], strict=True)
         ]
-        head = Markup("<p><b>{}</b>, predicted {} ({:.2f})</p>").format(item.label, guess["label"], guess["probability"])
+        head = Markup("<p><b>{}</b>, predicted {} ({:.2f})</p>").format(
+            item.label, guess["label"], guess["probability"]
+        )
         drawn.append(head + Markup('<p class="text" dir="auto">{}</p>').format(Markup(" ").join(marks)))
     report.section(
-        "Which tokens it went by", Markup("").join(drawn),
+        "Which tokens it went by",
+        Markup("").join(drawn),
         note="Integrated gradients of the hardest inputs: green speaks for the predicted label, red against it.",
     )
-
-
-

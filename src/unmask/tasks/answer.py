@@ -106,7 +106,9 @@ class Answer:
     def score(self, predictions: list[dict[str, Any]], items: Sequence[Question]) -> dict[str, float]:
         names = [str(i) for i in range(len(items))]  # ids need not be unique in a resampled list
         guesses = {n: p["answer"]["text"] for n, p in zip(names, predictions, strict=True)}
-        return scorers.squad_scores(guesses, {n: [t for t, _ in q.answers or ()] for n, q in zip(names, items, strict=True)})
+        return scorers.squad_scores(
+            guesses, {n: [t for t, _ in q.answers or ()] for n, q in zip(names, items, strict=True)}
+        )
 
     def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
         """The no-answer threshold with the best F1 on validation data (as the v2 script's best_f1)."""
@@ -120,10 +122,14 @@ class Answer:
         drop = np.array([scorers.squad_f1("", t) for t in truths])
         order = np.argsort(gaps)
         # Answering the k questions with the smallest gaps and none of the others.
-        totals = np.concatenate([[0], np.cumsum(keep[order])]) + (drop.sum() - np.concatenate([[0], np.cumsum(drop[order])]))
+        totals = np.concatenate([[0], np.cumsum(keep[order])]) + (
+            drop.sum() - np.concatenate([[0], np.cumsum(drop[order])])
+        )
         k = int(totals.argmax())
         s = gaps[order]
-        self.about["null_threshold"] = float(s[0] - 1 if k == 0 else s[-1] + 1 if k == len(s) else (s[k - 1] + s[k]) / 2)
+        self.about["null_threshold"] = float(
+            s[0] - 1 if k == 0 else s[-1] + 1 if k == len(s) else (s[k - 1] + s[k]) / 2
+        )
 
 
 def token_span(q: Question, offsets: np.ndarray) -> tuple[int, int] | None:
@@ -175,10 +181,12 @@ def _spans(logits: np.ndarray, window: Window) -> tuple[list[tuple[float, int, i
     return found, peak + float(np.log(np.exp(flat - peak).sum())), null
 
 
-def _distinct(q: Question, offsets: np.ndarray, spans: Sequence[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+def _distinct(
+    q: Question, offsets: np.ndarray, spans: Sequence[tuple[float, int, int]]
+) -> list[tuple[float, int, int]]:
     """Token spans as characters, without white space at their ends, each once, at most `KEPT`; empty ones left out."""
     seen: set[tuple[int, int]] = set()
-    out = []
+    out: list[tuple[float, int, int]] = []
     for score, first, last in spans:
         a, b = int(offsets[first, 0]), int(offsets[last, 1])
         while a < b and q.context[a].isspace():

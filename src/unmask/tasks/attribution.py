@@ -44,7 +44,7 @@ def attributions(folder: TaskFolder, task: Classify, items: Sequence[Item], *, s
                 (gradient,) = torch.autograd.grad(folder.model(batch, 1)[0, chosen], point)
                 total += gradient
             with torch.no_grad():
-                codec.embed = lambda values, m: start
+                codec.embed = lambda values, m, _start=start: _start
                 base = folder.model(batch, 1)[0, chosen]
         finally:
             del codec.embed

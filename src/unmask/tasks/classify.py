@@ -43,7 +43,9 @@ class Classify:
         self.metric = metric or {"single": "accuracy", "multi": "f1_micro", "regression": "pearson"}[self.problem]
 
     @classmethod
-    def from_items(cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings, **options: Any) -> Classify:
+    def from_items(
+        cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings, **options: Any
+    ) -> Classify:
         """Look at the training labels: which there are, and what kind of problem they make.
 
         Raises:
@@ -140,7 +142,9 @@ class Classify:
             row: dict[str, Any] = {"label": self.labels[best], "probability": float(p[best])}
             row["probabilities"] = {n: float(x) for n, x in zip(self.labels, p, strict=True)}
             if self.problem == "multi":
-                row["labels"] = [n for n, x in zip(self.labels, p, strict=True) if x >= self.about.get("threshold", 0.5)]
+                row["labels"] = [
+                    n for n, x in zip(self.labels, p, strict=True) if x >= self.about.get("threshold", 0.5)
+                ]
             if abstain is not None:
                 row["abstained"] = bool(p[best] < abstain)
             out.append(row)
@@ -169,7 +173,10 @@ class Classify:
             out["f1"] = scorers.f1(one, said, average="binary", positive=self.labels[1])
         kept = [r for r, p in zip(right, predictions, strict=True) if not p.get("abstained")]
         if self.about.get("abstain") is not None:
-            out |= {"answered": len(kept) / max(1, len(right)), "accuracy_answered": float(np.mean(kept)) if kept else 0.0}
+            out |= {
+                "answered": len(kept) / max(1, len(right)),
+                "accuracy_answered": float(np.mean(kept)) if kept else 0.0,
+            }
         return out
 
     def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:

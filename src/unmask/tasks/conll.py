@@ -95,7 +95,9 @@ def read_conll(path: Path) -> list[Sentence]:
             )
         tag = cells[-1]
         if tag != "O" and not (tag[:1] in "BIESLU" and tag[1:2] == "-" and tag[2:]):
-            raise UserError(f"{path}:{n}: tag {tag!r}", hint="Expected O, B-TYPE, I-TYPE (or E, S, L, U) last in the line.")
+            raise UserError(
+                f"{path}:{n}: tag {tag!r}", hint="Expected O, B-TYPE, I-TYPE (or E, S, L, U) last in the line."
+            )
         if not words:
             began = n
         words.append(cells[0])

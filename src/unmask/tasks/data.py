@@ -17,7 +17,18 @@ from typing import Any
 
 from unmask.errors import UserError, suggest
 
-TEXT = ("text", "sentence", "sentence1", "text1", "premise", "question1", "question", "content", "document", "#1 string")
+TEXT = (
+    "text",
+    "sentence",
+    "sentence1",
+    "text1",
+    "premise",
+    "question1",
+    "question",
+    "content",
+    "document",
+    "#1 string",
+)
 TEXT2 = ("text2", "sentence2", "hypothesis", "question2", "#2 string", "second", "positive")
 NEGATIVE = ("negative", "hard_negative", "text3")
 LABEL = ("label", "labels", "class", "category", "score", "similarity", "target", "intent", "gold_label", "quality")
@@ -95,7 +106,9 @@ def read_rows(source: str | Path) -> list[tuple[str, dict[str, Any]]]:
         lines = read_text(path).splitlines()
         rows = [(f"{path}:{n}", {"text": line}) for n, line in enumerate(lines, start=1)]
     else:
-        raise UserError(f"{path}: {kind or 'no suffix'}", hint="Expected .csv, .tsv, .jsonl, .parquet, .txt or hf:NAME.")
+        raise UserError(
+            f"{path}: {kind or 'no suffix'}", hint="Expected .csv, .tsv, .jsonl, .parquet, .txt or hf:NAME."
+        )
     if not rows:
         raise UserError(f"{path}: no rows", hint="Give at least one labelled text.")
     return rows
@@ -143,7 +156,7 @@ def _separated(path: Path, separator: str) -> list[tuple[str, dict[str, Any]]]:
     if not text.strip():
         return []
     # Published tsv files hold unpaired quotes: there, a quote is a character like any other.
-    quoting = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
+    quoting: Any = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
     csv.field_size_limit(1 << 28)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
     lines: list[tuple[int, list[str]]] = []
@@ -201,7 +214,9 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
     return Columns(**chosen)
 
 
-def read_items(source: str | Path, columns: Columns | None = None, *, labelled: bool = True) -> tuple[list[Item], Columns]:
+def read_items(
+    source: str | Path, columns: Columns | None = None, *, labelled: bool = True
+) -> tuple[list[Item], Columns]:
     """Items of a file, and the columns they were read from.
 
     Args:
@@ -221,7 +236,7 @@ def read_items(source: str | Path, columns: Columns | None = None, *, labelled: 
 
 
 def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: bool) -> Item:
-    texts = {}
+    texts: dict[str, str | None] = {}
     for part in ("text", "text2", "negative"):
         name = getattr(columns, part)
         if name is None:

@@ -121,7 +121,8 @@ class Encoder:
             UserError: the windows would not move.
         """
         plan = self.single if before is None else self.pair
-        examples, windows = [], []
+        examples: list[Example] = []
+        windows: list[Window] = []
         for owner, e in enumerate(encoded):
             room = self.slots - plan.size
             head = None

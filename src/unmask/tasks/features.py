@@ -33,7 +33,9 @@ def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any
     return out
 
 
-def write_features(model: TextModel, texts: Sequence[str], out: str | Path, *, per_token: bool = False, pooling: Any = "mean") -> Path:
+def write_features(
+    model: TextModel, texts: Sequence[str], out: str | Path, *, per_token: bool = False, pooling: Any = "mean"
+) -> Path:
     """Write features: .npy (texts, width), or .parquet with text, and vector or tokens, starts, ends and vectors.
 
     Raises:

@@ -140,7 +140,9 @@ def finetune(
     torch.manual_seed(chosen.seed)
     built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
     built.to(device)
-    folder = TaskFolder(text=text, model=built, about=work.about, device=device, precision=precision.name, random=random)
+    folder = TaskFolder(
+        text=text, model=built, about=work.about, device=device, precision=precision.name, random=random
+    )
     training = work.prepare(items, labelled=True)
     checked = None if held is None else work.prepare(held, labelled=True)
     scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
@@ -162,6 +164,7 @@ def finetune(
         result: dict[str, Any] = {
             "task": task, "metric": work.metric, "value": metrics.get(work.metric), "metrics": metrics,
             "steps": outcome.steps, "train_seconds": round(outcome.seconds, 3),
+            "cpu_seconds": round(outcome.cpu_seconds, 3),
             "validation_seconds": round(outcome.validation_seconds, 3), "stopped": outcome.stopped,
             "tokens_per_second": outcome.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
             "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
@@ -190,7 +193,12 @@ def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tu
 
 
 def predict(
-    model: str | Path | TaskFolder, data: Any, *, columns: Columns | None = None, device: str = "auto", precision: str = "auto"
+    model: str | Path | TaskFolder,
+    data: Any,
+    *,
+    columns: Columns | None = None,
+    device: str = "auto",
+    precision: str = "auto",
 ) -> list[dict[str, Any]]:
     """One prediction an input, in order.
 
@@ -206,9 +214,7 @@ def predict(
 
 def _predict(folder: TaskFolder, task: Any, items: Sequence[Any]) -> tuple[list[dict[str, Any]], Any]:
     prepared = task.prepare(items, labelled=False)
-    found = loop.outputs(
-        folder.model, task, prepared, slots=folder.slots, device=folder.device, context=folder.context
-    )
+    found = loop.outputs(folder.model, task, prepared, slots=folder.slots, device=folder.device, context=folder.context)
     return task.decode(found, prepared), prepared
 
 
@@ -238,7 +244,9 @@ def evaluate(
     }  # fmt: skip
 
 
-def seeds(task: str, model: str | Path, train: Any, *, count: int, out: str | Path | None = None, **options: Any) -> dict[str, Any]:
+def seeds(
+    task: str, model: str | Path, train: Any, *, count: int, out: str | Path | None = None, **options: Any
+) -> dict[str, Any]:
     """Fine-tune with seeds first..first+count-1; mean and 95 % t interval of the metric. `out` keeps the best one."""
     from scipy.stats import t
 

@@ -39,7 +39,7 @@ class Glue:
     problem: str = "single"
 
 
-_PAIR = {"text": ("sentence1",), "text2": ("sentence2",)}
+_PAIR: dict[str, Any] = {"text": ("sentence1",), "text2": ("sentence2",)}
 TASKS = {
     "CoLA": Glue(text=("sentence", "text"), metrics=("matthews",), out="CoLA.tsv"),
     "SST-2": Glue(text=("sentence",), out="SST-2.tsv"),
@@ -74,9 +74,17 @@ def read_glue(path: Path, task: Glue, *, labelled: bool) -> list[Item]:
     if text2 is None and task.text2 and "text2" in names:
         text2 = "text2"
     if text is None or (task.text2 and text2 is None) or (labelled and label is None):
-        raise UserError(f"{path}: columns {', '.join(names)[:80]}", hint=f"Expected {', '.join((*task.text, *task.text2, *task.label))}.")
+        raise UserError(
+            f"{path}: columns {', '.join(names)[:80]}",
+            hint=f"Expected {', '.join((*task.text, *task.text2, *task.label))}.",
+        )
     return [
-        Item(text=row[text], text2=row[text2] if text2 else None, label=row[label] if labelled and label else None, where=where)
+        Item(
+            text=row[text],
+            text2=row[text2] if text2 else None,
+            label=row[label] if labelled and label else None,
+            where=where,
+        )
         for where, row in rows
     ]
 
@@ -95,7 +103,9 @@ def find(folder: Path, task: Glue, name: str) -> tuple[Path, Path] | None:
         if kind == "dev" and dev is None and found:
             dev = found[0]
     if train is None or dev is None:
-        raise UserError(f"{home}: no {'train' if train is None else task.dev[0]} file", hint="Keep the published names.")
+        raise UserError(
+            f"{home}: no {'train' if train is None else task.dev[0]} file", hint="Keep the published names."
+        )
     return train, dev
 
 
@@ -159,9 +169,7 @@ def evaluate_glue(
 
 def _labels(folder: Any, work: Any, items: list[Item]) -> list[dict[str, Any]]:
     prepared = work.prepare(items, labelled=False)
-    found = loop.outputs(
-        folder.model, work, prepared, slots=folder.slots, device=folder.device, context=folder.context
-    )
+    found = loop.outputs(folder.model, work, prepared, slots=folder.slots, device=folder.device, context=folder.context)
     return work.decode(found, prepared)
 
 

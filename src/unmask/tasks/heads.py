@@ -82,7 +82,15 @@ class TaskHead(nn.Module):
     """
 
     def __init__(
-        self, head: Head, codec: Any, *, width: int, outputs: int, dropout: float, deviation: float, config: Mapping[str, Any]
+        self,
+        head: Head,
+        codec: Any,
+        *,
+        width: int,
+        outputs: int,
+        dropout: float,
+        deviation: float,
+        config: Mapping[str, Any],
     ) -> None:
         super().__init__()
         self.head, self.dropout = head, dropout
@@ -98,7 +106,10 @@ class TaskHead(nn.Module):
             nn.init.normal_(layer.weight, std=deviation)
             nn.init.zeros_(layer.bias)
             self.layers[name.replace(".", "/")] = layer
-            known = {"hidden": str(config.get("hidden_act", "gelu")), "pooler": str(config.get("pooler_hidden_act", "gelu"))}
+            known = {
+                "hidden": str(config.get("hidden_act", "gelu")),
+                "pooler": str(config.get("pooler_hidden_act", "gelu")),
+            }
             self.activations.append(known.get(act or "", act))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ class Outcome:
 
     steps: int
     seconds: float
+    cpu_seconds: float
     validation_seconds: float
     stopped: str
     best: dict[str, float]
@@ -154,7 +155,9 @@ class Prefix:
             del codec.embed
             assert codec.embed.__func__ is embed.__func__
 
-    def compute(self, examples: Sequence[Example], slots: int, device: torch.device, context: Callable) -> list[Example]:
+    def compute(
+        self, examples: Sequence[Example], slots: int, device: torch.device, context: Callable
+    ) -> list[Example]:
         """The examples with their states below the cut, fp32 in memory."""
         encoder = self.model.masked.encoder
         whole = encoder.layers
@@ -214,7 +217,7 @@ def train(
     slots: int, device: torch.device, context: Callable, tracker: Tracker | None = None,
 ) -> Outcome:  # fmt: skip
     """Fine-tune; the model ends in its best state by the task's metric on the validation data."""
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     keep_freed_memory()
     per_epoch = -(-len(training.items) // settings.batch)
     total = settings.steps or max(1, round(per_epoch * settings.epochs))
@@ -233,7 +236,11 @@ def train(
         compact = Compact(model, used_ids(training, *([validation] if validation else [])))
     parameter_groups = groups(model, settings)
     optimiser = torch.optim.AdamW(
-        parameter_groups, lr=settings.learning_rate, betas=(settings.beta1, settings.beta2), eps=settings.epsilon, fused=True
+        parameter_groups,
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=True,
     )
     trained = [p for g in parameter_groups for p in g["params"]]
     plan = TrainSettings(
@@ -268,12 +275,14 @@ def train(
                 tracker.log(done, done / total, loss=float(loss.detach()), gradient_norm=float(norm),
                             learning_rate=settings.learning_rate * factor, slots_per_second=tokens / max(spent, 1e-9))  # fmt: skip
             if validation is not None and (done % every == 0 or done == total):
-                looked = time.perf_counter()
+                looked, working = time.perf_counter(), time.process_time()
                 found = outputs(model, task, validation, slots=slots, device=device, context=context, compact=compact)
                 metrics = task.score(task.decode(found, validation), validation.items)
                 history.append({"step": done, **metrics})
                 if tracker:
-                    tracker.log(done, done / total, kind="validation", **{f"validation_{k}": v for k, v in metrics.items()})
+                    tracker.log(
+                        done, done / total, kind="validation", **{f"validation_{k}": v for k, v in metrics.items()}
+                    )
                 value = metrics[task.metric] if np.isfinite(metrics[task.metric]) else -np.inf
                 if value > best[0] or best[2] is None:
                     last = done == total
@@ -286,13 +295,15 @@ def train(
                         break
                 model.train()
                 looking += time.perf_counter() - looked
+                worked += time.process_time() - working
         if best[2]:
             model.load_state_dict(best[2])
     if compact:
         compact.restore(best_shrink if best[2] else shrink)
     model.eval()
     return Outcome(
-        steps=done, seconds=time.perf_counter() - started, validation_seconds=looking, stopped=stopped, best=best[1], history=history, tokens=tokens,
+        steps=done, seconds=time.perf_counter() - started, cpu_seconds=time.process_time() - worked,
+        validation_seconds=looking, stopped=stopped, best=best[1], history=history, tokens=tokens,
         peak_memory_mb=peak_memory(),
     )  # fmt: skip
 
@@ -313,6 +324,7 @@ def _set_dropout(model: TaskModel, share: float | None) -> None:
         return
     import dataclasses
 
+    module: Any
     for module in model.modules():
         if hasattr(module, "config") and hasattr(module.config, "attention_dropout"):
             module.config = dataclasses.replace(

@@ -80,7 +80,9 @@ class TaskFolder:
         return contextlib.nullcontext()
 
 
-def build(text: TextFolder, kind: str | None, outputs: int, *, pooling: str | None = None) -> tuple[TaskModel, list[str]]:
+def build(
+    text: TextFolder, kind: str | None, outputs: int, *, pooling: str | None = None
+) -> tuple[TaskModel, list[str]]:
     """An encoder with a head of `outputs` outputs, whatever head weights the folder holds read; (model, random names)."""
     if kind is None:
         return TaskModel(text.model, None, pooling or "mean"), []
@@ -126,7 +128,9 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
     where = resolve_device(device)
     name = task_of(path)
     if name is None:
-        raise UserError(f"{path}: not a fine-tuned model", hint="Make one: unmask finetune classify MODEL TRAIN --out DIR.")
+        raise UserError(
+            f"{path}: not a fine-tuned model", hint="Make one: unmask finetune classify MODEL TRAIN --out DIR."
+        )
     text = load_folder(path)
     about = dict(text.settings.get("task") or {})
     kinds = {"classify": "sequence", "tag": "token", "answer": "span"}
@@ -134,7 +138,9 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
     if not about:
         problem = {"multi_label_classification": "multi", "regression": "regression"}
         about = {"name": name, "labels": labels, "slots": text.model.encoder.config.longest}
-        about["problem"] = problem.get(str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single")
+        about["problem"] = problem.get(
+            str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single"
+        )
     outputs = len(about.get("labels") or labels) or 2
     if name == "answer":
         outputs = 2
@@ -142,7 +148,9 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
         outputs = 1
     model, random = build(text, kinds.get(name), outputs, pooling=about.get("pooling"))
     if random:
-        raise UserError(f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task.")
+        raise UserError(
+            f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task."
+        )
     model.to(where).eval()
     small = sum(p.numel() for p in model.parameters()) < 10_000_000
     chosen = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
@@ -150,7 +158,13 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
 
 
 def save(
-    folder: Path, text: TextFolder, model: TaskModel, *, kind: str | None, about: Mapping[str, Any], config: Mapping[str, Any]
+    folder: Path,
+    text: TextFolder,
+    model: TaskModel,
+    *,
+    kind: str | None,
+    about: Mapping[str, Any],
+    config: Mapping[str, Any],
 ) -> None:
     """Write a folder that `transformers` loads with the task's class (or as a plain encoder, without a head)."""
     passengers = dict(text.passengers)

@@ -195,7 +195,9 @@ def _mean(x: np.ndarray) -> float:
 # --- retrieval --------------------------------------------------------------------------------------------------------
 
 
-def retrieval_scores(ranked: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, float]], *, k: int = 10) -> dict[str, float]:
+def retrieval_scores(
+    ranked: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, float]], *, k: int = 10
+) -> dict[str, float]:
     """nDCG@k (gain = relevance, Järvelin & Kekäläinen 2002), MRR@k and recall@k, averaged over queries with something
     relevant.
 
@@ -213,4 +215,8 @@ def retrieval_scores(ranked: Sequence[Sequence[int]], relevant: Sequence[Mapping
         ndcg.append(gain / ideal)
         mrr.append(next((1 / (i + 1) for i, d in enumerate(top) if d in truth), 0.0))
         recall.append(sum(d in truth for d in top) / len(truth))
-    return {f"ndcg@{k}": _mean(np.array(ndcg)), f"mrr@{k}": _mean(np.array(mrr)), f"recall@{k}": _mean(np.array(recall))}
+    return {
+        f"ndcg@{k}": _mean(np.array(ndcg)),
+        f"mrr@{k}": _mean(np.array(mrr)),
+        f"recall@{k}": _mean(np.array(recall)),
+    }

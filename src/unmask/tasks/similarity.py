@@ -103,7 +103,9 @@ class Similarity:
 
         self._step = getattr(self, "_step", -1) + 1
         corruption = Corruption(select=Uniform(ratio=0.15), replace=Replacement())
-        hidden = corruption.draw(batch, seed=int(self.about.get("seed") or 0), epoch=self._step).to(batch.segment.device)
+        hidden = corruption.draw(batch, seed=int(self.about.get("seed") or 0), epoch=self._step).to(
+            batch.segment.device
+        )
         prediction = model.masked(batch, hidden)
         return prediction.loss(model.masked.codec.targets(batch.values, hidden.flat)) / max(1, len(hidden.flat))
 
@@ -119,7 +121,8 @@ class Similarity:
     def score(self, predictions: list[dict[str, Any]], items: Sequence[Item]) -> dict[str, float]:
         if "score" not in predictions[0] or items[0].label is None:
             raise UserError(
-                "validation data for similarity needs text, text2 and a score", hint="Give graded pairs (0 and 1 will do)."
+                "validation data for similarity needs text, text2 and a score",
+                hint="Give graded pairs (0 and 1 will do).",
             )
         guess, truth = [p["score"] for p in predictions], [_score(i) for i in items]
         return {"spearman": scorers.spearman(guess, truth), "pearson": scorers.pearson(guess, truth)}
@@ -132,7 +135,9 @@ def _score(item: Item) -> float:
     try:
         return float(item.label)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise UserError(f"{item.where}: score {item.label!r} is not a number", hint="Pairs are graded by numbers.") from None
+        raise UserError(
+            f"{item.where}: score {item.label!r} is not a number", hint="Pairs are graded by numbers."
+        ) from None
 
 
 def in_batch(queries: Tensor, documents: Tensor, temperature: float) -> Tensor:

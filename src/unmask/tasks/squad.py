@@ -41,13 +41,17 @@ def as_questions(data: Any, *, labelled: bool) -> list[Question]:
             found = [_flat(where, row) for where, row in read_rows(data)]
     else:
         rows = list(data)
-        found = rows if rows and isinstance(rows[0], Question) else [_flat(f"row {i}", r) for i, r in enumerate(rows, 1)]
+        found = (
+            rows if rows and isinstance(rows[0], Question) else [_flat(f"row {i}", r) for i, r in enumerate(rows, 1)]
+        )
     if not found:
         raise UserError(f"{data}: no questions", hint="Expected SQuAD json.")
     if labelled:
         for q in found:
             if q.answers is None:
-                raise UserError(f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer.")
+                raise UserError(
+                    f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer."
+                )
             for text, start in q.answers:
                 check(q, text, start)
     return found
@@ -64,7 +68,9 @@ def check(q: Question, text: str, start: int) -> None:
         place = q.context.find(text) if text else -1
         raise UserError(
             f"{q.where}: question {q.name!r}: answer {text[:40]!r} is not at {start}, there stands {there[:40]!r}",
-            hint=f"It is at {place}: offsets count characters (code points)." if place >= 0 else "It is not in the context.",
+            hint=f"It is at {place}: offsets count characters (code points)."
+            if place >= 0
+            else "It is not in the context.",
         )
 
 

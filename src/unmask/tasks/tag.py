@@ -69,7 +69,9 @@ class Tag:
             targets = [self._tags(item, w, len(e)) for item, w, e in zip(items, words, encoded, strict=True)]
             for i, window in enumerate(windows):
                 here = np.zeros(len(examples[i]), np.int64)  # 0: no target; k + 1: tag k
-                here[window.shift : window.shift + window.last - window.first] = targets[window.owner][window.first : window.last]
+                here[window.shift : window.shift + window.last - window.first] = targets[window.owner][
+                    window.first : window.last
+                ]
                 values = {**examples[i].values, "target": here}
                 examples[i] = Example(values=values, identity=i, special=examples[i].special)
         groups: list[list[int]] = [[] for _ in items]

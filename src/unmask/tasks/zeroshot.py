@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError
 from unmask.tasks import model as models
@@ -65,7 +66,9 @@ def zero_shot(
     return rows, about | {"device": str(model.device), "precision": model.precision}
 
 
-def label_scores(model: TextModel, texts: Sequence[str], template: str, words: Mapping[str, Sequence[str]]) -> np.ndarray:
+def label_scores(
+    model: TextModel, texts: Sequence[str], template: str, words: Mapping[str, Sequence[str]]
+) -> np.ndarray:
     """(texts, labels) mean log probability of each label's words in the blank; a long text is cut, never the template."""
     before, after = template.split(BLANK)
     flat = [(label, word) for label, listed in words.items() for word in listed]
@@ -73,11 +76,15 @@ def label_scores(model: TextModel, texts: Sequence[str], template: str, words: M
     for label, word in flat:
         ids = tokens.encode([word], specials=False)[0].ids
         if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
-            raise UserError(f"label {label!r}: {word!r} is not in the vocabulary", hint="Give other words: --words LABEL=word.")
-    fixed = max(len(e) for e in tokens.encode([before.replace("{text}", "") + w + after.replace("{text}", "") for _, w in flat]))
+            raise UserError(
+                f"label {label!r}: {word!r} is not in the vocabulary", hint="Give other words: --words LABEL=word."
+            )
+    fixed = max(
+        len(e) for e in tokens.encode([before.replace("{text}", "") + w + after.replace("{text}", "") for _, w in flat])
+    )
     room = model.slots - fixed - 2
     cut = [_shortened(model, text, room) for text in texts]
-    examples = []
+    examples: list[Example] = []
     for text in cut:
         head, tail = before.replace("{text}", text), after.replace("{text}", text)
         for e, word in zip(tokens.encode([head + w + tail for _, w in flat]), (w for _, w in flat), strict=True):
