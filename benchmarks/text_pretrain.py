@@ -301,6 +301,7 @@ def main() -> None:
     parser.add_argument("--dropout", default="0,0.1")
     parser.add_argument("--seconds", type=float, default=20.0, help="per loop and setting")
     parser.add_argument("--folder", default=str(Path(tempfile.gettempdir()) / "unmask-bench"))
+    parser.add_argument("--loops", default=",".join(LOOPS), help="which loops, ours first")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--learning", action="store_true")
@@ -325,7 +326,7 @@ def main() -> None:
     for slots in (int(s) for s in arguments.slots.split(",")):
         for size in arguments.sizes.split(","):
             for dropout in dropouts:
-                row = measure(folder, size, slots, dropout, arguments.seconds, LOOPS)
+                row = measure(folder, size, slots, dropout, arguments.seconds, arguments.loops.split(","))
                 for name in ("ours-bf16", "concat", "padded"):
                     command = [sys.executable, __file__, "--memory", name, "--sizes", size, "--slots", str(slots)]
                     done = subprocess.run(

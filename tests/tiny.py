@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import tiny_table
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
 from unmask.core.prediction import Categorical, Gaussian
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.transformer import Encoder
+from unmask.images.codec import PatchCodec, PatchCodecConfig
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 
 ARCHITECTURES = ("in_place", "visible_only")
@@ -101,6 +103,7 @@ class Vector:
     """Numbers with gaps: a quarter of the slots is missing, and holds NaN."""
 
     name = "vector"
+    raw = "vector"
 
     def example(self, identity: int, length: int, seed: int = 0) -> Example:
         rng = np.random.default_rng([seed, identity])
@@ -130,7 +133,43 @@ class Vector:
         return Example(values=values, identity=1)
 
 
-MODALITIES: dict[str, Any] = {"text": Text(), "vector": Vector()}
+class Images:
+    """Patches of four pixels behind a class token; the decoder predicts from its own width."""
+
+    name = "images"
+    raw = "patch"
+    bridge = False
+
+    def example(self, identity: int, length: int, seed: int = 0) -> Example:
+        rng = np.random.default_rng([seed, identity])
+        special = np.arange(length) == 0
+        patch = rng.normal(size=(length, 4)).astype(np.float32)
+        patch[0] = 0
+        return Example(
+            values={"patch": patch, "class": special.astype(np.int64)},
+            identity=identity,
+            special=special,
+            unit=np.where(special, -1, (np.arange(length) - 1) // 2),
+        )
+
+    def codec(self, head_width: int = WIDTH) -> nn.Module:
+        config = PatchCodecConfig(
+            image=(2, 128), channels=1, patch=2, width=WIDTH, head_width=head_width, mean=(0.0,), deviation=(1.0,),
+            statistics=0.1, mask_embedding=head_width == WIDTH,
+        )  # fmt: skip
+        return PatchCodec(config)
+
+    def changed(self, values: dict[str, Tensor], flat: Tensor) -> dict[str, Tensor]:
+        patch = values["patch"].clone()
+        patch.view(-1, 4)[flat] += torch.tensor([5.0, -3.0, 1.0, 0.5])
+        return values | {"patch": patch}
+
+    def repeated(self, length: int) -> Example:
+        values = {"patch": np.full((length, 4), 0.7, np.float32), "class": np.zeros(length, np.int64)}
+        return Example(values=values, identity=1)
+
+
+MODALITIES: dict[str, Any] = {"text": Text(), "vector": Vector(), "images": Images(), "table": tiny_table.Table()}
 
 
 def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos: bool = False) -> EncoderConfig:
@@ -159,7 +198,9 @@ def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos:
 def make_model(modality: Any, architecture: str, recipe: str, seed: int = 0) -> MaskedModel:
     torch.manual_seed(seed)
     decoder = encoder_config(recipe, width=16, layers=2, sin_cos=True) if architecture == "visible_only" else None
-    return MaskedModel(modality.codec(), Encoder(encoder_config(recipe)), decoder).eval()
+    make, bridge = getattr(modality, "model", MaskedModel), getattr(modality, "bridge", True)
+    codec = modality.codec() if bridge or decoder is None else modality.codec(head_width=decoder.width)
+    return make(codec, Encoder(encoder_config(recipe)), decoder, bridge=bridge).eval()
 
 
 @dataclass
@@ -186,7 +227,15 @@ def numbers(prediction: Any) -> Tensor:
     """Everything a prediction says, one row a slot."""
     if isinstance(prediction, Categorical):
         return prediction.logits
+    if hasattr(prediction, "pieces"):
+        return tiny_table.numbers(prediction)
     return torch.cat([prediction.location, prediction.log_variance], -1)
+
+
+def true_values(modality: Any, example: Example) -> Any:
+    """The raw values of an example's slots, as targets should be: its first channel, or what the modality says."""
+    named = getattr(modality, "true_values", None)
+    return next(iter(example.values.values())) if named is None else named(example)
 
 
 def with_action(hidden: Hidden, action: int) -> Hidden:

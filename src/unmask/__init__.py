@@ -16,6 +16,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from unmask.kinds import load
+    from unmask.tasks.finetune import finetune, predict
+    from unmask.tasks.zeroshot import zero_shot
     from unmask.text.adapt import adapt
     from unmask.text.model import TextModel
     from unmask.text.pretrain import pretrain
@@ -25,9 +27,12 @@ _HOMES = {
     "TextModel": "unmask.text.model",
     "pretrain": "unmask.text.pretrain",
     "adapt": "unmask.text.adapt",
+    "finetune": "unmask.tasks.finetune",
+    "predict": "unmask.tasks.finetune",
+    "zero_shot": "unmask.tasks.zeroshot",
     "UserError": "unmask.errors",
 }
-__all__ = ["TextModel", "UserError", "__version__", "adapt", "load", "pretrain"]
+__all__ = ["TextModel", "UserError", "__version__", "adapt", "finetune", "load", "predict", "pretrain", "zero_shot"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,13 @@ KINDS = {"text": "unmask.text", "table": "unmask.table", "images": "unmask.image
 """Kind of data -> its room. A room has `model.load(folder, device=..., precision=...)` and `demo.run_demo(out, ...)`."""
 
 
+MODEL_TYPES = {"vit_mae": "images", "vit": "images"}
+"""`model_type` of Hugging Face folders that are not text."""
+
+
 def kind_of(model: str | Path) -> str:
-    """Which kind of data a model folder is of. What is not a folder here is a hub name, and so text.
+    """Which kind of data a model folder is of. What is not a folder here is a hub name, and so text; a folder without
+    unmask.json is of the kind its config.json's model_type says.
 
     Raises:
         UserError: unmask.json is broken or names another kind.
@@ -24,7 +29,7 @@ def kind_of(model: str | Path) -> str:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        return "text"
+        return _published_kind(path.with_name("config.json"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", hint="Copy the file again.") from None
     kind = found.get("kind", "text") if isinstance(found, dict) else "text"
@@ -42,6 +47,15 @@ def _import(name: str) -> Any:
     finally:
         if collecting:
             gc.enable()
+
+
+def _published_kind(config: Path) -> str:
+    """The kind of a folder that unmask did not write, by its model_type."""
+    try:
+        found = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "text"
+    return MODEL_TYPES.get(str(found.get("model_type")), "text") if isinstance(found, dict) else "text"
 
 
 def load(model: str | Path, *, device: str = "auto", precision: str = "auto") -> Any:

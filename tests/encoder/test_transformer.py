@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny import encoder_config
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.config import MLP, Attention, EncoderConfig, Entrance, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.transformer import Encoder, needed_by_row, rotate, rotation, sin_cos
 
 
@@ -109,3 +109,18 @@ def test_evaluation_has_no_dropout(seed: int):
     assert not torch.equal(encoder(x, **batch), encoder(x, **batch))
     encoder.eval()
     assert torch.equal(encoder(x, **batch), encoder(x, **batch))
+
+
+def test_rows_that_need_equally_many_slots_get_no_padding():
+    where, kept = needed_by_row(torch.tensor([0, 2, 5, 6, 7, 9, 13, 14]), 2, 8)
+    assert where.tolist() == [[0, 2, 5, 6, 7, 0, 0, 0], [1, 5, 6, 0, 0, 0, 0, 0]]
+    assert kept.tolist() == [0, 1, 2, 3, 4, 8, 9, 10]
+    where, kept = needed_by_row(torch.tensor([0, 2, 5, 9, 13, 14]), 2, 8)
+    assert where.tolist() == [[0, 2, 5], [1, 5, 6]]
+    assert kept.tolist() == list(range(6))
+
+
+def test_an_encoder_without_a_norm_at_its_entrance():
+    config = EncoderConfig(width=16, layers=1, heads=2, entrance=Entrance(norm=False))
+    assert isinstance(Encoder(config).stem.norm, torch.nn.Identity)
+    assert EncoderConfig.from_dict(config.to_dict()) == config

@@ -17,38 +17,7 @@ from unmask.text.folder import load_folder, new_text_model, save_folder
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-VOCABULARY = 400
-SMALL = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-}
-IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
-CASES = {
-    "bert": ("Bert", {"max_position_embeddings": 64}),
-    "bert-relu": ("Bert", {"max_position_embeddings": 64, "hidden_act": "relu", "layer_norm_eps": 1e-5}),
-    "roberta": ("Roberta", {"pad_token_id": 1, "max_position_embeddings": 66, "type_vocab_size": 1}),
-    "xlm-roberta": ("XLMRoberta", {"pad_token_id": 1, "max_position_embeddings": 66}),
-    "camembert": ("Camembert", {"pad_token_id": 1, "max_position_embeddings": 66}),
-    "electra-projected": ("Electra", {"embedding_size": 16, "max_position_embeddings": 64}),
-    "electra": ("Electra", {"embedding_size": 32, "max_position_embeddings": 64}),
-    "modernbert": ("ModernBert", {"local_attention": 16, "max_position_embeddings": 64, **IDS}),
-}
-
-
-def published(name: str, folder: Path):
-    kind, extra = CASES[name]
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**SMALL, **extra)
-    model = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
-    for parameter in model.parameters():
-        # Larger than at initialisation, and biases and norms too, so that nothing can hide.
-        torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
-    model.save_pretrained(folder)
-    tokenizer("wordpiece").save(folder)
-    return model
+from published import CASES, IDS, SMALL, VOCABULARY, published, unswitched  # noqa: E402
 
 
 def ours_all(model, texts: list[np.ndarray], slots: int) -> list[torch.Tensor]:
@@ -66,11 +35,11 @@ def test_logits_equal_and_weights_round_trip(name, tmp_path, rng):
     theirs = published(name, tmp_path)
     loaded = load_folder(tmp_path)
     assert loaded.random == []
-    assert loaded.ignored == []
+    assert [n for n in loaded.ignored if "pooler" not in n] == []
     texts = [rng.integers(5, VOCABULARY, n) for n in (1, 2, 17, 30, 64)]
     for ids, mine in zip(texts, ours_all(loaded.model, texts, 64), strict=True):
         with torch.inference_mode():
-            expected = theirs(input_ids=torch.tensor(ids)[None]).logits[0]
+            expected = unswitched(theirs)(input_ids=torch.tensor(ids)[None]).logits[0]
         torch.testing.assert_close(mine, expected, atol=1e-4, rtol=1e-4)
     out = tmp_path / "again"
     save_folder(
@@ -156,7 +125,8 @@ def test_what_does_not_fit_is_named(tmp_path):
         load_folder(tmp_path)
 
 
-@pytest.mark.parametrize("name", CASES)
+# Where the last block of a BigBird is depends on the padding there, never here.
+@pytest.mark.parametrize("name", [name for name in CASES if name != "bigbird"])
 def test_padding_there_and_packing_here_agree(name, tmp_path, rng):
     theirs = published(name, tmp_path)
     pad = theirs.config.pad_token_id

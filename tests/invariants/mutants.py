@@ -42,6 +42,7 @@ def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
 
 MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
 PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "text/codec.py"
+CELLS, TABLE_CELLS = "table/codec.py", "table/cells.py"
 ATTENTION, TRANSFORMER = "encoder/attention.py", "encoder/transformer.py"
 
 MUTANTS = [
@@ -71,8 +72,8 @@ MUTANTS = [
         "in place: position dropped",
         (
             MODEL,
-            "return self.encoder(x, segment=batch.segment, position=batch.position, needed=ask)",
-            "return self.encoder(x, segment=batch.segment, position=batch.position * 0, needed=ask)",
+            "return encode(x, segment=batch.segment, position=batch.position, needed=ask)",
+            "return encode(x, segment=batch.segment, position=batch.position * 0, needed=ask)",
         ),
     ),
     mutant(
@@ -103,6 +104,37 @@ MUTANTS = [
             CORRUPTION,
             "flat=torch.from_numpy(slots.flat[chosen][order]),",
             "flat=torch.from_numpy(slots.flat[chosen][order][action != KEEP]),",
+        ),
+    ),
+    mutant(
+        1,
+        "table: a masked cell's value is read",
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (CELLS, 'gone = masked | (values["seen"] == 0)', 'gone = values["seen"] == 0'),
+    ),
+    mutant(
+        1,
+        "table: a missing cell's score is read",
+        (CELLS, 'score = torch.where(gone, 0.0, values["score"].nan_to_num())', 'score = values["score"].nan_to_num()'),
+        (
+            CELLS,
+            "return torch.where(gone[..., None], unknown, seen)",
+            "return torch.where(masked[..., None], unknown, seen)",
+        ),
+    ),
+    mutant(
+        3,
+        "table: bins and scores of different cells",
+        (CELLS, 'values["score"].flatten()[flat].float()], -1)', 'values["score"].flatten()[flat - 1].float()], -1)'),
+    ),
+    mutant(
+        6,
+        "table: copied masks are the same in every epoch",
+        (TABLE_CELLS, "donor = (mix(*key, slots.identity, 32)", "donor = (mix(key[0], slots.identity * 0, 32)"),
+        (
+            TABLE_CELLS,
+            "borrows = uniform(*key, slots.identity, 31) < self.copied",
+            "borrows = slots.identity == slots.identity",
         ),
     ),
     mutant(3, "noise drawn at the wrong slots", (MODEL, "[flat] = drawn.to", "[flat.flip(0) - 1] = drawn.to")),

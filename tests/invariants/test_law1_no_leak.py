@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from tiny import MODALITIES, NEVER, Setup, numbers, ratio_corruption, with_action
+from tiny import NEVER, Setup, numbers, ratio_corruption, with_action
 from unmask.core.batch import pack
 from unmask.core.corruption import KEEP, MASK, RANDOM
 
@@ -34,9 +34,9 @@ def test_one_changed_hidden_value_changes_no_other_prediction_while_training(set
 def gradient(setup: Setup, action: int) -> torch.Tensor:
     """Of everything predicted, with respect to the raw hidden values."""
     batch, hidden = drawn(setup, action)
-    if setup.modality is MODALITIES["vector"]:
-        raw = batch.values["vector"].nan_to_num().requires_grad_()
-        batch = dataclasses.replace(batch, values=batch.values | {"vector": raw})
+    if (channel := getattr(setup.modality, "raw", None)) is not None:
+        raw = batch.values[channel].nan_to_num().requires_grad_()
+        batch = dataclasses.replace(batch, values=batch.values | {channel: raw})
         numbers(setup.model(batch, hidden)).pow(2).sum().backward()
         return raw.grad.flatten(0, 1)[hidden.flat]
     # All hidden values are an id found nowhere else, which noise never draws: its embedding is the raw value.
@@ -60,11 +60,11 @@ def test_only_keep_may_see_the_value(setup: Setup):
 def test_what_a_missing_slot_holds_is_never_read(setup: Setup):
     batch, hidden = drawn(setup, MASK)
     missing = ((batch.segment != 0) & ~batch.observed).flatten().nonzero().flatten()
-    if setup.modality is MODALITIES["text"]:
-        pytest.skip("tokens are never missing")
+    if setup.modality.name in ("text", "images"):
+        pytest.skip("tokens and patches are never missing")
     assert len(missing)
-    vector = batch.values["vector"].clone()
-    vector.view(-1, 3)[missing] = 7.0
-    other = dataclasses.replace(batch, values=batch.values | {"vector": vector})
+    raw = batch.values[setup.modality.raw].clone()
+    raw.flatten(0, 1)[missing] = 7.0
+    other = dataclasses.replace(batch, values=batch.values | {setup.modality.raw: raw})
     with torch.no_grad():
         assert torch.equal(numbers(setup.model(batch, hidden)), numbers(setup.model(other, hidden)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tiny import Setup, numbers, places, ratio_corruption
+from tiny import Setup, numbers, places, ratio_corruption, true_values
 from unmask.core.batch import pack
 from unmask.core.corruption import KEEP, MASK, RANDOM
 from unmask.core.model import corrupt
@@ -23,7 +23,7 @@ def drawn(setup: Setup):
 def test_targets_are_the_raw_values_of_the_hidden_slots(setup: Setup, drawn):
     examples, batch, hidden = drawn
     targets = setup.model.codec.targets(batch.values, hidden.flat)
-    by_identity = {e.identity: next(iter(e.values.values())) for e in examples}
+    by_identity = {e.identity: true_values(setup.modality, e) for e in examples}
     raw = torch.stack([torch.as_tensor(by_identity[i][p]) for i, p in places(batch, hidden)])
     assert torch.equal(targets, raw)
 

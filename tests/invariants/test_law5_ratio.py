@@ -23,6 +23,9 @@ from unmask.core.corruption import (
 )
 from unmask.core.model import corrupt
 from unmask.errors import UserError
+from unmask.table.cells import CellMasks
+
+COPIED = CellMasks(copied=1.0, patterns=np.ones((1, 64), bool))
 
 
 def batch_of(modality, seed: int, count: int = 40):
@@ -68,7 +71,9 @@ def test_every_slot_is_hidden_equally_often(modality, seed: int):
     assert ((rate - 0.3).abs() < 4.5 * math.sqrt(0.3 * 0.7 / 500)).all()
 
 
-@pytest.mark.parametrize("select", [Uniform(ratio=1.0), Units(ratio=1.0), Spans(ratio=1.0), Blocks(ratio=1.0, width=8)])
+@pytest.mark.parametrize(
+    "select", [Uniform(ratio=1.0), Units(ratio=1.0), Spans(ratio=1.0), Blocks(ratio=1.0, width=8), COPIED]
+)
 def test_special_missing_and_padding_are_never_hidden(modality, select, seed: int):
     batch = batch_of(modality, seed)
     hidden = Corruption(select=select).draw(batch, seed=seed).grid(batch.shape)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from mutants import LAWS, MUTANTS, Mutant
+from mutants_images import MUTANTS as IMAGES
 
 import unmask
 
+MUTANTS = [*MUTANTS, *IMAGES]
 TESTS = Path(__file__).parents[1]
 PACKAGE = Path(unmask.__file__).parent
 

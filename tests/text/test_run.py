@@ -149,3 +149,37 @@ def test_adapt_lowers_the_loss_and_measures_forgetting(corpus, tmp_path):
     assert stopped.run.result.stopped == "early"
     with pytest.raises(UserError, match="is the model to adapt"):
         adapt(tmp_path / "base", str(domain), tmp_path / "base", console=False)
+
+
+def test_detection_leaves_a_discriminator_and_its_generator_for_transformers(corpus, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    out = tmp_path / "electra"
+    made = pretrain(str(corpus), out, settings=settings(steps=60, objective="detection", generator=0.5), console=False)
+    losses = [
+        r["loss"] for r in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if r["kind"] == "train"
+    ]
+    assert sum(losses[-10:]) < 0.95 * sum(losses[:10])
+    assert made.result.stopped == "finished"
+    discriminator, told = transformers.ElectraForPreTraining.from_pretrained(out, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    generator, told = transformers.ElectraForMaskedLM.from_pretrained(out / "generator", output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    assert torch.equal(
+        discriminator.electra.embeddings.word_embeddings.weight, generator.electra.embeddings.word_embeddings.weight
+    )
+    ours = load(out, precision="fp32")
+    text = "the quick brown fox"
+    ids = torch.tensor(ours.tokenizer.encode([text])[0].ids)[None].long()
+    with torch.inference_mode():
+        theirs = discriminator.electra(ids).last_hidden_state.mean(1)
+    torch.testing.assert_close(torch.from_numpy(ours.embed([text])), theirs, atol=1e-4, rtol=1e-4)
+    with pytest.raises(UserError, match="electra"):
+        ours.fill("the [MASK] fox")
+    assert load(out / "generator").fill("the [MASK] fox")
+
+
+def test_detection_needs_a_shape_it_can_be_saved_in():
+    with pytest.raises(UserError, match="objective=detection"):
+        settings(objective="detection", recipe="modern")

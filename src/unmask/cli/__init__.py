@@ -10,7 +10,25 @@ def build() -> Any:
     """The Typer application."""
     import typer
 
-    from unmask.cli import adapt, demo, embed, evaluate, fill, finetune, inspect, predict, pretrain, score, zeroshot
+    from unmask.cli import (
+        adapt,
+        augment,
+        demo,
+        embed,
+        evaluate,
+        export,
+        fill,
+        finetune,
+        impute,
+        inspect,
+        predict,
+        pretrain,
+        recommend,
+        score,
+        surgery,
+        synthesize,
+        zeroshot,
+    )
 
     app = typer.Typer(
         name="unmask",
@@ -20,7 +38,11 @@ def build() -> Any:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    for module in (demo, pretrain, adapt, finetune, predict, fill, score, embed, evaluate, zeroshot, inspect):
+    commands = (
+        demo, pretrain, adapt, finetune, predict, fill, impute, synthesize, augment, score, embed, evaluate, zeroshot, inspect,
+        export, recommend, surgery,
+    )  # fmt: skip
+    for module in commands:
         module.register(app)
 
     @app.callback(invoke_without_command=True)

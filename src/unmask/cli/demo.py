@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-BUILT = ("text",)
+BUILT = ("text", "table", "images")
 
 
 def register(app: Any) -> None:

@@ -13,7 +13,7 @@ def register(app: Any) -> None:
     @app.command("embed")
     def embed(
         model: options.Model,
-        text: str = typer.Argument(..., help="A file with one text a line, or a text."),
+        text: str = typer.Argument(..., help="A file with one text a line, or a text; pictures for an image model."),
         out: str = typer.Option(..., help="Where to write the (texts, width) array, .npy."),
         pooling: str = typer.Option("mean", help="mean, first or max."),
         precision: options.Precision = "auto",
@@ -29,14 +29,20 @@ def register(app: Any) -> None:
 
         from unmask.cli.common import Output, read_lines
         from unmask.errors import UserError
-        from unmask.kinds import load
+        from unmask.kinds import kind_of, load
 
+        if kind_of(model) == "images":
+            from unmask.cli import images
+
+            images.embed(model, text, out=out, pooling=pooling, precision=precision, device=device, as_json=json_)
+            return
         target = Path(out)
         if not target.parent.is_dir():
             raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
         output = Output(json_)
         loaded = load(model, device=device, precision=precision)
-        array = loaded.embed(read_lines(text), pooling=cast(Any, pooling))
+        table = kind_of(model) == "table"
+        array = loaded.embed(text) if table else loaded.embed(read_lines(text), pooling=cast(Any, pooling))
         with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".npy", delete=False) as temporary:
             np.save(temporary, array)
         os.replace(temporary.name, target)

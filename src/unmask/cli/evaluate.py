@@ -14,20 +14,25 @@ def register(app: Any) -> None:
     def evaluate(
         model: str = typer.Argument(..., help="Model folder or hub name; or the word glue, then --model."),
         data: list[str] = typer.Argument(
-            ..., help="Held-out text: files, folders, globs; labelled data for a task model."
+            ...,
+            help="Held-out text (files, folders, globs), a folder of pictures, or labelled data for a fine-tuned model.",
         ),
-        ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
-        most: int = typer.Option(2000, help="At most this many documents."),
         glue_model: str = typer.Option(None, "--model", help="glue: the model to fine-tune on each task."),
         out: str = typer.Option(None, help="glue: where test predictions go, in the leaderboard's format."),
         set_: options.Set = [],
+        ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
+        most: int = typer.Option(
+            None, help="At most this many documents (default 2000) or training pictures (default all)."
+        ),
+        rows: int = typer.Option(None, help="Tables: synthetic rows to compare, default as many as real ones."),
+        report: str = typer.Option(None, help="Tables: where to write the HTML report."),
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
-        """Loss, perplexity and accuracy on hidden tokens of held-out text, with intervals over documents."""
+        """Held-out text: loss, perplexity and accuracy on hidden tokens. Pictures: nearest-neighbour and linear-probe accuracy."""
         import itertools
 
         from unmask.cli import text_tasks
@@ -49,11 +54,21 @@ def register(app: Any) -> None:
             return
 
         from unmask.cli.common import Output
-        from unmask.kinds import load
+        from unmask.kinds import kind_of, load
         from unmask.text.sources import iter_documents
 
+        if kind_of(model) == "images":
+            from unmask.cli import images
+
+            images.evaluate(model, data, most=most, seed=seed, precision=precision, device=device, as_json=json_)
+            return
         output = Output(json_, seed)
-        texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most)]
+        if kind_of(model) == "table":
+            from unmask.cli.table import evaluate_table
+
+            output.write(*evaluate_table(model, data, rows, report, seed))
+            return
+        texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most or 2000)]
         loaded = load(model, device=device, precision=precision)
         found = loaded.evaluate(texts, ratio=ratio, seed=seed)
         shown = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots")

@@ -13,22 +13,46 @@ def register(app: Any) -> None:
     @app.command("fill")
     def fill(
         model: options.Model,
-        text: str = typer.Argument(..., help="Text with [MASK], or a file with one text a line."),
+        text: str = typer.Argument(
+            ..., help="Text with [MASK], or a file with one text a line; pictures for an image model."
+        ),
         top: int = typer.Option(5, help="Candidates per blank."),
         steps: int = typer.Option(1, help="Fill in this many steps, most confident blanks first."),
         order: str = typer.Option("confidence", help="confidence, random or left_to_right."),
         temperature: float = typer.Option(0.0, help="0 takes the likeliest, above 0 samples."),
         candidate: list[str] = typer.Option([], help="Score these answers (one blank, any number of tokens)."),
+        out: str = typer.Option(
+            None, help="Pictures: a .png (original | masked | filled) or .npy to write. Tables: the filled table."
+        ),
+        box: str = typer.Option(None, help="Pictures: hide left,top,width,height in pixels."),
+        ratio: float = typer.Option(None, help="Pictures: hide this share of the patches at random."),
+        mask: str = typer.Option(None, help="Pictures: hide where this picture is not black."),
+        draws: int = typer.Option(0, help="Tables: completed tables to draw."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
-        """Fill the blanks of a text."""
+        """Fill the blanks of a text, or a hidden part of pictures."""
         from unmask.cli.common import Output, read_lines
-        from unmask.kinds import load
+        from unmask.errors import UserError
+        from unmask.kinds import kind_of, load
 
+        if kind_of(model) == "images":
+            from unmask.cli import images
+
+            images.fill(
+                model, text, out=out, box=box, ratio=ratio, mask=mask, steps=steps, order=order, temperature=temperature,
+                seed=seed, precision=precision, device=device, as_json=json_,
+            )  # fmt: skip
+            return None
         output = Output(json_, seed)
+        if kind_of(model) == "table":
+            from unmask.cli.table import impute_table
+
+            if out is None:
+                raise UserError("fill of a table without --out", hint="Say where to write it.")
+            return output.write(*impute_table(model, text, out, draws, None, 0.9, [], "error", seed))
         loaded = load(model, device=device, precision=precision)
         results = loaded.fill(
             read_lines(text), top=top, steps=steps, order=cast(Any, order), temperature=temperature, seed=seed,

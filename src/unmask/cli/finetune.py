@@ -50,7 +50,11 @@ def register(app: Any) -> None:
                 seeds=seeds, adapt=adapt, settings=settings, as_json=json_,
             )  # fmt: skip
             return
-        # Another kind adds its line here: `if kind == "images": from unmask.cli import images; return images.finetune(...)`.
+        if kind == "images":
+            from unmask.cli import images
+
+            images.finetune(task, model, train, validation=validation, out=out, given=settings, as_json=json_)
+            return
         from unmask.errors import UserError
 
         raise UserError(f"{model}: a model of {kind}", hint=f"finetune {task} is for text models.")

@@ -44,7 +44,11 @@ def register(app: Any) -> None:
                 as_json=json_,
             )
             return
-        # Another kind adds its line here: `if kind == "events": from unmask.cli import events; return events.predict(...)`.
+        if kind == "images":
+            from unmask.cli import images
+
+            images.predict(model, data, out=out, precision=precision, device=device, as_json=json_)
+            return
         from unmask.errors import UserError
 
         raise UserError(f"{model}: a model of {kind}", hint="predict is for fine-tuned text models.")

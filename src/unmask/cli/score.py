@@ -21,9 +21,13 @@ def register(app: Any) -> None:
     ) -> None:
         """Pseudo-log-likelihood of texts: the higher, the more natural."""
         from unmask.cli.common import Output, read_lines
-        from unmask.kinds import load
+        from unmask.kinds import kind_of, load
 
         output = Output(json_)
+        if kind_of(model) == "table":
+            from unmask.cli.table import score_table
+
+            return output.write(*score_table(model, text))
         loaded = load(model, device=device, precision=precision)
         results = loaded.score(read_lines(text), mode=mode)
         lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]

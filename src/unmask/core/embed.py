@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from unmask.core.batch import Example, PackedBatch
-from unmask.core.inference import BATCH_SLOTS, at_rest, budgeted, first_slots
+from unmask.core.inference import BATCH_SLOTS, at_rest, budgeted, first_slots, snug
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 
@@ -25,6 +25,7 @@ def embed(
     pooling: Pooling = "mean",
     normalise: bool = False,
     include_special: bool = True,
+    shared_rows: bool = True,
 ) -> np.ndarray:
     """One vector an example, (examples, width) float32, in the order given.
 
@@ -33,6 +34,7 @@ def embed(
         pooling: over an example's observed slots: their mean or maximum, or the first slot alone ([CLS]).
         normalise: to length 1, so that a dot product is the cosine.
         include_special: mean and maximum count special slots too, as sentence-transformers does.
+        shared_rows: several short examples share a row; else one a row, beside others of its length.
 
     Raises:
         UserError: an example is longer than `slots`, or the pooling is unknown.
@@ -42,7 +44,7 @@ def embed(
     device = next(model.parameters()).device
     out = np.zeros((len(examples), model.encoder.config.width), np.float32)
     with at_rest(model):
-        for batch, numbers in budgeted(examples, slots, batch_slots):
+        for batch, numbers in (budgeted if shared_rows else snug)(examples, slots, batch_slots):
             batch = batch.to(device)
             vectors = pool(model, batch, len(numbers), pooling, include_special)
             if normalise:

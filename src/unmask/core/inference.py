@@ -81,6 +81,32 @@ def budgeted(
             yield pack([examples[i] for i in numbers], slots=width, placement=placement), numbers
 
 
+def snug(
+    examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS, *, waste: float = 0.1
+) -> Iterator[tuple[PackedBatch, np.ndarray]]:
+    """As `budgeted`, but one example a row, with others of nearly its length: for encoders whose attention costs much
+    more than their products do (disentangled), where rows shared by several examples would be too wide.
+
+    Args:
+        waste: a row is at most this share longer than its example.
+
+    Raises:
+        UserError: an example is longer than `slots`.
+    """
+    lengths = np.array([len(e) for e in examples], np.int64)
+    _check(lengths, slots)
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        width = int(lengths[order[start]])
+        near = int(np.searchsorted(-lengths[order], -np.floor(width * (1 - waste)), side="right"))
+        end = min(max(near, start + 1), start + max(1, batch_slots // max(width, 1)))
+        numbers = order[start:end]
+        rows = [[i] for i in range(len(numbers))]
+        yield pack([examples[i] for i in numbers], slots=width, placement=rows), numbers
+        start = end
+
+
 def _check(lengths: np.ndarray, slots: int) -> None:
     if len(lengths) and int(lengths.max()) > slots:
         worst = int(lengths.argmax())

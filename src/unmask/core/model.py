@@ -73,13 +73,17 @@ class MaskedModel(nn.Module):
         encoder: any module with (rows, slots, width) in and out, `segment`, `position` and `needed` as keywords.
         decoder: None for the in-place architecture; a decoder's config for the visible-only one (its `width` is
             the decoder's; its positions must be SinCos or Learned, so that mask embeddings know where they stand).
+        bridge: the decoder's states are projected to the encoder's width, for codecs that predict from there; without
+            it the codec predicts from the decoder's width (MAE).
     """
 
     codec: Any
     encoder: Any
     decoder: Any
 
-    def __init__(self, codec: nn.Module, encoder: nn.Module, decoder: EncoderConfig | None = None) -> None:
+    def __init__(
+        self, codec: nn.Module, encoder: nn.Module, decoder: EncoderConfig | None = None, *, bridge: bool = True
+    ) -> None:
         super().__init__()
         self.codec, self.encoder = codec, encoder
         if decoder is not None:
@@ -87,7 +91,7 @@ class MaskedModel(nn.Module):
             self.decoder_in = nn.Linear(width, decoder.width)
             self.decoder_mask = nn.Parameter(torch.randn(decoder.width) * 0.02)
             self.decoder = Encoder(decoder)
-            self.decoder_out = nn.Linear(decoder.width, width)
+            self.decoder_out = nn.Linear(decoder.width, width) if bridge else nn.Identity()
 
     @property
     def visible_only(self) -> bool:
@@ -107,7 +111,9 @@ class MaskedModel(nn.Module):
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.flat[hidden.action == MASK]] = True
         x = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
-        return self.encoder(x, segment=batch.segment, position=batch.position, needed=ask)
+        # An encoder may bring a decoder of its own for predictions (DeBERTa's enhanced mask decoder).
+        encode = getattr(self.encoder, "decode", self.encoder)
+        return encode(x, segment=batch.segment, position=batch.position, needed=ask)
 
     def _visible_only(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
         rows, slots = batch.shape

@@ -129,11 +129,12 @@ def validate(
     autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
-    """Loss (nats per hidden slot) and accuracy with masks that are the same at every call."""
+    """Loss (per hidden slot) and accuracy, where the prediction has one, with masks that are the same at every call."""
     codec: Any = model.codec
     was_training = model.training
     model.eval()
-    total, right, hidden = 0.0, 0.0, 0
+    total, hidden = 0.0, 0
+    right: float | None = 0.0
     for batch in batches:
         gone = corruption.draw(batch, seed=seed, epoch=0).to(device)
         batch = batch.to(device)
@@ -141,7 +142,9 @@ def validate(
             prediction = model(batch, gone)
             target = codec.targets(batch.values, gone.flat)
             total += float(prediction.loss(target))
-            right += float(prediction.correct(target) or 0)
+            correct = prediction.correct(target)
+            right = None if correct is None or right is None else right + float(correct)
         hidden += len(gone)
     model.train(was_training)
-    return {"loss": total / max(hidden, 1), "accuracy": right / max(hidden, 1), "hidden_slots": float(hidden)}
+    accuracy = {} if right is None else {"accuracy": right / max(hidden, 1)}
+    return {"loss": total / max(hidden, 1), **accuracy, "hidden_slots": float(hidden)}

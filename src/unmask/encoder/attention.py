@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.encoder.dropout import keep_mask
+from unmask.encoder.local import banded, long_for
 
 EXPLICIT_UP_TO = 512
 
@@ -36,10 +37,12 @@ class Layout:
         segment: 0 is padding; attention stays within a segment.
         position: position of each slot in its example; local attention measures distance in it.
         queries: per row, which slots the last layer must compute (padded with 0), or None for all.
+        shared: what an encoder's layers share besides, such as a table of relative positions.
     """
 
     segment: Int[Tensor, "rows slots"]
     position: Int[Tensor, "rows slots"]
+    shared: dict[str, Any] = field(default_factory=dict)
     _masks: dict[Any, Tensor] = field(default_factory=dict)
 
     def allowed(
@@ -68,6 +71,8 @@ class Layout:
 
     def everything_seen(self) -> bool:
         """True when no mask is needed: one example fills each row."""
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            return False  # an exported graph must do for all batches
         if "all" not in self._masks:
             self._masks["all"] = (self.segment == self.segment[:, :1]).all()
         return bool(self._masks["all"])
@@ -152,6 +157,8 @@ def attend(
     scale = q.shape[-1] ** -0.5
     if queries is None and not dropout and (out := _varlen(q, k, v, layout, window)) is not None:
         return out
+    if window is not None and queries is None and long_for(window, k.shape[-2]):
+        return banded(q, k, v, layout, window, dropout=dropout)
     unmasked = window is None and layout.everything_seen()
     training = torch.is_grad_enabled() and q.requires_grad
     few_queries = q.shape[-2] * 4 <= k.shape[-2]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from unmask.errors import UserError, suggest
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,71 @@ class Rotary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Disentangled:
+    """Content and relative position attend to each other by tables of their own (DeBERTa: He et al. 2021).
+
+    Args:
+        slots: longest context.
+        buckets: distances beyond half of them share logarithmic buckets; 0 for one bucket a distance.
+        furthest: largest distance told apart.
+        content_to_position, position_to_content: which of the two terms are there.
+        shared: relative positions go through the content's own projections (v3); else they have theirs.
+        normed: the table of relative positions is normalised before use.
+        absolute: learned absolute positions are added to the embeddings too.
+        convolution: kernel of the convolution beside layer 0 (v2-xlarge: 3), 0 for none.
+        convolution_activation: what follows it.
+        decoder_steps: the enhanced mask decoder repeats the last layer this often, asked by absolute positions; 0: off.
+    """
+
+    slots: int = 512
+    buckets: int = 256
+    furthest: int = 512
+    content_to_position: bool = True
+    position_to_content: bool = True
+    shared: bool = True
+    normed: bool = True
+    absolute: bool = False
+    convolution: int = 0
+    convolution_activation: Activation = "gelu"
+    decoder_steps: int = 0
+
+    @property
+    def span(self) -> int:
+        """Rows of the table of relative positions, on either side."""
+        return self.buckets or self.furthest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entrance:
+    """What happens between the embeddings' sum and the first layer.
+
+    Args:
+        norm: they are normalised (not in EuroBERT, NeoBERT, vision transformers).
+        dropout_first: before the norm (BigBird) rather than behind it.
+        project_first: a narrower embedding is projected, without bias, before the norm (DeBERTa) rather than behind it.
+        scale: word embeddings are multiplied by the root of their width (an option of BigBird).
+    """
+
+    norm: bool = True
+    dropout_first: bool = False
+    project_first: bool = False
+    scale: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """Layers that use the same weights (ALBERT: Lan et al. 2020).
+
+    Args:
+        groups: sets of weights; layer i uses set i x groups // layers.
+        inner: layers in a set, run one after the other.
+    """
+
+    groups: int = 1
+    inner: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class MLP:
     """width -> inner -> width with an activation between."""
 
@@ -74,16 +139,33 @@ class Attention:
     """Every layer full, or local except every `global_every`-th.
 
     Args:
-        window: slots seen on either side in local layers, inclusive; None makes all layers full.
-        global_every: layer i is full when i % global_every == 0.
+        window: slots seen on either side in local layers, inclusive; None makes all layers full. One number for all
+            layers, or one a layer.
+        global_every: layer i is full when i % global_every == 0; 0 for never (Longformer).
+        kv_heads: heads of keys and values where fewer than those of queries, each shared by several (EuroBERT).
+        buckets: relative positions in this many buckets add a learned bias a head (MPNet); 0 for none.
+        global_projections: second query, key and value projections, for slots that see everything (Longformer).
+        first_sees_all: each example's first slot has projections of its own, sees all slots and is seen by all
+            (Longformer's global attention, as its classifiers use it).
+        block: slots in a block of block-sparse attention (BigBird), 0 for none.
+        random_blocks: how often a block is seen beside its neighbours, the first and the last. At rest they all are
+            block 0, as published.
     """
 
-    window: int | None = None
+    window: int | tuple[int, ...] | None = None
     global_every: int = 3
     bias: bool = True
+    kv_heads: int | None = None
+    buckets: int = 0
+    global_projections: bool = False
+    first_sees_all: bool = False
+    block: int = 0
+    random_blocks: int = 3
 
     def layer_window(self, layer: int) -> int | None:
-        return None if self.window is None or layer % self.global_every == 0 else self.window
+        if self.window is None or (self.global_every and layer % self.global_every == 0):
+            return None
+        return self.window if isinstance(self.window, int) else self.window[layer]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +179,8 @@ class EncoderConfig:
             many times (Geiping & Goldstein 2023) and is faster.
         attention_dropout: on the attention weights.
         embedding_dropout: on the embeddings where it differs from `dropout` (ModernBERT).
+        dropout_inside: `dropout` acts within the feed-forward, before its last product, and the attention's output
+            has `attention_dropout` (ModernBERT), instead of both blocks' outputs having `dropout`.
         initial_deviation: standard deviation of the normal initialisation.
     """
 
@@ -105,12 +189,15 @@ class EncoderConfig:
     heads: int = 4
     embedding_width: int | None = None
     norm: Norm = field(default_factory=Norm)
-    positions: Learned | SinCos | Rotary | None = field(default_factory=Learned)
+    positions: Learned | SinCos | Rotary | Disentangled | None = field(default_factory=Learned)
+    entrance: Entrance = field(default_factory=Entrance)
+    sharing: Sharing | None = None
     feedforward: MLP | Gated = field(default_factory=lambda: MLP(inner=1024))
     attention: Attention = field(default_factory=Attention)
     dropout: float = 0.0
     attention_dropout: float = 0.0
     embedding_dropout: float | None = None
+    dropout_inside: bool = False
     initial_deviation: float = 0.02
 
     def __post_init__(self) -> None:
@@ -119,6 +206,10 @@ class EncoderConfig:
         if self.width % self.heads:
             fits = [h for h in range(1, self.width + 1) if self.width % h == 0 and self.width // h >= 16]
             raise UserError(f"heads={self.heads} does not divide width={self.width}", hint=f"Use one of {fits}.")
+        if (kv := self.attention.kv_heads) and self.heads % kv:
+            raise UserError(f"kv_heads={kv} does not divide heads={self.heads}")
+        if isinstance(self.attention.window, tuple) and len(self.attention.window) != self.layers:
+            raise UserError(f"{len(self.attention.window)} windows for {self.layers} layers")
 
     @property
     def input_width(self) -> int:
@@ -127,7 +218,25 @@ class EncoderConfig:
     @property
     def longest(self) -> int | None:
         """Longest example the positions allow, None for no limit."""
-        return self.positions.slots if isinstance(self.positions, Learned | Rotary) else None
+        return self.positions.slots if isinstance(self.positions, Learned | Rotary | Disentangled) else None
+
+    @property
+    def layer_order(self) -> list[int]:
+        """Which set of weights runs, layer by layer; with no sharing 0, 1, 2, ..."""
+        if self.sharing is None:
+            return list(range(self.layers))
+        groups, inner = self.sharing.groups, self.sharing.inner
+        return [layer * groups // self.layers * inner + k for layer in range(self.layers) for k in range(inner)]
+
+    @property
+    def distinct_layers(self) -> int:
+        """Sets of layer weights."""
+        return self.layers if self.sharing is None else self.sharing.groups * self.sharing.inner
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all keys of a slot."""
+        return self.width // self.heads * (self.attention.kv_heads or self.heads)
 
     def flops_per_slot(self, context: float) -> float:
         """Multiply-adds x 2 of one forward pass, per slot that attends to `context` slots (inference; training is 3x)."""
@@ -136,7 +245,13 @@ class EncoderConfig:
             context if (w := self.attention.layer_window(i)) is None else min(context, 2 * w + 1)
             for i in range(self.layers)
         ]
-        return 2 * self.layers * (4 * self.width**2 + inner * self.width) + 4 * self.width * sum(seen)
+        if block := self.attention.block:
+            seen = [min(context, (5 + self.attention.random_blocks) * block)] * self.layers
+        # Relative positions cost two more products of queries and keys with a row for each distance.
+        pairs = 4.0 if not isinstance(self.positions, Disentangled) else 12.0
+        runs = len(self.layer_order) / self.layers
+        layers = 2 * self.layers * (2 * self.width * (self.width + self.kv_width) + inner * self.width)
+        return runs * (layers + pairs * self.width * sum(seen))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `from_dict` gives the same config back."""
@@ -158,13 +273,15 @@ class EncoderConfig:
         for key in data:
             if key not in known:
                 raise UserError(f"unknown encoder setting {key!r}", hint=suggest(key, known))
-        kinds: dict[str, type] = {k.__name__: k for k in (Learned, SinCos, Rotary, MLP, Gated)}
+        kinds: dict[str, type] = {k.__name__: k for k in (Learned, SinCos, Rotary, Disentangled, MLP, Gated)}
         values = dict(data)
         for name in ("positions", "feedforward"):
             if isinstance(values.get(name), dict):
                 inner = dict(values[name])
                 values[name] = kinds[inner.pop("kind")](**inner)
-        for name, kind in (("norm", Norm), ("attention", Attention)):
+        fixed = {"norm": Norm, "attention": Attention, "entrance": Entrance, "sharing": Sharing}
+        for name, kind in fixed.items():
             if isinstance(values.get(name), dict):
-                values[name] = kind(**values[name])
+                # JSON knows no tuples.
+                values[name] = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values[name].items()})
         return cls(**values)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.encoder.attention import Layout, attend
-from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm, Rotary, SinCos
+from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm, Rotary, SinCos
 from unmask.encoder.dropout import drop
 
 
@@ -24,12 +24,22 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
         "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
         "relu": F.relu,
         "silu": F.silu,
+        "tanh": torch.tanh,
     }[name]
+
+
+class RootMeanSquareNorm(nn.RMSNorm):
+    """RMSNorm, spelled out where a graph is exported that knows no such operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+            return super().forward(x)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + (self.eps or 0.0)) * self.weight
 
 
 def make_norm(config: Norm, width: int) -> nn.Module:
     if config.kind == "rms":
-        return nn.RMSNorm(width, eps=config.epsilon)
+        return RootMeanSquareNorm(width, eps=config.epsilon)
     return nn.LayerNorm(width, eps=config.epsilon, bias=config.bias)
 
 
@@ -61,17 +71,24 @@ class Stem(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.input_width
+        width, entrance = config.input_width, config.entrance
         if isinstance(config.positions, Learned):
             self.positions = nn.Embedding(config.positions.slots + config.positions.offset, width)
-        self.norm = make_norm(config.norm, width)
+        elif isinstance(config.positions, Disentangled) and config.positions.absolute:
+            self.positions = nn.Embedding(config.positions.slots, width)
+        if entrance.norm:
+            self.norm = make_norm(config.norm, config.width if entrance.project_first else width)
+        else:
+            self.norm = nn.Identity()
         if width != config.width:
-            self.project = nn.Linear(width, config.width)
+            self.project = nn.Linear(width, config.width, bias=not entrance.project_first)
 
     def forward(self, x: Float[Tensor, "rows slots width"], position: Int[Tensor, "rows slots"]) -> Tensor:
         kind = self.config.positions
         if isinstance(kind, Learned):
             x = x + self.positions(position + kind.offset)
+        elif isinstance(kind, Disentangled):
+            x = x + self.positions(position) if kind.absolute else x
         elif isinstance(kind, SinCos):
             width = x.shape[-1]
             if kind.columns:
@@ -81,9 +98,14 @@ class Stem(nn.Module):
             else:
                 table = sin_cos(position, width)
             x = x + table.to(x.dtype)
-        share = self.config.embedding_dropout
-        x = drop(self.norm(x), self.config.dropout if share is None else share, self.training)
-        return self.project(x) if hasattr(self, "project") else x
+        share = self.config.dropout if self.config.embedding_dropout is None else self.config.embedding_dropout
+        entrance = self.config.entrance
+        if entrance.project_first and hasattr(self, "project"):
+            x = self.project(x)
+        if entrance.dropout_first:
+            return self.norm(drop(x, share, self.training))
+        x = drop(self.norm(x), share, self.training)
+        return self.project(x) if hasattr(self, "project") and not entrance.project_first else x
 
 
 class SelfAttention(nn.Module):
@@ -93,7 +115,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.config = config
         self.window = config.attention.layer_window(layer)
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.attention.bias)
+        self.qkv = nn.Linear(config.width, config.width + 2 * config.kv_width, bias=config.attention.bias)
         self.out = nn.Linear(config.width, config.width, bias=config.attention.bias)
 
     def split(self, x: Tensor) -> Tensor:
@@ -101,8 +123,9 @@ class SelfAttention(nn.Module):
             2, 0, 3, 1, 4
         )
 
-    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
-        width, depth = self.config.width, self.config.width // self.config.heads
+    def project(self, x: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (of the slots named, or all), keys and values, each (rows, heads, slots, depth)."""
+        width = self.config.width
         if queries is None:
             q, k, v = self.split(self.qkv(x)).unbind(0)
         else:
@@ -110,6 +133,15 @@ class SelfAttention(nn.Module):
             few = x.gather(1, queries[..., None].expand(-1, -1, width))
             q = self.split(F.linear(few, weight[:width], None if bias is None else bias[:width]))[0]
             k, v = self.split(F.linear(x, weight[width:], None if bias is None else bias[width:])).unbind(0)
+        return q, k, v
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+        dropout = self.config.attention_dropout if self.training else 0.0
+        return attend(q, k, v, layout, window=self.window, queries=queries, dropout=dropout)
+
+    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+        depth = self.config.width // self.config.heads
+        q, k, v = self.project(x, queries)
         if isinstance(self.config.positions, Rotary):
             base = self.config.positions.base if self.window is None else self.config.positions.local_base
             table = rotation(layout.position, depth, base, q.dtype)
@@ -117,9 +149,8 @@ class SelfAttention(nn.Module):
             if queries is not None:
                 table = rotation(layout.position.gather(1, queries), depth, base, q.dtype)
             q = rotate(q, table)
-        dropout = self.config.attention_dropout if self.training else 0.0
-        mixed = attend(q, k, v, layout, window=self.window, queries=queries, dropout=dropout)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        out = self.out(self.mix(q, k, v, layout, queries).transpose(1, 2).flatten(2))
+        return drop(out, self.config.attention_dropout, self.training) if self.config.dropout_inside else out
 
 
 class FeedForward(nn.Module):
@@ -132,23 +163,24 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(config.width, settings.inner * (2 if self.gated else 1), bias=settings.bias)
         self.down = nn.Linear(settings.inner, config.width, bias=settings.bias)
         self.activation = activation(settings.activation)
+        self.dropout = config.dropout if config.dropout_inside else 0.0
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
         if self.gated:
             gate, value = x.chunk(2, -1)
-            return self.down(self.activation(gate) * value)
-        return self.down(self.activation(x))
+            return self.down(drop(self.activation(gate) * value, self.dropout, self.training))
+        return self.down(drop(self.activation(x), self.dropout, self.training))
 
 
 class Layer(nn.Module):
     """Attention and feed-forward, each with its residual and norm."""
 
-    def __init__(self, config: EncoderConfig, number: int) -> None:
+    def __init__(self, config: EncoderConfig, number: int, attention: type[SelfAttention] = SelfAttention) -> None:
         super().__init__()
         self.pre = config.norm.placement == "pre"
-        self.dropout = config.dropout
-        self.attention = SelfAttention(config, number)
+        self.dropout = 0.0 if config.dropout_inside else config.dropout
+        self.attention = attention(config, number)
         identity = self.pre and config.norm.first_is_identity and number == 0
         self.attention_norm = nn.Identity() if identity else make_norm(config.norm, config.width)
         self.feedforward = FeedForward(config)
@@ -172,24 +204,35 @@ def needed_by_row(needed: Int[Tensor, "needed"], rows: int, slots: int) -> tuple
     count = torch.bincount(row, minlength=rows)
     first = count.cumsum(0) - count
     column = torch.arange(len(needed), device=needed.device) - first[row]
-    # Multiples of 8 keep the shapes of successive batches alike.
-    most = max(8, -(-int(count.max()) // 8) * 8) if len(needed) else 8
-    most = min(most, slots)
+    least, most = (int(count.min()), int(count.max())) if len(needed) else (0, 8)
+    if least != most:
+        # Multiples of 8 keep the shapes of successive batches alike. Rows that need equally many (images) need no
+        # padding, and so no attention mask.
+        most = min(max(8, -(-most // 8) * 8), slots)
     queries = torch.zeros(rows, most, dtype=torch.int64, device=needed.device)
     queries[row, column] = needed % slots
     return queries, row * most + column
 
 
 class Encoder(nn.Module):
-    """(rows, slots, input width) embeddings -> (rows, slots, width) states."""
+    """(rows, slots, input width) embeddings -> (rows, slots, width) states.
+
+    Other kinds of attention are subclasses, each in a file of its own; `unmask.encoder.build.make_encoder` chooses.
+    """
+
+    attention: type[SelfAttention] = SelfAttention
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
         self.stem = Stem(config)
-        self.layers = nn.ModuleList([Layer(config, i) for i in range(config.layers)])
+        self.layers = nn.ModuleList([Layer(config, i, self.attention) for i in range(config.distinct_layers)])
         self.final_norm = make_norm(config.norm, config.width) if config.norm.placement == "pre" else nn.Identity()
         self.apply(self._initialise)
+
+    def layout(self, segment: Tensor, position: Tensor) -> Layout:
+        """Who sees whom, with what the layers share."""
+        return Layout(segment=segment, position=position)
 
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -211,17 +254,18 @@ class Encoder(nn.Module):
             needed: ascending flat slot numbers. Only these are computed in the last layer and returned, as
                 (needed, width): exact, and one layer cheaper by most of its cost.
         """
-        layout = Layout(segment=segment, position=position)
+        layout = self.layout(segment, position)
+        stack = [self.layers[i] for i in self.config.layer_order]
         x = self.stem(x, position)
         if torch.is_autocast_enabled(x.device.type):
             # The residual stream is kept in the compute type: half the memory traffic of every norm and sum.
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if needed is None:
-            for layer in self.layers:
+            for layer in stack:
                 x = layer(x, layout)
             return self.final_norm(x)
         queries, where = needed_by_row(needed, *segment.shape)
-        for layer in self.layers[:-1]:
+        for layer in stack[:-1]:
             x = layer(x, layout)
-        x = self.layers[-1](x, layout, queries)
+        x = stack[-1](x, layout, queries)
         return self.final_norm(x.flatten(0, 1).index_select(0, where))

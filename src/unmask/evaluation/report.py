@@ -205,7 +205,7 @@ def band_table(bands: Iterable[Band], key: str = "band", value: str = "mean", *,
     return table((key, "", value, "95% interval", "hidden slots"), drawn)
 
 
-def training_curves(metrics_path: str | Path) -> Markup:
+def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden slot") -> Markup:
     """The curves of a run from its `metrics.jsonl`: loss, accuracy, learning rate, speed and padding waste.
 
     Reads what is there: absent keys give no curve, lines that are not JSON objects (half a last line of a run
@@ -214,6 +214,7 @@ def training_curves(metrics_path: str | Path) -> Markup:
     is 'validation'. Long training curves are drawn as means of successive records.
 
     Args:
+        loss: unit of the loss.
         metrics_path: the file; lines hold `step` and any of `loss`, `accuracy`, `slots_per_second`,
             `padding_waste` (or `padding`), `validation_loss`, `validation_accuracy`, `learning_rate`.
     """
@@ -233,7 +234,7 @@ def training_curves(metrics_path: str | Path) -> Markup:
 
     add(
         "Loss on hidden slots",
-        "nats per hidden slot",
+        loss,
         {"training": smooth("loss"), "validation": exact(validation, "loss")},
     )
     accuracy = {"training": smooth("accuracy"), "validation": exact(validation, "accuracy")}

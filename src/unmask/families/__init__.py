@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.families.albert import ALBERT
 from unmask.families.base import Family
 from unmask.families.bert import BERT
+from unmask.families.bigbird import BIGBIRD
+from unmask.families.deberta import DEBERTA, DEBERTA_LEGACY
+from unmask.families.distilbert import DISTILBERT
 from unmask.families.electra import ELECTRA
+from unmask.families.eurobert import EUROBERT
+from unmask.families.longformer import LONGFORMER
 from unmask.families.modernbert import MODERNBERT
+from unmask.families.mpnet import MPNET
+from unmask.families.neobert import NEOBERT
 from unmask.families.roberta import ROBERTA
 
-__all__ = ["FAMILIES", "Family", "by_name", "detect"]
+__all__ = ["FAMILIES", "Family", "by_name", "detect", "settle"]
 
-FAMILIES = (BERT, ROBERTA, ELECTRA, MODERNBERT)
+FAMILIES = (
+    BERT, ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, MODERNBERT, MPNET, LONGFORMER, BIGBIRD, NEOBERT, EUROBERT
+)  # fmt: skip
 
 
 def detect(config: Mapping[str, Any]) -> Family:
     """The family of a config.json.
 
     Raises:
-        UserError: another architecture, named, with those that are known.
+        UserError: another architecture, named, with those that are known, or a model of a known one that is no
+            encoder, or whose weights are quantised.
     """
     kind = config.get("model_type")
     for family in FAMILIES:
         if kind in family.model_types:
+            _refuse(config, family)
             return family
     known = ", ".join(t for f in FAMILIES for t in f.model_types)
     raise UserError(f"config.json: model_type {kind!r} is not a family unmask knows", hint=f"Known: {known}.")
 
 
+def settle(family: Family, config: Mapping[str, Any], names: Collection[str]) -> tuple[Family, dict[str, Any]]:
+    """The family and config as the names in the weights file decide, where one family's files carry different heads."""
+    return (family, dict(config)) if family.settle is None else family.settle(config, names)
+
+
+def _refuse(config: Mapping[str, Any], family: Family) -> None:
+    if config.get("is_decoder") or config.get("add_cross_attention"):
+        raise UserError(
+            f"config.json: a {family.name} decoder (is_decoder), which sees to the left only",
+            hint="Masked prediction needs an encoder.",
+        )
+    if method := (config.get("quantization_config") or {}).get("quant_method"):
+        raise UserError(
+            f"config.json: weights quantised by {method}",
+            hint="Load the unquantised checkpoint; --precision int8 quantises it here.",
+        )
+
+
 def by_name(name: str) -> Family:
     """A family by its name."""
-    return next(f for f in FAMILIES if f.name == name)
+    return next(f for f in (*FAMILIES, DEBERTA_LEGACY) if f.name == name)

@@ -20,6 +20,26 @@ TABLE, BIAS, OUTPUT = "codec.word.weight", "codec.bias", "codec.output.weight"
 """Our names of the embedding table, the projection's bias, and its own table where it is not tied."""
 
 
+Turn = Callable[[Tensor, EncoderConfig], Tensor]
+"""Puts the rows of a weight in another order; there is another that undoes it bit for bit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A published task head as data.
+
+    Attributes:
+        steps: (published module, activation behind it or None), first to last; "=name" stands for a module of ours that
+            the checkpoint shares with the masked-LM head.
+        pool: what it is given: 'first' slot, 'mean' of all slots, or 'each' slot.
+        pooling_key: entry of config.json that says 'cls' or 'mean' (ModernBERT), and what it is by default.
+    """
+
+    steps: tuple[tuple[str, str | None], ...]
+    pool: str = "first"
+    pooling_key: tuple[str, str] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """A published architecture.
@@ -33,6 +53,12 @@ class Family:
         keys: (published name, our name) with {i} for the layer; a tuple of published names is stacked on dim 0.
         aliases: published names that are further copies of one of our tensors: accepted, written where asked for.
         ignored: patterns of tensors that are derived and may be dropped.
+        turned: end of one of our names -> (to ours, to theirs), for weights whose rows stand in another order.
+        forced: entries of config.json without which transformers would read the weights wrongly.
+        heads: published task heads, see `unmask.families.heads`.
+        not_a_masked_model: pattern of tensors that show a head is no masked-LM head whatever is beside it, and what
+            the checkpoint is instead.
+        settle: chooses among families by the names in the file, and adds to the config what they say.
     """
 
     name: str
@@ -43,15 +69,30 @@ class Family:
     keys: tuple[tuple[str | tuple[str, ...], str], ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = (r".*position_ids$", r".*rotary_emb\.inv_freq$")
+    turned: Mapping[str, tuple[Turn, Turn]] = field(default_factory=dict)
+    forced: Mapping[str, Any] = field(default_factory=dict)
+    heads: Mapping[str, Head] = field(default_factory=dict)
+    not_a_masked_model: tuple[str, str] | None = None
+    settle: Callable[[Mapping[str, Any], Collection[str]], tuple[Family, dict[str, Any]]] | None = None
 
-    def rules(self, layers: int, *, tied: bool = True) -> list[tuple[tuple[str, ...], str]]:
-        """The key list spelled out for a number of layers; untied, the projection has a table of its own."""
+    @property
+    def prefix(self) -> str:
+        """First part of the encoder's published names, with its dot."""
+        return next(rule[0] for rule, ours in self.rules(0) if ours == TABLE).split(".")[0] + "."
+
+    def rules(self, layers: int, *, tied: bool = True, inner: int = 1) -> list[tuple[tuple[str, ...], str]]:
+        """The key list spelled out for a number of layers; untied, the projection has a table of its own.
+
+        Args:
+            inner: layers in a group, where the published names count groups {g} and layers in them {k}.
+        """
         out = []
         own = () if tied else tuple((theirs, OUTPUT) for theirs, ours in self.aliases.items() if ours == TABLE)
         for theirs, ours in (*self.keys, *own):
             names = (theirs,) if isinstance(theirs, str) else theirs
             if "{i}" in ours:
-                out += [(tuple(n.format(i=i) for n in names), ours.format(i=i)) for i in range(layers)]
+                places = [{"i": i, "g": i // inner, "k": i % inner} for i in range(layers)]
+                out += [(tuple(n.format(**at) for n in names), ours.format(**at)) for at in places]
             else:
                 out.append((names, ours))
         return out
@@ -59,47 +100,70 @@ class Family:
 
 @dataclass
 class Loaded:
-    """Outcome of matching a checkpoint to a model: what stayed random, and what the model has no place for."""
+    """Outcome of matching a checkpoint to a model: what stayed random, and what the model has no place for.
+
+    Attributes:
+        random: published names of tensors that were not in the file.
+        passengers: tensors without a place in the model, by published name.
+        aliases: names of further copies of tied tensors.
+        derived: tensors that are worked out anew (position numbers), kept only to be written back.
+        spelled: published name -> the file's own, where that is another (no prefix, old spellings).
+        types: number format of each tensor in the file that was not fp32.
+    """
 
     random: list[str] = field(default_factory=list)
     passengers: dict[str, Tensor] = field(default_factory=dict)
     aliases: list[str] = field(default_factory=list)
+    derived: dict[str, Tensor] = field(default_factory=dict)
+    spelled: dict[str, str] = field(default_factory=dict)
+    types: dict[str, torch.dtype] = field(default_factory=dict)
+
+    def as_loaded(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A published state as the file had it: its names and number formats, and nothing that was not there."""
+        missing = set(self.random)
+        kept = {k: v.to(self.types.get(k, v.dtype)) for k, v in state.items() if k not in missing}
+        return {self.spelled.get(k, k): v for k, v in (kept | self.derived).items()}
 
 
-def published_names(family: Family, tensors: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Tensors under today's names: LayerNorm.gamma / beta are old spellings, and a bare encoder lacks the prefix."""
+def published_names(family: Family, names: Collection[str]) -> dict[str, str]:
+    """The file's names -> today's: LayerNorm.gamma / beta are old spellings, and a bare encoder lacks the prefix."""
     ends = {"gamma": "weight", "beta": "bias"}
-    out = {re.sub(r"(?<=\.)(gamma|beta)$", lambda m: ends[m[0]], k): v for k, v in tensors.items()}
-    names = {n for rule, _ in family.rules(layers, tied=False) for n in rule}
-    prefix = next(rule[0] for rule, ours in family.rules(0) if ours == TABLE).split(".")[0] + "."
-    if any(k.startswith(prefix) for k in out):
+    out = {k: re.sub(r"(?<=\.)(gamma|beta)$", lambda m: ends[m[0]], k) for k in names}
+    prefix = family.prefix
+    if any(k.startswith(prefix) for k in out.values()):
         return out
-    modules = {n.removeprefix(prefix).split(".")[0] for n in names if n.startswith(prefix)} | {"pooler"}
-    return {(prefix + k if k.split(".")[0] in modules else k): v for k, v in out.items()}
+    known = {n for rule, _ in family.rules(1, tied=False) for n in rule}
+    modules = {n.removeprefix(prefix).split(".")[0] for n in known if n.startswith(prefix)} | {"pooler"}
+    return {k: (prefix + v if v.split(".")[0] in modules else v) for k, v in out.items()}
 
 
-def is_tied(family: Family, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the projection shares the embedding table: the config's word, unless the file holds two different tables."""
-    if not config.get("tie_word_embeddings", True):
+def is_tied(family: Family, said: bool, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the projection shares the embedding table: what the config said, unless the file holds two tables."""
+    if not said:
         return False
     table = next(names[0] for names, ours in family.rules(0) if ours == TABLE)
     copies = [name for name, ours in family.aliases.items() if ours == TABLE and name in tensors]
     return table not in tensors or all(_same(tensors[table], tensors[name]) for name in copies)
 
 
-def load_state(family: Family, model: torch.nn.Module, tensors: Mapping[str, Tensor], layers: int) -> Loaded:
-    """Fill `model` from published tensors.
+def load_state(family: Family, model: Any, tensors: Mapping[str, Tensor]) -> Loaded:
+    """Fill a masked model from published tensors.
 
     Raises:
         UserError: a tensor has another shape than the config says (both shapes are named), one of query, key and
-            value is missing, or no layer at all matches.
+            value is missing, or no layer at all matches, or a layer has no weights.
     """
-    state, found = model.state_dict(), Loaded()
+    state, config = model.state_dict(), model.encoder.config
+    spelled = published_names(family, tensors)
+    left = {name: tensors[k] for k, name in spelled.items()}
+    found = Loaded(
+        spelled={v: k for k, v in spelled.items() if v != k},
+        types={k: v.dtype for k, v in left.items() if v.dtype is not torch.float32},
+    )
     tied = OUTPUT not in state
-    left = published_names(family, tensors, layers)
     _settle_aliases(family, left, found, tied)
     filled: dict[str, Tensor] = {}
-    for names, ours in family.rules(layers, tied=tied):
+    for names, ours in _rules(family, config, tied):
         if ours not in state:
             continue
         absent = [n for n in names if n not in left]
@@ -108,37 +172,69 @@ def load_state(family: Family, model: torch.nn.Module, tensors: Mapping[str, Ten
             continue
         if absent:
             raise UserError(f"no tensor {absent[0]}, though its partners are there", hint="The weights are incomplete.")
-        expected = list(state[ours].shape)
-        expected[0] //= len(names)
-        for name in names:
+        for name, size in zip(names, _sizes(config, names, ours, state[ours]), strict=True):
+            expected = [size, *state[ours].shape[1:]]
             if list(left[name].shape) != expected:
                 raise UserError(
                     f"tensor {name} has shape {list(left[name].shape)}, config.json implies {expected}",
                     hint="Weights and config.json do not belong together.",
                 )
         parts = [left.pop(n) for n in names]
-        filled[ours] = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(state[ours].dtype)
+        whole = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(state[ours].dtype)
+        turn = _turn(family, ours)
+        filled[ours] = turn[0](whole, config) if turn else whole
+    _check_layers(family, filled, state, found)
+    model.load_state_dict(filled, strict=False)
+    for name, tensor in left.items():
+        derived = any(re.fullmatch(p, name) for p in family.ignored)
+        (found.derived if derived else found.passengers)[name] = tensor
+    return found
+
+
+def _rules(family: Family, config: EncoderConfig, tied: bool) -> list[tuple[tuple[str, ...], str]]:
+    inner = config.sharing.inner if config.sharing else 1
+    return family.rules(config.distinct_layers, tied=tied, inner=inner)
+
+
+def _sizes(config: EncoderConfig, names: tuple[str, ...], ours: str, tensor: Tensor) -> list[int]:
+    """Rows of each part of a stacked tensor; keys and values may be narrower than queries."""
+    if ".attention.qkv." in ours and len(names) == 3:
+        return [config.width, config.kv_width, config.kv_width]
+    return [tensor.shape[0] // len(names)] * len(names)
+
+
+def _turn(family: Family, ours: str) -> tuple[Turn, Turn] | None:
+    return next((turn for end, turn in family.turned.items() if ours.endswith(end)), None)
+
+
+def _check_layers(family: Family, filled: Collection[str], state: Mapping[str, Tensor], found: Loaded) -> None:
+    """An encoder that is random in part is a wrong load, not a warning: only heads may be missing."""
     if not any(".layers." in name for name in filled):
         raise UserError(f"no weights of a {family.name} encoder found", hint="The file holds another architecture.")
-    model.load_state_dict(filled, strict=False)
-    found.passengers |= {k: v for k, v in left.items() if not any(re.fullmatch(p, k) for p in family.ignored)}
-    return found
+    lost = [n for n in state if n not in filled and (n.startswith("encoder.") or n == TABLE)]
+    if lost:
+        known = {ours: names[0] for names, ours in family.rules(10_000) if ours == lost[0]}
+        raise UserError(
+            f"no tensor {known.get(lost[0], lost[0])}, nor {len(lost) - 1} others of the encoder",
+            hint="The weights are incomplete, or config.json is another model's.",
+        )
 
 
 def published_state(
     family: Family,
-    model: torch.nn.Module,
-    layers: int,
+    model: Any,
     passengers: Mapping[str, Tensor] | None = None,
     aliases: Collection[str] = (),
 ) -> dict[str, Tensor]:
     """The model's tensors under their published names, with passengers put back and further copies where asked for."""
-    state = {k: v.detach().cpu() for k, v in model.state_dict().items()}
+    state, config = {k: v.detach().cpu() for k, v in model.state_dict().items()}, model.encoder.config
     tied, carried = OUTPUT not in state, dict(passengers or {})
     out: dict[str, Tensor] = {}
-    for names, ours in family.rules(layers, tied=tied):
+    for names, ours in _rules(family, config, tied):
         if ours in state:
-            parts = state[ours].chunk(len(names)) if len(names) > 1 else (state[ours],)
+            turn = _turn(family, ours)
+            whole = turn[1](state[ours], config) if turn else state[ours]
+            parts = whole.split(_sizes(config, names, ours, whole)) if len(names) > 1 else (whole,)
             out |= {n: p.contiguous() for n, p in zip(names, parts, strict=True)}
     bias = next((names[0] for names, ours in family.rules(0) if ours == BIAS), None)
     for alias, ours in family.aliases.items():
@@ -175,6 +271,7 @@ def activation_name(name: str) -> str:
         "relu": "relu",
         "silu": "silu",
         "swish": "silu",
+        "tanh": "tanh",
     }
     if name not in table:
         raise UserError(f"activation {name!r} in config.json is not known", hint=f"Known: {', '.join(table)}.")

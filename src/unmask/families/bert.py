@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Learned, Norm
 from unmask.errors import UserError
-from unmask.families.base import Family, activation_name, bert_body, pair
+from unmask.families.base import Family, Head, activation_name, bert_body, pair
 
 
 def read_body(config: Mapping[str, Any], *, offset: int = 0, epsilon: float = 1e-12) -> EncoderConfig:
@@ -91,4 +91,9 @@ BERT = Family(
         ("cls.predictions.bias", "codec.bias"),
     ),
     aliases={"cls.predictions.decoder.bias": "codec.bias", "cls.predictions.decoder.weight": "codec.word.weight"},
+    heads={
+        "sequence": Head(steps=(("bert.pooler.dense", "tanh"), ("classifier", None))),
+        "token": Head(steps=(("classifier", None),), pool="each"),
+        "span": Head(steps=(("qa_outputs", None),), pool="each"),
+    },
 )

@@ -1,4 +1,5 @@
-"""ELECTRA's generator (Clark et al. 2020): BERT's body, embeddings narrower than the layers, GELU head."""
+"""ELECTRA (Clark et al. 2020): BERT's body, embeddings narrower than the layers; the generator has a GELU head, the
+discriminator a head that tells replaced tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unmask.encoder.config import EncoderConfig
-from unmask.families.base import Family, bert_body, pair
+from unmask.families.base import Family, Head, bert_body, pair
 from unmask.families.bert import head, read_body, write_body
 
 
@@ -34,4 +35,13 @@ ELECTRA = Family(
         ("generator_lm_head.bias", "codec.bias"),
     ),
     aliases={"generator_lm_head.weight": "codec.word.weight"},
+    heads={
+        "sequence": Head(steps=(("classifier.dense", "gelu"), ("classifier.out_proj", None))),
+        "token": Head(steps=(("classifier", None),), pool="each"),
+        "span": Head(steps=(("qa_outputs", None),), pool="each"),
+        "detect": Head(
+            steps=(("discriminator_predictions.dense", "hidden"), ("discriminator_predictions.dense_prediction", None)),
+            pool="each",
+        ),
+    },
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.encoder.config import Attention, EncoderConfig, Gated, Norm, Rotary
 from unmask.errors import UserError
-from unmask.families.base import Family, activation_name, pair
+from unmask.families.base import Family, Head, activation_name, pair
 
 
 def _bases(config: Mapping[str, Any]) -> tuple[float, float]:
@@ -54,6 +54,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         dropout=float(config.get("mlp_dropout", 0.0)),
         embedding_dropout=float(config.get("embedding_dropout", 0.0)),
         attention_dropout=float(config.get("attention_dropout", 0.0)),
+        dropout_inside=True,
         initial_deviation=float(config.get("initializer_range", 0.02)),
     )
     return encoder, {
@@ -137,4 +138,9 @@ MODERNBERT = Family(
         ("decoder.bias", "codec.bias"),
     ),
     aliases={"decoder.weight": "codec.word.weight"},
+    heads={
+        "sequence": Head(steps=(("=head", None), ("classifier", None)), pooling_key=("classifier_pooling", "cls")),
+        "token": Head(steps=(("=head", None), ("classifier", None)), pool="each"),
+        "span": Head(steps=(("=head", None), ("classifier", None)), pool="each"),
+    },
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unmask.encoder.config import EncoderConfig, Learned
-from unmask.families.base import Family, bert_body, pair
+from unmask.families.base import Family, Head, bert_body, pair
 from unmask.families.bert import head, read_body, write_body
 
 
@@ -38,4 +38,9 @@ ROBERTA = Family(
         ("lm_head.bias", "codec.bias"),
     ),
     aliases={"lm_head.decoder.bias": "codec.bias", "lm_head.decoder.weight": "codec.word.weight"},
+    heads={
+        "sequence": Head(steps=(("classifier.dense", "tanh"), ("classifier.out_proj", None))),
+        "token": Head(steps=(("classifier", None),), pool="each"),
+        "span": Head(steps=(("qa_outputs", None),), pool="each"),
+    },
 )

@@ -6,7 +6,6 @@ Shape letters: n (examples, or slots), width, outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,59 +14,25 @@ from torch import Tensor, nn
 from unmask.encoder.dropout import drop
 from unmask.encoder.transformer import activation
 from unmask.errors import UserError
+from unmask.families.base import Family, Head
 
 SEQUENCE, TOKEN, SPAN = "sequence", "token", "span"
 CLASSES = {SEQUENCE: "ForSequenceClassification", TOKEN: "ForTokenClassification", SPAN: "ForQuestionAnswering"}
 """Endings of the transformers classes that read these heads."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Head:
-    """A published head.
-
-    Attributes:
-        steps: (published module, activation behind it or None), first to last; "=head" stands for the transform of the
-            masked-LM head, which the checkpoint shares with the task (ModernBERT).
-        pool: what it is given: 'first' slot or 'each' slot.
-        pooling_key: entry of config.json that says 'cls' or 'mean', and what it is by default.
-    """
-
-    steps: tuple[tuple[str, str | None], ...]
-    pool: str = "first"
-    pooling_key: tuple[str, str] | None = None
-
-
-_TOKEN = Head(steps=(("classifier", None),), pool="each")
-_SPAN = Head(steps=(("qa_outputs", None),), pool="each")
-_DENSE_TANH = Head(steps=(("classifier.dense", "tanh"), ("classifier.out_proj", None)))
-_DENSE_GELU = Head(steps=(("classifier.dense", "gelu"), ("classifier.out_proj", None)))
-_SHARED = Head(steps=(("=head", None), ("classifier", None)), pool="each")
-HEADS: dict[str, dict[str, Head]] = {
-    "bert": {
-        SEQUENCE: Head(steps=(("bert.pooler.dense", "tanh"), ("classifier", None))), TOKEN: _TOKEN, SPAN: _SPAN,
-    },
-    "roberta": {SEQUENCE: _DENSE_TANH, TOKEN: _TOKEN, SPAN: _SPAN},
-    "electra": {SEQUENCE: _DENSE_GELU, TOKEN: _TOKEN, SPAN: _SPAN},
-    "modernbert": {
-        SEQUENCE: Head(steps=(("=head", None), ("classifier", None)), pooling_key=("classifier_pooling", "cls")),
-        TOKEN: _SHARED, SPAN: _SHARED,
-    },
-}  # fmt: skip
-"""Heads of the families here; a family that brings its own (`family.heads`) goes first."""
-
-
-def published_head(family: Any, kind: str) -> Head:
+def head_of(family: Family, kind: str) -> Head:
     """The head of a family for 'sequence', 'token' or 'span'.
 
     Raises:
         UserError: there is no published one.
     """
-    heads: Mapping[str, Any] = getattr(family, "heads", None) or HEADS.get(family.name, {})
-    if kind not in heads:
+    if kind not in family.heads:
         raise UserError(
-            f"{family.name} models have no published head for this task", hint=f"Known: {', '.join(sorted(HEADS))}."
+            f"{family.name} models have no published head for this task",
+            hint="Use another family (BERT, RoBERTa, ELECTRA, ModernBERT, DistilBERT, ALBERT, DeBERTa, ...).",
         )
-    return heads[kind]
+    return family.heads[kind]
 
 
 class TaskHead(nn.Module):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,8 +132,11 @@ class Prefix:
         encoder = model.masked.encoder
         if layers > len(encoder.layers) - 1:
             raise UserError(f"freeze={layers}", hint=f"The model has {len(encoder.layers)} layers: freeze fewer.")
+        if getattr(encoder.config, "sharing", None) is not None:
+            raise UserError(
+                f"freeze={layers}", hint="The model's layers share their weights: none can be frozen alone."
+            )
         self.model, self.layers = model, layers
-        self.kept: dict[int, np.ndarray] = {}
         for module in (model.masked.codec, encoder.stem, *encoder.layers[:layers]):
             for p in module.parameters():
                 p.requires_grad_(False)
@@ -144,16 +148,16 @@ class Prefix:
     def cut(self) -> Iterator[None]:
         """Within, the encoder starts above the frozen layers and the codec hands on stored states."""
         encoder, codec = self.model.masked.encoder, self.model.masked.codec
-        whole, stem, embed = encoder.layers, encoder.stem, codec.embed
+        whole, stem, config = encoder.layers, encoder.stem, encoder.config
         encoder.layers = whole[self.layers :]
+        encoder.config = dataclasses.replace(config, layers=len(encoder.layers))
         encoder.stem = _PassOn()
         codec.embed = lambda values, masked: values["state"]
         try:
             yield
         finally:
-            encoder.layers, encoder.stem = whole, stem
-            del codec.embed
-            assert codec.embed.__func__ is embed.__func__
+            encoder.layers, encoder.stem, encoder.config = whole, stem, config
+            del codec.embed  # the instance's own; the class's is back
 
     def compute(
         self, examples: Sequence[Example], slots: int, device: torch.device, context: Callable
@@ -162,8 +166,9 @@ class Prefix:
         encoder = self.model.masked.encoder
         whole = encoder.layers
         out: list[Example | None] = [None] * len(examples)
-        norm = encoder.final_norm
+        norm, config = encoder.final_norm, encoder.config
         encoder.layers, encoder.final_norm = whole[: self.layers], nn.Identity()
+        encoder.config = dataclasses.replace(config, layers=self.layers)
         try:
             with at_rest(self.model), context():
                 for batch, numbers in budgeted(examples, slots):
@@ -175,7 +180,7 @@ class Prefix:
                         values = {**e.values, "state": states[index == i]}
                         out[number] = Example(values=values, identity=e.identity, special=e.special)
         finally:
-            encoder.layers, encoder.final_norm = whole, norm
+            encoder.layers, encoder.final_norm, encoder.config = whole, norm, config
         return [e for e in out if e is not None]
 
 
@@ -322,8 +327,6 @@ def _stream(items: int, settings: FinetuneSettings, total: int) -> Iterator[np.n
 def _set_dropout(model: TaskModel, share: float | None) -> None:
     if share is None:
         return
-    import dataclasses
-
     module: Any
     for module in model.modules():
         if hasattr(module, "config") and hasattr(module.config, "attention_dropout"):

@@ -16,7 +16,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.embed import pool
 from unmask.core.inference import first_slots
 from unmask.errors import UserError
-from unmask.tasks.heads import CLASSES, TaskHead, published_head
+from unmask.tasks.heads import CLASSES, TaskHead, head_of
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.training.precision import resolve_device, resolve_precision
 
@@ -86,11 +86,13 @@ def build(
     """An encoder with a head of `outputs` outputs, whatever head weights the folder holds read; (model, random names)."""
     if kind is None:
         return TaskModel(text.model, None, pooling or "mean"), []
-    spec = published_head(text.family, kind)
+    spec = head_of(text.family, kind)
     where = spec.pool
     if spec.pooling_key is not None:
-        asked = text.hf_config.get(*spec.pooling_key)
-        where = "mean" if asked == "mean" else "first"
+        asked = str(text.hf_config.get(*spec.pooling_key))
+        where = {"cls": "first", "bos": "first"}.get(asked, asked)
+    if where not in ("first", "mean", "each"):
+        raise UserError(f"pooling {where!r} of {text.family.name} models", hint="Known: cls and mean.")
     encoder = text.model.encoder.config
     share = text.hf_config.get("classifier_dropout")
     head = TaskHead(

@@ -26,7 +26,9 @@ def matthews(truth: Sequence, guess: Sequence) -> float:
     """Matthews' correlation, any number of classes (Gorodkin 2004)."""
     from sklearn.metrics import matthews_corrcoef
 
-    return float(matthews_corrcoef(list(truth), list(guess))) if len(truth) else 0.0
+    if len({*truth, *guess}) < 2:  # a fold of one class: not defined
+        return 0.0
+    return float(matthews_corrcoef(list(truth), list(guess)))
 
 
 def f1(truth: Sequence, guess: Sequence, *, average: str = "macro", positive: object = None) -> float:

@@ -99,7 +99,7 @@ def adapt(
     def save(trained: Any) -> None:
         save_folder(
             out, model=trained, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config,
-            passengers=loaded.passengers, settings={"text": as_dict(settings), "adapted_from": str(model)},
+            passengers=loaded.passengers, aliases=loaded.aliases, settings={"text": as_dict(settings), "adapted_from": str(model)},
         )  # fmt: skip
 
     result = run(job, out, settings.train, resume=resume, console=console, save=save)

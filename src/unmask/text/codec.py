@@ -23,6 +23,8 @@ class TokenCodecConfig:
         head_norm, head_bias, head_activation: the transform in front of the tied projection.
         output_bias: the projection's own bias over the vocabulary.
         tied: output projection shares the embedding table.
+        head: whether there is a transform in front of the projection (not in EuroBERT, NeoBERT).
+        scale: factor on word embeddings (an option of BigBird).
     """
 
     vocabulary: int
@@ -36,6 +38,8 @@ class TokenCodecConfig:
     head_bias: bool = True
     output_bias: bool = True
     tied: bool = True
+    head: bool = True
+    scale: float = 1.0
     deviation: float = 0.02
 
 
@@ -52,8 +56,9 @@ class TokenCodec(nn.Module):
         self.word = nn.Embedding(config.vocabulary, config.width)
         if config.types:
             self.token_type = nn.Embedding(config.types, config.width)
-        self.transform = nn.Linear(config.encoder_width, config.width, bias=config.head_bias)
-        self.norm = make_norm(config.head_norm, config.width)
+        if config.head:
+            self.transform = nn.Linear(config.encoder_width, config.width, bias=config.head_bias)
+            self.norm = make_norm(config.head_norm, config.width)
         self.activation = activation(config.head_activation)
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.output_bias else None
@@ -62,12 +67,15 @@ class TokenCodec(nn.Module):
         self.register_buffer("special", torch.tensor(config.special_ids, dtype=torch.int64), persistent=False)
         for table in (self.word, *([self.token_type] if config.types else [])):
             nn.init.normal_(table.weight, std=config.deviation)
-        nn.init.normal_(self.transform.weight, std=config.deviation)
-        if config.head_bias:
+        if config.head:
+            nn.init.normal_(self.transform.weight, std=config.deviation)
+        if config.head and config.head_bias:
             nn.init.zeros_(self.transform.bias)
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         x = self.word(values["token"].masked_fill(masked, self.config.mask_id))
+        if self.config.scale != 1:
+            x = x * self.config.scale
         if self.config.types:
             x = x + (self.token_type(values["type"]) if "type" in values else self.token_type.weight[0])
         return x
@@ -85,8 +93,9 @@ class TokenCodec(nn.Module):
         return values | {"token": token}
 
     def predict(self, states: Float[Tensor, "asked width"]) -> Categorical:
-        h = self.norm(self.activation(self.transform(round_up(states))))
+        states, count = round_up(states), len(states)
+        h = self.norm(self.activation(self.transform(states))) if self.config.head else states
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))
         weight = self.word.weight if self.output is None else self.output.weight
-        return Categorical(h, weight, self.bias, forbidden=self.special, count=len(states))
+        return Categorical(h, weight, self.bias, forbidden=self.special, count=count)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.core.model import MaskedModel
+from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
-from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
-from unmask.families import Family, by_name, detect
-from unmask.families.base import is_tied, load_state, published_state
+from unmask.families import Family, by_name, detect, settle
+from unmask.families.base import Loaded, is_tied, load_state, published_names, published_state
+from unmask.families.heads import PublishedHead, published_head
 from unmask.files import fsync
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 from unmask.text.tokenizer import Tokenizer
@@ -41,6 +44,7 @@ class TextFolder:
         ignored: names of the passengers.
         aliases: published names under which the file holds further copies of tied tensors.
         settings: contents of unmask.json.
+        loaded: all that was found out about the file, so that it can be written back as it was.
     """
 
     model: MaskedModel
@@ -52,6 +56,20 @@ class TextFolder:
     ignored: list[str] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    loaded: Loaded = field(default_factory=Loaded)
+
+    def head(self) -> PublishedHead | None:
+        """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""
+        return published_head(self.family, self.hf_config, self.passengers, self.model.codec)
+
+    def why_not_masked(self) -> str | None:
+        """Why this model cannot predict hidden tokens, None where it can: its head was not in the file."""
+        if rule := self.family.not_a_masked_model:
+            pattern, reason = rule
+            if any(re.match(pattern, name) for name in self.passengers):
+                return f"this checkpoint is {reason}"
+        lost = sorted(self.random)
+        return f"the file holds no masked-LM head ({lost[0]} and {len(lost) - 1} others are random)" if lost else None
 
 
 def find_folder(name: str | Path) -> Path:
@@ -83,8 +101,11 @@ def find_folder(name: str | Path) -> Path:
     return found
 
 
-def load_folder(name: str | Path) -> TextFolder:
+def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> TextFolder:
     """Load a masked language model from a folder or hub name.
+
+    Args:
+        tokenizer: to use instead of the folder's.
 
     Raises:
         UserError: naming what is missing, corrupt or does not fit together.
@@ -94,9 +115,11 @@ def load_folder(name: str | Path) -> TextFolder:
     if config is None:
         raise UserError(f"{folder}: no config.json", hint="A model folder holds config.json, weights and tokenizer.")
     family = detect(config)
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = tokenizer or Tokenizer.load(folder)
+    weights = _weights(folder)
+    family, settled = settle(family, config, set(published_names(family, weights).values()))
     try:
-        encoder, codec = family.read(config)
+        encoder, codec = family.read(settled)
         vocabulary = int(config["vocab_size"])
     except KeyError as error:
         raise UserError(f"{folder}/config.json: no {error}", hint=f"A {family.name} config has it.") from None
@@ -107,13 +130,12 @@ def load_folder(name: str | Path) -> TextFolder:
             f"{folder}: the tokenizer has {tokenizer.vocab_size} entries, the embedding table {vocabulary}",
             hint="Tokenizer and weights do not belong together.",
         )
-    weights = read_weights(folder)
-    codec["tied"] = is_tied(family, config, weights)
+    codec["tied"] = is_tied(family, codec["tied"], weights)
     settings = _json(folder / "unmask.json") or {}
     decoder = settings.get("decoder")
-    model = _assemble(vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
+    model = assemble(vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
     try:
-        found = load_state(family, model, weights, encoder.layers)
+        found = load_state(family, model, weights)
     except UserError as error:
         raise UserError(f"{folder}: {error.what}", hint=error.hint) from None
     if decoder:
@@ -121,7 +143,31 @@ def load_folder(name: str | Path) -> TextFolder:
     return TextFolder(
         model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
         random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
+        loaded=found,
     )  # fmt: skip
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    """Tensors of the folder; of its ONNX file where it has no others."""
+    _refuse_other_frameworks(folder)
+    ours = any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
+    if not ours and (any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx"))):
+        from unmask.families.onnx_import import find_graph, read_onnx
+
+        return read_onnx(find_graph(folder))
+    return read_weights(folder)
+
+
+def _refuse_other_frameworks(folder: Path) -> None:
+    """A checkpoint of TensorFlow or JAX alone: its kernels are transposed and fused otherwise, model by model."""
+    if any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*")):
+        return
+    for pattern, what in {"*.h5": "TensorFlow", "*.ckpt*": "TensorFlow", "*.msgpack": "JAX (Flax)"}.items():
+        if found := sorted(folder.glob(pattern)):
+            raise UserError(
+                f"{found[0]}: a {what} checkpoint, stored in another layout for every model",
+                hint="Convert it with transformers 4: AutoModel.from_pretrained(..., from_tf=True or from_flax=True).",
+            )
 
 
 def _decoder_state(model: MaskedModel) -> dict[str, Tensor]:
@@ -141,13 +187,14 @@ def _load_decoder(model: MaskedModel, path: Path) -> None:
     model.load_state_dict(held, strict=False)
 
 
-def _assemble(
+def assemble(
     vocabulary: int,
     tokenizer: Tokenizer,
     encoder: EncoderConfig,
     codec: Mapping[str, Any],
     decoder: EncoderConfig | None,
 ) -> MaskedModel:
+    """A masked model with random weights. `codec`: entries of `TokenCodecConfig` that the tokenizer does not decide."""
     # Tables are padded to round sizes (ModernBERT: 88 rows): rows without a token are never drawn, never proposed.
     unused = set(range(vocabulary)) - set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
     config = TokenCodecConfig(
@@ -157,7 +204,7 @@ def _assemble(
         deviation=encoder.initial_deviation,
         **codec,
     )
-    return MaskedModel(TokenCodec(config), Encoder(encoder), decoder)
+    return MaskedModel(TokenCodec(config), make_encoder(encoder), decoder)
 
 
 def new_text_model(
@@ -197,12 +244,13 @@ def new_text_model(
         encoder = EncoderConfig(
             width=width, layers=layers, heads=heads, norm=norm, positions=Rotary(slots=max(slots, 512)),
             feedforward=Gated(inner=inner), attention=Attention(window=64, bias=False), dropout=dropout,
+            dropout_inside=True,
         )  # fmt: skip
         codec = {"head_norm": Norm(epsilon=1e-5, bias=False), "head_bias": False}
     else:
         raise UserError(f"recipe {recipe!r}", hint="Expected bert or modern.")
     codec |= {"width": width, "encoder_width": width}
-    return _assemble(vocabulary, tokenizer, encoder, codec, decoder), family
+    return assemble(vocabulary, tokenizer, encoder, codec, decoder), family
 
 
 def save_folder(
@@ -215,6 +263,8 @@ def save_folder(
     passengers: Mapping[str, Tensor] | None = None,
     aliases: Collection[str] = (),
     settings: Mapping[str, Any] | None = None,
+    like: Loaded | None = None,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Write a folder that transformers loads.
 
@@ -224,6 +274,8 @@ def save_folder(
     Args:
         hf_config: entries of the config.json the model came with; what is in there is kept.
         aliases: published names to write tied tensors under as well; transformers does without.
+        like: write the weights as this file had them: its names and number formats, no tensor that was not there.
+        dtype: number format of all weights; default that of `like`, else the model's.
 
     Raises:
         UserError: the folder cannot be written.
@@ -234,7 +286,7 @@ def save_folder(
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings)
+        _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings, like, dtype)
         for path in (*new.iterdir(), new):
             fsync(path)
         if not exists:
@@ -263,6 +315,8 @@ def _write_files(
     passengers: Mapping[str, Tensor] | None,
     aliases: Collection[str],
     settings: Mapping[str, Any] | None,
+    like: Loaded | None,
+    dtype: torch.dtype | None,
 ) -> None:
     encoder, codec = model.encoder.config, model.codec.config
     special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
@@ -272,8 +326,13 @@ def _write_files(
     # What the file now holds, whatever it held before.
     config.pop("torch_dtype", None)
     config |= {"vocab_size": codec.vocabulary, "tie_word_embeddings": codec.tied}
-    config["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
-    state = published_state(family, model, encoder.layers, passengers, aliases)
+    config |= family.forced
+    state = published_state(family, model, passengers, aliases)
+    if like is not None:
+        state = like.as_loaded(state)
+    if dtype is not None:
+        state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
+    config["dtype"] = _most_common_type(state)
     save_file(state, new / "model.safetensors", metadata={"format": "pt"})
     about = {k: v for k, v in (settings or {}).items() if k != "decoder"} | {"family": family.name}
     if model.visible_only:
@@ -282,6 +341,16 @@ def _write_files(
     (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (new / "unmask.json").write_text(json.dumps(about, indent=2, default=_plain), encoding="utf-8")
     tokenizer.save(new)
+
+
+def _most_common_type(state: Mapping[str, Tensor]) -> str:
+    """The number format most of the weights have, as config.json names it."""
+    size: dict[str, int] = {}
+    for tensor in state.values():
+        if tensor.is_floating_point():
+            name = str(tensor.dtype).removeprefix("torch.")
+            size[name] = size.get(name, 0) + tensor.numel()
+    return max(size, key=size.__getitem__)
 
 
 def _json(path: Path) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,11 +21,15 @@ from unmask.core.embed import Pooling, embed
 from unmask.core.fill import Order, fill
 from unmask.core.inference import budgeted
 from unmask.core.score import scorable, score
+from unmask.encoder.config import Disentangled
 from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, text_example
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.text.tokenizer import Encoded
 from unmask.training.precision import resolve_device, resolve_precision
+
+if TYPE_CHECKING:
+    from unmask.text.swift import Swift
 
 BLANK = "[MASK]"
 """Accepted in texts for every model, whatever its own mask token is."""
@@ -38,12 +42,14 @@ class TextModel:
     Attributes:
         folder: what was loaded, with what stayed random or was ignored.
         device: where it runs.
-        precision: 'fp32' or 'bf16'.
+        precision: 'fp32', 'bf16' or 'int8' (embedding in 8 bits, all else in fp32).
+        compiled: torch.compile the encoder: slower to start, faster after, where a C++ compiler is at hand.
     """
 
     folder: TextFolder
     device: torch.device
     precision: str
+    compiled: bool = False
 
     @property
     def model(self) -> Any:
@@ -57,6 +63,38 @@ class TextModel:
     def slots(self) -> int:
         """Longest text in tokens, special ones included."""
         return self.model.encoder.config.longest or 512
+
+    def _require_head(self) -> None:
+        """Raises:
+        UserError: the checkpoint has no masked-LM head, so that predictions would be random.
+        """
+        if reason := self.folder.why_not_masked():
+            raise UserError(
+                f"{self.folder.family.name}: {reason}; predictions would be noise",
+                hint="embed works; for the rest use a masked-LM checkpoint, or unmask adapt to train a head.",
+            )
+
+    @cached_property
+    def _swift(self) -> Swift | None:
+        """The encoder laid out for embedding, None where it is of another kind."""
+        if self.precision != "int8":
+            return self._laid_out([])
+        from unmask.text.docstrings import docstrings
+
+        return self._laid_out([text for _, text in docstrings(100_000)])
+
+    def _laid_out(self, texts: Sequence[str]) -> Swift | None:
+        """Layers laid out; for int8 `texts` show how large the activations get."""
+        from unmask.text.swift import Swift
+
+        if self.device.type != "cpu":
+            return None
+        ids = self.tokenizer.ids(list(texts)[:256], max_slots=min(self.slots, 128))
+        return Swift.of(self.model, self.precision, ids, compiled=self.compiled)
+
+    def calibrate(self, texts: Sequence[str]) -> None:
+        """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
+        self.__dict__["_swift"] = self._laid_out(texts)
 
     def _context(self) -> contextlib.AbstractContextManager:
         if self.precision == "bf16":
@@ -131,6 +169,7 @@ class TextModel:
         Raises:
             UserError: a text without a blank, or longer than the model takes.
         """
+        self._require_head()
         texts = [texts] if isinstance(texts, str) else list(texts)
         masked = self._with_blanks(texts, one_for="candidates" if candidates else "")
         if candidates:
@@ -182,6 +221,7 @@ class TextModel:
             Dicts value, tokens, probability, log_probability, likeliest first. A probability is joint over the answer's
             tokens, given their number: compare answers of one length; across lengths the order is only a guide.
         """
+        self._require_head()
         width = max(top, beam or 2 * top)
         masked = self._with_blanks([text], one_for="answers")
         base = self._blank_examples(masked)[0]
@@ -288,6 +328,7 @@ class TextModel:
 
         Unknown words ([UNK]) are not scored, as they are never predicted in training: compare texts of equal `slots`.
         """
+        self._require_head()
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self._context():
             found = score(self.model, self._examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
@@ -299,10 +340,56 @@ class TextModel:
     def embed(self, texts: str | Sequence[str], *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
         """(texts, width) vectors, order kept; texts longer than the model are cut."""
         texts = [texts] if isinstance(texts, str) else list(texts)
+        if pooling not in ("mean", "first", "max"):
+            raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
+        if self._swift is not None:
+            return self._swift.embed(
+                self.tokenizer.ids(texts, max_slots=self.slots), pooling=pooling, normalise=normalise
+            )
         with self._context():
             return embed(
-                self.model, self._examples(texts, shorten=True), slots=self.slots, pooling=pooling, normalise=normalise
+                self.model,
+                self._examples(texts, shorten=True),
+                slots=self.slots,
+                pooling=pooling,
+                normalise=normalise,
+                shared_rows=not isinstance(self.model.encoder.config.positions, Disentangled),
+                batch_slots=2048,
             )
+
+    def label(self, texts: str | Sequence[str]) -> list[dict[str, Any]]:
+        """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one a token) and
+        logits. A detector of replaced tokens gives `replaced`, a probability a token.
+
+        Raises:
+            UserError: the checkpoint has no task head.
+        """
+        head = self.folder.head()
+        if head is None:
+            raise UserError(
+                f"{self.folder.family.name}: the checkpoint has no task head",
+                hint="Fine-tune one: unmask finetune.",
+            )
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        examples = self._examples(texts, shorten=True)
+        out: list[dict[str, Any]] = [{} for _ in texts]
+        for batch, members in budgeted(examples, self.slots):
+            batch = batch.to(self.device)
+            real = (batch.segment.flatten() > 0).nonzero().flatten()
+            owner = batch.index.flatten()[real]
+            order = owner.argsort(stable=True)
+            with torch.inference_mode(), self._context():
+                states = self.model.states(batch, needed=real)[order].float()
+                logits = head.to(self.device)(states, owner[order]).float().cpu()
+            each = logits.shape[0] != len(members) or head.pool == "each"
+            parts = logits.split(torch.bincount(owner).tolist()) if each else logits.split(1)
+            for member, part in zip(members.tolist(), parts, strict=True):
+                out[member] = {"text": texts[member], "logits": part.tolist()}
+                if head.kind == "detect":
+                    out[member]["replaced"] = torch.sigmoid(part[:, 0]).tolist()
+                elif head.labels:
+                    out[member]["labels"] = [head.labels[i] for i in part.argmax(-1).tolist()]
+        return out
 
     def evaluate(
         self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
@@ -320,6 +407,7 @@ class TextModel:
         from unmask.evaluation.metrics import by_frequency, by_position, masked_metrics, plain
         from unmask.text.cache import cut
 
+        self._require_head()
         examples: list[Example] = []
         document: list[int] = []
         before = [] if self.tokenizer.cls_id is None else [self.tokenizer.cls_id]
@@ -379,6 +467,8 @@ class TextModel:
             "layers": config.layers, "width": config.width, "heads": config.heads, "vocabulary": codec.config.vocabulary,
             "longest_context": self.slots, "flops_per_token": body + head, "head_share_of_flops": head / (body + head),
             "memory_mb_fp32": total * 4 / 1e6, "memory_mb_bf16": total * 2 / 1e6, "memory_mb_int8": total / 1e6,
+            "predicts_hidden_tokens": self.folder.why_not_masked() is None,
+            "task_head": head_.kind if (head_ := self.folder.head()) else None,
             "tensors_left_random": self.folder.random, "tensors_ignored": self.folder.ignored,
         }  # fmt: skip
 
@@ -400,31 +490,37 @@ class TextModel:
             out.append({"word": word, "neighbours": [(names[i], float(cosine[i])) for i in best]})
         return out
 
-    def save(self, folder: str | Path) -> None:
-        """Save as a Hugging Face folder, everything that was loaded included."""
+    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
+        """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`."""
         f = self.folder
         save_folder(
             folder, model=f.model, tokenizer=f.tokenizer, family=f.family, hf_config=f.hf_config,
-            passengers=f.passengers, settings=f.settings,
+            passengers=f.passengers, aliases=f.aliases, settings=f.settings, like=f.loaded, dtype=dtype,
         )  # fmt: skip
 
 
-def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TextModel:
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto", compile: bool = False) -> TextModel:
     """Load a text model from a folder or hub name.
 
     Args:
-        precision: 'fp32', 'bf16' or 'auto'. 'auto' computes in fp32 for models so small that casting costs more than
-            it saves (under 10 M parameters), else measures.
+        precision: 'fp32', 'bf16', 'int8' or 'auto'. 'auto' computes in fp32 for models so small that casting costs more
+            than it saves (under 10 M parameters), else measures. 'int8' embeds in 8 bits.
+        compile: torch.compile the layers.
 
     Raises:
         UserError: naming what is missing, corrupt or does not fit together.
     """
     where = resolve_device(device)
+    if precision == "int8" and where.type != "cpu":
+        raise UserError("precision=int8 is built for CPUs", hint="Use bf16 on this device.")
     folder = load_folder(path)
     small = sum(p.numel() for p in folder.model.parameters()) < 10_000_000
-    name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    if precision == "int8":
+        name = "int8"
+    else:
+        name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
     folder.model.to(where).eval()
-    return TextModel(folder=folder, device=where, precision=name)
+    return TextModel(folder=folder, device=where, precision=name, compiled=compile)
 
 
 def _perplexity(total: float, slots: int) -> float | None:

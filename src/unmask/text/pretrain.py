@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.errors import UserError
@@ -65,9 +64,13 @@ def build_tokenizer(data: Sequence[str], out: Path, settings: TextSettings, say:
     return tokenizer
 
 
-def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[MaskedModel, Any]:
+def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]:
     """A new model with random weights, made from the seed alone."""
     torch.manual_seed(settings.train.seed)
+    if settings.objective == "detection":
+        from unmask.text.detection import new_detection
+
+        return new_detection(settings, tokenizer)
     decoder = None
     if settings.architecture == "visible_only":
         # Narrower and shallower than the encoder, as in MAE (He et al. 2022, table 1).
@@ -119,7 +122,12 @@ def pretrain(
     say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {_millions(model)} parameters")
 
     def save(trained: Any) -> None:
-        save_folder(out, model=trained, tokenizer=tokenizer, family=family, settings={"text": as_dict(settings)})
+        about = {"text": as_dict(settings)}
+        if settings.objective == "detection":
+            from unmask.text.detection import save_detection
+
+            return save_detection(out, trained, tokenizer, family, about)
+        return save_folder(out, model=trained, tokenizer=tokenizer, family=family, settings=about)
 
     result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
     corpus = {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
@@ -129,7 +137,9 @@ def pretrain(
     return finished
 
 
-def make_job(model: MaskedModel, cache: TokenCache, tokenizer: Tokenizer, settings: TextSettings, **more: Any) -> Job:
+def make_job(
+    model: torch.nn.Module, cache: TokenCache, tokenizer: Tokenizer, settings: TextSettings, **more: Any
+) -> Job:
     """Tie a model, a corpus and a corruption together for the run."""
     if not len(cache.train):
         raise UserError("no training examples: the corpus is too small to hold any out", hint="Give more text.")

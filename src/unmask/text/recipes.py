@@ -21,6 +21,9 @@ class TextSettings:
     Attributes:
         recipe: 'modern' (pre-norm, rotary, gated, local/global attention; ModernBERT, Warner et al. 2024) or
             'bert' (post-norm, learned positions; Devlin et al. 2019).
+        objective: 'masked' (predict hidden tokens) or 'detection' (tell which tokens a small generator replaced; ELECTRA,
+            Clark et al. 2020), for recipe 'bert' in place.
+        generator: the generator's share of the discriminator's width ('detection'; section 3.2: a quarter to a half).
         architecture: 'in_place' (mask embeddings in the row) or 'visible_only' (hidden slots dropped, small decoder).
         width, layers, heads: of the encoder; `inner` of the feed-forward, None for the recipe's usual multiple.
         slots: slots in a row and the longest example.
@@ -37,6 +40,8 @@ class TextSettings:
     """
 
     recipe: Literal["modern", "bert"] = "modern"
+    objective: Literal["masked", "detection"] = "masked"
+    generator: float = 0.25
     architecture: Literal["in_place", "visible_only"] = "in_place"
     width: int = 256
     layers: int = 4
@@ -68,6 +73,13 @@ class TextSettings:
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise UserError(f"{name}={value}", hint="Expected a share from 0 up to, not including, 1.")
+        if not 0 < self.generator <= 1:
+            raise UserError(f"generator={self.generator}", hint="Expected a share above 0 and up to 1.")
+        if self.objective == "detection" and (self.recipe, self.architecture) != ("bert", "in_place"):
+            raise UserError(
+                f"objective=detection with recipe={self.recipe}, architecture={self.architecture}",
+                hint="Use --recipe electra, or recipe=bert and architecture=in_place.",
+            )
         if self.train.batch_slots % self.slots:
             near = max(1, round(self.train.batch_slots / self.slots)) * self.slots
             raise UserError(
@@ -82,10 +94,13 @@ BERT = {"recipe": "bert", "ratio": 0.15, "ratio_end": None, "mask": 0.8, "random
 ROBERTA = {**BERT, "tokenizer_kind": "bpe", "lowercase": False}
 """Liu et al. 2019: dynamic masks, byte-level BPE, no next-sentence task."""
 
+ELECTRA = {**BERT, "objective": "detection", "mask": 1.0, "random": 0.0, "keep": 0.0}
+"""Clark et al. 2020, section 2 and appendix A: 15 % masked, all of them behind [MASK]; loss weight 50."""
+
 MODERN = {"recipe": "modern", "ratio": 0.3, "mask": 1.0, "random": 0.0, "keep": 0.0}
 """Warner et al. 2024 (ratio 0.3) and Wettig et al. 2023 (mask alone does as well as 80/10/10 at higher ratios)."""
 
-RECIPES: dict[str, Mapping[str, Any]] = {"bert": BERT, "roberta": ROBERTA, "modern": MODERN}
+RECIPES: dict[str, Mapping[str, Any]] = {"bert": BERT, "roberta": ROBERTA, "electra": ELECTRA, "modern": MODERN}
 
 
 def with_overrides(settings: TextSettings, overrides: Mapping[str, Any]) -> TextSettings:

@@ -220,6 +220,24 @@ class Tokenizer:
             out += [self._encoded([text], e) for text, e in zip(group, encodings, strict=True)]
         return out if max_slots is None else [_shorten(e, max_slots) for e in out]
 
+    def ids(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[np.ndarray]:
+        """Token ids alone, special ones included: several times faster than `encode`, which also knows words.
+
+        Args:
+            max_slots: cut longer ones, keeping the last special token.
+        """
+        out: list[np.ndarray] = []
+        last = self.sep_id
+        fast = getattr(self.backend, "encode_batch_fast", self.backend.encode_batch)
+        for group in _groups(texts):
+            for encoding in fast(group):
+                ids = np.array(encoding.ids, np.int64)
+                if max_slots is not None and len(ids) > max_slots:
+                    keep_last = len(ids) > 0 and int(ids[-1]) == last
+                    ids = np.append(ids[: max_slots - 1], ids[-1]) if keep_last else ids[:max_slots]
+                out.append(ids)
+        return out
+
     def encode_pair(self, first: str, second: str, *, max_slots: int | None = None) -> Encoded:
         """Tokenise two texts as one example; offsets are into each its own text, units of the second follow the first's.
 

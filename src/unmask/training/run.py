@@ -7,6 +7,7 @@ The masked learning itself is `core.pretrain`; this is the house around it. It r
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,9 @@ class Job:
         model: a `MaskedModel` (or any module with the same call and a `codec`).
         plan: the data order.
         make_batch: rows of example numbers -> packed batch with as many rows as asked.
+        by_epoch: `make_batch` is given the epoch as a third argument (augmentation).
+        measure: called with the model at every validation on the way and at the end, on the first process; what it
+            returns is recorded as a line of kind 'probe'.
         corruption: what is hidden in training.
         validation: held-out batches, and how they are masked (the same way at every validation).
         extra_validation: named further held-out sets, e.g. general text while adapting.
@@ -63,13 +67,15 @@ class Job:
 
     model: nn.Module
     plan: Plan
-    make_batch: Callable[[list[list[int]], int], PackedBatch]
+    make_batch: Callable[..., PackedBatch]
     corruption: Corruption
     validation: Sequence[PackedBatch]
     validation_corruption: Corruption
     extra_validation: dict[str, Sequence[PackedBatch]] | None = None
     stop_when: Callable[[dict[str, float]], bool] | None = None
     fingerprint: str = ""
+    by_epoch: bool = False
+    measure: Callable[[nn.Module], dict[str, float]] | None = None
 
 
 def run(
@@ -167,6 +173,8 @@ def run(
                 more = _validate(model, batches, job, settings, autocast, device, accelerator, total)
                 shown |= {f"{name}_{k}": v for k, v in more.items()}
             tracker.log(step_number, progress, kind="validation", **shown)
+            if job.measure is not None and main:
+                tracker.log(step_number, progress, kind="probe", **job.measure(model))
             return shown
 
         def checkpoint(step_number: int) -> None:
@@ -293,7 +301,8 @@ def _steps(job: Job, settings: TrainSettings, first: int, accelerator: Any) -> I
     rows = -(-job.plan.rows // parts)
     for planned in job.plan.steps(skip=first):
         mine = deal(planned.rows, parts)[rank::processes]
-        yield planned.epoch, [job.make_batch(share, rows) for share in mine]
+        about = (planned.epoch,) if job.by_epoch else ()
+        yield planned.epoch, [job.make_batch(share, rows, *about) for share in mine]
 
 
 def _validate(
@@ -303,9 +312,11 @@ def _validate(
     mine = batches[accelerator.process_index :: accelerator.num_processes]
     part = validate(model, mine, job.validation_corruption, seed=0, autocast=autocast, device=device)
     n = part["hidden_slots"]
-    sums = total(torch.tensor([part["loss"] * n, part["accuracy"] * n, n], dtype=torch.float64, device=device))
+    right = part.get("accuracy", math.nan) * n
+    sums = total(torch.tensor([part["loss"] * n, right, n], dtype=torch.float64, device=device))
     loss, right, hidden = (float(x) for x in sums)
-    return {"loss": loss / max(hidden, 1), "accuracy": right / max(hidden, 1)}
+    accuracy = {} if math.isnan(right) else {"accuracy": right / max(hidden, 1)}
+    return {"loss": loss / max(hidden, 1), **accuracy}
 
 
 def _row(report: StepReport, settings: TrainSettings, speed: float) -> dict[str, Any]:

@@ -1,0 +1,354 @@
+"""Imputation beside its rivals, on held-out cells of real tables: accuracy, intervals, time.
+
+    python benchmarks/tables_impute.py --quick            # one seed, MCAR 30 %, the small tables
+    python benchmarks/tables_impute.py                    # 10 seeds x MCAR, MAR, MNAR x 10, 30, 50 %; hours
+    python benchmarks/tables_impute.py --table            # print what --out holds
+
+Every result is one line of the JSON-lines file --out; what is there is not run again. A method is fitted on the holed
+table and fills it (transductive, as its rivals do); `unmask-unseen` is fitted on other rows. Peers: mean/mode, KNN,
+IterativeImputer with BayesianRidge and with ExtraTrees, MissForest (chained forests after Stekhoven & Buehlmann 2012,
+100 trees, at most 10 rounds, stopped when the change grows); miceforest where UNMASK_PEERS names a Python that has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "data" / "tables"
+SMALL = ("whas500", "gbsg2", "ckd_uae", "breast_cancer", "diabetes", "actg320")
+SETS = (*SMALL, "flchain", "support2")
+METHODS = ("mean", "knn", "ridge", "extratrees", "missforest", "miceforest", "unmask", "unmask-unseen")
+
+
+def load(name: str):
+    """(values with NaN, number of categories of each column or 0), by the schema this library infers."""
+    from unmask.table.data import Frame, encode, read_frame
+    from unmask.table.schema import infer_schema
+
+    if name in ("breast_cancer", "diabetes"):
+        from sklearn import datasets
+
+        found = getattr(datasets, f"load_{name}")()
+        x = np.column_stack([found.data, found.target])
+        frame = Frame(names=[*map(str, found.feature_names), "target"], columns=list(x.T))
+    else:
+        path = SHARED / f"{name}.csv"
+        if not path.exists():
+            return None
+        frame = read_frame(path)
+    schema = infer_schema(frame.names, frame.columns, source=name)
+    sizes = [0 if schema.columns[i].is_quantity else len(schema.columns[i].categories) for i in schema.modelled]
+    return np.column_stack(encode(frame, schema)), sizes
+
+
+def holes(x: np.ndarray, mechanism: str, rate: float, seed: int) -> np.ndarray:
+    """Which observed cells are taken out.
+
+    MCAR: any. MAR: in a random half of the columns, more where a random mix of the other half is high. MNAR: more where
+    the cell's own value is high. Rates hold over all columns (MAR: over the columns with holes, at most 80 %).
+    """
+    rng = np.random.default_rng([seed, len(x)])
+    seen = ~np.isnan(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        z = np.nan_to_num((x - np.nanmean(x, 0)) / (np.nanstd(x, 0) + 1e-9))
+    if mechanism == "MCAR":
+        return seen & (rng.random(x.shape) < rate)
+    if mechanism == "MNAR":
+        lift = z
+        columns = np.ones(x.shape[1], bool)
+    else:
+        columns = np.zeros(x.shape[1], bool)
+        columns[rng.permutation(x.shape[1])[: max(1, x.shape[1] // 2)]] = True
+        mixing = rng.normal(size=(int((~columns).sum()), x.shape[1]))
+        lift = z[:, ~columns] @ mixing
+        lift /= lift.std(0) + 1e-9
+    out = np.zeros(x.shape, bool)
+    for j in np.flatnonzero(columns):
+        low, high = -20.0, 20.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            p = 1 / (1 + np.exp(-(1.5 * lift[:, j] + middle)))
+            low, high = (middle, high) if p.mean() < rate else (low, middle)
+        out[:, j] = seen[:, j] & (rng.random(len(x)) < p)
+    return out
+
+
+def measures(truth: np.ndarray, filled: np.ndarray, gone: np.ndarray, sizes: list[int]) -> dict[str, float]:
+    """RMSE and Wasserstein distance over the column's deviation, error share of categories; means over columns."""
+    rmse, error, distance = [], [], []
+    for j, size in enumerate(sizes):
+        hit = gone[:, j]
+        if not hit.any():
+            continue
+        t, f = truth[hit, j], filled[hit, j]
+        if size:
+            error.append(float((t != np.round(f)).mean()))
+            continue
+        scale = np.nanstd(truth[:, j])
+        if scale > 0:
+            rmse.append(float(np.sqrt(((t - f) ** 2).mean()) / scale))
+            distance.append(float(np.abs(np.sort(t) - np.sort(f)).mean() / scale))
+    mean = lambda v: float(np.mean(v)) if v else None  # noqa: E731
+    return {"rmse": mean(rmse), "error": mean(error), "wasserstein": mean(distance)}
+
+
+def one_hot(x: np.ndarray, sizes: list[int]):
+    """Categories as indicators (NaN where missing) and the way back."""
+    parts, spans = [], []
+    for j, size in enumerate(sizes):
+        column = x[:, j : j + 1]
+        if size > 2:
+            column = np.where(np.isnan(column), np.nan, (column == np.arange(size)).astype(float))
+        spans.append((sum(p.shape[1] for p in parts), column.shape[1]))
+        parts.append(column)
+    return np.hstack(parts), spans
+
+
+def back(wide: np.ndarray, spans, sizes: list[int]) -> np.ndarray:
+    out = np.zeros((len(wide), len(sizes)))
+    for j, (start, width) in enumerate(spans):
+        part = wide[:, start : start + width]
+        out[:, j] = part.argmax(1) if width > 1 else part[:, 0]
+        if sizes[j] and width == 1:
+            out[:, j] = (part[:, 0] > 0.5).astype(float)
+    return out
+
+
+def impute_mean(x, sizes, seed):
+    out = x.copy()
+    for j, size in enumerate(sizes):
+        seen = x[~np.isnan(x[:, j]), j]
+        value = (np.bincount(seen.astype(int)).argmax() if size else seen.mean()) if len(seen) else 0.0
+        out[np.isnan(x[:, j]), j] = value
+    return out
+
+
+def _scaled(estimator):
+    def run(x, sizes, seed):
+        from sklearn.preprocessing import StandardScaler
+
+        wide, spans = one_hot(x, sizes)
+        scaler = StandardScaler().fit(wide)
+        filled = scaler.inverse_transform(estimator(seed).fit_transform(scaler.transform(wide)))
+        out = back(filled, spans, sizes)
+        return np.where(np.isnan(x), out, x)
+
+    return run
+
+
+def knn(seed):
+    from sklearn.impute import KNNImputer
+
+    return KNNImputer(n_neighbors=10, weights="distance", keep_empty_features=True)
+
+
+def ridge(seed):
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
+
+    return IterativeImputer(max_iter=20, random_state=seed, keep_empty_features=True)
+
+
+def extratrees(seed):
+    from sklearn.ensemble import ExtraTreesRegressor
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
+
+    trees = ExtraTreesRegressor(50, min_samples_leaf=2, max_features=0.5, random_state=seed)
+    return IterativeImputer(trees, max_iter=5, random_state=seed, keep_empty_features=True, skip_complete=True)
+
+
+def missforest(x, sizes, seed):
+    """Chained random forests; columns with fewer holes first; stops when the change between rounds grows."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    gone = np.isnan(x)
+    filled, before, last = impute_mean(x, sizes, seed), None, (np.inf, np.inf)
+    for _ in range(10):
+        new = filled.copy()
+        for j in np.argsort(gone.sum(0)):
+            if not gone[:, j].any() or gone[:, j].all():
+                continue
+            others = np.delete(new, j, 1)
+            kind = RandomForestClassifier if sizes[j] else RandomForestRegressor
+            forest = kind(100, max_features="sqrt", n_jobs=2 if len(x) > 3000 else 1, random_state=seed)
+            forest.fit(others[~gone[:, j]], x[~gone[:, j], j])
+            new[gone[:, j], j] = forest.predict(others[gone[:, j]])
+        numeric = [j for j, s in enumerate(sizes) if not s]
+        named = [j for j, s in enumerate(sizes) if s]
+        change = (
+            float(((new[:, numeric] - filled[:, numeric]) ** 2).sum() / max((new[:, numeric] ** 2).sum(), 1e-9)),
+            float((new[:, named] != filled[:, named]).mean()) if named else 0.0,
+        )
+        before, filled = filled, new
+        if all(c >= p for c, p in zip(change, last, strict=True)):
+            return before
+        last = change
+    return filled
+
+
+_MICEFOREST = """
+import json, sys, time, numpy as np, pandas as pd, miceforest as mf
+x = np.load(sys.argv[1]); sizes = json.loads(sys.argv[2]); seed = int(sys.argv[3])
+frame = pd.DataFrame(x, columns=[f"c{i}" for i in range(x.shape[1])])
+for i, s in enumerate(sizes):
+    if s: frame[f"c{i}"] = frame[f"c{i}"].astype("Int64").astype("category")
+start = time.time()
+kernel = mf.ImputationKernel(frame, num_datasets=1, random_state=seed, mean_match_candidates=5)
+kernel.mice(5, verbose=False, n_jobs=2)
+out = kernel.complete_data(0).astype(float).to_numpy()
+np.save(sys.argv[4], out); print(time.time() - start)
+"""
+
+
+def miceforest(x, sizes, seed):
+    python = os.environ.get("UNMASK_PEERS")
+    if not python:
+        raise ModuleNotFoundError("UNMASK_PEERS is not set")
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "x.npy", Path(folder) / "out.npy"
+        np.save(source, x)
+        command = [python, "-c", _MICEFOREST, str(source), json.dumps(sizes), str(seed), str(target)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-400:])
+        return np.load(target)
+
+
+PEERS = {
+    "mean": impute_mean, "knn": _scaled(knn), "ridge": _scaled(ridge), "extratrees": _scaled(extratrees),
+    "missforest": missforest, "miceforest": miceforest,
+}  # fmt: skip
+
+
+def unmask(x, sizes, seed, truth, gone, overrides, unseen=False):
+    """Point values, and the share of hidden quantities inside their 90 % interval."""
+    from unmask.table.engine import CellTable
+
+    rows = np.arange(len(x))
+    train = rows % 2 == 0 if unseen else np.ones(len(x), bool)
+    start = time.perf_counter()
+    model = CellTable.fit([x[train, j] for j in range(x.shape[1])], sizes, seed=seed, **overrides)
+    fitted = time.perf_counter() - start
+    target = ~train if unseen else train
+    found = model.impute([x[target, j] for j in range(x.shape[1])], interval=0.9)
+    filled = x.copy()
+    filled[target] = np.column_stack(found.point)
+    inside = []
+    for j, size in enumerate(sizes):
+        hit = gone[target, j]
+        if not size and hit.any():
+            t = truth[target, j][hit]
+            inside.append(float(((found.low[j][hit] <= t) & (t <= found.high[j][hit])).mean()))
+    return filled, {"coverage": float(np.mean(inside)) if inside else None, "fit_seconds": round(fitted, 3)}
+
+
+def run(name, mechanism, rate, seed, method, overrides):
+    loaded = load(name)
+    if loaded is None:
+        return None
+    truth, sizes = loaded
+    gone = holes(truth, mechanism, rate, seed)
+    x = np.where(gone, np.nan, truth)
+    start, extra = time.perf_counter(), {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if method.startswith("unmask"):
+            unseen = method.endswith("unseen")
+            filled, extra = unmask(x, sizes, seed, truth, gone, overrides, unseen)
+            if unseen:
+                gone = gone & (np.arange(len(x)) % 2 == 1)[:, None]
+        else:
+            filled = PEERS[method](x, sizes, seed)
+    seconds = round(time.perf_counter() - start, 3)
+    return measures(truth, filled, gone, sizes) | extra | {"seconds": seconds}
+
+
+def table(path: Path) -> None:
+    """Means over what was run, and mean ranks over the cases in which all listed methods ran."""
+    lines = [json.loads(t) for t in path.read_text().splitlines()]
+    methods = [m for m in dict.fromkeys(r["method"] for r in lines)]
+    ranked = [m for m in methods if not m.endswith("unseen")]
+    cases: dict = {}
+    for r in lines:
+        cases.setdefault((r["set"], r["mechanism"], r["rate"]), {}).setdefault(r["method"], []).append(r)
+    ranks: dict = {m: [] for m in ranked}
+    for measure in ("rmse", "error"):
+        print(f"\n{measure}" + "".join(f"{m[:13]:>14}" for m in methods))
+        for case, found in sorted(cases.items()):
+            mean = {m: np.mean([r[measure] for r in found[m]]) for m in found if found[m][0][measure] is not None}
+            spread = {m: np.std([r[measure] for r in found[m]]) for m in mean}
+            shown = "".join(f"{mean[m]:8.4f}±{spread[m]:.3f}" if m in mean else f"{'-':>14}" for m in methods)
+            print(f"{case[0]:14}{case[1]} {case[2]:.0%}" + shown)
+            if all(m in mean for m in ranked):
+                for place, m in enumerate(sorted(ranked, key=lambda m: mean[m]), 1):
+                    ranks[m].append(place)
+    print("\nmean rank over complete cases:", {m: round(float(np.mean(v)), 2) for m, v in ranks.items() if v})
+    for m in methods:
+        of = [r for r in lines if r["method"] == m]
+        cover = [r["coverage"] for r in of if r.get("coverage") is not None]
+        print(f"{m:14} runs {len(of):4}  seconds {np.mean([r['seconds'] for r in of]):8.2f}"
+              + (f"  coverage {np.mean(cover):.3f} ({min(cover):.3f} to {max(cover):.3f})" if cover else ""))  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--sets", default=None)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--mechanisms", default=None)
+    parser.add_argument("--rates", default=None)
+    parser.add_argument("--seeds", type=int, default=None)
+    parser.add_argument("--set", action="append", default=[], help="setting of ours, key=value")
+    parser.add_argument("--name", default=None, help="how our runs are called, with --set")
+    parser.add_argument("--out", default="tables_impute.jsonl")
+    parser.add_argument("--table", action="store_true")
+    a = parser.parse_args()
+    path = Path(a.out)
+    if a.table:
+        return table(path)
+    sets = a.sets.split(",") if a.sets else SMALL if a.quick else SETS
+    mechanisms = a.mechanisms.split(",") if a.mechanisms else ["MCAR"] if a.quick else ["MCAR", "MAR", "MNAR"]
+    rates = [float(r) for r in a.rates.split(",")] if a.rates else [0.3] if a.quick else [0.1, 0.3, 0.5]
+    seeds = a.seeds or (1 if a.quick else 10)
+    overrides = dict(pair.split("=", 1) for pair in a.set)
+    done = set()
+    if path.exists():
+        done = {(r["set"], r["mechanism"], r["rate"], r["seed"], r["method"]) for r in map(json.loads, path.open())}
+    for seed in range(seeds):
+        for name in sets:
+            for mechanism in mechanisms:
+                for rate in rates:
+                    for method in a.methods.split(","):
+                        shown = a.name if a.name and method == "unmask" else method
+                        key = (name, mechanism, rate, seed, shown)
+                        if key in done:
+                            continue
+                        try:
+                            found = run(name, mechanism, rate, seed, method, overrides)
+                        except ModuleNotFoundError as missing:
+                            print(f"skipped {method}: {missing}", file=sys.stderr)
+                            continue
+                        if found is None:
+                            print(f"skipped {name}: not at {SHARED}", file=sys.stderr)
+                            continue
+                        row = dict(zip(("set", "mechanism", "rate", "seed", "method"), key, strict=True)) | found
+                        with path.open("a") as file:
+                            file.write(json.dumps(row) + "\n")
+                        print(row, file=sys.stderr, flush=True)
+    return table(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""unmask impute MODEL TABLE --out F [--draws M]"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+
+
+def register(app: Any) -> None:
+    @app.command("impute")
+    def impute(
+        model: options.Model,
+        table: str = typer.Argument(..., help="A .csv, .tsv or .parquet file with the model's columns."),
+        out: str = typer.Option(..., help="Where to write the filled table; with --draws, F-1.csv, F-2.csv, ..."),
+        draws: int = typer.Option(0, help="0: one table of best values; M: as many completed tables, drawn."),
+        intervals: str = typer.Option(None, help="Also write one line a filled cell with its interval here."),
+        coverage: float = typer.Option(0.9, help="Of the intervals."),
+        shift: list[str] = typer.Option([], help="COLUMN=DELTA added to drawn values (not missing at random)."),
+        unseen: str = typer.Option("error", help="A category the model does not know: error or missing."),
+        seed: options.Seed = 0,
+        json_: options.Json = False,
+    ) -> None:
+        """Fill the missing cells of a table; everything else is written as it was read."""
+        from unmask.cli.common import Output
+        from unmask.cli.table import impute_table
+
+        output = Output(json_, seed)
+        output.write(*impute_table(model, table, out, draws, intervals, coverage, shift, unseen, seed))

@@ -1,0 +1,51 @@
+"""unmask pretrain table CSV --out DIR"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+
+
+def register(group: Any) -> None:
+    @group.command("table")
+    def table(
+        data: str = typer.Argument(..., help="A .csv, .tsv or .parquet file, missing cells empty."),
+        out: str = typer.Option(..., help="Run folder."),
+        duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
+        event: str = typer.Option(None, help="Column of 0/1: did the event happen?"),
+        schema: str = typer.Option(None, help="TOML file: [columns.NAME] kind = ..., low = ..., missing = [...]"),
+        config: options.Config = None,
+        set_: options.Set = [],
+        recipe: str = typer.Option("masked", help="masked (ours), mcm or remasker (published settings)."),
+        steps: options.Steps = None,
+        epochs: options.Epochs = None,
+        minutes: options.Minutes = None,
+        seed: options.RunSeed = None,
+        resume: options.Resume = False,
+        precision: options.RunPrecision = None,
+        device: options.RunDevice = None,
+        json_: options.Json = False,
+    ) -> None:
+        """Fit a masked model to a table, complete or not: for impute, synthesize, augment."""
+        from unmask.cli.common import Output, overrides
+        from unmask.errors import UserError
+        from unmask.table.pretrain import pretrain
+        from unmask.table.recipes import settings_of
+
+        if minutes is not None:
+            raise UserError("--minutes", hint="A table's fit takes seconds; bound it by --steps or --epochs.")
+        given = overrides(config, set_, steps=steps, epochs=epochs, seed=seed, precision=precision, device=device)
+        settings = settings_of(given.pop("recipe", recipe), **given)
+        output = Output(json_, settings.train.seed)
+        run = pretrain(data, out, schema=schema, duration=duration, event=event, settings=settings, resume=resume)
+        found = run.to_dict()
+        lines = [
+            f"{found['rows']} rows x {found['columns']} columns, {found['steps']} steps, {found['fit_seconds']:.1f} s",
+            *(f"note:   {note}" for note in found["notes"]),
+            f"model:  {out}",
+            f"report: {run.folder / 'report.html'}",
+        ]
+        output.write(found, lines)

@@ -1,0 +1,161 @@
+"""What the commands do with a table model: (result, lines) for each."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+
+Result = tuple[dict[str, Any], list[str]]
+
+
+def table_model(model: str) -> Any:
+    """The table model in a folder.
+
+    Raises:
+        UserError: the folder holds another kind of model.
+    """
+    from unmask.kinds import kind_of, load
+
+    if kind_of(model) != "table":
+        raise UserError(f"{model}: a model of {kind_of(model)}", hint="Fit one with `unmask pretrain table`.")
+    return load(model)
+
+
+def impute_table(
+    model: str, table: str, out: str, draws: int, intervals: str | None, coverage: float, shift: list[str],
+    unseen: str, seed: int,
+) -> Result:  # fmt: skip
+    from unmask.table.data import write_table
+
+    if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
+        raise UserError(
+            f"--draws {draws} --coverage {coverage} --unseen {unseen}",
+            hint="Expected draws of 0 or more, a coverage between 0 and 1, unseen error or missing.",
+        )
+    if draws and intervals:
+        raise UserError("--draws with --intervals", hint="Intervals belong to best values: leave --draws out.")
+    _check_folder(out)
+    loaded = table_model(model)
+    moved = {}
+    for pair in shift:
+        name, equals, delta = pair.partition("=")
+        loaded.schema.number(name, where="--shift: ")
+        try:
+            moved[name] = float(delta)
+        except ValueError:
+            raise UserError(f"--shift {pair!r}", hint="Expected COLUMN=NUMBER.") from None
+        if not loaded.schema.columns[loaded.schema.number(name)].is_quantity:
+            raise UserError(f"--shift {pair!r}: {name!r} is not a quantity", hint="Categories cannot be shifted.")
+    if moved and not draws:
+        raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
+    tables, records, cells = loaded.impute_frame(
+        table, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved
+    )
+    written = [out]
+    if draws:
+        path = Path(out)
+        written = [str(path.with_name(f"{path.stem}-{m + 1}{path.suffix}")) for m in range(draws)]
+    for path_, one in zip(written, tables, strict=True):
+        write_table(one, path_)
+    if intervals:
+        _write_records(records, Path(intervals))
+    found = {"out": written if draws else out, "cells": cells, "draws": draws, "intervals": intervals}
+    return found, [f"{cells} cells filled", *written, *([intervals] if intervals else [])]
+
+
+def _check_folder(out: str) -> None:
+    if not Path(out).parent.is_dir():
+        raise UserError(f"{out}: the folder {Path(out).parent} does not exist", hint="Create it first.")
+
+
+def _write_records(records: list[dict[str, Any]], path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ("row", "column", "value", "low", "high"), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+    os.replace(temporary, path)
+
+
+def synthesize_table(
+    model: str,
+    rows: int,
+    out: str,
+    where: list[str],
+    constraint: list[str],
+    temperature: float,
+    missing: bool,
+    seed: int,
+) -> Result:
+    import warnings
+
+    from unmask.table.data import write_table
+    from unmask.table.synthesise import synthesize
+
+    _check_folder(out)
+    if temperature <= 0:
+        raise UserError(f"--temperature {temperature}", hint="Expected a number above 0.")
+    loaded = table_model(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = synthesize(
+            loaded, rows, where=where, constraints=constraint, seed=seed, temperature=temperature, missing=missing
+        )
+    write_table(made.table, out)
+    found = {"out": out, "rows": rows, "where": where, "warnings": made.warnings}
+    return found, [f"{rows} rows: {out}", *(f"warning: {w}" for w in made.warnings)]
+
+
+def augment_table(
+    model: str, table: str, where: list[str], rows: int, out: str, constraint: list[str], seed: int
+) -> Result:
+    from unmask.table.data import write_table
+    from unmask.table.synthesise import augment
+
+    _check_folder(out)
+    whole, new = augment(table_model(model), table, where=where, rows=rows, seed=seed, constraints=constraint)
+    write_table(whole, out)
+    found = {"out": out, "rows": whole.height, "added": new.height, "where": where}
+    return found, [f"{new.height} synthetic rows added to {whole.height - new.height}: {out}"]
+
+
+def evaluate_table(model: str, data: list[str], rows: int | None, report: str | None, seed: int) -> Result:
+    """Synthetic rows of the model beside real ones it may or may not have seen."""
+    from unmask.table.evaluate import evaluate_model
+
+    if len(data) not in (1, 2):
+        raise UserError(
+            f"{len(data)} tables", hint="Give real rows to compare with, then the training rows if you have them."
+        )
+    loaded = table_model(model)
+    found = evaluate_model(
+        loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report
+    )
+    shown = [
+        f"{k:34}{v:.4g}" if isinstance(v, float) else f"{k:34}{v}"
+        for k, v in found.items()
+        if not isinstance(v, dict | list)
+    ]
+    return found, shown
+
+
+def embed_table(model: str, table: str) -> Any:
+    return table_model(model).embed(table)
+
+
+def score_table(model: str, table: str) -> Result:
+    results = table_model(model).score(table)
+    shown = [
+        f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results
+    ]
+    return {"results": results}, shown
+
+
+__all__ = [
+    "augment_table", "embed_table", "evaluate_table", "impute_table", "score_table", "synthesize_table",
+]  # fmt: skip

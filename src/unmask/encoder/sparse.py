@@ -1,0 +1,207 @@
+"""Attention to some slots that everybody sees: Longformer's global slots, BigBird's blocks.
+
+Shape letters: rows, heads, slots, depth; examples (in the whole batch), longest (slots of the longest), block, blocks.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.encoder.attention import Layout
+from unmask.encoder.config import EncoderConfig
+from unmask.encoder.local import banded, long_for
+from unmask.encoder.transformer import Encoder, SelfAttention
+
+
+class GlobalAttention(SelfAttention):
+    """A window, and each example's first slot that sees all and is seen by all (Beltagy et al. 2020, sec. 3.1).
+
+    Such a slot asks with projections of its own, about keys and values of their own; others see its ordinary key.
+    """
+
+    def __init__(self, config: EncoderConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        self.qkv_global = nn.Linear(config.width, 3 * config.width)
+
+    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+        if not self.config.attention.first_sees_all:
+            return super().forward(x, layout, queries)
+        # Which slots see all, and the few that are asked for: worked out on all of them, then chosen.
+        q, k, v = self.project(x, None)
+        window = self.window
+        assert window is not None
+        first = (layout.position == 0) & (layout.segment != 0)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        if long_for(window, x.shape[1]):
+            mixed = banded(q, k, v, layout, window, dropout=dropout, extra=_numbered(first))
+        else:
+            allowed = layout.allowed(None) & (layout.allowed(window) | first[:, None, None])
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout)
+        where = _numbered(first)
+        mixed = self._overwrite(mixed.transpose(1, 2).flatten(2), x, where, layout, dropout)
+        if queries is not None:
+            mixed = mixed.gather(1, queries[..., None].expand(-1, -1, mixed.shape[-1]))
+        return self.out(mixed)
+
+    def _overwrite(self, mixed: Tensor, x: Tensor, where: Tensor, layout: Layout, dropout: float) -> Tensor:
+        """What the first slots make of all of their segment, written in their places."""
+        width = self.config.width
+        slots = where.clamp_min(0)
+        few = x.gather(1, slots[..., None].expand(-1, -1, width))
+        weight, bias = self.qkv_global.weight, self.qkv_global.bias
+        q = self.split(F.linear(few, weight[:width], bias[:width]))[0]
+        k, v = self.split(F.linear(x, weight[width:], bias[width:])).unbind(0)
+        allowed = layout.segment.gather(1, slots)[..., None] == layout.segment[:, None]
+        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], dropout_p=dropout)
+        row, column = (where >= 0).nonzero(as_tuple=True)
+        return mixed.index_put((row, where[row, column]), seen.transpose(1, 2).flatten(2)[row, column])
+
+
+def _numbered(flags: Tensor) -> Tensor:
+    """Boolean (rows, slots) -> (rows, most) slot numbers, ascending, -1 behind the last."""
+    most = max(1, int(flags.sum(1).max()))
+    slots = flags.shape[1]
+    order = torch.where(flags, torch.arange(slots, device=flags.device), slots).sort(1)[0][:, :most]
+    return order.masked_fill(order == slots, -1)
+
+
+class GlobalEncoder(Encoder):
+    """Longformer's."""
+
+    attention = GlobalAttention
+
+
+class BlockAttention(SelfAttention):
+    """BigBird's block-sparse attention (Zaheer et al. 2020, sec. 2, ITC) with the random blocks of the released code.
+
+    A block of queries sees its neighbours, the first block, the last one, and `random_blocks` more. Outside training the
+    release has all of these be block 0, counted again in the softmax: here its scores rise by log(1 + random_blocks),
+    which is the same. An example of at most (5 + 2 random_blocks) blocks has full attention. Blocks are counted from each
+    example's own start, so examples that share a row are laid apart first.
+    """
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+        block, again = self.config.attention.block, self.config.attention.random_blocks
+        limit = (5 + 2 * again) * block
+        if q.shape[2] <= limit:
+            return super().mix(q, k, v, layout, queries)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        parts = _Apart.of(layout, block)
+        mixed = torch.zeros_like(q)
+        for where, length in parts.groups(limit):
+            qs, ks, vs = (parts.take(t, where) for t in (q, k, v))
+            if int(length.max()) <= limit:
+                seen = torch.arange(where.shape[1], device=q.device) < length[:, None]
+                out = F.scaled_dot_product_attention(qs, ks, vs, attn_mask=seen[:, None, None], dropout_p=dropout)
+            else:
+                out = sparse(qs, ks, vs, length, block=block, again=again, dropout=dropout)
+            mixed = parts.put(mixed, out, where)
+        return mixed
+
+    def project(self, x: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        # Long rows are worked out whole: a block's queries share their keys.
+        long = x.shape[1] > (5 + 2 * self.config.attention.random_blocks) * self.config.attention.block
+        return super().project(x, None if long else queries)
+
+    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+        out = super().forward(x, layout, queries)
+        if queries is not None and out.shape[1] != queries.shape[1]:
+            out = out.gather(1, queries[..., None].expand(-1, -1, out.shape[-1]))
+        return out
+
+
+class BlockEncoder(Encoder):
+    """BigBird's."""
+
+    attention = BlockAttention
+
+
+class _Apart:
+    """Where the examples of packed rows stand, to lay each in a row of its own and back."""
+
+    def __init__(self, layout: Layout, block: int) -> None:
+        segment = layout.segment.flatten()
+        starts = torch.ones_like(layout.segment, dtype=torch.bool)
+        starts[:, 1:] = layout.segment[:, 1:] != layout.segment[:, :-1]
+        self.start = starts.flatten().nonzero().flatten()
+        end = torch.cat([self.start[1:], self.start.new_tensor([segment.numel()])])
+        real = segment[self.start] != 0
+        self.start, self.length = self.start[real], (end - self.start)[real]
+        self.block = block
+
+    @classmethod
+    def of(cls, layout: Layout, block: int) -> _Apart:
+        if "apart" not in layout.shared:
+            layout.shared["apart"] = cls(layout, block)
+        return layout.shared["apart"]
+
+    def groups(self, limit: int) -> list[tuple[Tensor, Tensor]]:
+        """(flat slots, -1 behind an example's end; lengths): the short examples, then the long, by number of blocks."""
+        out: list[tuple[Tensor, Tensor]] = []
+        blocks = torch.where(self.length <= limit, 0, -(-self.length // self.block))
+        for kind in blocks.unique().tolist():
+            start, length = self.start[blocks == kind], self.length[blocks == kind]
+            column = torch.arange(int(length.max()) if kind == 0 else kind * self.block, device=start.device)
+            where = start[:, None] + column
+            out.append((where.masked_fill(column >= length[:, None], -1), length))
+        return out
+
+    @staticmethod
+    def take(x: Tensor, where: Tensor) -> Tensor:
+        """(rows, heads, slots, depth) -> (examples, heads, longest, depth), zeros behind an example's end."""
+        flat = x.transpose(1, 2).flatten(0, 1)
+        out = flat[where.clamp_min(0)].masked_fill((where < 0)[..., None, None], 0)
+        return out.transpose(1, 2)
+
+    @staticmethod
+    def put(x: Tensor, new: Tensor, where: Tensor) -> Tensor:
+        """`x` with the examples' results in their places."""
+        rows, _, slots, _ = x.shape
+        real = where >= 0
+        flat = x.transpose(1, 2).flatten(0, 1).index_put((where[real],), new.transpose(1, 2)[real])
+        return flat.view(rows, slots, *flat.shape[1:]).transpose(1, 2)
+
+
+def sparse(q: Tensor, k: Tensor, v: Tensor, length: Tensor, *, block: int, again: int, dropout: float = 0.0) -> Tensor:
+    """Block-sparse attention of examples one a row, all of the same number of blocks (the last may be part full).
+
+    Args:
+        q, k, v: (examples, heads, blocks x block, depth).
+        length: slots of each example.
+        again: how often block 0 counts beside the once.
+    """
+    examples, heads, slots, depth = q.shape
+    blocks, scale = slots // block, depth**-0.5
+    seen = torch.arange(slots, device=q.device) < length[:, None]
+    ends = torch.cat([q[:, :, :block], q[:, :, -block:]], 2)
+    ends = F.scaled_dot_product_attention(ends, k, v, attn_mask=seen[:, None, None], dropout_p=dropout, scale=scale)
+    bias = _bias(seen, blocks, block, again, q.dtype)
+    keys, values = (_around(t, blocks, block) for t in (k, v))
+    inner = q.view(examples, heads, blocks, block, depth)[:, :, 1:-1].transpose(1, 2).flatten(0, 1)
+    mixed = F.scaled_dot_product_attention(inner, keys, values, attn_mask=bias, dropout_p=dropout, scale=scale)
+    mixed = mixed.view(examples, blocks - 2, heads, block, depth).transpose(1, 2).flatten(2, 3)
+    return torch.cat([ends[:, :, :block], mixed, ends[:, :, block:]], 2)
+
+
+def _around(x: Tensor, blocks: int, block: int) -> Tensor:
+    """Keys of the inner blocks: first block, last block, the block before, its own, the one behind."""
+    examples, heads, _, depth = x.shape
+    cut = x.view(examples, heads, blocks, block, depth)
+    first, last = (cut[:, :, i : i + 1].expand(-1, -1, blocks - 2, -1, -1) for i in (0, blocks - 1))
+    around = torch.cat([first, last, cut[:, :, :-2], cut[:, :, 1:-1], cut[:, :, 2:]], 3)
+    return around.transpose(1, 2).flatten(0, 1)
+
+
+def _bias(seen: Tensor, blocks: int, block: int, again: int, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores, (examples x inner blocks, 1, 1, 5 block): padding out, block 0 counted again, and
+    no other block twice."""
+    bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+    out = _around(bias[:, None, :, None], blocks, block).view(len(seen), blocks - 2, 5, block).clone()
+    out[:, :, 0] += math.log(1 + again)
+    out[:, 0, 2] = -torch.inf  # the block before block 1 is the first one
+    out[:, -1, 4] = -torch.inf  # the block behind the last inner one is the last one
+    return out.view(-1, 1, 1, 5 * block)

@@ -1,0 +1,98 @@
+"""Folders for transformers and for sentence-transformers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.files import fsync
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@contextlib.contextmanager
+def whole_folder(out: str | Path) -> Iterator[Path]:
+    """A folder to write into that appears under its name when all is written, by one rename, or not at all.
+
+    Raises:
+        UserError: there is something under that name, or it cannot be written.
+    """
+    out = Path(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out}: exists", hint="Choose another --out, or remove it.")
+    new = out.with_name(f".{out.name}.{os.getpid()}.saving")
+    try:
+        new.mkdir(parents=True)
+        yield new
+        for path in (*(p for p in new.rglob("*") if p.is_file()), new):
+            fsync(path)
+        if out.exists():
+            out.rmdir()
+        os.rename(new, out)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror or error})", hint="Free space there.") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def torch_type(dtype: str | None) -> Any:
+    """A torch number format by our name, None for none.
+
+    Raises:
+        UserError: another name.
+    """
+    import torch
+
+    if dtype is None:
+        return None
+    if dtype not in DTYPES:
+        raise UserError(f"dtype={dtype}", hint=f"Expected one of {', '.join(DTYPES)}.")
+    return getattr(torch, DTYPES[dtype])
+
+
+def to_hf(model: Any, out: str | Path, *, dtype: str | None = None) -> dict[str, Any]:
+    """A folder for transformers: the tensors that were loaded, bit for bit, unless `dtype` says otherwise."""
+    kind = torch_type(dtype)
+    with whole_folder(out) as new:
+        shutil.rmtree(new)
+        model.save(new, dtype=kind)
+    return {"out": str(out), "bytes": (Path(out) / "model.safetensors").stat().st_size}
+
+
+def to_sentence_transformers(
+    model: Any, out: str | Path, *, pooling: str = "mean", normalise: bool = True, dtype: str | None = None
+) -> dict[str, Any]:
+    """A folder for sentence-transformers: the encoder, its pooling and, if asked for, normalisation."""
+    ways = {"mean": "mean_tokens", "first": "cls_token", "max": "max_tokens"}
+    if pooling not in ways:
+        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
+    width = model.model.encoder.config.width
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + ([("2_Normalize", "Normalize")] if normalise else [])
+    kind = torch_type(dtype)
+    with whole_folder(out) as new:
+        shutil.rmtree(new)
+        model.save(new, dtype=kind)
+        for number, (path, _) in enumerate(modules):
+            if number:
+                (new / path).mkdir()
+        listed = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (path, name) in enumerate(modules)
+        ]
+        chosen = {"word_embedding_dimension": width, "include_prompt": True}
+        chosen |= {f"pooling_mode_{way}": way == ways[pooling] for way in ways.values()}
+        _write(new / "modules.json", listed)
+        _write(new / "1_Pooling" / "config.json", chosen)
+        _write(new / "sentence_bert_config.json", {"max_seq_length": model.slots, "do_lower_case": False})
+        _write(new / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
+    return {"out": str(out), "bytes": (Path(out) / "model.safetensors").stat().st_size}
+
+
+def _write(path: Path, what: Any) -> None:
+    path.write_text(json.dumps(what, indent=2), encoding="utf-8")

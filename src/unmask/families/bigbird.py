@@ -1,0 +1,62 @@
+"""BigBird (Zaheer et al. 2020): BERT's names, blocks of attention in long texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from unmask.encoder.config import Attention, EncoderConfig, Entrance
+from unmask.errors import UserError
+from unmask.families.base import Family, Head, bert_body, pair
+from unmask.families.bert import head, read_body, write_body
+
+
+def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
+    if not config.get("use_bias", True):
+        raise UserError("use_bias false in config.json is not supported", hint="Known: true.")
+    kind = config.get("attention_type", "block_sparse")
+    if kind not in ("block_sparse", "original_full"):
+        raise UserError(f"attention_type {kind!r} in config.json", hint="Known: block_sparse, original_full.")
+    config = {"max_position_embeddings": 4096, "hidden_act": "gelu_new", **config}
+    encoder = read_body(config)
+    attention = Attention(
+        block=int(config.get("block_size", 64)) if kind == "block_sparse" else 0,
+        random_blocks=int(config.get("num_random_blocks", 3)),
+    )
+    scale = bool(config.get("rescale_embeddings", False))
+    entrance = Entrance(dropout_first=True, scale=scale)
+    encoder = dataclasses.replace(encoder, attention=attention, entrance=entrance)
+    return encoder, head(config, encoder) | {"scale": encoder.width**0.5 if scale else 1.0}
+
+
+def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+    about = {
+        "model_type": "big_bird",
+        "architectures": ["BigBirdForMaskedLM"],
+        "attention_type": "block_sparse" if encoder.attention.block else "original_full",
+        "block_size": encoder.attention.block or 64,
+        "num_random_blocks": encoder.attention.random_blocks,
+        "rescale_embeddings": encoder.entrance.scale,
+    }
+    return about | write_body(encoder, codec, special)
+
+
+BIGBIRD = Family(
+    name="bigbird",
+    model_types=("big_bird",),
+    architecture="BigBirdForMaskedLM",
+    read=_read,
+    write=_write,
+    keys=(
+        *bert_body("bert"),
+        *pair("cls.predictions.transform.dense", "codec.transform"),
+        *pair("cls.predictions.transform.LayerNorm", "codec.norm"),
+        ("cls.predictions.bias", "codec.bias"),
+    ),
+    aliases={"cls.predictions.decoder.bias": "codec.bias", "cls.predictions.decoder.weight": "codec.word.weight"},
+    heads={
+        "sequence": Head(steps=(("classifier.dense", "hidden"), ("classifier.out_proj", None))),
+        "token": Head(steps=(("classifier", None),), pool="each"),
+    },
+)

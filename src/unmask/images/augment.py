@@ -1,0 +1,103 @@
+"""Augmentation of a whole batch at once, in torch: random resized crop and flip, mixup and cutmix.
+
+What is drawn for a picture is a function of (seed, epoch, identity), as masks are, so resumed runs see the same crops.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.core.corruption import uniform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Random resized crop (Szegedy et al. 2015) and horizontal flip.
+
+    Args:
+        scale: share of the picture's area a crop covers, drawn evenly; (1, 1) for no crop.
+        aspect: width over height of a crop relative to the picture's, drawn evenly in its logarithm.
+        flip: mirror half of the pictures.
+    """
+
+    scale: tuple[float, float] = (0.2, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+
+    def boxes(self, identity: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+        """(n, 5): centre x and y, width, height (shares of the picture), and -1 where mirrored, else 1."""
+        area, shape, left, top, side = (uniform(*key, identity, 50 + k) for k in range(5))
+        area = self.scale[0] + (self.scale[1] - self.scale[0]) * area
+        if self.scale[0] == 1.0:
+            ratio = np.ones(len(identity))
+        else:
+            low, high = math.log(self.aspect[0]), math.log(self.aspect[1])
+            ratio = np.exp(low + (high - low) * shape)
+        width, height = np.minimum(np.sqrt(area * ratio), 1.0), np.minimum(np.sqrt(area / ratio), 1.0)
+        x, y = width / 2 + left * (1 - width), height / 2 + top * (1 - height)
+        return np.stack([x, y, width, height, np.where((side < 0.5) & self.flip, -1.0, 1.0)], 1)
+
+    def __call__(
+        self, images: Float[Tensor, "n channels height width"], identity: np.ndarray, *, key: tuple[int, int],
+        size: tuple[int, int] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Crop, flip and resample (bicubic) to `size`, default the pictures' own; `key` is (seed, epoch)."""
+        height, width = size or (int(images.shape[2]), int(images.shape[3]))
+        same = (height, width) == tuple(images.shape[2:])
+        if self.scale[0] == 1.0 and same:
+            if not self.flip:
+                return images
+            turned = torch.from_numpy(self.boxes(identity, key)[:, 4] < 0).to(images.device)
+            return torch.where(turned[:, None, None, None], images.flip(-1), images)
+        box = torch.from_numpy(self.boxes(identity, key)).float().to(images.device)
+        x, y, w, h, side = box.unbind(1)
+        theta = torch.zeros(len(images), 2, 3, device=images.device)
+        theta[:, 0, 0], theta[:, 0, 2] = w * side, 2 * x - 1
+        theta[:, 1, 1], theta[:, 1, 2] = h, 2 * y - 1
+        grid = F.affine_grid(theta, [len(images), images.shape[1], height, width], align_corners=False)
+        return F.grid_sample(images, grid, mode="bicubic", padding_mode="border", align_corners=False)
+
+
+def smoothed(labels: Int[Tensor, "n"], classes: int, smoothing: float) -> Float[Tensor, "n classes"]:
+    """One-hot targets with `smoothing` spread over all classes."""
+    target = torch.full((len(labels), classes), smoothing / classes, device=labels.device)
+    return target.scatter_(1, labels[:, None], 1 - smoothing + smoothing / classes)
+
+
+def mix_batch(
+    images: Float[Tensor, "n channels height width"], target: Float[Tensor, "n classes"], *, mixup: float, cutmix: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Mixup (Zhang et al. 2018) or cutmix (Yun et al. 2019) of each picture with its mirror place in the batch.
+
+    Args:
+        mixup, cutmix: parameters of the beta distribution; 0 turns one off. With both on each batch gets one of them.
+    """
+    if mixup <= 0 and cutmix <= 0:
+        return images, target
+    first, second = torch.rand(2, generator=generator).tolist()
+    cut = cutmix > 0 and (mixup <= 0 or first < 0.5)
+    share = _beta(cutmix if cut else mixup, second, generator)
+    partner, partner_target = images.flip(0), target.flip(0)
+    if not cut:
+        return images * share + partner * (1 - share), target * share + partner_target * (1 - share)
+    height, width = images.shape[2:]
+    high, wide = round(height * math.sqrt(1 - share)), round(width * math.sqrt(1 - share))
+    top = int(torch.randint(height - high + 1, (1,), generator=generator))
+    left = int(torch.randint(width - wide + 1, (1,), generator=generator))
+    images = images.clone()
+    images[:, :, top : top + high, left : left + wide] = partner[:, :, top : top + high, left : left + wide]
+    share = 1 - high * wide / (height * width)
+    return images, target * share + partner_target * (1 - share)
+
+
+def _beta(alpha: float, seed: float, generator: torch.Generator) -> float:
+    number = int(torch.randint(2**31, (1,), generator=generator))
+    return float(np.random.default_rng([number, int(seed * 2**20)]).beta(alpha, alpha))

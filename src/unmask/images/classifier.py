@@ -1,0 +1,212 @@
+"""A classifier on top of an image encoder: the network, and its uses once trained."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.model import MaskedModel
+from unmask.errors import UserError
+from unmask.images.codec import PatchCodecConfig
+from unmask.images.folder import save_folder
+from unmask.images.sources import ImageSet
+
+ClassPooling = Literal["mean", "first"]
+
+
+class DropPath:
+    """Stochastic depth (Huang et al. 2016): a block's output is left out for a random share of the rows while training.
+
+    A forward hook of the block, so that the encoder itself knows nothing of it.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def __call__(self, module: nn.Module, _: Any, output: Tensor) -> Tensor:
+        if not module.training or not self.share:
+            return output
+        keep = 1 - self.share
+        kept = torch.empty(len(output), 1, 1, device=output.device, dtype=output.dtype).bernoulli_(keep)
+        return output * kept / keep
+
+
+class ClassifierNet(nn.Module):
+    """Encoder with nothing hidden -> pooled patches (or the class token) -> norm -> linear.
+
+    The norm stands behind the pooling, as in MAE's fine-tuning, and starts as the encoder's final one.
+    """
+
+    def __init__(
+        self, model: MaskedModel, classes: int, pooling: ClassPooling = "mean", drop_path: float = 0.0
+    ) -> None:
+        super().__init__()
+        if pooling == "first" and not model.codec.config.class_token:
+            raise UserError("pooling=first, but the model has no class token", hint="Use pooling=mean.")
+        self.masked, self.pooling = model, pooling
+        self.norm = model.encoder.final_norm
+        model.encoder.final_norm = nn.Identity()
+        self.head = nn.Linear(model.encoder.config.width, classes)
+        nn.init.trunc_normal_(self.head.weight, std=2e-5)
+        nn.init.zeros_(self.head.bias)
+        layers = model.encoder.layers
+        for number, layer in enumerate(layers if drop_path else ()):
+            hook = DropPath(drop_path * number / max(len(layers) - 1, 1))
+            for block in (layer.attention, layer.feedforward):
+                block.register_forward_hook(hook)
+
+    @property
+    def config(self) -> PatchCodecConfig:
+        return self.masked.codec.config
+
+    def forward(self, batch: PackedBatch) -> Float[Tensor, "rows classes"]:
+        states = self.masked.states(batch)
+        first = int(self.config.class_token)
+        pooled = states[:, 0] if self.pooling == "first" else states[:, first:].mean(1)
+        return self.head(self.norm(pooled)).float()
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[MaskedModel]:
+        """The masked model with its final norm put back, for saving and embedding."""
+        self.masked.encoder.final_norm = self.norm
+        try:
+            yield self.masked
+        finally:
+            self.masked.encoder.final_norm = nn.Identity()
+
+
+def layer_groups(net: ClassifierNet, *, rate: float, decay: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameter groups with rates that fall from the head to the patches (Clark et al. 2020; Bao et al. 2022).
+
+    Embeddings are layer 0, block i is i + 1, norm and head come last; each layer has `decay` times the rate of the next.
+    Vectors do not decay. Frozen tables and what classification does not use (decoder, patch head) get no group.
+    """
+    last = len(net.masked.encoder.layers) + 1
+    used = [("encoder", net.masked.encoder), ("codec", net.masked.codec), ("norm", net.norm), ("head", net.head)]
+    groups: dict[tuple[int, bool], list[Tensor]] = {}
+    for part, module in used:
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad or (part == "codec" and not name.startswith(("patch.", "cls"))):
+                continue
+            depth = (
+                last if part in ("norm", "head") else int(name.split(".")[1]) + 1 if name.startswith("layers.") else 0
+            )
+            groups.setdefault((depth, parameter.ndim > 1), []).append(parameter)
+    return [
+        {"params": parameters, "lr": (peak := rate * decay ** (last - depth)), "initial_lr": peak,
+         "weight_decay": weight_decay if matrix else 0.0}
+        for (depth, matrix), parameters in sorted(groups.items(), key=lambda item: item[0])
+    ]  # fmt: skip
+
+
+@dataclass
+class Classifier:
+    """A fine-tuned classifier ready to use; `unmask.load` gives one for a folder that `finetune classify` wrote.
+
+    Attributes:
+        model: the image model below (its `read` brings pictures into shape).
+        net: encoder and head.
+        classes: names of the classes.
+    """
+
+    model: Any
+    net: ClassifierNet
+    classes: list[str]
+
+    @classmethod
+    def restore(cls, model: Any) -> Classifier:
+        """From a loaded folder that holds a head.
+
+        Raises:
+            UserError: the head's tensors are missing.
+        """
+        about: Mapping[str, Any] = model.folder.classifier
+        net = ClassifierNet(model.model, len(about["classes"]), about["pooling"])
+        if set(model.folder.head) != {"weight", "bias"}:
+            raise UserError("the folder has no classification head", hint="Copy the folder again.")
+        net.head.load_state_dict(model.folder.head)
+        return cls(model=model, net=net.to(model.device).eval(), classes=list(about["classes"]))
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def precision(self) -> str:
+        return self.model.precision
+
+    def probabilities(self, images: Any) -> np.ndarray:
+        """(pictures, classes) float32, order kept."""
+        found: ImageSet = self.model.read(images)
+        out = []
+        with torch.inference_mode(), self.model._context():
+            out = [self.net(batch).softmax(-1).cpu().numpy() for _, batch in self.model.batches(found)]
+        return np.concatenate(out)
+
+    def predict(self, images: Any) -> list[dict[str, Any]]:
+        """Label and probability of each picture, in order; 'name' is its path where it came from a file."""
+        found: ImageSet = self.model.read(images)
+        p = self.probabilities(found)
+        names = found.names or [str(i) for i in range(len(found))]
+        return [
+            {"name": name, "label": self.classes[i], "probability": float(row[i])}
+            for name, row, i in zip(names, p, p.argmax(-1), strict=True)
+        ]
+
+    def evaluate(self, images: Any, **_: Any) -> dict[str, Any]:
+        """Accuracy with its 95 % interval on labelled pictures (of their test part, where they have one).
+
+        Raises:
+            UserError: no labels, or a class the model does not know.
+        """
+        from unmask.evaluation.metrics import bootstrap_mean, plain
+
+        found: ImageSet = self.model.read(images)
+        if found.test is not None:
+            found = found.take(np.flatnonzero(found.test))
+        labels = matched_labels(found, self.classes)
+        right = (self.probabilities(found).argmax(-1) == labels).astype(float)
+        return plain({"accuracy": bootstrap_mean(right, np.arange(len(right)))}) | {"pictures": len(found)}
+
+    def embed(self, images: Any, **options: Any) -> np.ndarray:
+        """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""
+        with self.net.whole():
+            return self.model.embed(images, **options)
+
+    def inspect(self) -> dict[str, Any]:
+        return self.model.inspect() | {"classes": self.classes, "pooling": self.net.pooling}
+
+    def save(self, path: str | Path) -> None:
+        """Save as a model folder with its head."""
+        with self.net.whole() as masked:
+            about = {"classifier": {"classes": self.classes, "pooling": self.net.pooling}}
+            save_folder(
+                path, masked, depth=self.model.folder.depth, settings=dict(self.model.folder.settings) | about,
+                head={"weight": self.net.head.weight, "bias": self.net.head.bias},
+            )  # fmt: skip
+
+
+def matched_labels(images: ImageSet, classes: list[str]) -> np.ndarray:
+    """The pictures' labels as numbers of `classes`.
+
+    Raises:
+        UserError: there are none, or one is unknown.
+    """
+    if images.labels is None:
+        raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
+    unknown = [c for c in images.classes if c not in classes]
+    if unknown:
+        raise UserError(f"class {unknown[0]!r} is not one of the model's", hint=f"Known: {', '.join(classes[:20])}.")
+    return np.array([classes.index(c) for c in images.classes], np.int64)[images.labels]
+
+
+__all__ = ["Classifier", "ClassifierNet", "DropPath", "layer_groups", "matched_labels"]

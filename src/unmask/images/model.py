@@ -1,0 +1,369 @@
+"""Using an image model: fill, reconstruct, embed, evaluate, look at its attention, inspect."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Hidden
+from unmask.core.embed import Pooling, pool
+from unmask.core.fill import Order, fill
+from unmask.core.inference import at_rest
+from unmask.core.model import MaskedModel
+from unmask.core.pretrain import validate
+from unmask.errors import UserError
+from unmask.images.batches import image_batch
+from unmask.images.build import at_size
+from unmask.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
+from unmask.images.decode import scale_of
+from unmask.images.folder import ImageFolder, load_folder, save_folder
+from unmask.images.masking import image_corruption, patches_in_box, patches_in_mask, random_patches
+from unmask.images.probe import knn_predict, probe_predict, stratified
+from unmask.images.recipes import sides
+from unmask.images.sources import ImageSet, as_floats, chunks, read_images
+from unmask.training.precision import resolve_device, resolve_precision
+
+Statistics = Literal["predicted", "neighbours", "truth"]
+
+_RAW_LIMIT = 12_288
+"""Pictures of more numbers than this are not probed as raw pixels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction:
+    """Pictures with hidden patches predicted back, in the units and depth of the input.
+
+    Attributes:
+        original: (n, height, width, channels), at the model's size.
+        hidden: (n, height, width) booleans over pixels.
+        filled: the original where visible, the model's prediction where hidden.
+    """
+
+    original: np.ndarray
+    hidden: np.ndarray
+    filled: np.ndarray
+
+
+class ImageModel:
+    """A masked image model ready to use; see `load`."""
+
+    def __init__(self, folder: ImageFolder, device: torch.device, precision: str) -> None:
+        self.folder, self.model, self.device, self.precision = folder, folder.model, device, precision
+
+    @property
+    def config(self) -> PatchCodecConfig:
+        return self.model.codec.config
+
+    def read(self, images: Any, **options: Any) -> ImageSet:
+        """Pictures of any source, brought to the model's size and channels; see `sources.read_images`."""
+        return read_images(images, size=self.config.image, channels=self.config.channels, **options)
+
+    def _context(self) -> contextlib.AbstractContextManager:
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def batches(self, images: ImageSet, rows: int = 256) -> Iterator[tuple[slice, PackedBatch]]:
+        """Pictures in batches on the model's device; each picture's identity is its place."""
+        config = self.config
+        mean, deviation = self.model.codec.mean.cpu(), self.model.codec.deviation.cpu()
+        for part in chunks(len(images), rows):
+            seen = (torch.from_numpy(as_floats(images.pixels[part])) - mean) / deviation
+            yield part, image_batch(config, seen, np.arange(part.start, part.stop)).to(self.device)
+
+    def reconstruct(
+        self, images: Any, *, ratio: float | None = None, box: tuple[int, int, int, int] | None = None,
+        mask: np.ndarray | None = None, steps: int = 1, order: Order = "random", temperature: float = 0.0,
+        sweeps: int = 0, seed: int = 0, statistics: Statistics | None = None,
+    ) -> Reconstruction:  # fmt: skip
+        """Hide a part of pictures and predict it back, in original pixel units also under normalised targets.
+
+        Args:
+            ratio: share of the patches to hide at random (default 0.75 where neither box nor mask is given).
+            box: left, top, width, height in pixels of the model's picture size; patches it touches are hidden.
+            mask: over pixels or patches, for all pictures or one a picture; non-zero is hidden.
+            steps, order, temperature, sweeps: see `core.fill.fill`; more steps let patches agree with each other.
+            statistics: where a normalised patch's mean and deviation come from: 'predicted' by the model, its visible
+                'neighbours', or the 'truth' (as published figures of MAE are drawn: it knows two numbers of every hidden
+                patch). Default: predicted where the model was trained to, else neighbours.
+
+        Raises:
+            UserError: more than one of ratio, box and mask, or one that does not fit the picture.
+        """
+        found = self.read(images)
+        config = self.config
+        hidden = self._chosen(len(found), ratio, box, mask, seed)
+        can = hasattr(self.model.codec, "statistics")
+        if statistics is None:
+            statistics = "predicted" if can else "neighbours"
+        if statistics == "predicted" and config.normalised and not can:
+            raise UserError(
+                "the model was not trained to predict a patch's mean and deviation",
+                hint="Use statistics='neighbours', or pretrain with --set statistics=0.1.",
+            )
+        generator = torch.Generator(device=self.device).manual_seed(seed)
+        first = int(config.class_token)
+        out = []
+        with torch.inference_mode(), self._context():
+            for part, batch in self.batches(found):
+                grid = torch.zeros(batch.shape, dtype=torch.bool, device=self.device)
+                grid[:, first:] = torch.from_numpy(hidden[part]).to(self.device)
+                model: Any = self.model
+                if config.normalised and statistics != "predicted":
+                    model = _GivenStatistics(self.model, borrowed_statistics(batch, grid, config, statistics))
+                filled = fill(
+                    model, batch, grid.flatten().nonzero().flatten(), steps=steps, order=order, temperature=temperature,
+                    sweeps=sweeps, generator=generator,
+                )  # fmt: skip
+                seen = unpatchify(filled.values["patch"][:, first:].float(), config.patch, config.grid)
+                out.append(self.model.codec.to_pixels(seen).cpu().numpy())
+        pixels = hidden.reshape(-1, *config.grid).repeat(config.patch, 1).repeat(config.patch, 2)
+        predicted = as_depth(np.concatenate(out).transpose(0, 2, 3, 1), found.depth)
+        return Reconstruction(
+            original=found.pixels, hidden=pixels, filled=np.where(pixels[..., None], predicted, found.pixels)
+        )
+
+    def fill(self, images: Any, **options: Any) -> np.ndarray:
+        """Pictures with the hidden part predicted: `reconstruct(...).filled`."""
+        return self.reconstruct(images, **options).filled
+
+    def _chosen(
+        self, count: int, ratio: float | None, box: tuple[int, int, int, int] | None, mask: np.ndarray | None, seed: int
+    ) -> np.ndarray:
+        """(count, patches) booleans: what is hidden."""
+        if sum(x is not None for x in (ratio, box, mask)) > 1:
+            raise UserError("more than one of ratio, box and mask", hint="Give one of them.")
+        if box is not None:
+            return np.tile(patches_in_box(self.config, box), (count, 1))
+        if mask is not None:
+            mask = np.asarray(mask)
+            if mask.ndim == 3 and len(mask) == count:
+                return np.stack([patches_in_mask(self.config, m) for m in mask])
+            return np.tile(patches_in_mask(self.config, mask), (count, 1))
+        ratio = 0.75 if ratio is None else ratio
+        if not 0 < ratio < 1:
+            raise UserError(f"ratio={ratio}", hint="Expected a share between 0 and 1.")
+        return random_patches(self.config, count, ratio, seed)
+
+    def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
+        """One vector a picture, (pictures, width) float32, order kept.
+
+        Args:
+            pooling: 'mean' or 'max' over the patches, 'first' for the class token.
+        """
+        if pooling == "first" and not self.config.class_token:
+            raise UserError("pooling=first, but the model has no class token", hint="Use pooling=mean.")
+        return features(
+            self.model, self.read(images), self._context(), self.device, pooling=pooling, normalise=normalise
+        )
+
+    def evaluate(
+        self, images: Any, *, k: int = 20, seed: int = 0, most: int | None = None, baselines: bool = True,
+        pooling: Pooling = "mean",
+    ) -> dict[str, Any]:  # fmt: skip
+        """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches.
+
+        Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed.
+
+        Args:
+            most: at most this many training and a quarter as many test pictures.
+            baselines: the same two on raw pixels.
+
+        Raises:
+            UserError: all pictures are of one class.
+        """
+        from unmask.evaluation.metrics import bootstrap_mean, plain
+
+        found = self.read(images)
+        out: dict[str, Any] = {
+            "pictures": len(found),
+            "skipped": len(found.skipped),
+            "loss": self.loss(found, seed=seed),
+        }
+        if found.labels is None:
+            return out
+        train, test = split(found, seed, most)
+        assert train.labels is not None
+        assert test.labels is not None
+        right: dict[str, np.ndarray] = {}
+        a, b = (features(self.model, part, self._context(), self.device, pooling=pooling) for part in (train, test))
+        right["knn_accuracy"] = knn_predict(a, train.labels, b, k=k) == test.labels
+        right["probe_accuracy"] = probe_predict(a, train.labels, b, seed=seed) == test.labels
+        if baselines and found.pixels[0].size <= _RAW_LIMIT:
+            a, b = (as_floats(part.pixels).reshape(len(part), -1) for part in (train, test))
+            right["raw_knn_accuracy"] = knn_predict(a, train.labels, b, k=k) == test.labels
+            right["raw_probe_accuracy"] = probe_predict(a, train.labels, b, seed=seed) == test.labels
+        each = np.arange(len(test))
+        out |= plain({name: bootstrap_mean(r.astype(float), each, seed=seed) for name, r in right.items()})
+        return out | {"classes": found.classes, "training_pictures": len(train), "test_pictures": len(test)}
+
+    def loss(self, images: Any, *, ratio: float = 0.75, seed: int = 0, most: int = 2000) -> float:
+        """Mean error of hidden patches (in the units of the training loss), with masks that are always the same."""
+        found = self.read(images)
+        if len(found) > most:
+            found = found.take(np.linspace(0, len(found) - 1, most).astype(int))
+        corruption = image_corruption(self.config, ratio=ratio, static=True)
+        batches = [batch for _, batch in self.batches(found)]
+        cpu = [b.to("cpu") for b in batches]
+        return validate(self.model, cpu, corruption, seed=seed, autocast=self._context, device=self.device)["loss"]
+
+    def attention(self, images: Any, *, layer: int = -1) -> np.ndarray:
+        """Where a layer looks: (n, heads, rows, columns), weights of the class token's query (or the patches' mean)."""
+        found = self.read(images)
+        with torch.inference_mode():
+            parts = [attention_maps(self.model, batch, layer).cpu().numpy() for _, batch in self.batches(found)]
+        return np.concatenate(parts)
+
+    def resized(self, size: int | tuple[int, int]) -> ImageModel:
+        """The same model for pictures of another size, its position tables resampled (bicubic)."""
+        model = at_size(self.model, size).to(self.device).eval()
+        return ImageModel(dataclasses.replace(self.folder, model=model), self.device, self.precision)
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, shape, FLOPs a picture, memory by precision."""
+        config, encoder = self.config, self.model.encoder.config
+        count = {
+            name: sum(p.numel() for p in part.parameters())
+            for name, part in (("all", self.model), ("encoder", self.model.encoder))
+        }
+        return {
+            "kind": "images", "architecture": "visible_only" if self.model.visible_only else "in_place",
+            "parameters": count["all"], "encoder_parameters": count["encoder"], "layers": encoder.layers,
+            "width": encoder.width, "heads": encoder.heads, "image_height": config.image[0], "image_width": config.image[1],
+            "channels": config.channels, "patch": config.patch, "patches": config.patches,
+            "flops_per_image": config.slots * encoder.flops_per_slot(config.slots),
+            "memory_mb_fp32": count["all"] * 4 / 1e6, "memory_mb_bf16": count["all"] * 2 / 1e6,
+            "tensors_left_random": self.folder.random, "tensors_ignored": self.folder.ignored,
+        }  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Save as a model folder."""
+        save_folder(path, self.model, depth=self.folder.depth, settings=self.folder.settings)
+
+
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **shape: Any) -> Any:
+    """Load an image model: a folder of unmask, a Hugging Face ViTMAE or ViT folder, or a weights file of the official MAE
+    or timm (see `folder.load_folder` for what such a file leaves open). A fine-tuned folder gives a `Classifier`.
+
+    Args:
+        precision: 'auto' computes in fp32 for models under 10 M parameters, else measures.
+    """
+    where = resolve_device(device)
+    folder = load_folder(path, **shape)
+    small = sum(p.numel() for p in folder.model.parameters()) < 10_000_000
+    name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    folder.model.to(where).eval()
+    model = ImageModel(folder, where, name)
+    if folder.classifier is None:
+        return model
+    from unmask.images.classifier import Classifier
+
+    return Classifier.restore(model)
+
+
+@torch.inference_mode()
+def features(
+    model: MaskedModel, images: ImageSet, context: contextlib.AbstractContextManager, device: torch.device, *,
+    pooling: Pooling = "mean", normalise: bool = False, rows: int = 256,
+) -> np.ndarray:  # fmt: skip
+    """Pooled encoder states of pictures of the model's size, (pictures, width) float32."""
+    config, codec = model.codec.config, model.codec
+    mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
+    out = np.zeros((len(images), model.encoder.config.width), np.float32)
+    with at_rest(model), context:
+        for part in chunks(len(images), rows):
+            seen = (torch.from_numpy(as_floats(images.pixels[part])) - mean) / deviation
+            batch = image_batch(config, seen, np.arange(part.start, part.stop)).to(device)
+            vectors = pool(model, batch, part.stop - part.start, pooling, False)
+            out[part] = (nn.functional.normalize(vectors, dim=-1) if normalise else vectors).cpu().numpy()
+    return out
+
+
+def split(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSet, ImageSet]:
+    """(training, test) pictures.
+
+    Raises:
+        UserError: one class only, or a part without pictures.
+    """
+    assert images.labels is not None
+    if len(np.unique(images.labels)) < 2:
+        name = images.classes[0] if images.classes else "0"
+        raise UserError(
+            f"all {len(images)} pictures are of one class ({name})",
+            hint="Give a folder with one folder a class, two or more.",
+        )
+    test = images.test if images.test is not None else stratified(images.labels, 0.2, seed)
+    order = np.random.default_rng(seed).permutation(len(images))
+    parts = [order[~test[order]], order[test[order]]]
+    if not len(parts[0]) or not len(parts[1]):
+        raise UserError(
+            f"{len(parts[0])} training and {len(parts[1])} test pictures", hint="Give at least two a class."
+        )
+    if most is not None:
+        parts = [parts[0][:most], parts[1][: max(most // 4, 1)]]
+    return images.take(parts[0]), images.take(parts[1])
+
+
+def as_depth(pixels: np.ndarray, depth: str) -> np.ndarray:
+    """Floats in the units of `as_floats` -> pixels of a depth; whole numbers are rounded and cut to their range."""
+    if depth == "float32":
+        return pixels.astype(np.float32)
+    full = scale_of(depth)
+    return np.clip(np.round(pixels * full), 0, full).astype(depth)
+
+
+def borrowed_statistics(batch: PackedBatch, hidden: Tensor, config: PatchCodecConfig, source: Statistics) -> Tensor:
+    """(rows x slots, 2): mean and deviation of every patch, true ones, or means over the visible patches of the picture
+    weighted by 1 / distance^4."""
+    first = int(config.class_token)
+    _, mean, deviation = standardise(batch.values["patch"][:, first:].float())
+    known = torch.cat([mean, deviation], -1)
+    if source == "neighbours":
+        place = torch.arange(config.patches, device=hidden.device)
+        at = torch.stack([place // config.grid[1], place % config.grid[1]], -1).float()
+        near = torch.cdist(at, at).clamp_min(0.5) ** -4
+        weight = near[None] * ~hidden[:, None, first:]
+        known = weight @ known / weight.sum(-1, keepdim=True).clamp_min(1e-12)
+    return torch.cat([known.new_zeros(len(known), first, 2), known], 1).flatten(0, 1)
+
+
+class _GivenStatistics(MaskedModel):
+    """A model whose patterns get means and deviations from elsewhere."""
+
+    def __init__(self, model: MaskedModel, statistics: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.model, self.codec, self.given = model, model.codec, statistics
+
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> PatchPrediction:
+        found = self.model(batch, hidden, ask=ask)
+        where = hidden.flat if ask is None else ask
+        return PatchPrediction(found.pattern, self.given[where], found.config)
+
+
+def attention_maps(model: MaskedModel, batch: PackedBatch, layer: int) -> Tensor:
+    """(n, heads, rows, columns) attention of one layer over the patch grid, nothing hidden."""
+    config, module = model.codec.config, model.encoder.layers[layer].attention
+    caught: list[Tensor] = []
+    handle = module.register_forward_hook(lambda _, given, __: caught.append(given[0]))
+    try:
+        with at_rest(model):
+            model.states(batch)
+    finally:
+        handle.remove()
+    q, k, _ = module.split(module.qkv(caught[0])).unbind(0)
+    weights = (q.float() @ k.float().transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
+    first = int(config.class_token)
+    seen = weights[:, :, 0, first:] if first else weights.mean(2)
+    return seen.reshape(*seen.shape[:2], *config.grid)
+
+
+__all__ = ["ImageModel", "Reconstruction", "features", "load", "sides"]

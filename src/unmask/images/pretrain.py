@@ -1,0 +1,233 @@
+"""`unmask pretrain images`: pictures -> batches of patches -> masked model -> a folder that transformers loads."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.core.corruption import uniform
+from unmask.core.model import MaskedModel
+from unmask.core.plan import Plan
+from unmask.errors import UserError
+from unmask.images.augment import Augment
+from unmask.images.batches import batch_maker
+from unmask.images.build import codec_config, new_model
+from unmask.images.folder import save_folder
+from unmask.images.masking import image_corruption, unit_block
+from unmask.images.model import features
+from unmask.images.probe import fit_linear, knn_predict, linear_predict
+from unmask.images.recipes import ImageSettings, as_dict, sides
+from unmask.images.sources import ImageSet, channel_statistics, read_images
+from unmask.training.run import Job, RunResult, run
+
+PROBE_TRAIN, PROBE_TEST = 1000, 500
+"""Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRun:
+    """A finished run: where it is, how it ended, what it was trained on."""
+
+    folder: Path
+    result: RunResult
+    settings: ImageSettings
+    data: dict[str, Any]
+    model: MaskedModel
+    held_out: ImageSet
+
+    @property
+    def images_per_second(self) -> float:
+        return self.result.slots_per_second / self.model.codec.config.slots
+
+    def to_dict(self) -> dict[str, Any]:
+        r = self.result
+        known = {k: v for k, v in r.validation.items() if math.isfinite(v)}
+        return {
+            "folder": str(self.folder), **dataclasses.asdict(r), "validation": known, "seed": self.settings.train.seed,
+            "data": self.data, "images_per_second": round(self.images_per_second, 1),
+            "slots_per_second": round(r.slots_per_second, 1), "padding_waste": round(r.padding_waste, 4),
+        }  # fmt: skip
+
+
+def pretrain(
+    data: Any, out: str | Path, *, settings: ImageSettings | None = None, resume: bool = False, console: bool = True,
+    trackers: Sequence[str] = (),
+) -> ImageRun:  # fmt: skip
+    """Pretrain a masked image model.
+
+    Args:
+        data: whatever `sources.read_images` reads; of data with a test part, the training part alone is used.
+        out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
+        resume: continue the run in `out`.
+
+    Raises:
+        UserError: for anything wrong with the input, the settings or the folder.
+    """
+    settings = settings or ImageSettings()
+    say = _sayer(console)
+    out = Path(out)
+    images = prepare(data, settings)
+    for name, reason in images.skipped[:5]:
+        say(f"skipped {name}: {reason}")
+    if len(images.skipped) > 5:
+        say(f"... and {len(images.skipped) - 5} more pictures that cannot be read")
+    size = sides(settings.image_size) if settings.image_size is not None else images.size
+    held = uniform(settings.train.seed, np.arange(len(images)), 60) < settings.holdout
+    train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
+    if not len(train):
+        raise UserError(f"{len(images)} pictures and none left to train on", hint="Give more pictures, or holdout=0.")
+    mean, deviation = channel_statistics(images.take(train))
+    model = new_model(settings, codec_config(settings, size, images.channels, mean, deviation))
+    job, settings = make_job(model, images, train, held_out, settings)
+    shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
+    say(
+        f"{len(train)} training and {len(held_out)} held-out pictures of {shape}, {model.codec.config.patches} patches, "
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters"
+    )
+
+    def save(trained: Any) -> None:
+        save_folder(out, trained, depth=images.depth, settings={"images": as_dict(settings), "classes": images.classes})
+
+    result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
+    about = {
+        "pictures": len(images), "training": len(train), "held_out": len(held_out), "skipped": len(images.skipped),
+        "classes": len(images.classes), "size": list(size), "channels": images.channels, "depth": images.depth,
+    }  # fmt: skip
+    finished = ImageRun(
+        folder=out, result=result, settings=settings, data=about, model=model, held_out=images.take(held_out)
+    )
+    if (out / "model.safetensors").exists():
+        write_report(finished)
+    return finished
+
+
+def prepare(data: Any, settings: ImageSettings) -> ImageSet:
+    """The pictures to train on, at the size they are kept at."""
+    size = settings.store_size or settings.image_size
+    images = read_images(
+        data, size=size, channels=settings.channels, workers=settings.workers, strict=settings.strict,
+        column=settings.column, label_column=settings.label_column,
+    )  # fmt: skip
+    return images if images.test is None else images.take(np.flatnonzero(~images.test))
+
+
+def make_job(
+    model: MaskedModel, images: ImageSet, train: np.ndarray, held_out: np.ndarray, settings: ImageSettings
+) -> tuple[Job, ImageSettings]:
+    """Tie a model, pictures and a corruption together for the run; the settings come back with the batch in slots."""
+    config = model.codec.config
+    slots, batch = config.slots, min(settings.batch, len(train))
+    plan = Plan(
+        lengths=np.full(len(images), slots), examples=train, slots=slots, rows=batch, seed=settings.train.seed, pool=4
+    )
+    changes: dict[str, Any] = {"batch_slots": batch * slots}
+    if settings.probe_every is not None and settings.train.validate_every is None:
+        changes["validate_every"] = max(1, round(plan.steps_per_epoch() * settings.probe_every))
+    settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **changes))
+    block = unit_block(config, settings.unit) if settings.hide == "unit" else 1
+    augment = Augment(scale=settings.crop, flip=settings.flip)
+    make = batch_maker(model.codec, images, seed=settings.train.seed, augment=augment, block=block)
+    plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block)
+    shown = held_out[:2048]
+    validation = [plain([[int(n)] for n in shown[i : i + batch]], batch, 0) for i in range(0, len(shown), batch)]
+    corruption = image_corruption(config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit)
+    job = Job(
+        model=model, plan=plan, make_batch=make, by_epoch=True, corruption=corruption, validation=validation,
+        validation_corruption=dataclasses.replace(corruption, static=True), fingerprint=_fingerprint(settings, images),
+        measure=live_probe(images, train, held_out, config.image) if settings.probe else None,
+    )  # fmt: skip
+    return job, settings
+
+
+def live_probe(
+    images: ImageSet, train: np.ndarray, held_out: np.ndarray, size: tuple[int, int]
+) -> Callable[[Any], dict[str, float]] | None:
+    """A function of the model: k-NN and linear accuracy on held-out pictures; None where there is nothing to classify."""
+    if images.labels is None or len(np.unique(images.labels[train])) < 2 or len(held_out) < 20:
+        return None
+    known, asked = (
+        read_images(images.take(part), size=size)
+        for part in (train[:: max(1, len(train) // PROBE_TRAIN)][:PROBE_TRAIN], held_out[:PROBE_TEST])
+    )
+
+    def measure(model: Any) -> dict[str, float]:
+        device = next(model.parameters()).device
+        a, b = (features(model, part, contextlib.nullcontext(), device) for part in (known, asked))
+        assert known.labels is not None
+        near = knn_predict(a, known.labels, b, k=10)
+        linear = linear_predict(fit_linear(a, known.labels, penalty=1e-3, steps=30), b)
+        return {
+            "knn_accuracy": float((near == asked.labels).mean()), "probe_accuracy": float((linear == asked.labels).mean())
+        }  # fmt: skip
+
+    return measure
+
+
+def write_report(finished: ImageRun) -> Path:
+    """report.html of a run: figures, curves, the live probe, triptychs of held-out pictures, attention maps."""
+    from unmask.evaluation.report import Report, training_curves
+    from unmask.images.report import attention_pictures, probe_chart, triptychs
+
+    r, folder = finished.result, finished.folder
+    page = Report("Masked pretraining on images", str(folder))
+    unit = "error of a hidden patch"
+    page.facts({
+        "Held-out loss": f"{r.validation.get('validation_loss', float('nan')):.4f}", "Steps": r.steps,
+        "Time": f"{r.seconds:.0f} s", "Images/s": f"{finished.images_per_second:,.0f}", "Precision": r.precision,
+        "Pictures": f"{finished.data['training']:,}", "Skipped": finished.data["skipped"],
+    })  # fmt: skip
+    page.section("Training", training_curves(folder / "metrics.jsonl", loss=unit))
+    chart = probe_chart(folder / "metrics.jsonl")
+    if chart is not None:
+        page.section(
+            "Probe on frozen features", chart,
+            note=f"{PROBE_TRAIN} training and up to {PROBE_TEST} held-out pictures, while training.",
+        )  # fmt: skip
+    if len(finished.held_out):
+        page.section(
+            "Original, masked, reconstructed", triptychs(folder, finished.held_out),
+            note="Held-out pictures; hidden patches are predicted in pixels, visible ones are the original's.",
+        )  # fmt: skip
+        page.section(
+            "Where the last layer looks", attention_pictures(folder, finished.held_out),
+            note="Attention of the class token (or the mean over patches), mean over heads.",
+        )  # fmt: skip
+    page.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
+    return page.write(folder / "report.html")
+
+
+def _fingerprint(settings: ImageSettings, images: ImageSet) -> str:
+    """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
+    kept = as_dict(settings)
+    free = {
+        "steps",
+        "epochs",
+        "minutes",
+        "keep",
+        "log_every",
+        "checkpoint_every",
+        "checkpoint_seconds",
+        "validate_every",
+    }
+    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
+    for name in ("workers", "strict", "probe", "probe_every"):
+        kept.pop(name)
+    content = hashlib.sha256(np.ascontiguousarray(images.pixels[:: max(1, len(images) // 256)]).tobytes()).hexdigest()
+    return json.dumps([kept, len(images), content], sort_keys=True)
+
+
+def _sayer(console: bool) -> Callable[[str], None]:
+    return (lambda text: print(text, file=sys.stderr, flush=True)) if console else (lambda text: None)
+
+
+__all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

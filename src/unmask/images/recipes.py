@@ -1,0 +1,201 @@
+"""Published image settings as data, and the one settings class of `unmask pretrain images`.
+
+No torch import: settings can be read and checked at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from unmask.errors import UserError, suggest
+from unmask.training.settings import TrainSettings, apply_overrides, check_types
+
+SIZES: dict[str, tuple[int, int, int]] = {
+    "micro": (128, 6, 4),
+    "tiny": (192, 12, 3),
+    "small": (384, 12, 6),
+    "base": (768, 12, 12),
+    "large": (1024, 24, 16),
+    "huge": (1280, 32, 16),
+}
+"""Name -> (width, layers, heads): ViT (Dosovitskiy et al. 2021, table 1) and DeiT (Touvron et al. 2021); `micro` is ours."""
+
+DECODERS: dict[str, tuple[int, int, int]] = {"mae": (512, 8, 16), "small": (192, 4, 3), "light": (64, 2, 2)}
+"""Name -> (width, layers, heads): MAE's for every encoder (He et al. 2022, table 1), and lighter ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings:
+    """What is trained on images. `train` says how long and how fast.
+
+    Attributes:
+        architecture: 'visible_only' (MAE) or 'in_place' (SimMIM).
+        width, layers, heads: of the encoder; `size` is a name for the three (micro, tiny, small, base, large, huge).
+        decoder_width, decoder_layers, decoder_heads: of the visible-only decoder; `decoder` names the three (mae, small,
+            light).
+        image_size: side, or height,width, that pictures are brought to (shorter side first, then cut to the middle);
+            none takes them as they are, all alike.
+        patch: side of a patch in pixels; none picks the largest of 16, 8, 4, 2 that leaves at least 49 patches.
+        channels: 1 or 3 for decoded files; none takes what the files have.
+        ratio: share of the patches to hide.
+        hide: 'patch', 'unit' (squares of `unit` pixels) or 'block' (rectangles, BEiT).
+        unit: side of a mask unit in pixels, for hide=unit.
+        norm_targets: predict patches normalised by their own mean and deviation.
+        loss: 'mse' or 'l1'.
+        statistics: weight of predicting a patch's mean and deviation beside it, so that hidden patches can be drawn in
+            pixels; with norm_targets only. 0 is the published loss.
+        positions: 'sincos' (fixed, 2-D) or 'learned'.
+        class_token: a learned slot in front of the patches.
+        crop: random resized crops of this share of the area, low,high; 1,1 for none.
+        flip: mirror half of the pictures.
+        batch: images in one optimiser step.
+        holdout: share of the pictures held out for validation.
+        store_size: side that decoded pictures are kept at while training; none is image_size. Larger gives sharper crops.
+        workers: processes that decode files; none is the number of cores, at most 8.
+        strict: a file that cannot be decoded ends the run instead of being skipped.
+        column, label_column: of parquet and dataset inputs.
+        probe: k-nearest-neighbour and linear accuracy at every validation, where the pictures have classes.
+        probe_every: epochs between validations (and so probes); none is 20 times over the run.
+    """
+
+    architecture: Literal["visible_only", "in_place"] = "visible_only"
+    width: int = 128
+    layers: int = 6
+    heads: int = 4
+    decoder_width: int = 64
+    decoder_layers: int = 2
+    decoder_heads: int = 2
+    image_size: int | tuple[int, int] | None = None
+    patch: int | None = None
+    channels: int | None = None
+    ratio: float = 0.75
+    hide: Literal["patch", "unit", "block"] = "patch"
+    unit: int | None = None
+    norm_targets: bool = True
+    loss: Literal["mse", "l1"] = "mse"
+    statistics: float = 0.1
+    positions: Literal["sincos", "learned"] = "sincos"
+    class_token: bool = True
+    crop: tuple[float, float] = (0.6, 1.0)
+    flip: bool = True
+    batch: int = 256
+    holdout: float = 0.05
+    store_size: int | tuple[int, int] | None = None
+    workers: int | None = None
+    strict: bool = False
+    column: str | None = None
+    label_column: str | None = None
+    probe: bool = True
+    probe_every: float | None = None
+    train: TrainSettings = field(
+        default_factory=lambda: TrainSettings(
+            learning_rate=2e-3, beta2=0.95, epsilon=1e-8, weight_decay=0.05, schedule="cosine", warmup=0.08
+        )
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("width", "layers", "heads", "decoder_width", "decoder_layers", "decoder_heads", "batch"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
+        for name in ("patch", "channels", "unit", "workers"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UserError(f"{name}={value}", hint="Expected a whole number, 1 or more, or none.")
+        for name in ("width", "decoder_width"):
+            if self.positions == "sincos" and getattr(self, name) % 4:
+                raise UserError(
+                    f"{name}={getattr(self, name)} is not a multiple of 4",
+                    hint="2-D sine-cosine positions need it; or use positions=learned.",
+                )
+        if not 0 < self.ratio < 1:
+            raise UserError(f"ratio={self.ratio}", hint="Expected a share between 0 and 1.")
+        if not 0 <= self.holdout < 1:
+            raise UserError(f"holdout={self.holdout}", hint="Expected a share from 0 up to, not including, 1.")
+        if not 0 < self.crop[0] <= self.crop[1] <= 1:
+            raise UserError(f"crop={self.crop[0]},{self.crop[1]}", hint="Expected low,high with 0 < low <= high <= 1.")
+        if self.statistics < 0:
+            raise UserError(f"statistics={self.statistics}", hint="Expected a number, 0 or more.")
+        if self.probe_every is not None and self.probe_every <= 0:
+            raise UserError(f"probe_every={self.probe_every}", hint="Expected epochs, above 0, or none.")
+        for name in ("image_size", "store_size"):
+            value = getattr(self, name)
+            if value is not None and min(sides(value)) < 1:
+                raise UserError(f"{name}={value}", hint="Expected pixels: a side, or height,width.")
+
+    @property
+    def size(self) -> str:
+        """Name of the encoder's size, 'own' where it has none."""
+        return next((k for k, v in SIZES.items() if v == (self.width, self.layers, self.heads)), "own")
+
+
+def sides(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of a size setting.
+
+    >>> sides(32), sides((28, 20))
+    ((32, 32), (28, 20))
+    """
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+SMALL: dict[str, Any] = {}
+"""The defaults: for small pictures, small data and a CPU."""
+
+MAE: dict[str, Any] = {
+    "size": "base", "decoder": "mae", "image_size": 224, "patch": 16, "ratio": 0.75, "crop": (0.2, 1.0), "flip": True,
+    "norm_targets": True, "statistics": 0.0, "positions": "sincos", "batch": 4096, "learning_rate": 2.4e-3,
+    "weight_decay": 0.05, "beta2": 0.95, "schedule": "cosine", "warmup": 0.05, "clip": None,
+}  # fmt: skip
+"""He et al. 2022, appendix A.1, table 8: rate 1.5e-4 x batch / 256, 40 of 800 epochs warm-up."""
+
+SIMMIM: dict[str, Any] = {
+    "architecture": "in_place", "size": "base", "image_size": 224, "patch": 16, "hide": "unit", "unit": 32, "ratio": 0.6,
+    "norm_targets": False, "statistics": 0.0, "loss": "l1", "positions": "learned", "crop": (0.67, 1.0), "flip": True,
+    "batch": 2048, "learning_rate": 4e-4, "weight_decay": 0.05, "beta2": 0.999, "schedule": "wsd", "warmup": 0.0125,
+    "decay": 0.125, "minimum_rate": 0.1, "clip": 5.0,
+}  # fmt: skip
+"""Xie et al. 2022, section 4.1 and appendix A: mask units of 32 pixels, 60 %, L1, rate 1e-4 x batch / 512. The step decay
+at 7/8 of the run is a linear one here; learned absolute positions stand for the relative bias of their ViT."""
+
+RECIPES: dict[str, Mapping[str, Any]] = {"small": SMALL, "mae": MAE, "simmim": SIMMIM}
+
+_NAMED = {
+    "size": (SIZES, ("width", "layers", "heads")),
+    "decoder": (DECODERS, ("decoder_width", "decoder_layers", "decoder_heads")),
+}
+
+
+def with_overrides(settings: ImageSettings, overrides: Mapping[str, Any]) -> ImageSettings:
+    """Replace settings by key; `size` and `decoder` stand for three each; keys of `train` may be given bare.
+
+    Raises:
+        UserError: for an unknown key or name, with the closest known one.
+    """
+    own = {f.name for f in dataclasses.fields(ImageSettings)}
+    training = {f.name for f in dataclasses.fields(TrainSettings)} - {"batch_slots"}
+    named: dict[str, Any] = {}
+    here: dict[str, Any] = {}
+    there: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if key in _NAMED:
+            table, names = _NAMED[key]
+            if value not in table:
+                raise UserError(f"{key}={value}", hint=suggest(str(value), table))
+            named |= dict(zip(names, table[value], strict=True))
+        elif key == "train" and isinstance(value, Mapping):
+            there |= value
+        elif key.split(".")[0] in own:
+            here[key] = value
+        elif key in training:
+            there[key] = value
+        else:
+            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training | set(_NAMED)))
+    train = apply_overrides(settings.train, there) if there else settings.train
+    return apply_overrides(dataclasses.replace(settings, train=train), named | here)
+
+
+def as_dict(settings: ImageSettings) -> dict[str, Any]:
+    """Plain data for unmask.json; `with_overrides(ImageSettings(), ...)` reads it back."""
+    return dataclasses.asdict(settings)

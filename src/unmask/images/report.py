@@ -1,0 +1,54 @@
+"""The pictures and curves that an image run's report shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+
+from unmask.evaluation.charts import line_chart
+from unmask.images.model import ImageModel, load
+from unmask.images.pictures import gallery, heat, triptych
+from unmask.images.sources import ImageSet
+
+
+def probe_chart(metrics: Path) -> Markup | None:
+    """The live probe's curves, from metrics.jsonl; None where there was none."""
+    curves: dict[str, list[tuple[float, float]]] = {"nearest neighbours": [], "linear probe": []}
+    if not metrics.exists():
+        return None
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and record.get("kind") == "probe":
+            for name, key in (("nearest neighbours", "knn_accuracy"), ("linear probe", "probe_accuracy")):
+                if record.get(key) is not None:
+                    curves[name].append((record["step"], record[key]))
+    drawn = {name: tuple(np.array(xy, float).T) for name, xy in curves.items() if xy}
+    if not drawn:
+        return None
+    return line_chart(drawn, "Accuracy of frozen features", "step", "right on held-out pictures", percent=True)  # type: ignore[arg-type]
+
+
+def _some(images: ImageSet, count: int) -> ImageSet:
+    return images.take(np.linspace(0, len(images) - 1, min(count, len(images))).astype(int))
+
+
+def triptychs(model: str | Path | ImageModel, images: ImageSet, count: int = 8, ratio: float | None = None) -> Markup:
+    """Original | masked | reconstructed of a few pictures."""
+    loaded = model if isinstance(model, ImageModel) else load(model)
+    r = loaded.reconstruct(_some(images, count), ratio=ratio)
+    drawn = [triptych(o, h, f) for o, h, f in zip(r.original, r.hidden, r.filled, strict=True)]
+    return gallery(drawn, "original, masked, reconstructed")
+
+
+def attention_pictures(model: str | Path | ImageModel, images: ImageSet, count: int = 8) -> Markup:
+    """Pictures beside where the last layer looks."""
+    loaded = model if isinstance(model, ImageModel) else load(model)
+    found = loaded.read(_some(images, count))
+    maps = loaded.attention(found).mean(1)
+    return gallery([heat(p, m) for p, m in zip(found.pixels, maps, strict=True)], "picture and attention")

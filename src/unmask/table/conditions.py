@@ -1,0 +1,269 @@
+"""Conditions on columns ("sex == 0 and age >= 70") and constraints between them ("dbp < sbp"), as limits per cell.
+
+Text is parsed with Python's own grammar, never evaluated. A name that is not a Python name is put in backticks.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.table.parse import text_of
+from unmask.table.schema import Column, Schema
+
+_HINT = "For example: sex == 0 and age >= 70, or tgrade in ['I', 'II'], or `HistoryHTN ` == 1."
+_FLIP: dict[type, type] = {
+    ast.Lt: ast.Gt,
+    ast.Gt: ast.Lt,
+    ast.LtE: ast.GtE,
+    ast.GtE: ast.LtE,
+    ast.Eq: ast.Eq,
+    ast.NotEq: ast.NotEq,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What one column may be: within [low, high] (ends included), or one of some categories.
+
+    Attributes:
+        allowed: (categories,) booleans, None for a quantity.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    allowed: np.ndarray | None = None
+
+    def __and__(self, other: Limit) -> Limit:
+        allowed = self.allowed if other.allowed is None else other.allowed
+        if self.allowed is not None and other.allowed is not None:
+            allowed = self.allowed & other.allowed
+        return Limit(low=max(self.low, other.low), high=min(self.high, other.high), allowed=allowed)
+
+    @property
+    def empty(self) -> bool:
+        return self.low > self.high or (self.allowed is not None and not self.allowed.any())
+
+    def holds(self, x: np.ndarray) -> np.ndarray:
+        """Which values meet it; a missing one does not."""
+        if self.allowed is not None:
+            known = ~np.isnan(x)
+            return known & self.allowed[np.where(known, x, 0).astype(int)]
+        return (x >= self.low) & (x <= self.high)
+
+    def inverse(self) -> Limit | None:
+        """Everything else, where that is one limit."""
+        if self.allowed is not None:
+            return Limit(allowed=~self.allowed)
+        if self.low == -math.inf and self.high < math.inf:
+            return Limit(low=math.nextafter(self.high, math.inf))
+        if self.high == math.inf and self.low > -math.inf:
+            return Limit(high=math.nextafter(self.low, -math.inf))
+        return None
+
+
+def _tree(text: str, schema: Schema, what: str) -> tuple[ast.expr, dict[str, str]]:
+    quoted: dict[str, str] = {}
+
+    def name(match: re.Match[str]) -> str:
+        quoted[f"column_{len(quoted)}_"] = match.group(1)
+        return f"column_{len(quoted) - 1}_"
+
+    code = re.sub(r"`([^`]*)`", name, text)
+    # Names such as flc.grp or Age.3.categories read as they stand.
+    for column in sorted(schema.names, key=len, reverse=True):
+        if not column.isidentifier() and column.strip() == column and column:
+            code = re.sub(
+                rf"(?<![\w.'\"]){re.escape(column)}(?![\w.'\"])", lambda _m, c=column: name(re.match("(.*)", c)), code
+            )  # type: ignore[arg-type]
+    try:
+        return ast.parse(code.replace("&", " and ").strip(), mode="eval").body, quoted
+    except SyntaxError:
+        raise UserError(f"{what} {text!r} cannot be read", hint=_HINT) from None
+
+
+def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema: Schema) -> dict[int, Limit]:
+    """Conditions as a limit per column of the schema; several are joined by 'and'.
+
+    Args:
+        texts: expressions, or a mapping of column -> value.
+
+    Raises:
+        UserError: an unknown column or category (with the closest), something that is not a condition, or conditions
+            that contradict each other.
+    """
+    if not texts:
+        return {}
+    if isinstance(texts, Mapping):
+        texts = [f"`{k}` == {v!r}" for k, v in texts.items()]
+    out: dict[int, Limit] = {}
+    for text in [texts] if isinstance(texts, str) else texts:
+        tree, quoted = _tree(text, schema, "condition")
+        for part in _conjuncts(tree, text):
+            for column, limit in _comparison(part, schema, quoted, text):
+                out[column] = out[column] & limit if column in out else limit
+                if out[column].empty:
+                    raise UserError(
+                        f"condition {text!r}: nothing is left for {schema.columns[column].name!r}",
+                        hint="The conditions contradict each other.",
+                    )
+    return out
+
+
+def _conjuncts(tree: ast.expr, text: str) -> list[ast.expr]:
+    if isinstance(tree, ast.BoolOp):
+        if isinstance(tree.op, ast.Or):
+            raise UserError(f"condition {text!r}: 'or' is not supported", hint="Use `in [...]`, or one call each.")
+        return [part for value in tree.values for part in _conjuncts(value, text)]
+    return [tree]
+
+
+def _comparison(node: ast.expr, schema: Schema, quoted: dict[str, str], text: str) -> list[tuple[int, Limit]]:
+    if not isinstance(node, ast.Compare):
+        raise UserError(f"condition {text!r}: {ast.unparse(node)!r} is not a comparison", hint=_HINT)
+    sides = [node.left, *node.comparators]
+    out = []
+    for left, op, right in zip(sides, node.ops, sides[1:], strict=False):
+        kind: type = type(op)
+        if not isinstance(left, ast.Name | ast.Attribute) and isinstance(right, ast.Name | ast.Attribute):
+            left, right, kind = right, left, _FLIP.get(kind, kind)
+        column = _column(left, schema, quoted, f"condition {text!r}: ")
+        out.append((column, _limit(schema.columns[column], kind, _value(right, text), text)))
+    return out
+
+
+def _column(node: ast.expr, schema: Schema, quoted: dict[str, str], where: str) -> int:
+    name = quoted.get(ast.unparse(node), ast.unparse(node))
+    number = schema.number(name, where=where)
+    if not schema.columns[number].modelled:
+        raise UserError(f"{where}{name!r} is an identifier or empty", hint="It is not part of the model.")
+    return number
+
+
+def _value(node: ast.expr, text: str) -> object:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        if isinstance(node, ast.Name):
+            return node.id
+        raise UserError(f"condition {text!r}: {ast.unparse(node)!r} is not a value", hint=_HINT) from None
+
+
+def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
+    if not column.is_quantity:
+        ordered = column.kind == "ordinal"
+        values = list(value) if isinstance(value, list | tuple | set) else [value]
+        for v in values:
+            if text_of(v) not in column.categories:
+                from unmask.errors import suggest
+
+                raise UserError(
+                    f"condition {text!r}: {column.name!r} has no category {text_of(v)!r}",
+                    hint=suggest(text_of(v), column.categories),
+                )
+        hit = np.isin(column.categories, [text_of(v) for v in values])
+        place = int(hit.argmax())
+        rank = np.arange(len(hit))
+        found = {ast.Eq: hit, ast.In: hit, ast.NotEq: ~hit, ast.NotIn: ~hit}
+        if ordered:
+            found |= {ast.Lt: rank < place, ast.LtE: rank <= place, ast.Gt: rank > place, ast.GtE: rank >= place}
+        if kind not in found:
+            raise UserError(f"condition {text!r}: {column.name!r} has no order", hint="Use ==, != or in.")
+        return Limit(allowed=found[kind])
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UserError(f"condition {text!r}: {column.name!r} is a quantity", hint="Compare it with a number.")
+    step = 10.0**-column.decimals if column.decimals is not None else 0.0
+    below = (
+        value - step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, -math.inf)
+    )
+    above = (
+        value + step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, math.inf)
+    )
+    ends = {
+        ast.Eq: (value, value), ast.Lt: (-math.inf, below), ast.LtE: (-math.inf, value), ast.Gt: (above, math.inf),
+        ast.GtE: (value, math.inf),
+    }  # fmt: skip
+    if kind not in ends:
+        raise UserError(f"condition {text!r}: not possible for a quantity", hint="Use ==, <, <=, > or >=.")
+    return Limit(low=ends[kind][0], high=ends[kind][1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """A rule between columns: an order ("a < b"), an implication ("a == 1 -> b == 0"), or a formula ("c := a / b")."""
+
+    text: str
+    kind: str
+    columns: tuple[int, ...]
+    strict: bool = False
+    premise: Limit | None = None
+    conclusion: Limit | None = None
+    formula: Callable[[dict[int, np.ndarray]], np.ndarray] | None = dataclasses.field(default=None, compare=False)
+
+
+def parse_constraints(texts: Sequence[str], schema: Schema) -> list[Constraint]:
+    """Rules that every synthetic row must meet.
+
+    Raises:
+        UserError: an unknown column, or something that is none of the three forms.
+    """
+    out = []
+    for text in texts:
+        if ":=" in text:
+            out.append(_formula(text, schema))
+        elif "->" in text:
+            sides = [parse_where([side], schema) for side in text.split("->", 1)]
+            if any(len(s) != 1 for s in sides):
+                raise UserError(f"constraint {text!r}: one column on each side of ->", hint="Write several rules.")
+            (a, premise), (b, conclusion) = (next(iter(s.items())) for s in sides)
+            out.append(Constraint(text=text, kind="implies", columns=(a, b), premise=premise, conclusion=conclusion))
+        else:
+            tree, quoted = _tree(text, schema, "constraint")
+            if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _FLIP:
+                raise UserError(
+                    f"constraint {text!r} cannot be read", hint="Forms: a < b, a == 1 -> b == 0, c := a / b**2"
+                )
+            kind = type(tree.ops[0])
+            a, b = (_column(n, schema, quoted, f"constraint {text!r}: ") for n in (tree.left, tree.comparators[0]))
+            if kind in (ast.Gt, ast.GtE):
+                a, b = b, a
+            if kind in (ast.Eq, ast.NotEq) or not all(schema.columns[c].is_quantity for c in (a, b)):
+                raise UserError(f"constraint {text!r}: an order of two quantities is expected", hint="Use < or <=.")
+            out.append(Constraint(text=text, kind="order", columns=(a, b), strict=kind in (ast.Lt, ast.Gt)))
+    return out
+
+
+_OPERATIONS: dict[type, Callable] = {
+    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
+}  # fmt: skip
+
+
+def _formula(text: str, schema: Schema) -> Constraint:
+    target, expression = (part.strip() for part in text.split(":=", 1))
+    goal = schema.number(target.strip("`"), where=f"constraint {text!r}: ")
+    tree, quoted = _tree(expression, schema, "constraint")
+    used: list[int] = []
+
+    def build(node: ast.expr) -> Callable[[dict[int, np.ndarray]], np.ndarray]:
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            left, right, operation = build(node.left), build(node.right), _OPERATIONS[type(node.op)]
+            return lambda values: operation(left(values), right(values))
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+            constant = np.float64(node.value)
+            return lambda values: constant
+        if isinstance(node, ast.Name | ast.Attribute):
+            number = _column(node, schema, quoted, f"constraint {text!r}: ")
+            used.append(number)
+            return lambda values: values[number]
+        raise UserError(
+            f"constraint {text!r}: {ast.unparse(node)!r} is not allowed", hint="Use + - * / ** and numbers."
+        )
+
+    return Constraint(text=text, kind="formula", columns=(goal, *used), formula=build(tree))

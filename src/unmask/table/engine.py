@@ -1,0 +1,268 @@
+"""A fitted network over coded columns: point values, intervals, draws and likelihoods of missing cells.
+
+Works on arrays (a column's values or category numbers as floats, NaN where missing); `model.TableModel` adds names,
+kinds of tables and files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import ALL_MASK, Corruption, hide, mix, uniform
+from unmask.core.inference import at_rest
+from unmask.table.cells import CellMasks, Cells, batch_of, to_cells
+from unmask.table.fit import Fit, fit_cells
+from unmask.table.prediction import CellPrediction, Quantities
+from unmask.table.recipes import TableSettings, settings_of
+
+ROWS = 512
+"""Rows per pass. The last pass is padded to as many, so that a row's result does not depend on how many others there are."""
+CALIBRATION_ROWS = 2000
+CALIBRATION_LEAST = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imputed:
+    """Filled columns; with an interval, its ends for every missing cell of a quantity (NaN elsewhere)."""
+
+    point: list[np.ndarray]
+    low: list[np.ndarray] | None = None
+    high: list[np.ndarray] | None = None
+
+
+class CellTable:
+    """A table's network, codings and calibration.
+
+    Attributes:
+        scores: column -> sorted conformity scores of held-out cells: 2 |u - 1/2|, u the share of the predicted
+            distribution below the truth. The 90 % interval of a column is as wide as nine of ten scores ask for.
+    """
+
+    def __init__(self, fit: Fit, settings: TableSettings, scores: dict[int, np.ndarray] | None = None) -> None:
+        self.fitted, self.settings, self.scores = fit, settings, scores or {}
+        self.network, self.codings = fit.network, fit.codings
+
+    @classmethod
+    def fit(
+        cls,
+        columns: Sequence[np.ndarray],
+        categories: Sequence[int],
+        *,
+        settings: TableSettings | None = None,
+        weight: np.ndarray | None = None,
+        linear: Collection[int] = (),
+        calibrate: bool = True,
+        watch: Callable[..., None] | None = None,
+        **overrides: Any,
+    ) -> CellTable:
+        """Fit to columns with NaN where missing; `categories` holds 0 for a quantity."""
+        settings = settings or settings_of(**overrides)
+        table = cls(fit_cells(columns, categories, settings, weight=weight, linear=linear, watch=watch), settings)
+        if calibrate:
+            table.calibrate(columns)
+        return table
+
+    @property
+    def quantities(self) -> list[int]:
+        return [i for i, c in enumerate(self.codings) if c.scale is not None]
+
+    def cells(self, columns: Sequence[np.ndarray]) -> Cells:
+        return to_cells(columns, self.codings)
+
+    def passes(self, cells: Cells, rows: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, PackedBatch]]:
+        """Rows in batches of a fixed size."""
+        rows = np.arange(len(cells)) if rows is None else rows
+        for start in range(0, len(rows), ROWS):
+            take = rows[start : start + ROWS]
+            yield take, batch_of(cells[take], take, rows=ROWS if len(rows) > 32 else 32)
+
+    def impute(self, columns: Sequence[np.ndarray], *, interval: float | None = None) -> Imputed:
+        """Point values of missing cells: the mean of a quantity, the likeliest category; observed ones unchanged.
+
+        Args:
+            interval: coverage of the intervals, e.g. 0.9; calibrated per column by split conformal prediction.
+        """
+        cells = self.cells(columns)
+        point = [np.array(x, np.float64) for x in columns]
+        low = [np.full(len(x), np.nan) for x in columns]
+        high = [np.full(len(x), np.nan) for x in columns]
+        incomplete = np.flatnonzero(~cells.seen.all(1))
+        with at_rest(self.network):
+            for take, batch in self.passes(cells, incomplete):
+                flat = missing_slots(batch, len(take))
+                prediction = self.network(batch, hide(flat))
+                row, column = take[(flat // batch.shape[1]).numpy()], (flat % batch.shape[1]).numpy()
+                value = prediction.mean().numpy()
+                self._put(point, row, column, value)
+                if interval is not None:
+                    for target, values in zip((low, high), self._ends(prediction, column, interval), strict=True):
+                        self._put(target, row, column, values)
+        return Imputed(point=point) if interval is None else Imputed(point=point, low=low, high=high)
+
+    @staticmethod
+    def _put(target: list[np.ndarray], row: np.ndarray, column: np.ndarray, value: np.ndarray) -> None:
+        for c in np.unique(column):
+            here = column == c
+            target[c][row[here]] = value[here]
+
+    def _ends(self, prediction: CellPrediction, column: np.ndarray, interval: float) -> tuple[np.ndarray, np.ndarray]:
+        level = np.array([self.level(c, interval) for c in range(len(self.codings))])
+        ends = []
+        for side in (-0.5, 0.5):
+            q = torch.tensor(0.5 + side * level[column], dtype=torch.float32)
+            value = np.full(len(column), np.nan)
+            for places, distribution in prediction.pieces:
+                if isinstance(distribution, Quantities):
+                    value[places.numpy()] = distribution.quantile(q[places]).numpy()
+            ends.append(value)
+        return ends[0], ends[1]
+
+    def level(self, column: int, interval: float) -> float:
+        """How much of the predicted distribution the interval must hold, so that the truth is in it as often as asked."""
+        scores = self.scores.get(column)
+        if scores is None or len(scores) < CALIBRATION_LEAST:
+            return interval
+        rank = int(np.ceil((len(scores) + 1) * interval)) - 1
+        return float(scores[min(rank, len(scores) - 1)])
+
+    def calibrate(self, columns: Sequence[np.ndarray]) -> None:
+        """Conformity scores on cells of rows that their member never trained on."""
+        cells = self.cells(columns)
+        members = self.network.codec.members
+        rows = np.flatnonzero(cells.seen.any(1) & (self.fitted.fold < members))
+        if len(rows) > CALIBRATION_ROWS:
+            order = np.argsort(mix(self.settings.train.seed, rows, 45), kind="stable")
+            rows = rows[np.sort(order[:CALIBRATION_ROWS])]
+        found: dict[int, list[np.ndarray]] = {}
+        lacking = ~cells.seen[~cells.seen.all(1)]
+        select = CellMasks(low=0.05, high=0.5, copied=1.0, patterns=lacking if len(lacking) else None)
+        corruption = Corruption(select=select, replace=ALL_MASK)
+        with at_rest(self.network):
+            for take, batch in self.passes(cells, rows):
+                hidden = corruption.draw(batch, seed=self.settings.train.seed + 2, epoch=0)
+                lost = missing_slots(batch, len(take))
+                prediction = self.network(batch, hide(torch.cat([hidden.flat, lost])), ask=hidden.flat)
+                row, column = (hidden.flat // batch.shape[1]).numpy(), (hidden.flat % batch.shape[1]).numpy()
+                owner = torch.from_numpy(self.fitted.fold[take][row])
+                for places, distribution in prediction.pieces:
+                    if not isinstance(distribution, Quantities):
+                        continue
+                    p = places.numpy()
+                    truth = np.array([columns[c][r] for c, r in zip(column[p], take[row[p]], strict=True)])
+                    u = _of_owner(distribution, owner[places]).share_below(torch.tensor(truth, dtype=torch.float32))
+                    for c in np.unique(column[p]):
+                        score = 2 * np.abs(u.numpy()[column[p] == c] - 0.5)
+                        found.setdefault(int(c), []).append(score)
+        self.scores = {c: np.sort(np.concatenate(v)) for c, v in found.items()}
+
+    def draw(
+        self,
+        columns: Sequence[np.ndarray],
+        *,
+        seed: int = 0,
+        member: int | None = None,
+        temperature: float = 1.0,
+        shift: dict[int, float] | None = None,
+        sweeps: int = 0,
+    ) -> list[np.ndarray]:
+        """One completed copy of the columns: missing cells are drawn one by one, each given those before it.
+
+        Args:
+            member: the network to draw from; default a row's own, chosen at random. Drawing each completed table from
+                another member makes the draws differ as the fits do, which proper multiple imputation needs.
+            shift: column -> added to its drawn values, in its unit (delta adjustment); later cells see the shifted ones.
+            sweeps: how often all drawn cells are drawn again given all others.
+        """
+        cells = self.cells(columns)
+        out = [np.array(x, np.float64) for x in columns]
+        incomplete = np.flatnonzero(~cells.seen.all(1))
+        with at_rest(self.network):
+            for take, batch in self.passes(cells, incomplete):
+                self._draw_batch(take, batch, out, seed, member, temperature, shift or {}, sweeps)
+        return out
+
+    def _draw_batch(
+        self, take: np.ndarray, batch: PackedBatch, out: list[np.ndarray], seed: int, member: int | None,
+        temperature: float, shift: dict[int, float], sweeps: int,
+    ) -> None:  # fmt: skip
+        slots = batch.shape[1]
+        flat = missing_slots(batch, len(take))
+        column = (flat % slots).numpy()
+        members = self.network.codec.members
+        order = [c for c in visiting_order(slots, seed) if (column == c).any()]
+        open_ = torch.ones(len(flat), dtype=torch.bool)
+        for turn in range(1 + sweeps):
+            for c in order:
+                here = torch.from_numpy(column == c)
+                # In a sweep all other cells are known; in the first turn those not yet drawn are hidden with this one.
+                gone = open_ | here if turn == 0 else here
+                prediction = self.network(batch, hide(flat[gone]), ask=flat[here])
+                identity = take[(flat[here] // slots).numpy()]
+                u = np.stack([uniform(seed, identity, c, 50 + k, turn) for k in range(3)], -1)
+                if member is None:
+                    which = (mix(seed, identity, 49) % np.uint64(members)).astype(np.int64)
+                else:
+                    which = np.full(len(identity), member % members)
+                new = prediction.draw(torch.tensor(u, dtype=torch.float32), torch.from_numpy(which), temperature)
+                value = self.codings[c].decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
+                if c in shift:
+                    value = value + shift[c]
+                    number, score = self.codings[c].encode(value)
+                    new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)
+                batch = dataclasses.replace(batch, values=self.network.codec.write(batch.values, flat[here], new))
+                out[c][identity] = value
+                open_ &= ~here
+
+    def log_prob(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """(rows, columns) log-probability of every observed cell given the others of its row (pseudo-likelihood)."""
+        cells = self.cells(columns)
+        out = np.full(cells.number.shape, np.nan)
+        with at_rest(self.network):
+            for take, batch in self.passes(cells):
+                slots = batch.shape[1]
+                for c in range(slots):
+                    row = batch.observed[:, c].nonzero().flatten()
+                    if len(row):
+                        flat = row * slots + c
+                        prediction = self.network(batch, hide(flat))
+                        target = self.network.codec.targets(batch.values, flat)
+                        out[take[row.numpy()], c] = prediction.log_prob(target).numpy()
+        return out
+
+    def embed(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """(rows, members * state) states of the rows with nothing hidden."""
+        parts = []
+        with at_rest(self.network):
+            for take, batch in self.passes(self.cells(columns)):
+                parts.append(self.network.states(batch).float().mean(1)[: len(take)].numpy())
+        return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
+
+
+def missing_slots(batch: PackedBatch, rows: int) -> Tensor:
+    """Flat numbers of the missing cells of the first `rows` rows."""
+    gone = ~batch.observed
+    gone[rows:] = False
+    return gone.flatten().nonzero().flatten()
+
+
+def visiting_order(slots: int, seed: int) -> list[int]:
+    """Columns in an order that is random but the same for every row of a draw, so that rows do not depend on company."""
+    return np.argsort(mix(seed, np.arange(slots), 48), kind="stable").tolist()
+
+
+def _of_owner(distribution: Quantities, owner: Tensor) -> Quantities:
+    """The distribution of one member a cell, the one that did not train on it."""
+    row = torch.arange(len(owner))
+    own = Quantities.__new__(Quantities)
+    own.grid, own.column, own._log_probs = distribution.grid, distribution.column, None
+    own.tilt = distribution.tilt[owner, row][None]
+    own.location, own.deviation = distribution.location[owner, row][None], distribution.deviation[owner, row][None]
+    return own

@@ -1,0 +1,200 @@
+"""`unmask evaluate` for tables: synthetic rows of a model beside real ones, as figures, JSON and one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.table import fidelity
+from unmask.table.data import encode, read_frame
+from unmask.table.model import TableModel
+from unmask.table.survival import kaplan_meier, step_values
+from unmask.table.synthesise import covariates, pair_places, synthesize
+
+
+def sizes_of(model: TableModel) -> list[int]:
+    """Number of categories of every modelled column, 0 for a quantity."""
+    columns = [model.schema.columns[i] for i in model.schema.modelled]
+    return [0 if c.is_quantity else len(c.categories) for c in columns]
+
+
+def evaluate_model(
+    model: TableModel,
+    data: Any,
+    *,
+    train: Any = None,
+    rows: int | None = None,
+    seed: int = 0,
+    report: str | Path | None = None,
+) -> dict[str, Any]:
+    """Compare `rows` synthetic rows with real ones.
+
+    Args:
+        data: real rows, best those that the model has not seen; missing cells are drawn from the model.
+        train: the training rows, for the privacy card; left out, the card says only what `data` allows.
+        rows: synthetic rows, default as many as real ones.
+        report: where to write the HTML page.
+
+    Raises:
+        UserError: the table does not fit the model, or has fewer than 20 rows.
+    """
+    real = complete(model, data, seed)
+    if len(real[0]) < 20:
+        raise UserError(f"{len(real[0])} real rows", hint="At least 20 are needed to compare anything.")
+    made = synthesize(model, rows or len(real[0]), seed=seed)
+    synthetic = _filled(model, made.columns)
+    found = compare(model, real, synthetic, seed=seed)
+    if train is not None:
+        before = complete(model, train, seed)
+        features = [fidelity.wide(c, sizes_of(model), before) for c in (before, real, synthetic)]
+        found["privacy"] = fidelity.privacy(*features, seed=seed) | fidelity.copies(before, synthetic)
+    if report is not None:
+        write_report(model, found, real, synthetic, Path(report))
+        found["report"] = str(report)
+    return found
+
+
+def complete(model: TableModel, data: Any, seed: int) -> list[np.ndarray]:
+    """The modelled columns of a table with missing cells drawn; cells empty by their meaning get a category of chance."""
+    return _filled(model, model.table.draw(encode(read_frame(data), model.schema), seed=seed))
+
+
+def _filled(model: TableModel, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [np.nan_to_num(x) for x in columns]
+
+
+def outcome_of(
+    model: TableModel, columns: Sequence[np.ndarray]
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], list[str]]:
+    """((regressors, time, event), names of the regressors)."""
+    schema = model.schema
+    names = [schema.columns[i].name for i in schema.modelled]
+    levels = [schema.columns[i].categories for i in schema.modelled]
+    x, regressors = fidelity.design(columns, sizes_of(model), covariates(model), names, levels)
+    time, event = pair_places(model)
+    return (x, columns[time], columns[event]), regressors
+
+
+def compare(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray], *, seed: int = 0) -> dict[str, Any]:
+    """All figures, and beside them those of a bootstrap of the real rows (ceiling) and of shuffled columns (floor)."""
+    sizes = sizes_of(model)
+    names = [model.schema.columns[i].name for i in model.schema.modelled]
+
+    def figures(other: list[np.ndarray]) -> dict[str, Any]:
+        distance = fidelity.marginals(real, other, sizes)
+        out: dict[str, Any] = {
+            "marginal_distance": float(np.mean(distance)), "correlation_gap": fidelity.correlation_gap(real, other, sizes),
+        }  # fmt: skip
+        if model.schema.duration is not None:
+            (a, regressors), (b, _) = outcome_of(model, real), outcome_of(model, other)
+            out |= fidelity.survival_figures(a, b, regressors)
+        return out
+
+    found = figures(synthetic)
+    clouds = [fidelity.wide(c, sizes, real) for c in (real, synthetic)]
+    found["alpha_precision"], found["beta_recall"] = fidelity.precision_recall(*clouds)
+    found["two_sample_auc"] = fidelity.two_sample_auc(real, synthetic, seed)
+    found |= fidelity.copies(real, synthetic)
+    found["marginals"] = dict(zip(names, fidelity.marginals(real, synthetic, sizes), strict=True))
+    ceiling, floor = fidelity.bootstrap(real, seed, len(synthetic[0])), fidelity.independent(real, seed)
+    for name, other in (("ceiling", ceiling), ("floor", floor)):
+        found[name] = {k: v for k, v in figures(other).items() if isinstance(v, float | int)}
+    if model.schema.duration is not None:
+        found["calibration"] = strata(model, real, synthetic)
+    return found
+
+
+def strata(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray]) -> list[dict[str, Any]]:
+    """Calibration on real rows of risks learnt from synthetic ones, at the quartiles of follow-up, whole and per category
+    of two-valued columns; observed rates are those inside the stratum."""
+    (a, _), (b, _) = outcome_of(model, real), outcome_of(model, synthetic)
+    times = np.quantile(a[1], [0.25, 0.5, 0.75])
+    risk, _ = fidelity.risks(b, a[0], times)
+    groups = [("all", np.ones(len(a[1]), bool))]
+    _, event = pair_places(model)
+    for place, i in enumerate(model.schema.modelled):
+        c = model.schema.columns[i]
+        if place != event and len(c.categories) == 2:
+            groups += [(f"{c.name} = {level}", real[place] == k) for k, level in enumerate(c.categories)]
+    out = []
+    for name, here in groups:
+        if here.sum() < 40:
+            continue
+        for k, at in enumerate(times):
+            slope, error = fidelity.calibration(
+                risk[here, k], a[1][here], a[2][here], at, bins=10 if here.sum() > 200 else 5
+            )
+            out.append({"stratum": name, "time": float(at), "rows": int(here.sum()), "slope": slope, "error": error})
+    return out
+
+
+def write_report(
+    model: TableModel, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray], path: Path
+) -> Path:
+    """One HTML page."""
+    from unmask.evaluation.report import Report
+
+    report = Report("Synthetic rows beside real ones", f"{len(synthetic[0])} synthetic, {len(real[0])} real")
+    add_sections(report, model, found, real, synthetic)
+    return report.write(path)
+
+
+def add_sections(
+    report: Any, model: TableModel, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray]
+) -> None:
+    """The figures, curves and tables of a comparison, onto a report."""
+    from unmask.evaluation.charts import line_chart, table
+
+    shown = {
+        "mean_log_hr_difference": "Mean |difference of log hazard ratios|", "interval_overlap": "Overlap of their 95 % intervals",
+        "sign_flips": "Sign flips", "km_area": "Area between Kaplan-Meier curves", "censoring_area": "Area between censoring curves",
+        "c_index_synthetic": "C-index on real rows, trained on synthetic", "marginal_distance": "Mean distance of marginals",
+        "correlation_gap": "Mean difference of correlations",
+    }  # fmt: skip
+    rows = [
+        (label, found[k], found["ceiling"].get(k), found["floor"].get(k)) for k, label in shown.items() if k in found
+    ]
+    report.section(
+        "How alike", table(("figure", "synthetic", "bootstrap of real (ceiling)", "shuffled columns (floor)"), rows),
+        note="The ceiling is what another sample of real patients would score; the floor has right columns and no structure.",
+    )  # fmt: skip
+    if model.schema.duration is not None:
+        (a, _), (b, _) = outcome_of(model, real), outcome_of(model, synthetic)
+        grid = np.linspace(0, float(a[1].max()), 200)
+        curves = {
+            name: (grid, step_values(*kaplan_meier(g[1], g[2]), grid)) for name, g in (("real", a), ("synthetic", b))
+        }
+        report.section("Survival").chart(
+            line_chart(curves, "Kaplan-Meier", model.schema.duration or "time", "share without event", percent=True)
+        )
+        ratios = [
+            (r["name"], f"{r['real']:.2f} ({r['real_low']:.2f}–{r['real_high']:.2f})",
+             f"{r['synthetic']:.2f} ({r['synthetic_low']:.2f}–{r['synthetic_high']:.2f})", r["overlap"], r["standardised_difference"])
+            for r in found["hazard_ratios"]
+        ]  # fmt: skip
+        report.section(
+            "Will my hazard ratios survive?",
+            table(
+                ("covariate", "real HR (95% CI)", "synthetic HR (95% CI)", "overlap", "standardised difference"), ratios
+            ),
+            note="Quantities per standard deviation. Levels with a standard error above 2 are left out.",
+        )
+    marginal = [(n, v) for n, v in sorted(found["marginals"].items(), key=lambda kv: -kv[1])]
+    report.section("Columns", table(("column", "distance of marginals"), marginal))
+    card = {
+        "two-sample test AUC (0.5: indistinguishable)": found["two_sample_auc"], "alpha-precision": found["alpha_precision"],
+        "beta-recall": found["beta_recall"], "rows identical to a real one": found["identical_rows"],
+        "identical cells with the most alike real row": found["identical_cells"], **found.get("privacy", {}),
+    }  # fmt: skip
+    report.section("Detection and privacy", table(("figure", "value"), list(card.items())))
+    if "calibration" in found:
+        lines = [(r["stratum"], r["rows"], r["time"], r["slope"], r["error"]) for r in found["calibration"]]
+        report.section(
+            "Calibration of risks learnt from synthetic rows",
+            table(("stratum", "rows", "time", "slope", "error"), lines),
+            note="At the quartiles of follow-up; observed rates are Kaplan-Meier rates inside the stratum.",
+        )

@@ -1,0 +1,257 @@
+"""How synthetic rows compare with real ones: figures on plain arrays, each beside a ceiling and a floor where it needs a scale.
+
+Arrays are complete: (columns) of values or category numbers, and `sizes` with the number of categories, 0 for a quantity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unmask.table.survival import concordance, curve_area, fit_cox, kaplan_meier, step_values
+
+Columns = Sequence[np.ndarray]
+
+
+def wide(columns: Columns, sizes: Sequence[int], reference: Columns | None = None) -> np.ndarray:
+    """(rows, features): quantities standardised by the reference, categories as indicators over sqrt(2)."""
+    reference = columns if reference is None else reference
+    parts = []
+    for x, r, size in zip(columns, reference, sizes, strict=True):
+        if size:
+            parts.append((x[:, None] == np.arange(size)) / np.sqrt(2))
+        else:
+            parts.append(((x - r.mean()) / max(float(r.std()), 1e-9))[:, None])
+    return np.hstack(parts).astype(np.float64)
+
+
+def design(
+    columns: Columns, sizes: Sequence[int], places: Sequence[int], names: Sequence[str], levels: Sequence[Sequence[str]]
+) -> tuple[np.ndarray, list[str]]:
+    """Regressors and their names: quantities as they are, indicators for every category but the first."""
+    parts, out = [], []
+    for p in places:
+        if sizes[p] == 0:
+            parts.append(columns[p][:, None])
+            out.append(names[p])
+        elif sizes[p] <= 20:
+            parts.append((columns[p][:, None] == np.arange(1, sizes[p])).astype(float))
+            out += [names[p] if sizes[p] == 2 else f"{names[p]}={levels[p][k]}" for k in range(1, sizes[p])]
+    return np.hstack(parts), out
+
+
+def marginals(real: Columns, synthetic: Columns, sizes: Sequence[int]) -> list[float]:
+    """Per column: Kolmogorov-Smirnov distance of a quantity, total variation of categories; 0 is equal."""
+    out = []
+    for a, b, size in zip(real, synthetic, sizes, strict=True):
+        if size:
+            p, q = (np.bincount(x.astype(int), minlength=size) / len(x) for x in (a, b))
+            out.append(float(np.abs(p - q).sum() / 2))
+        else:
+            grid = np.sort(np.r_[a, b])
+            p, q = (np.searchsorted(np.sort(x), grid, side="right") / len(x) for x in (a, b))
+            out.append(float(np.abs(p - q).max()))
+    return out
+
+
+def correlation_gap(real: Columns, synthetic: Columns, sizes: Sequence[int]) -> float:
+    """Mean absolute difference of the correlations between all pairs of columns' features (ranks of quantities)."""
+    matrices = []
+    for columns in (real, synthetic):
+        ranked = [
+            x if size else np.argsort(np.argsort(x, kind="stable")).astype(float)
+            for x, size in zip(columns, sizes, strict=True)
+        ]
+        features = wide(ranked, sizes)
+        spread = features.std(0)
+        safe = np.where(spread > 1e-9, spread, 1.0)
+        z = np.where(spread > 1e-9, (features - features.mean(0)) / safe, 0.0)
+        matrices.append(z.T @ z / len(z))
+    upper = np.triu_indices(len(matrices[0]), 1)
+    return float(np.abs(matrices[0] - matrices[1])[upper].mean())
+
+
+def hazard_ratios(
+    real: tuple[np.ndarray, np.ndarray, np.ndarray],
+    synthetic: tuple[np.ndarray, np.ndarray, np.ndarray],
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """Log hazard ratios of one regression on both: mean |difference|, interval overlap, sign flips, and one row a name.
+
+    Args:
+        real, synthetic: (regressors, time, event). Regressors are taken in units of the real deviation, so that the
+            mean difference is over comparable numbers; ratios in the rows are per such unit for quantities.
+    """
+    scale = np.where(np.array([len(np.unique(c)) for c in real[0].T]) > 2, real[0].std(0), 1.0)
+    scale = np.where(scale > 1e-9, scale, 1.0)
+    fits = [fit_cox(x / scale, t, e, ridge=1e-4) for x, t, e in (real, synthetic)]
+    a, b = fits
+    # Separated or absent levels have no hazard ratio to speak of.
+    use = (a.error < 2) & (a.error > 1e-8) & (np.abs(a.beta) < 8)
+    low, high = ([f.beta + side * 1.96 * f.error for f in fits] for side in (-1, 1))
+    shared = np.minimum(high[0], high[1]) - np.maximum(low[0], low[1])
+    widths = [np.maximum(h - lo, 1e-9) for lo, h in zip(low, high, strict=True)]
+    overlap = 0.5 * (shared / widths[0] + shared / widths[1])
+    overlap = np.where(b.error > 5, 0.0, overlap)
+    gap = np.minimum(np.abs(a.beta - b.beta), 8.0)
+    difference = gap / np.sqrt(a.error**2 + b.error**2 + 1e-12)
+    rows = [
+        {
+            "name": n, "real": float(np.exp(a.beta[i])), "real_low": float(np.exp(low[0][i])),
+            "real_high": float(np.exp(high[0][i])), "synthetic": float(np.exp(np.clip(b.beta[i], -20, 20))),
+            "synthetic_low": float(np.exp(np.clip(low[1][i], -20, 20))), "synthetic_high": float(np.exp(np.clip(high[1][i], -20, 20))),
+            "overlap": float(overlap[i]), "standardised_difference": float(difference[i]),
+        }
+        for i, n in enumerate(names) if use[i]
+    ]  # fmt: skip
+    flips = (np.sign(a.beta) != np.sign(b.beta)) & (np.abs(a.beta) > 1.96 * a.error) & (np.abs(b.beta) > 1.96 * b.error)
+    return {
+        "mean_log_hr_difference": float(gap[use].mean()), "interval_overlap": float(overlap[use].mean()),
+        "sign_flips": int(flips[use].sum()), "hazard_ratios": rows, "compared": int(use.sum()),
+    }  # fmt: skip
+
+
+def transfer(
+    train: tuple[np.ndarray, np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> float:
+    """C-index on `test` of a Cox regression fitted on `train`."""
+    scale = np.maximum(train[0].std(0), 1e-9)
+    fitted = fit_cox(train[0] / scale, train[1], train[2], ridge=1.0)
+    return concordance((test[0] / scale) @ fitted.beta, test[1], test[2])
+
+
+def survival_figures(
+    real: tuple[np.ndarray, np.ndarray, np.ndarray],
+    synthetic: tuple[np.ndarray, np.ndarray, np.ndarray],
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """Hazard ratios, Kaplan-Meier and censoring curves, and train-on-synthetic-test-on-real C-index."""
+    censored = [(g[1], 1 - g[2]) for g in (real, synthetic)]
+    return hazard_ratios(real, synthetic, names) | {
+        "km_area": curve_area(real[1:], synthetic[1:]), "censoring_area": curve_area(censored[0], censored[1]),
+        "c_index_real": transfer(real, real), "c_index_synthetic": transfer(synthetic, real),
+    }  # fmt: skip
+
+
+def independent(columns: Columns, seed: int) -> list[np.ndarray]:
+    """The floor: every column shuffled on its own."""
+    rng = np.random.default_rng([seed, 1])
+    return [rng.permutation(x) for x in columns]
+
+
+def bootstrap(columns: Columns, seed: int, rows: int | None = None) -> list[np.ndarray]:
+    """The ceiling: real rows drawn with replacement."""
+    rng = np.random.default_rng([seed, 2])
+    take = rng.integers(0, len(columns[0]), rows or len(columns[0]))
+    return [x[take] for x in columns]
+
+
+def two_sample_auc(real: Columns, synthetic: Columns, seed: int = 0) -> float:
+    """AUC of gradient-boosted trees that tell real from synthetic, in 3-fold cross-validation; 0.5 is as good as real."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    n = min(len(real[0]), len(synthetic[0]), 3000)
+    rng = np.random.default_rng([seed, 3])
+    x = np.vstack([np.column_stack(c)[rng.permutation(len(c[0]))[:n]] for c in (real, synthetic)])
+    y = np.r_[np.zeros(n), np.ones(n)]
+    trees = HistGradientBoostingClassifier(max_iter=60, random_state=seed)
+    folds = StratifiedKFold(3, shuffle=True, random_state=seed)
+    return float(roc_auc_score(y, cross_val_predict(trees, x, y, cv=folds, method="predict_proba")[:, 1]))
+
+
+def nearest(a: np.ndarray, b: np.ndarray, *, skip_self: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Distance and index of each row of `a`'s nearest row in `b`."""
+    from sklearn.neighbors import NearestNeighbors
+
+    found = NearestNeighbors(n_neighbors=1 + skip_self).fit(b).kneighbors(a)
+    return found[0][:, -1], found[1][:, -1]
+
+
+def precision_recall(real: np.ndarray, synthetic: np.ndarray) -> tuple[float, float]:
+    """Alpha-precision and beta-recall (Alaa et al. 2022), 1 is best: do synthetic rows lie as deep inside the real cloud
+    as real ones, and do they cover it?"""
+    shares = np.linspace(0, 1, 31)[1:-1]
+    center, own = real.mean(0), synthetic.mean(0)
+    radius = np.quantile(np.linalg.norm(real - center, axis=1), shares)
+    inside = np.array([(np.linalg.norm(synthetic - center, axis=1) <= r).mean() for r in radius])
+    to_real, _ = nearest(real, real, skip_self=True)
+    to_synthetic, which = nearest(real, synthetic)
+    depth = np.linalg.norm(synthetic - own, axis=1)
+    radius = np.quantile(depth, shares)
+    covered = np.array([((to_synthetic <= to_real) & (depth[which] <= r)).mean() for r in radius])
+    score = [1 - 2 * float(np.trapezoid(np.abs(shares - c), shares)) for c in (inside, covered)]
+    return score[0], score[1]
+
+
+def privacy(train: np.ndarray, held_out: np.ndarray, synthetic: np.ndarray, seed: int = 0) -> dict[str, float]:
+    """Distance to the closest record against a holdout: 0.5 of the rows closer to training rows means no memory of them.
+
+    Equal numbers of training and held-out rows are compared. `membership_auc`: how well a row's distance to the nearest
+    synthetic row tells training rows from held-out ones.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    n = min(len(train), len(held_out))
+    rng = np.random.default_rng([seed, 4])
+    train, held_out = (x[rng.permutation(len(x))[:n]] for x in (train, held_out))
+    a, b = nearest(synthetic, train)[0], nearest(synthetic, held_out)[0]
+    near = [nearest(x, synthetic)[0] for x in (train, held_out)]
+    return {
+        "dcr_share": float(((a < b) + 0.5 * (a == b)).mean()), "dcr_median": float(np.median(a)),
+        "membership_auc": float(roc_auc_score(np.r_[np.ones(n), np.zeros(n)], -np.r_[near[0], near[1]])),
+    }  # fmt: skip
+
+
+def copies(real: Columns, synthetic: Columns) -> dict[str, float]:
+    """Share of synthetic rows that are a real row, and of identical cells with the most alike real row (mean)."""
+    a, b = np.column_stack(real), np.column_stack(synthetic)
+    most = np.zeros(len(b))
+    for start in range(0, len(b), 64):
+        same = (b[start : start + 64, None, :] == a[None]).mean(-1)
+        most[start : start + 64] = same.max(1)
+    return {"identical_rows": float((most == 1).mean()), "identical_cells": float(most.mean())}
+
+
+def calibration(
+    risk: np.ndarray, time: np.ndarray, event: np.ndarray, at: float, bins: int = 10
+) -> tuple[float, float]:
+    """Slope through the origin and mean absolute error of predicted risks by time `at`, against Kaplan-Meier rates
+    observed in bins of risk of the very same rows."""
+    edges = np.quantile(risk, np.linspace(0, 1, bins + 1))
+    number = np.clip(np.searchsorted(edges, risk, side="right") - 1, 0, bins - 1)
+    predicted, observed, weight = [], [], []
+    for k in np.unique(number):
+        here = number == k
+        alive = step_values(*kaplan_meier(time[here], event[here]), np.array([at]))[0]
+        predicted.append(risk[here].mean())
+        observed.append(1 - alive)
+        weight.append(here.mean())
+    p, o, w = np.array(predicted), np.array(observed), np.array(weight)
+    slope = float((w * p * o).sum() / max(float((w * p * p).sum()), 1e-12))
+    return slope, float((w * np.abs(p - o)).sum())
+
+
+def risks(
+    train: tuple[np.ndarray, np.ndarray, np.ndarray],
+    x: np.ndarray,
+    at: np.ndarray,
+    ridge: float = 1.0,
+    weight: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, times) risks of an event by each time from a Cox regression, and the linear predictors."""
+    center, scale = train[0].mean(0), np.maximum(train[0].std(0), 1e-9)
+    z, new = (train[0] - center) / scale, (x - center) / scale
+    beta = fit_cox(z, train[1], train[2], ridge=ridge, weight=weight).beta
+    w = np.ones(len(z)) if weight is None else weight
+    hazard = w * np.exp(np.clip(z @ beta, -30, 30))
+    order = np.argsort(train[1], kind="stable")
+    times, first = np.unique(train[1][order], return_index=True)
+    deaths = np.add.reduceat((w * (train[2] > 0))[order], first)
+    at_risk = np.cumsum(hazard[order][::-1])[::-1][first]
+    total = step_values(times, np.cumsum(deaths / at_risk), at, start=0.0)
+    linear = np.clip(new @ beta, -30, 30)
+    return 1 - np.exp(-np.exp(linear)[:, None] * total[None]), linear

@@ -1,0 +1,290 @@
+"""Fitting a table model: codings, linear part, then the network by the core's six steps.
+
+With several members every row is held out from exactly one of them (cross-validation for free): a member stops where
+the rows it never trained on say so, and the whole table calibrates intervals. Members differ in weights and in data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import ALL_MASK, Corruption, mix
+from unmask.core.model import MaskedModel
+from unmask.core.pretrain import Machine, StepReport, pretrain
+from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
+from unmask.encoder.transformer import Encoder
+from unmask.table.base import FactorBase, Factors, fit_factors
+from unmask.table.cells import CellMasks, Cells, batch_of, fit_codings, to_cells, training_corruption
+from unmask.table.codec import Coding, TableCodec
+from unmask.table.network import CellModel, Dims, RowModel, Trunk, TrunkConfig
+from unmask.table.recipes import TableSettings
+from unmask.training.optimiser import NanGuard, build_optimiser, step
+from unmask.training.schedule import rate
+from unmask.training.settings import TrainSettings
+
+BASE_ROWS = 3000
+"""The linear part is fitted on at most this many rows: its parameters are few."""
+CHECKED_ROWS = 1024
+
+
+@dataclass(kw_only=True)
+class Fit:
+    """A fitted network and what it took.
+
+    Attributes:
+        fold: (rows,) the member that did not train on a row.
+        history: (step, held-out loss) of every check; step 0 is the linear part alone.
+    """
+
+    network: MaskedModel
+    codings: list[Coding]
+    moments: np.ndarray
+    fold: np.ndarray
+    steps: int = 0
+    seconds: float = 0.0
+    history: list[tuple[int, float]] = field(default_factory=list)
+
+
+def moments_of(cells: Cells) -> np.ndarray:
+    """(columns, 2) mean and deviation of the seen scores."""
+    out = np.ones((cells.seen.shape[1], 2))
+    for i in range(len(out)):
+        z = cells.score[cells.seen[:, i], i]
+        out[i] = (z.mean(), max(float(z.std()), 0.05)) if len(z) else (0.0, 1.0)
+    return out
+
+
+def build_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int = 0) -> MaskedModel:
+    """A network with random weights made from the seed alone; its linear part, of so many factors, is empty."""
+    torch.manual_seed(settings.train.seed)
+    if settings.network == "cells":
+        return _cell_model(codings, settings)
+    trunk = Trunk(
+        TrunkConfig(
+            slots=len(codings), cell=settings.cell, width=settings.width, layers=settings.layers,
+            members=settings.members, dropout=settings.dropout,
+        )
+    )  # fmt: skip
+    codec = TableCodec(codings, width=settings.cell, state=settings.width, members=settings.members)
+    dims = Dims(codings, moments)
+    base = FactorBase(Factors(loading=np.zeros((len(dims), factors)), noise=np.ones(len(dims)))) if factors else None
+    return RowModel(codec, trunk, dims, base)
+
+
+def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
+    norm = Norm(placement="pre", epsilon=1e-5)
+    shape = {"heads": settings.heads, "norm": norm, "positions": SinCos(), "dropout": settings.dropout}
+    encoder = EncoderConfig(
+        width=settings.width, layers=settings.layers, feedforward=MLP(inner=4 * settings.width), **shape
+    )  # fmt: skip
+    decoder = None
+    if settings.architecture == "visible_only":
+        decoder = dataclasses.replace(encoder, layers=max(1, settings.layers * 2 // 3))
+    codec = TableCodec(codings, width=settings.width, state=settings.width)
+    return CellModel(codec, Encoder(encoder), decoder)
+
+
+def fit_base(network: RowModel, cells: Cells, settings: TableSettings, weight: np.ndarray | None = None) -> None:
+    """Fit the linear part to the cells, on a sample of the rows where there are many."""
+    rows = np.arange(len(cells))
+    if len(rows) > BASE_ROWS:
+        rows = np.sort(np.argsort(mix(settings.train.seed, rows, 41), kind="stable")[:BASE_ROWS])
+    part = cells[rows]
+    x, v = network.dims(torch.from_numpy(part.number), torch.from_numpy(part.score), torch.from_numpy(part.seen))
+    count = factors_for(len(network.dims), len(rows), settings)
+    found = fit_factors(
+        x.double().numpy(), v.numpy() > 0, factors=count, shrink=settings.shrink,
+        weight=None if weight is None else weight[rows],
+    )  # fmt: skip
+    network.base = FactorBase(found)
+
+
+def factors_for(dims: int, rows: int, settings: TableSettings) -> int:
+    """As many factors as asked, fewer for few dims or rows; 0 where there is nothing to relate."""
+    if not settings.factors or dims < 2 or rows < 8:
+        return 0
+    return max(1, min(settings.factors, dims - 1, rows // 4))
+
+
+def steps_for(rows: int, settings: TableSettings) -> int:
+    """Optimiser steps by the size of the table: about 40 passes over a small one, fewer over a large one."""
+    if settings.steps is not None:
+        return settings.steps
+    if settings.train.epochs is not None:
+        return max(1, round(rows * settings.train.epochs / settings.rows))
+    return int(np.clip(rows * 40 / settings.rows, 60, 500))
+
+
+def fit_cells(
+    columns: Sequence[np.ndarray],
+    categories: Sequence[int],
+    settings: TableSettings,
+    *,
+    weight: np.ndarray | None = None,
+    linear: Collection[int] = (),
+    watch: Callable[[StepReport, int], None] | None = None,
+) -> Fit:
+    """Fit a network to coded columns (see `data.encode`).
+
+    Args:
+        categories: of each column, 0 for a quantity.
+        weight: (rows,) of each row in the fit, for bootstrap members.
+        linear: quantities scored by their distance from the mean; see `codec.Coding`.
+        watch: called after every step with its report and the number of steps.
+    """
+    start = time.perf_counter()
+    codings = fit_codings(columns, categories, settings.bins, linear)
+    cells = to_cells(columns, codings)
+    moments = moments_of(cells)
+    network = build_network(codings, moments, settings)
+    if isinstance(network, RowModel) and factors_for(len(network.dims), len(cells), settings):
+        fit_base(network, cells, settings, weight)
+    fold = folds(len(cells), settings)
+    fit = Fit(network=network, codings=codings, moments=moments, fold=fold)
+    steps = steps_for(len(cells), settings)
+    if steps and len(cells) >= 10:
+        fit.steps = _train(fit, cells, settings, steps, weight, watch)
+    network.eval()
+    fit.seconds = time.perf_counter() - start
+    return fit
+
+
+def folds(rows: int, settings: TableSettings) -> np.ndarray:
+    """Which member a row is held out from: about equal shares, decided by the row alone. One member: a sixth of the
+    rows is held out from it (fold 0), the others are marked 1."""
+    number = (mix(settings.train.seed, np.arange(rows), 42) % np.uint64(max(settings.members, 6))).astype(np.int64)
+    return number % settings.members if settings.members > 1 else np.minimum(number, 1)
+
+
+def _train(fit: Fit, cells: Cells, settings: TableSettings, steps: int, weight: np.ndarray | None, watch: Any) -> int:
+    train = dataclasses.replace(
+        settings.train, steps=steps, epochs=None, minutes=None, learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+    )  # fmt: skip
+    members = settings.members
+    network = fit.network
+    share = member_weights(fit.fold, members, weight)
+    usable = np.flatnonzero(cells.seen.any(1) & (share.numpy().sum(1) > 0))
+    corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen)
+    optimiser = build_optimiser(network, train)
+    guard = NanGuard(train.nan_limit)
+    parameters = list(network.parameters())
+
+    def update(progress: float) -> tuple[float, bool]:
+        norm = step(optimiser, parameters, clip=train.clip, rate=rate(progress, train))
+        applied = guard.check(norm)
+        optimiser.zero_grad(set_to_none=True)
+        return float(norm), applied
+
+    check = Checker(fit, cells, corruption, train.seed)
+    check(0)
+    every = max(10, steps // 16)
+    batches = row_batches(cells, usable, min(settings.rows, len(usable)), train.seed, share)
+    for report in pretrain(
+        network, batches, corruption, Machine(update=update), seed=train.seed, progress=lambda s: s / steps
+    ):
+        if watch is not None:
+            watch(report, steps)
+        if report.step % every == 0 or report.step == steps:
+            check(report.step)
+    check.restore()
+    fit.history = check.history
+    return steps
+
+
+def member_weights(fold: np.ndarray, members: int, weight: np.ndarray | None) -> Tensor:
+    """(rows, members) of a row in each member's loss: none in the member it is held out from."""
+    held = fold[:, None] == np.arange(members)[None, :]
+    share = np.where(held, 0.0, 1.0 / max(1, members - 1) if members > 1 else 1.0)
+    if weight is not None:
+        share = share * weight[:, None]
+    return torch.tensor(share, dtype=torch.float32)
+
+
+def row_batches(
+    cells: Cells, usable: np.ndarray, rows: int, seed: int, share: Tensor
+) -> Iterator[tuple[int, list[PackedBatch]]]:
+    """Endless batches of rows, a fresh order every epoch; (epoch, [batch]). A short rest of an epoch is left out."""
+    epoch = 0
+    while True:
+        order = usable[np.argsort(mix(seed, epoch, usable, 43), kind="stable")]
+        for start in range(0, max(len(order) - rows + 1, 1), rows):
+            take = order[start : start + rows]
+            yield epoch, [batch_of(cells[take], take, extra={"weight": share[take]})]
+        epoch += 1
+
+
+class Checker:
+    """Held-out loss of every member on the rows it never sees, and its weights at their best.
+
+    A member's losses are in nats per hidden cell, with masks that are the same at every check.
+    """
+
+    def __init__(self, fit: Fit, cells: Cells, corruption: Corruption, seed: int) -> None:
+        self.fit, self.network = fit, fit.network
+        held = fit.fold < self.members
+        rows = np.flatnonzero(cells.seen.any(1) & held)
+        if len(rows) > CHECKED_ROWS:
+            rows = np.sort(np.argsort(mix(seed, rows, 44), kind="stable")[:CHECKED_ROWS])
+            rows = np.flatnonzero(cells.seen.any(1) & held)[rows]
+        self.batch = batch_of(cells[rows], rows)
+        select: Any = corruption.select
+        imputing = dataclasses.replace(select, copied=1.0) if isinstance(select, CellMasks) else select
+        self.hidden = Corruption(select=imputing, replace=ALL_MASK).draw(self.batch, seed=seed + 1, epoch=0)
+        row = (self.hidden.flat // self.batch.shape[1]).numpy()
+        self.owner = torch.from_numpy(fit.fold[rows][row])
+        self.best = torch.full((self.members,), torch.inf)
+        self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
+        self.history: list[tuple[int, float]] = []
+
+    @property
+    def members(self) -> int:
+        return int(self.network.codec.members)
+
+    @torch.no_grad()
+    def __call__(self, number: int) -> None:
+        if not len(self.hidden):
+            return
+        self.network.eval()
+        prediction = self.network(self.batch, self.hidden)
+        target = self.network.codec.targets(self.batch.values, self.hidden.flat)
+        log_prob = prediction.member_log_prob(target)
+        own = -log_prob.gather(1, self.owner[:, None])[:, 0]
+        count = torch.bincount(self.owner, minlength=self.members)
+        loss = torch.bincount(self.owner, own, minlength=self.members) / count.clamp_min(1)
+        self.history.append((number, float(own.mean())))
+        for member in range(self.members):
+            if loss[member] < self.best[member] and count[member]:
+                self.best[member] = loss[member]
+                self.kept[member] = {i: p[at].clone() for i, (p, at) in enumerate(member_parts(self.network, member))}
+        self.network.train()
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Every member as it was at its best."""
+        for member, kept in enumerate(self.kept):
+            for i, (parameter, at) in enumerate(member_parts(self.network, member)):
+                if i in kept:
+                    parameter[at] = kept[i]
+
+
+def member_parts(network: MaskedModel, member: int) -> list[tuple[nn.Parameter, Any]]:
+    """Every parameter and where in it a member's own weights are."""
+    codec: Any = network.codec
+    if codec.members == 1:
+        return [(p, ...) for p in network.parameters()]
+    wide = {id(codec.embedding), id(codec.slope), id(codec.masked)}
+    columns = slice(member * codec.width, (member + 1) * codec.width)
+    return [(p, (slice(None), columns) if id(p) in wide else member) for p in network.parameters()]
+
+
+__all__ = ["Checker", "Fit", "TrainSettings", "build_network", "fit_cells", "folds", "row_batches"]

@@ -1,0 +1,361 @@
+"""A table model in use: fit, impute, draw, score, embed, synthesise; saved to and loaded from a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.errors import UserError
+from unmask.files import fsync
+from unmask.table.base import FactorBase, Factors
+from unmask.table.codec import Coding
+from unmask.table.data import (
+    Frame,
+    as_polars,
+    decode,
+    encode,
+    filled_copy,
+    match_columns,
+    new_table,
+    read_frame,
+    writes_point,
+)  # fmt: skip
+from unmask.table.engine import CellTable
+from unmask.table.fit import Fit, build_network
+from unmask.table.network import RowModel
+from unmask.table.recipes import TableSettings, settings_of
+from unmask.table.schema import Schema, infer_schema
+from unmask.training.settings import load_toml, to_dict
+
+FILES = ("config.json", "model.safetensors", "unmask.json")
+
+
+def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schema | dict[str, Any]:
+    """A schema, or the overrides of one: from a dict, a TOML file, or nothing.
+
+    Raises:
+        UserError: the file is missing or not TOML.
+    """
+    if isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, str | Path):
+        return load_toml(schema)
+    return dict(schema or {})
+
+
+class TableModel:
+    """A fitted table model.
+
+    Attributes:
+        schema: of all columns, in order.
+        table: network, codings and calibration of the modelled ones.
+        facts: rows, seconds, steps, held-out losses and notes of the fit.
+    """
+
+    device = torch.device("cpu")
+    precision = "fp32"
+
+    def __init__(self, schema: Schema, table: CellTable, facts: dict[str, Any]) -> None:
+        self.schema, self.table, self.facts = schema, table, facts
+        self.like: Frame | None = None
+        self.extra: dict[str, np.ndarray] = {}
+
+    @classmethod
+    def fit(
+        cls,
+        data: Any,
+        *,
+        schema: Schema | Mapping[str, Any] | str | Path | None = None,
+        duration: str | None = None,
+        event: str | None = None,
+        settings: TableSettings | None = None,
+        weight: np.ndarray | None = None,
+        watch: Callable[..., None] | None = None,
+        **overrides: Any,
+    ) -> TableModel:
+        """Fit a model to a table with or without missing cells.
+
+        Args:
+            data: a path, pandas, polars or Arrow table, or array.
+            schema: overrides of what is inferred, or a whole schema.
+            duration, event: the survival pair.
+            settings, overrides: see `TableSettings`; give one or the other.
+            weight: of each row, for bootstrap copies.
+            watch: called after every step.
+
+        Raises:
+            UserError: naming the row, column and value at fault.
+        """
+        start = time.perf_counter()
+        frame = read_frame(data)
+        found = read_schema(schema)
+        if not isinstance(found, Schema):
+            found = infer_schema(
+                frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
+                first_row=frame.first_row,
+            )  # fmt: skip
+        settings = settings or settings_of(**overrides)
+        if not found.modelled:
+            raise UserError(
+                f"{frame.source}: no column to model",
+                hint="All columns are identifiers or empty; declare kinds in a schema if that is wrong.",
+            )
+        columns = encode(frame, found)
+        if len(columns[0]) < 2:
+            raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
+        sizes = [0 if c.is_quantity else len(c.categories) for c in (found.columns[i] for i in found.modelled)]
+        table = CellTable.fit(columns, sizes, settings=settings, weight=weight, watch=watch)
+        facts = {
+            "rows": len(columns[0]), "columns": len(columns), "steps": table.fitted.steps,
+            "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
+            "missing_share": [round(float(np.isnan(x).mean()), 6) for x in columns],
+            "history": table.fitted.history, "notes": list(found.notes),
+        }  # fmt: skip
+        model = cls(found, table, facts)
+        model.like = frame
+        model.facts["point"] = [
+            writes_point(raw, c)
+            for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
+        ]
+        if found.duration is not None:
+            from unmask.table.synthesise import learn_outcome
+
+            model.extra |= learn_outcome(model, columns)
+        model.facts["seconds"] = round(time.perf_counter() - start, 3)
+        return model
+
+    # What is missing, and what of it is filled.
+
+    def holes(self, columns: list[np.ndarray]) -> list[np.ndarray]:
+        """Per modelled column, which cells to fill: missing ones, unless empty by their meaning."""
+        holes = [np.isnan(x) for x in columns]
+        for place, i in enumerate(self.schema.modelled):
+            rule = self.schema.columns[i].structural
+            if rule is not None:
+                other = self.schema.modelled.index(self.schema.number(rule[0]))
+                level = self.schema.columns[self.schema.number(rule[0])].categories.index(rule[1])
+                holes[place] &= columns[other] != level
+        return holes
+
+    def changes(self, holes: list[np.ndarray], filled: list[np.ndarray]) -> dict[int, tuple[np.ndarray, list[Any]]]:
+        """Column of the schema -> (rows, plain values) of what is to be filled."""
+        changes = {}
+        for hole, x, i in zip(holes, filled, self.schema.modelled, strict=True):
+            rows = np.flatnonzero(hole)
+            if len(rows):
+                column = self.schema.columns[i]
+                changes[i] = (
+                    rows,
+                    decode(np.clip(x[rows], column.low, column.high) if column.is_quantity else x[rows], column),
+                )
+        return changes
+
+    def impute_frame(
+        self, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None, unseen: str = "error",
+        shift: Mapping[str, float] | None = None,
+    ) -> tuple[list[Any], list[dict[str, Any]], int]:  # fmt: skip
+        """The work behind `impute`: (tables, one record a filled cell where an interval is asked, number of cells)."""
+        frame = read_frame(data)
+        order = match_columns(frame, self.schema)
+        columns = encode(frame, self.schema, unseen=unseen)
+        holes = self.holes(columns)
+        records: list[dict[str, Any]] = []
+        moved = {self.schema.modelled.index(self.schema.number(k)): float(v) for k, v in (shift or {}).items()}
+        if draws:
+            members = self.table.network.codec.members
+            filled = [
+                self.table.draw(columns, seed=seed + 1000 * m, member=m % members, shift=moved) for m in range(draws)
+            ]
+        else:
+            found = self.table.impute(columns, interval=interval)
+            filled = [found.point]
+            if found.low is not None and found.high is not None:
+                records = self._records(frame, holes, found.point, found.low, found.high)
+        tables = [filled_copy(frame, self.changes(holes, one), self.schema, order) for one in filled]
+        return tables, records, int(sum(h.sum() for h in holes))
+
+    def _records(
+        self,
+        frame: Frame,
+        holes: list[np.ndarray],
+        point: list[np.ndarray],
+        low: list[np.ndarray],
+        high: list[np.ndarray],
+    ) -> list[dict[str, Any]]:
+        out = []
+        for place, i in enumerate(self.schema.modelled):
+            column = self.schema.columns[i]
+            rows = np.flatnonzero(holes[place])
+            values = [decode(v[place][rows], column) for v in (point, low, high)]
+            for row, value, a, b in zip(rows, *values, strict=True):
+                ends = {"low": a, "high": b} if column.is_quantity else {}
+                out.append({"row": frame.row_name(int(row)), "column": column.name, "value": value, **ends})
+        return sorted(out, key=lambda r: r["row"])
+
+    def impute(
+        self,
+        data: Any,
+        *,
+        draws: int = 0,
+        seed: int = 0,
+        unseen: str = "error",
+        shift: Mapping[str, float] | None = None,
+    ) -> Any:
+        """The table with its missing cells filled; observed cells are the objects they were.
+
+        Args:
+            draws: 0 for one table of point values (means, likeliest categories); m for a list of m completed tables,
+                drawn from the joint distribution, each from another member: input to Rubin's rules.
+            unseen: what a category that the model does not know is: an "error" or "missing".
+            shift: column -> added to every drawn value, in its unit (delta adjustment for values missing not at random).
+
+        Raises:
+            UserError: the table does not fit the model, naming row, column and value.
+        """
+        tables, _, _ = self.impute_frame(data, draws=draws, seed=seed, unseen=unseen, shift=shift)
+        tables = [as_polars(t) if isinstance(t, Frame) else t for t in tables]
+        return tables if draws else tables[0]
+
+    fill = impute
+
+    def intervals(self, data: Any, *, coverage: float = 0.9) -> list[dict[str, Any]]:
+        """One record a missing cell: row, column, value, and the ends of its calibrated interval."""
+        if not 0 < coverage < 1:
+            raise UserError(f"coverage={coverage}", hint="Expected a share between 0 and 1, e.g. 0.9.")
+        return self.impute_frame(data, interval=coverage)[1]
+
+    def score(self, data: Any) -> list[dict[str, Any]]:
+        """Per row its pseudo-log-likelihood, cells observed, and the least likely cell (a coding mistake, often)."""
+        frame = read_frame(data)
+        log_prob = self.table.log_prob(encode(frame, self.schema))
+        names = [self.schema.columns[i].name for i in self.schema.modelled]
+        out = []
+        for row, values in enumerate(log_prob):
+            seen = ~np.isnan(values)
+            worst = int(np.nanargmin(values)) if seen.any() else None
+            out.append({
+                "row": frame.row_name(row), "score": float(np.nansum(values)), "slots": int(seen.sum()),
+                "least_likely": None if worst is None else {"column": names[worst], "log_prob": float(values[worst])},
+            })  # fmt: skip
+        return out
+
+    def embed(self, data: Any) -> np.ndarray:
+        """(rows, width) states of the rows with nothing hidden."""
+        return self.table.embed(encode(read_frame(data), self.schema))
+
+    def synthesize(self, rows: int, **options: Any) -> Any:
+        """New rows; see `unmask.table.synthesise.synthesize`."""
+        from unmask.table.synthesise import synthesize
+
+        return synthesize(self, rows, **options).table
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, columns and how the fit went."""
+        return {
+            "kind": "table", "recipe": self.table.settings.recipe,
+            "parameters": sum(p.numel() for p in self.table.network.parameters()),
+            "rows": self.facts["rows"], "columns": len(self.schema.modelled),
+            "left_out": [c.name for c in self.schema.columns if not c.modelled],
+            "structural": {c.name: " = ".join(c.structural) for c in self.schema.columns if c.structural},
+            "duration": self.schema.duration, "event": self.schema.event, "steps": self.facts["steps"],
+            "held_out_loss": min((v for _, v in self.facts["history"]), default=None), "notes": self.facts["notes"],
+        }  # fmt: skip
+
+    def wrap(self, columns: dict[int, list[Any]]) -> Any:
+        """New plain values as a table of the kind the model was fitted on; texts where it was a file."""
+        from unmask.table.data import new_frame
+
+        if self.like is not None and self.like.native is not None:
+            return new_table(self.schema, columns, self.like)
+        return new_frame(self.schema, columns, self.facts["point"])
+
+    def save(self, folder: str | Path) -> Path:
+        """Write config.json, model.safetensors and unmask.json, each by a rename, the weights last.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        from safetensors.numpy import save_file
+
+        folder = Path(folder)
+        new = folder / ".saving"
+        try:
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(parents=True)
+            tensors = {f"network.{k}": v.contiguous().numpy() for k, v in self.table.network.state_dict().items()}
+            tensors |= {f"scores.{k}": np.asarray(v, np.float64) for k, v in self.table.scores.items()}
+            tensors |= {f"extra.{k}": np.ascontiguousarray(v) for k, v in self.extra.items()}
+            tensors["moments"] = self.table.fitted.moments
+            save_file(tensors, new / "model.safetensors", metadata={"format": "np"})
+            about = {
+                "kind": "table", "schema": self.schema.to_dict(), "facts": self.facts,
+                "codings": [c.to_dict() for c in self.table.codings],
+            }  # fmt: skip
+            (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
+            config = {"model_type": "unmask_table", **to_dict(self.table.settings)}
+            (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+            for name in sorted(FILES, key=lambda n: n.endswith(".safetensors")):
+                fsync(new / name)
+                os.replace(new / name, folder / name)
+            fsync(folder)
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written ({error.strerror})", hint="Choose another folder.") from None
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        return folder
+
+
+def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> TableModel:
+    """A table model from its folder. Tables run on the CPU in fp32, whatever is asked: they are small.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    folder = Path(folder)
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: no {name}", hint="Expected a folder written by `unmask pretrain table`.")
+    try:
+        about = json.loads((folder / "unmask.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        tensors = load_file(folder / "model.safetensors")
+        schema = Schema.from_dict(about["schema"])
+        codings = [Coding.from_dict(c) for c in about["codings"]]
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"{folder}: damaged ({error})", hint="Copy or fit the model again.") from None
+    train = {k: v for k, v in config.pop("train").items() if v is not None}
+    config.pop("model_type", None)
+    base = TableSettings()
+    settings = dataclasses.replace(base, **config, train=dataclasses.replace(base.train, **train))
+    moments = tensors.pop("moments")
+    network = build_network(codings, moments, settings)
+    state = {k[8:]: torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")}
+    if isinstance(network, RowModel) and "base.loading" in state:
+        network.base = FactorBase(Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy()))
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{folder}: weights do not fit the configuration ({error})", hint="Copy it again.") from None
+    network.eval()
+    scores = {int(k[7:]): v for k, v in tensors.items() if k.startswith("scores.")}
+    fit = Fit(
+        network=network, codings=codings, moments=moments, fold=np.zeros(0, np.int64), steps=about["facts"]["steps"]
+    )
+    model = TableModel(schema, CellTable(fit, settings, scores), about["facts"])
+    model.extra = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    return model
+
+
+__all__ = ["TableModel", "load", "read_schema"]

@@ -1,0 +1,231 @@
+"""The networks over a row of cells: a compact ensemble for whole rows (the default), or the core's transformer.
+
+Both are masked models of the core: the same batches, corruption, loss and loop. `RowModel` adds the linear part.
+
+Shape letters: rows, slots (columns), members, width, state, dims.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import MASK, Hidden
+from unmask.core.model import MaskedModel, corrupt
+from unmask.table.base import FactorBase
+from unmask.table.codec import LEVELS, Coding, TableCodec
+from unmask.table.prediction import CellPrediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrunkConfig:
+    """Residual MLP over a whole row, `members` of them side by side with weights of their own.
+
+    Args:
+        slots: columns of the table.
+        cell: width of a cell's embedding.
+        width: of the row's state.
+    """
+
+    slots: int
+    cell: int = 8
+    width: int = 96
+    layers: int = 2
+    members: int = 4
+    dropout: float = 0.1
+
+
+class Trunk(nn.Module):
+    """All members in one batched product per layer: 4 members cost what one of twice the width does."""
+
+    def __init__(self, config: TrunkConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config
+        self.enter = nn.Parameter(torch.randn(c.members, c.slots * c.cell, c.width) / math.sqrt(c.slots * c.cell) * 2)
+        self.enter_bias = nn.Parameter(torch.zeros(c.members, 1, c.width))
+        self.up = nn.ParameterList(
+            [nn.Parameter(torch.randn(c.members, c.width, c.width) * math.sqrt(2 / c.width)) for _ in range(c.layers)]
+        )
+        self.up_bias = nn.ParameterList([nn.Parameter(torch.zeros(c.members, 1, c.width)) for _ in range(c.layers)])
+        self.down = nn.ParameterList(
+            [nn.Parameter(torch.randn(c.members, c.width, c.width) / math.sqrt(c.width)) for _ in range(c.layers)]
+        )
+        self.dropout = nn.Dropout(c.dropout)
+
+    def enter_part(self, x: Tensor, slot: int, member: int) -> Tensor:
+        """What one slot's embedding (rows, cell) adds to a member's first layer: sampling adds slot by slot."""
+        cell = self.config.cell
+        return x @ self.enter[member, slot * cell : (slot + 1) * cell]
+
+    def forward(self, x: Float[Tensor, "rows slots width"]) -> Float[Tensor, "members rows state"]:
+        rows, slots, _ = x.shape
+        members = self.config.members
+        flat = x.view(rows, slots, members, -1).permute(2, 0, 1, 3).reshape(members, rows, -1)
+        return self.finish(torch.baddbmm(self.enter_bias, self.dropout(flat), self.enter), slice(None))
+
+    def finish(self, h: Tensor, member: Any) -> Tensor:
+        """From the first layer's sum to the state, for all members (slice) or some."""
+        for up, bias, down in zip(self.up, self.up_bias, self.down, strict=True):
+            inner = torch.relu(torch.baddbmm(bias[member], _normed(h), up[member]))
+            h = h + torch.bmm(self.dropout(inner), down[member])
+        return _normed(torch.relu(h))
+
+
+def _normed(h: Tensor) -> Tensor:
+    return nn.functional.layer_norm(h, h.shape[-1:])
+
+
+class Dims(nn.Module):
+    """Cells as the linear part's dims: a quantity's score, and an indicator per frequent category, standardised."""
+
+    column: Tensor
+    level: Tensor
+    center: Tensor
+    scale: Tensor
+    of_quantity: Tensor
+
+    def __init__(self, codings: list[Coding], moments: np.ndarray) -> None:
+        """`moments`: (columns, 2) mean and deviation of the scores of quantities."""
+        super().__init__()
+        column, level, center, scale = [], [], [], []
+        of_quantity = np.full(len(codings), 0)
+        for i, c in enumerate(codings):
+            if c.scale is not None:
+                of_quantity[i] = len(column)
+                column.append(i), level.append(-1), center.append(moments[i, 0]), scale.append(moments[i, 1])
+                continue
+            frequent = np.argsort(-np.array(c.share), kind="stable")[:LEVELS]
+            for k in sorted(frequent.tolist() if c.size > 2 else [1] if c.size == 2 else []):
+                p = min(max(c.share[k], 1e-4), 1 - 1e-4)
+                column.append(i), level.append(k), center.append(p), scale.append(math.sqrt(p * (1 - p)))
+        for name, value in {"column": column, "level": level}.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.long), persistent=False)
+        for name, value in {"center": center, "scale": scale}.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float32), persistent=False)
+        self.register_buffer("of_quantity", torch.tensor(of_quantity), persistent=False)
+        self.codings = codings
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def forward(self, number: Tensor, score: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, columns) cells -> (rows, dims) standardised values, 0 where not seen, and what is seen as floats."""
+        v = seen[:, self.column]
+        raw = torch.where(self.level < 0, score[:, self.column], (number[:, self.column] == self.level).float())
+        return torch.where(v, (raw - self.center) / self.scale, 0.0), v.float()
+
+    def normal(self, mean: Tensor, variance: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of the score of quantities at (row, column)."""
+        dim = self.of_quantity[column]
+        center, scale = self.center[dim], self.scale[dim]
+        return center + scale * mean[row, dim], scale * variance[row, dim].sqrt()
+
+    def table(self, columns: tuple[int, ...], size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """For a block of categories: (columns, size) dim of each level or -1, its sign, and its marginal share."""
+        dim, sign = torch.full((len(columns), size), -1), torch.ones(len(columns), size)
+        share = torch.zeros(len(columns), size)
+        where = {(int(c), int(k)): d for d, (c, k) in enumerate(zip(self.column, self.level, strict=True))}
+        for i, c in enumerate(columns):
+            share[i, : self.codings[c].size] = torch.tensor(self.codings[c].share)
+            for k in range(self.codings[c].size):
+                dim[i, k] = where.get((c, k), -1)
+            if self.codings[c].size == 2:
+                dim[i, 0], sign[i, 0] = where[(c, 1)], -1
+        return dim, sign, share
+
+
+class RowModel(MaskedModel):
+    """The default: linear part + ensemble of row networks, in place. One example a row, a slot per column.
+
+    Args:
+        base: the linear part, or None.
+    """
+
+    def __init__(self, codec: TableCodec, trunk: Trunk, dims: Dims, base: FactorBase | None) -> None:
+        super().__init__(codec, trunk)
+        self.dims, self.base = dims, base
+        for number, block in enumerate(codec.blocks):
+            if not block.quantity:
+                for name, value in zip(("dim", "sign", "marginal"), dims.table(block.columns, block.size), strict=True):
+                    self.register_buffer(f"{name}{number}", value, persistent=False)
+
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> CellPrediction:
+        ask = hidden.flat if ask is None else ask
+        masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
+        masked[hidden.flat[hidden.action == MASK]] = True
+        values = corrupt(self.codec, batch.values, hidden)
+        state, linear = self.rows(values, masked.view(batch.shape))
+        weight = batch.extra.get("weight")
+        return self.heads(state, linear, ask, batch.shape[1], weight)
+
+    def rows(self, values: dict[str, Tensor], masked: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """(members, rows, state) of every row, and the linear part's (rows, dims) mean and variance."""
+        linear = self.linear(values, masked)
+        guess = None
+        if linear is not None:
+            dim = self.dims.of_quantity
+            guess = torch.where(
+                self.codec.is_quantity, self.dims.center[dim] + self.dims.scale[dim] * linear[0][:, dim], 0.0
+            )
+        return self.encoder(self.codec.embed(values, masked, guess)), linear
+
+    def linear(self, values: dict[str, Tensor], masked: Tensor) -> tuple[Tensor, Tensor] | None:
+        if self.base is None:
+            return None
+        seen = ~masked & (values["seen"] != 0)
+        x, v = self.dims(values["bin"], values["score"], seen)
+        mean, variance = self.base(x, v)
+        return mean, variance
+
+    def heads(
+        self, state: Tensor, linear: tuple[Tensor, Tensor] | None, ask: Tensor, slots: int, weight: Tensor | None = None
+    ) -> CellPrediction:
+        """Predictions of the asked cells; all columns of a block in one product."""
+        row, column = ask // slots, ask % slots
+        pieces = []
+        for number, block in enumerate(self.codec.blocks):
+            places = (self.codec.block_of[column] == number).nonzero().flatten()
+            if not len(places) and len(column):  # with nothing asked for, the empty loss still has a gradient
+                continue
+            place, r = self.codec.place_of[column[places]], row[places]
+            each = block.size + 2 * block.quantity
+            raw = torch.baddbmm(self.codec.head_bias[number], state, self.codec.head[number])
+            raw = raw.view(len(raw), -1, each).index_select(1, r * len(block.columns) + place)
+            normal = share = None
+            if linear is not None and block.quantity:
+                normal = self.dims.normal(*linear, r, column[places])
+            elif linear is not None:
+                share = self.shares(number, linear[0], r, place)
+            pieces.append((places, self.codec.distribution(number, raw, place, normal, share)))
+        return CellPrediction(pieces, len(ask), None if weight is None else weight[row])
+
+    def shares(self, block: int, mean: Tensor, row: Tensor, place: Tensor) -> Tensor:
+        """The linear part's share of every category: the regression of its indicator, kept off zero."""
+        dim, sign, marginal = (getattr(self, f"{n}{block}")[place] for n in ("dim", "sign", "marginal"))
+        at = dim.clamp_min(0)
+        move = torch.where(dim >= 0, self.dims.scale[at] * mean[row[:, None], at], 0.0) * sign
+        share = torch.maximum(marginal + move, 0.1 * marginal)
+        return share / share.sum(-1, keepdim=True)
+
+    def states(self, batch: PackedBatch, needed: Tensor | None = None) -> Tensor:
+        """One state a row, the members' side by side: (rows, 1, members * state)."""
+        nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
+        state, _ = self.rows(batch.values, nothing)
+        return state.transpose(0, 1).flatten(1)[:, None]
+
+
+class CellModel(MaskedModel):
+    """The transformer over cells, in place or visible only (ReMasker): heads are told the column of each state."""
+
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> CellPrediction:
+        ask = hidden.flat if ask is None else ask
+        states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
+        return self.codec.predict(states, batch.values["column"].flatten()[ask])

@@ -1,0 +1,105 @@
+"""`unmask pretrain table`: a CSV or parquet file to a run folder with the model, its curve and a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.core.pretrain import StepReport
+from unmask.errors import UserError
+from unmask.table.data import read_frame
+from unmask.table.model import TableModel, load
+from unmask.table.recipes import TableSettings, settings_of
+from unmask.training.settings import to_dict
+from unmask.training.tracking import Tracker
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRun:
+    """A finished fit and its folder."""
+
+    folder: Path
+    model: TableModel
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"folder": str(self.folder), **self.model.inspect(), "fit_seconds": self.model.facts["seconds"]}
+
+
+def pretrain(
+    data: Any,
+    out: str | Path,
+    *,
+    schema: Mapping[str, Any] | str | Path | None = None,
+    duration: str | None = None,
+    event: str | None = None,
+    settings: TableSettings | None = None,
+    resume: bool = False,
+    console: bool = True,
+) -> TableRun:
+    """Fit a table model and write its run folder.
+
+    A fit takes seconds and is the same for the same seed, so nothing is saved on the way: `resume` keeps a finished
+    run as it is and starts an unfinished one anew.
+
+    Raises:
+        UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
+    """
+    out = Path(out)
+    if (out / "unmask.json").exists():
+        if resume:
+            return TableRun(folder=out, model=load(out))
+        raise UserError(f"{out} already holds a run", hint="Choose another --out, or --resume to keep it.")
+    settings = settings or settings_of()
+    frame = read_frame(data)
+    out.mkdir(parents=True, exist_ok=True)
+    with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:
+
+        def watch(report: StepReport, total: int) -> None:
+            if report.step % 10 == 0 or report.step == total:
+                tracker.log(
+                    report.step, report.step / total, loss=report.loss, accuracy=report.accuracy,
+                    slots_per_second=report.slots / max(report.seconds, 1e-9), hidden_slots=report.hidden,
+                )  # fmt: skip
+
+        model = TableModel.fit(frame, schema=schema, duration=duration, event=event, settings=settings, watch=watch)
+        for step, loss in model.facts["history"]:
+            tracker.log(step, 1.0, kind="validation", loss=loss)
+    model.save(out)
+    write_report(model, out)
+    return TableRun(folder=out, model=model)
+
+
+def write_report(model: TableModel, out: Path) -> Path:
+    """report.html of a fit: columns, what was noticed, and the curve."""
+    from unmask.evaluation.charts import table
+    from unmask.evaluation.report import Report, training_curves
+
+    about = model.inspect()
+    best = about["held_out_loss"]
+    report = Report("A masked model of a table", str(out))
+    report.facts({
+        "Rows": about["rows"], "Columns": about["columns"], "Missing": f"{model.facts['missing']:.1%}",
+        "Held-out loss": f"{best:.3f} nats a cell" if best is not None and math.isfinite(best) else "none",
+        "Time": f"{model.facts['seconds']:.1f} s", "Parameters": about["parameters"],
+    })  # fmt: skip
+    rows = []
+    for c in model.schema.columns:
+        what = ", ".join(c.categories[:6]) + (", ..." if len(c.categories) > 6 else "")
+        if c.is_quantity and c.modelled:
+            what = f"{c.low:g} to {c.high:g}" + (f" {c.unit}" if c.unit else "")
+        role = {model.schema.duration: "follow-up time", model.schema.event: "event"}.get(c.name, "")
+        rows.append((c.name, c.kind, role, what if c.modelled else "left out", " = ".join(c.structural or ())))
+    report.section("Columns", table(("column", "kind", "role", "values", "empty where"), rows))
+    if about["notes"]:
+        report.section("Noticed", "\n\n".join(about["notes"]))
+    report.section(
+        "Held-out loss", training_curves(out / "metrics.jsonl"),
+        note="On rows that a member never trained on; step 0 is the linear part alone.",
+    )  # fmt: skip
+    return report.write(out / "report.html")
+
+
+__all__ = ["TableRun", "pretrain", "settings_of", "write_report"]

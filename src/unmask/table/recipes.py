@@ -1,0 +1,104 @@
+"""Settings of table models, and published recipes as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from unmask.errors import UserError, suggest
+from unmask.training.settings import TrainSettings, apply_overrides, check_types
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSettings:
+    """Everything about a table run that is not the table.
+
+    Args:
+        recipe: "masked" is our own; see `RECIPES` for the published ones.
+        network: "rows" (ensemble of MLPs over the row), "cells" (transformer over cells), "filter" (MCM's attention
+            filter + MLP).
+        factors: of the linear part, 0 for none.
+        shrink: ridge on its loadings, in rows.
+        bins: most bins a quantity is cut into.
+        cell, width, layers, members, dropout: of the network.
+        low, high: range of the share of a row's cells that is hidden in training.
+        copied: share of rows that hide the cells another row lacks, instead.
+        loss: "likelihood", or "mse"/"l1" for the filter network.
+        steps: optimiser steps; None: by the size of the table.
+        rows: per step.
+        patience: checks without improvement before a member stops counting.
+    """
+
+    recipe: str = "masked"
+    network: Literal["rows", "cells", "filter"] = "rows"
+    architecture: Literal["in_place", "visible_only"] = "in_place"
+    factors: int = 24
+    shrink: float = 3.0
+    bins: int = 24
+    cell: int = 8
+    width: int = 96
+    layers: int = 2
+    heads: int = 4
+    members: int = 4
+    dropout: float = 0.1
+    low: float = 0.0
+    high: float = 1.0
+    copied: float = 0.5
+    loss: Literal["likelihood", "mse", "l1"] = "likelihood"
+    steps: int | None = None
+    rows: int = 128
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.05
+    train: TrainSettings = field(default_factory=lambda: TrainSettings(steps=400))
+
+    def __post_init__(self) -> None:
+        check_types(dataclasses.replace(self.train))
+        for name, low, high in (
+            ("members", 1, 64), ("rows", 1, 1 << 20), ("bins", 2, 200), ("factors", 0, 500), ("width", 4, 8192),
+            ("cell", 1, 1024), ("layers", 0, 64),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UserError(f"{name}={value}", hint=f"Expected a whole number from {low} to {high}.")
+        if not 0 <= self.low <= self.high <= 1 or not 0 <= self.copied <= 1:
+            raise UserError(f"low={self.low}, high={self.high}, copied={self.copied}", hint="Expected shares, 0 to 1.")
+        if self.recipe not in RECIPES:
+            raise UserError(f"recipe={self.recipe}", hint=suggest(self.recipe, RECIPES))
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "masked": {},
+    # Masked Clinical Modelling (arXiv 2410.16811, released code): attention filter over the visible cells, MLP with one
+    # hidden layer of 64, values Box-Cox transformed and scaled to 0..1, share hidden per row U(0.1, 0.9), squared error,
+    # Adam 1e-3, batches of 16. What is hidden is zero before the filter: the released scores saw it.
+    "mcm": {
+        "network": "filter", "factors": 0, "width": 64, "members": 1, "layers": 1, "dropout": 0.0, "low": 0.1,
+        "high": 0.9, "copied": 0.0, "loss": "mse", "rows": 16, "learning_rate": 1e-3, "weight_decay": 0.0,
+    },
+    # ReMasker (ICLR 2024; model_mae.py): visible-only transformer, width 32, 6 + 4 layers, half of the cells hidden,
+    # AdamW 1e-3 * batch/64. Its tanh regression head is replaced by this library's distribution per cell.
+    "remasker": {
+        "network": "cells", "architecture": "visible_only", "factors": 0, "width": 32, "layers": 6, "heads": 4,
+        "members": 1, "dropout": 0.0, "low": 0.5, "high": 0.5, "copied": 0.0, "rows": 64, "learning_rate": 1e-3,
+    },
+}  # fmt: skip
+
+
+def settings_of(recipe: str = "masked", **overrides: Any) -> TableSettings:
+    """The settings of a recipe with some of them replaced; strings are parsed, as from `--set`.
+
+    Keys of the run itself (seed, precision, device, checkpoint_seconds, ...) reach its `TrainSettings`.
+
+    Raises:
+        UserError: an unknown recipe or key, with the closest one.
+    """
+    if recipe not in RECIPES:
+        raise UserError(f"recipe {recipe!r}", hint=suggest(recipe, RECIPES))
+    settings = apply_overrides(TableSettings(), {"recipe": recipe, **RECIPES[recipe]})
+    own = {f.name for f in dataclasses.fields(TableSettings)}
+    run = {f.name for f in dataclasses.fields(TrainSettings)} - own
+    changes: dict[str, Any] = {}
+    for key, value in overrides.items():
+        changes[f"train.{key}" if key in run else key] = value
+    return apply_overrides(settings, changes)

@@ -1,0 +1,320 @@
+"""What a table's columns are: inferred from the data, overridable by a dict or TOML file, stored with the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from unmask.errors import UserError, suggest
+from unmask.table.parse import datetime_format, is_missing, numbers, text_of
+
+Kind = Literal["numeric", "integer", "ordinal", "nominal", "binary", "datetime", "id"]
+QUANTITIES = ("numeric", "integer", "datetime")
+"""Kinds that are points on a line; the others have categories, except ids, which are left out."""
+
+_DURATION_NAMES = ("time", "duration", "futime", "survival_time", "followup")
+_EVENT_NAMES = ("event", "status", "death", "died")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column.
+
+    Args:
+        kind: numeric and integer are quantities; ordinal has ordered categories; an id is left out of the model.
+        categories: every category as text, in order (ordinal: from low to high).
+        decimals: values are rounded to this many; learnt where all data are so rounded, None for full precision.
+        low, high: predicted values stay within; learnt from the data unless given.
+        unit: unit of measurement, for people.
+        format: how dates are written (strptime).
+        structural: (other column, its category): where that holds this column is empty by its meaning, and stays so.
+    """
+
+    name: str
+    kind: Kind
+    categories: tuple[str, ...] = ()
+    decimals: int | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str | None = None
+    format: str | None = None
+    structural: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise UserError(f"column {self.name!r}: kind={self.kind!r}", hint=suggest(str(self.kind), get_args(Kind)))
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise UserError(f"column {self.name!r}: low={self.low} is above high={self.high}", hint="Swap them.")
+
+    @property
+    def is_quantity(self) -> bool:
+        return self.kind in QUANTITIES
+
+    @property
+    def modelled(self) -> bool:
+        """Ids, and columns in which nothing was ever observed, are carried along but not modelled."""
+        return self.kind != "id" and (self.is_quantity or bool(self.categories)) and self.low != float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The columns of a table, in order, and which two of them are follow-up time and event, if any.
+
+    Args:
+        missing: spellings of a missing value beyond the usual ones (empty, NA, NaN, null, #NULL!, ?, .).
+        notes: what was noticed while inferring, for people.
+    """
+
+    columns: tuple[Column, ...]
+    duration: str | None = None
+    event: str | None = None
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def names(self) -> list[str]:
+        return [c.name for c in self.columns]
+
+    @property
+    def modelled(self) -> list[int]:
+        """Numbers of the columns that take part in the model."""
+        return [i for i, c in enumerate(self.columns) if c.modelled]
+
+    def number(self, name: str, *, where: str = "") -> int:
+        """Which column has this name.
+
+        Raises:
+            UserError: none has, with the closest name.
+        """
+        if name not in self.names:
+            raise UserError(f"{where}no column {name!r}", hint=suggest(name, self.names))
+        return self.names.index(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Schema:
+        columns = []
+        for c in found["columns"]:
+            tuples = {k: tuple(c[k]) for k in ("categories", "structural") if c.get(k) is not None}
+            columns.append(Column(**{**c, **tuples}))
+        rest = {k: v for k, v in found.items() if k not in ("columns", "missing", "notes")}
+        return cls(
+            columns=tuple(columns), missing=tuple(found.get("missing", ())), notes=tuple(found.get("notes", ())), **rest
+        )
+
+
+def infer_schema(
+    names: Sequence[str],
+    columns: Sequence[np.ndarray],
+    *,
+    override: Mapping[str, Any] | None = None,
+    duration: str | None = None,
+    event: str | None = None,
+    source: str = "table",
+    first_row: int = 1,
+) -> Schema:
+    """The schema of raw columns (floats, or objects as read from a file), with a person's overrides laid over it.
+
+    Args:
+        override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
+        source: named in errors, with the row counted from `first_row` (2 for a CSV file: the header is line 1).
+
+    Raises:
+        UserError: naming the column, row and value that do not fit, or an override of what is not there.
+    """
+    override = dict(override or {})
+    known = {"columns", "duration", "event", "missing"}
+    for key in set(override) - known:
+        raise UserError(f"schema: unknown key {key!r}", hint=suggest(key, known))
+    given: dict[str, Any] = dict(override.get("columns", {}))
+    for name in given:
+        if name not in names:
+            raise UserError(f"schema: no column {name!r} in {source}", hint=suggest(name, names))
+    missing = tuple(str(m) for m in override.get("missing", ()))
+    found, notes = [], []
+    for name, raw in zip(names, columns, strict=True):
+        column, note = infer_column(name, raw, given.get(name, {}), missing=missing, source=source, first_row=first_row)
+        found.append(column)
+        notes += note
+    schema = Schema(columns=tuple(found), missing=missing)
+    duration, event = duration or override.get("duration"), event or override.get("event")
+    if (duration is None) != (event is None):
+        raise UserError(f"duration={duration}, event={event}", hint="A survival pair needs both columns.")
+    if duration is None:
+        pair = [next((n for n in names if n.lower() in known), None) for known in (_DURATION_NAMES, _EVENT_NAMES)]
+        if pair[0] and pair[1] and _is_pair(schema, columns, pair[0], pair[1]):
+            duration, event = pair
+            notes.append(f"{duration!r} and {event!r} are taken for follow-up time and event")
+    if duration is not None and event is not None:
+        schema = _with_pair(schema, columns, duration, event, source, first_row)
+    schema, more = _structural(schema, columns, set(given))
+    return dataclasses.replace(schema, notes=tuple(notes + more))
+
+
+def infer_column(
+    name: str, raw: np.ndarray, given: Mapping[str, Any], *, missing: tuple[str, ...], source: str, first_row: int
+) -> tuple[Column, list[str]]:
+    """One column from its raw values; what is `given` is not inferred."""
+    allowed = {f.name for f in dataclasses.fields(Column)} - {"name"}
+    for key in set(given) - allowed:
+        raise UserError(f"schema: column {name!r}: unknown key {key!r}", hint=suggest(key, allowed))
+    gone = is_missing(raw, missing)
+    values = raw[~gone]
+    kind = given.get("kind")
+    numeric, bad = numbers(values)
+    form = given.get("format")
+    if kind is None:
+        kind, form = _infer_kind(name, values, numeric, bad, np.flatnonzero(~gone), source, first_row)
+    elif kind in ("numeric", "integer") and bad.any():
+        at = int(np.flatnonzero(~gone)[bad.argmax()])
+        raise UserError(
+            f"{source}, column {name!r}, row {at + first_row}: {values[bad.argmax()]!r} is not a number",
+            hint=f"The schema says {kind}. Correct the cell, or list the spelling under `missing`.",
+        )
+    if kind == "datetime":
+        form = form or datetime_format(values) or "%Y-%m-%d"
+    fields: dict[str, Any] = {"name": name, "kind": kind, "format": form}
+    notes = [f"{name!r} looks like an identifier and is left out"] if kind == "id" and "kind" not in given else []
+    if kind in ("numeric", "integer"):
+        fields |= _quantity(name, numeric, source, np.flatnonzero(~gone), first_row, kind)
+    elif kind in ("nominal", "binary", "ordinal"):
+        fields["categories"] = tuple(sorted({text_of(v) for v in set(values.tolist())}, key=_natural))
+    if kind in QUANTITIES and not len(values):
+        fields["low"] = float("inf")
+        notes.append(f"{name!r} holds no value at all and is left out")
+    fields |= {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k != "kind"}
+    if kind == "binary" and len(fields["categories"]) > 2:
+        raise UserError(
+            f"column {name!r}: {len(fields['categories'])} categories in a binary column", hint="Use nominal."
+        )
+    return Column(**fields), notes
+
+
+def _infer_kind(
+    name: str, values: np.ndarray, numeric: np.ndarray, bad: np.ndarray, at: np.ndarray, source: str, first_row: int
+) -> tuple[Kind, str | None]:
+    n = len(values)
+    if n == 0:
+        return "numeric", None
+    if not bad.any():
+        if not np.isfinite(numeric).all():
+            return "numeric", None
+        unique = np.unique(numeric)
+        if len(unique) <= 2 and bool(np.isin(unique, (0.0, 1.0)).all() or values.dtype == object):
+            return "binary", None
+        whole = bool((numeric == np.round(numeric)).all())
+        named = re.fullmatch(r"(.*[_\s.])?(id|pid|mrn|uid|identifier|index)", name.strip().lower()) is not None
+        counting = whole and n >= 20 and bool((np.diff(numeric) == 1).all())
+        if whole and len(unique) == n and n >= 20 and (named or counting):
+            return "id", None
+        return ("integer" if whole else "numeric"), None
+    if all(isinstance(v, bool | np.bool_) for v in values[:1000]):
+        return "binary", None
+    if bad.mean() < 0.1:
+        first = int(bad.argmax())
+        raise UserError(
+            f"{source}, column {name!r}, row {int(at[first]) + first_row}: {values[first]!r} among numbers",
+            hint="Correct the cell, list the spelling under `missing` in the schema, or declare the column nominal.",
+        )
+    form = datetime_format(values)
+    if form is not None:
+        return "datetime", form
+    unique_texts = len({text_of(v) for v in set(values.tolist())})
+    if n >= 20 and unique_texts > 0.9 * n:
+        return "id", None
+    return ("binary" if unique_texts <= 2 else "nominal"), None
+
+
+def _quantity(name: str, values: np.ndarray, source: str, at: np.ndarray, first_row: int, kind: str) -> dict[str, Any]:
+    infinite = ~np.isfinite(values)
+    if infinite.any():
+        row = int(at[infinite.argmax()]) + first_row
+        raise UserError(
+            f"{source}, column {name!r}, row {row}: {values[infinite.argmax()]}",
+            hint="Expected a finite number or an empty cell.",
+        )
+    if not len(values):
+        return {}
+    decimals = next((d for d in range(8) if np.array_equal(np.round(values, d), values)), None)
+    return {"decimals": 0 if kind == "integer" else decimals, "low": float(values.min()), "high": float(values.max())}
+
+
+def _natural(text: str) -> tuple[int, float, str]:
+    """Sort key: numbers by value, before texts."""
+    try:
+        return (0, float(text), text)
+    except ValueError:
+        return (1, 0.0, text)
+
+
+def _is_pair(schema: Schema, columns: Sequence[np.ndarray], duration: str, event: str) -> bool:
+    time, happened = (schema.columns[schema.number(n)] for n in (duration, event))
+    good_time = time.kind in ("numeric", "integer") and time.low is not None and time.low >= 0
+    return good_time and happened.kind == "binary" and set(happened.categories) <= {"0", "1", "True", "False"}
+
+
+def _with_pair(
+    schema: Schema, columns: Sequence[np.ndarray], duration: str, event: str, source: str, first_row: int
+) -> Schema:
+    d, e = schema.number(duration, where="duration: "), schema.number(event, where="event: ")
+    time, bad = numbers(np.where(is_missing(columns[d], schema.missing), np.nan, columns[d].astype(object)))
+    wrong = np.flatnonzero(bad | (time < 0))
+    if len(wrong):
+        row = int(wrong[0])
+        raise UserError(
+            f"{source}, column {duration!r}, row {row + first_row}: {columns[d][row]!r} as a duration",
+            hint="Follow-up times are numbers, 0 or more.",
+        )
+    seen = np.flatnonzero(~is_missing(columns[e], schema.missing))
+    texts = {text_of(columns[e][i]): int(i) for i in seen}
+    for text, row in texts.items():
+        if text not in ("0", "1", "True", "False"):
+            raise UserError(
+                f"{source}, column {event!r}, row {row + first_row}: {text!r} as an event indicator",
+                hint="Expected 0 (censored) or 1 (event happened).",
+            )
+    changed = list(schema.columns)
+    if changed[d].kind not in ("numeric", "integer"):
+        values = time[~np.isnan(time)]
+        changed[d] = Column(
+            name=duration, kind="integer" if np.array_equal(values, np.round(values)) else "numeric",
+            **({"low": float(values.min()), "high": float(values.max())} if len(values) else {}),
+        )  # fmt: skip
+    if changed[e].kind != "binary":
+        changed[e] = Column(name=event, kind="binary", categories=tuple(sorted(texts)))
+    return dataclasses.replace(schema, columns=tuple(changed), duration=duration, event=event)
+
+
+def _structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -> tuple[Schema, list[str]]:
+    """Mark columns that are empty exactly where another one holds a certain category (FLChain: cause of death, alive)."""
+    gone = [is_missing(raw, schema.missing) for raw in columns]
+    candidates = []
+    for i, c in enumerate(schema.columns):
+        if c.kind in ("binary", "nominal", "ordinal") and 1 < len(c.categories) <= 12 and gone[i].mean() < 0.01:
+            texts = np.array([text_of(v) for v in columns[i]])
+            candidates += [(c.name, v, texts == v) for v in c.categories]
+    changed, notes = list(schema.columns), []
+    for i, c in enumerate(schema.columns):
+        share = float(gone[i].mean()) if len(gone[i]) else 0.0
+        if c.name in fixed and c.structural is not None:
+            continue
+        if not 0.02 <= share <= 0.98 or len(gone[i]) < 30:
+            continue
+        best = max(candidates, key=lambda k: float((k[2] == gone[i]).mean()) if k[0] != c.name else 0.0, default=None)
+        if best is None or best[0] == c.name:
+            continue
+        inside = float(gone[i][best[2]].mean()) if best[2].any() else 0.0
+        outside = float(gone[i][~best[2]].mean()) if (~best[2]).any() else 1.0
+        if inside >= 0.995 and outside <= 0.05:
+            changed[i] = dataclasses.replace(c, structural=(best[0], best[1]))
+            notes.append(
+                f"{c.name!r} is empty where {best[0]!r} is {best[1]!r}: structural, those cells are left empty"
+            )
+    return dataclasses.replace(schema, columns=tuple(changed)), notes

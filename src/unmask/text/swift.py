@@ -1,0 +1,117 @@
+"""Text models at rest, fast: ids in, vectors out, nothing packed, padded or masked on the way.
+
+Used for embedding where the encoder allows it (see `unmask.encoder.flat`); everything else goes through `unmask.core`.
+
+Shape letters: slots (of a batch), width, texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.core.embed import Pooling
+from unmask.encoder.flat import FlatEncoder, Ranges, can_be_flat, length_groups
+from unmask.errors import UserError
+
+BATCH_SLOTS = 2048
+"""Few enough that a layer's activations stay in the caches, enough to fill the products."""
+
+
+@dataclass
+class Swift:
+    """A text model's embeddings and encoder, laid out for use."""
+
+    codec: Any
+    encoder: FlatEncoder
+    word: Tensor
+    types: Tensor | None
+
+    @classmethod
+    def of(
+        cls, model: Any, precision: str, calibration: Sequence[np.ndarray] = (), *, compiled: bool = False
+    ) -> Swift | None:
+        """None where the encoder is of another kind.
+
+        Args:
+            precision: fp32, bf16 or int8.
+            calibration: token ids of some texts, for int8: they show how large the activations get.
+
+        Raises:
+            UserError: int8 for an encoder of another kind, or without calibration.
+        """
+        if model.visible_only or not can_be_flat(model.encoder):
+            if precision == "int8":
+                raise UserError(
+                    "int8 is built for post-norm encoders with full attention on a CPU (BERT, RoBERTa, MPNet, ...)",
+                    hint="Use --precision bf16 or fp32.",
+                )
+            return None
+        codec = model.codec
+        word = codec.word.weight.detach()
+        types = codec.token_type.weight.detach()[0] if codec.config.types else None
+        with torch.inference_mode():
+            if precision != "int8":
+                return cls(codec, FlatEncoder(model.encoder, precision, compiled=compiled), word, types)
+            if not calibration:
+                raise UserError("int8 needs texts to calibrate with", hint="Give at least one.")
+            exact, ranges = cls(codec, FlatEncoder(model.encoder, "fp32"), word, types), Ranges()
+            for members in batches(np.array([len(ids) for ids in calibration])):
+                exact.states([calibration[i] for i in members], ranges)
+            return cls(codec, FlatEncoder(model.encoder, "int8", ranges), word, types)
+
+    def states(self, ids: Sequence[np.ndarray], ranges: Ranges | None = None) -> Tensor:
+        """Encoder states of texts sorted by length, side by side: (slots, width)."""
+        token = torch.from_numpy(np.concatenate(ids).astype(np.int64))
+        position = torch.from_numpy(np.concatenate([np.arange(len(i)) for i in ids]))
+        x = F.embedding(token, self.word)
+        if self.codec.config.scale != 1:
+            x = x * self.codec.config.scale
+        if self.types is not None:
+            x = x + self.types
+        return self.encoder(x, position, length_groups([len(i) for i in ids]), ranges)
+
+    def embed(
+        self,
+        ids: Sequence[np.ndarray],
+        *,
+        pooling: Pooling = "mean",
+        normalise: bool = False,
+        keep: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """(texts, width) vectors in the order given, pooled over all slots, special ones included."""
+        out = np.zeros((len(ids), self.encoder.config.width), np.float32)
+        with torch.inference_mode():
+            for members in batches(np.array([len(i) for i in ids], np.int64)):
+                chosen = [ids[i] for i in members]
+                vectors = _pool(self.states(chosen), [len(i) for i in chosen], pooling).float()
+                out[members] = (F.normalize(vectors, dim=-1) if normalise else vectors).numpy()
+        return out
+
+
+def batches(lengths: np.ndarray, slots: int = BATCH_SLOTS) -> Iterator[np.ndarray]:
+    """Texts, longest first, in batches of about `slots` slots; every text once."""
+    order = np.argsort(-lengths, kind="stable")
+    total = np.cumsum(lengths[order])
+    number = (total - lengths[order]) // slots
+    for part in np.split(order, np.flatnonzero(np.diff(number)) + 1):
+        if len(part):
+            yield part
+
+
+def _pool(states: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
+    start, parts = 0, []
+    for rows, length in length_groups(lengths):
+        group = states[start : start + rows * length].view(rows, length, -1)
+        start += rows * length
+        if pooling == "mean":
+            parts.append(group.mean(1, dtype=torch.float32))
+        else:
+            parts.append(group[:, 0] if pooling == "first" else group.amax(1))
+    return torch.cat(parts)

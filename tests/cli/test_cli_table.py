@@ -1,0 +1,129 @@
+"""Table commands as scripts rely on them."""
+
+import json
+
+import polars as pl
+import pytest
+from tables import patients
+
+from unmask.cli import main
+
+FAST = ["--steps", 3, "--set", "members=2"]
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    try:
+        main([str(a) for a in arguments])
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("table")
+    patients(120, missing=0.1).to_csv(path / "train.csv", index=False)
+    patients(40, seed=1, missing=0.3).to_csv(path / "new.csv", index=False)
+    from unmask.table.pretrain import pretrain
+    from unmask.table.recipes import settings_of
+
+    pretrain(path / "train.csv", path / "m", settings=settings_of(steps=3, members=2), console=False)
+    return path
+
+
+def test_pretrain_writes_a_run_folder(capsys, folder, tmp_path):
+    out = tmp_path / "m"
+    code, text, _ = run(
+        capsys, "pretrain", "table", folder / "train.csv", "--out", out, "--duration", "time", "--event", "event", *FAST, "--json"
+    )  # fmt: skip
+    assert code == 0
+    found = json.loads(text)
+    assert {"seed", "seconds", "device", "precision", "folder", "held_out_loss"} <= set(found)
+    assert {p.name for p in out.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "metrics.jsonl",
+        "report.html",
+        "unmask.json",
+    }
+    assert json.loads((out / "unmask.json").read_text())["kind"] == "table"
+    code, _, err = run(capsys, "pretrain", "table", folder / "train.csv", "--out", out, *FAST)
+    assert code == 2
+    assert "already holds a run" in err
+
+
+def test_impute_changes_empty_cells_only(capsys, folder, tmp_path):
+    code, text, _ = run(
+        capsys, "impute", folder / "m", folder / "new.csv", "--out", tmp_path / "o.csv", "--intervals", tmp_path / "i.csv", "--json"
+    )  # fmt: skip
+    assert code == 0
+    before = [line.split(",") for line in (folder / "new.csv").read_text().splitlines()]
+    after = [line.split(",") for line in (tmp_path / "o.csv").read_text().splitlines()]
+    empty = 0
+    for a, b in zip(before, after, strict=True):
+        for x, y in zip(a, b, strict=True):
+            empty += x == ""
+            assert y == x if x else y
+    assert json.loads(text)["cells"] == empty == pl.read_csv(tmp_path / "i.csv").height
+
+
+def test_draws(capsys, folder, tmp_path):
+    run(capsys, "impute", folder / "m", folder / "new.csv", "--out", tmp_path / "o.parquet", "--draws", 2)
+    assert pl.read_parquet(tmp_path / "o-2.parquet").null_count().sum_horizontal().item() == 0
+
+
+def test_synthesize_augment_evaluate_score_embed_inspect(capsys, folder, tmp_path):
+    code, text, _ = run(
+        capsys, "synthesize", folder / "m", "--rows", 70, "--out", tmp_path / "s.csv", "--where", "sex == 'F'", "--where", "age >= 60", "--json"
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(text)["rows"] == 70
+    made = pl.read_csv(tmp_path / "s.csv")
+    assert set(made["sex"]) == {"F"}
+    assert made["age"].min() >= 60
+    code, text, _ = run(
+        capsys, "augment", folder / "m", folder / "train.csv", "--where", "stage == 'II'", "--rows", 9, "--out", tmp_path / "a.csv", "--json"
+    )  # fmt: skip
+    assert json.loads(text)["added"] == 9
+    code, text, _ = run(
+        capsys, "evaluate", folder / "m", folder / "new.csv", folder / "train.csv", "--report", tmp_path / "r.html", "--json"
+    )  # fmt: skip
+    found = json.loads(text)
+    assert {"km_area", "mean_log_hr_difference", "two_sample_auc", "privacy", "ceiling", "floor"} <= set(found)
+    assert "Kaplan-Meier" in (tmp_path / "r.html").read_text()
+    code, text, _ = run(capsys, "score", folder / "m", folder / "new.csv", "--json")
+    assert len(json.loads(text)["results"]) == 40
+    assert run(capsys, "embed", folder / "m", folder / "new.csv", "--out", tmp_path / "e.npy")[0] == 0
+    assert run(capsys, "inspect", folder / "m", "--json")[0] == 0
+    assert run(capsys, "fill", folder / "m", folder / "new.csv", "--out", tmp_path / "f.csv")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["synthesize", "m", "--rows", 5, "--out", "x.csv", "--where", "agee > 3"], "Did you mean 'age'"),
+        (["synthesize", "m", "--rows", 0, "--out", "x.csv"], "at least 1"),
+        (["synthesize", "m", "--rows", 5, "--out", "x.xls"], "unknown kind of file"),
+        (["synthesize", "m", "--rows", 5, "--out", "no/x.csv"], "does not exist"),
+        (["impute", "m", "ragged.csv", "--out", "x.csv"], "ragged.csv:3: 1 cells"),
+        (["impute", "m", "nowhere.csv", "--out", "x.csv"], "no such file"),
+        (["impute", "train.csv", "new.csv", "--out", "x.csv"], "a model of text"),
+        (["pretrain", "table", "ragged.csv", "--out", "m2"], "ragged.csv:3"),
+        (
+            ["pretrain", "table", "train.csv", "--out", "m2", "--duration", "tim", "--event", "event"],
+            "Did you mean 'time'",
+        ),
+        (["pretrain", "table", "train.csv", "--out", "m2", "--recipe", "mcmm"], "Did you mean 'mcm'"),
+    ],
+)
+def test_mistakes_end_with_code_2_and_write_nothing(capsys, folder, monkeypatch, arguments, says):
+    monkeypatch.chdir(folder)
+    (folder / "ragged.csv").write_text("a,b\n1,2\n3\n")
+    before = sorted(p.name for p in folder.iterdir())
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in err
+    assert sorted(p.name for p in folder.iterdir()) == before

@@ -1,0 +1,151 @@
+"""The image commands as scripts rely on them."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tiny_images import bars, class_folder
+from unmask.cli import main
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    try:
+        main([str(a) for a in arguments])
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def good(capsys, *arguments) -> dict:
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert {"seed", "seconds", "device", "precision"} <= set(found)
+    return found
+
+
+def bad(capsys, *arguments) -> str:
+    code, out, err = run(capsys, *arguments)
+    assert code == 2, (out, err)
+    assert "Traceback" not in err
+    return err
+
+
+SMALL = [part for s in ("width=32", "layers=2", "heads=2", "decoder_width=16", "decoder_layers=1", "decoder_heads=1",
+                        "batch=32", "image_size=12") for part in ("--set", s)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    class_folder(root / "data", 90)
+    (root / "data" / "across" / "broken.png").write_bytes(b"")
+    arguments = [
+        "pretrain",
+        "images",
+        root / "data",
+        "--out",
+        root / "model",
+        "--steps",
+        4,
+        "--precision",
+        "fp32",
+        *SMALL,
+    ]
+    with contextlib.suppress(SystemExit):
+        main([str(a) for a in arguments])
+    return root
+
+
+def test_pretrain_names_what_it_skipped_and_writes_the_run(capsys, folders, tmp_path):
+    code, out, err = run(
+        capsys, "pretrain", "images", folders / "data", "--out", tmp_path / "m", "--steps", 2, *SMALL, "--json"
+    )
+    assert code == 0
+    found = json.loads(out)
+    assert found["data"]["skipped"] == 1
+    assert found["steps"] == 2
+    assert "across/broken.png: empty (0 bytes)" in err
+    names = {p.name for p in (tmp_path / "m").iterdir()}
+    assert {"config.json", "model.safetensors", "metrics.jsonl", "report.html", "unmask.json"} <= names
+    assert "broken.png" in bad(capsys, "pretrain", "images", folders / "data", "--out", tmp_path / "n", "--strict")
+    assert "already holds a run" in bad(capsys, "pretrain", "images", folders / "data", "--out", tmp_path / "m", *SMALL)
+
+
+def test_evaluate_embed_fill_inspect(capsys, folders, tmp_path):
+    found = good(capsys, "evaluate", folders / "model", folders / "data")
+    assert 0 <= found["knn_accuracy"] <= 1
+    assert 0 <= found["probe_accuracy"] <= 1
+    assert good(capsys, "embed", folders / "model", folders / "data", "--out", tmp_path / "e.npy")["shape"] == [90, 32]
+    assert np.load(tmp_path / "e.npy").shape == (90, 32)
+    one = folders / "data" / "down" / "001.png"
+    found = good(capsys, "fill", folders / "model", one, "--box", "2,2,5,5", "--out", tmp_path / "f.png")
+    assert 0 < found["hidden_share"] < 1
+    assert Image.open(tmp_path / "f.png").size == (3 * 96 + 8, 96)
+    good(capsys, "fill", folders / "model", folders / "data", "--ratio", "0.5", "--out", tmp_path / "f.npy")
+    assert np.load(tmp_path / "f.npy").shape == (90, 12, 12, 1)
+    assert good(capsys, "inspect", folders / "model")["kind"] == "images"
+
+
+def test_finetune_and_predict(capsys, folders, tmp_path):
+    class_folder(tmp_path / "dev", 30, seed=4)
+    found = good(
+        capsys, "finetune", "classify", folders / "model", folders / "data", "--validation", tmp_path / "dev", "--out",
+        tmp_path / "c", "--epochs", 2, "--precision", "fp32",
+    )  # fmt: skip
+    assert 0 <= found["validation_accuracy"] <= 1
+    assert {"config.json", "model.safetensors", "metrics.jsonl", "report.html", "unmask.json"} <= {
+        p.name for p in (tmp_path / "c").iterdir()
+    }
+    good(capsys, "predict", tmp_path / "c", tmp_path / "dev", "--out", tmp_path / "p.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert len(rows) == 30
+    assert {"label", "probability"} <= set(rows[0])
+    assert rows[0]["name"] == "across/000.png"
+    assert good(capsys, "evaluate", tmp_path / "c", tmp_path / "dev")["accuracy"] == pytest.approx(
+        found["validation_accuracy"]
+    )
+    assert "not a task of images" in bad(
+        capsys, "finetune", "tag", folders / "model", folders / "data", "--out", tmp_path / "x"
+    )
+    assert "not a classifier" in bad(capsys, "predict", folders / "model", tmp_path / "dev", "--out", tmp_path / "p")
+
+
+def test_mistakes_are_named_and_nothing_is_written(capsys, folders, tmp_path):
+    out = tmp_path / "m"
+    Image.new("L", (20, 9)).save(tmp_path / "a.png")
+    Image.new("L", (12, 12)).save(tmp_path / "b.png")
+    assert "--set image_size=" in bad(capsys, "pretrain", "images", tmp_path, "--out", out)
+    assert "does not divide" in bad(capsys, "pretrain", "images", folders / "data", "--out", out, "--set", "patch=5")
+    nan = bars(4)[0].astype(np.float32)
+    nan[1, 2, 3] = np.nan
+    np.save(tmp_path / "nan.npy", nan)
+    assert "picture 1 has nan at row 2, column 3" in bad(
+        capsys, "pretrain", "images", tmp_path / "nan.npy", "--out", out
+    )
+    class_folder(tmp_path / "all", 30)
+    one = tmp_path / "one" / "only"
+    one.mkdir(parents=True)
+    for path in (tmp_path / "all" / "down").iterdir():
+        path.rename(one / path.name)
+    assert "of one class (only)" in bad(capsys, "evaluate", folders / "model", tmp_path / "one")
+    assert "does not lie within" in bad(
+        capsys, "fill", folders / "model", one, "--box", "0,0,99,2", "--out", tmp_path / "f.png"
+    )
+    assert "--out" in bad(capsys, "fill", folders / "model", one)
+    assert not out.exists()
+    assert not (tmp_path / "f.png").exists()
+
+
+def test_demo(capsys, tmp_path):
+    found = good(capsys, "demo", "images", "--out", tmp_path / "demo", "--minutes", "0.02")
+    assert {"probe_accuracy", "raw_probe_accuracy", "knn_accuracy"} <= set(found)
+    assert "data:image/png" in (tmp_path / "demo" / "report.html").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    assert "not an earlier demo" in bad(capsys, "demo", "images", "--out", tmp_path / "mine")

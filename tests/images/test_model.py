@@ -1,0 +1,325 @@
+"""An image model from pixels to use: pretrain, resume, fill, embed, evaluate, fine-tune; small and on real code paths."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tiny_images import TINY, bars
+from unmask.core.corruption import hide
+from unmask.errors import UserError
+from unmask.images.augment import Augment, mix_batch, smoothed
+from unmask.images.batches import image_batch
+from unmask.images.build import at_size, codec_config, new_model
+from unmask.images.classifier import ClassifierNet, DropPath, layer_groups
+from unmask.images.codec import PatchPrediction, standardise
+from unmask.images.finetune import FinetuneSettings, finetune_classify
+from unmask.images.finetune import with_overrides as finetune_with
+from unmask.images.folder import ImageFolder, save_folder
+from unmask.images.model import ImageModel
+from unmask.images.pretrain import pretrain
+from unmask.images.probe import knn_predict, probe_predict
+from unmask.images.recipes import RECIPES, SIZES, ImageSettings, with_overrides
+
+
+def settings(**more):
+    return with_overrides(ImageSettings(), TINY | more)
+
+
+@pytest.fixture(scope="module", params=["visible_only", "in_place"])
+def trained(request, tmp_path_factory):
+    """A run of six steps in both architectures; in place it is SimMIM's head, loss and units."""
+    out = tmp_path_factory.mktemp("runs") / request.param
+    more = {"architecture": request.param}
+    if request.param == "in_place":
+        more |= {"norm_targets": False, "loss": "l1", "hide": "unit", "unit": 4, "ratio": 0.6, "positions": "learned"}
+    return pretrain(bars(), out, settings=settings(patch=2, **more), console=False)
+
+
+def test_a_run_folder_has_all_it_should(trained):
+    names = {p.name for p in trained.folder.iterdir()}
+    assert {"config.json", "model.safetensors", "metrics.jsonl", "report.html", "unmask.json"} <= names
+    assert json.loads((trained.folder / "unmask.json").read_text())["kind"] == "images"
+    kinds = [json.loads(line)["kind"] for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
+    page = (trained.folder / "report.html").read_text()
+    assert "data:image/png" in page
+    assert "Original, masked, reconstructed" in page
+    assert {"train", "validation"} <= set(kinds)
+    json.dumps(trained.to_dict(), allow_nan=False)
+
+
+def test_the_loaded_model_is_the_trained_one(trained):
+    again = unmask.load(trained.folder)
+    for name, tensor in trained.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name]), name
+    assert again.config == trained.model.codec.config
+
+
+@pytest.mark.parametrize(
+    "options", [{"ratio": 0.5}, {"box": (2, 2, 5, 5)}, {"mask": np.eye(12)}, {"steps": 4}, {"sweeps": 1}]
+)
+def test_fill_changes_hidden_pixels_only_and_keeps_the_units(trained, options):
+    model = unmask.load(trained.folder)
+    pixels, _ = bars(5, seed=7)
+    r = model.reconstruct(pixels, **options)
+    assert r.filled.dtype == np.uint8
+    assert np.array_equal(r.filled[~r.hidden], r.original[~r.hidden])
+    assert r.hidden.any()
+    # And what stood there does not matter.
+    other = np.where(r.hidden, 255 - pixels, pixels)
+    assert np.array_equal(model.reconstruct(other, **options).filled[r.hidden], r.filled[r.hidden])
+
+
+class TruePattern(torch.nn.Module):
+    """Predicts every hidden patch's own normalised pattern."""
+
+    visible_only = True
+
+    def __init__(self, model):
+        super().__init__()
+        self.codec, self.encoder, self.truth = model.codec, model.encoder, torch.zeros(0)
+
+    def forward(self, batch, hidden, ask=None):
+        patches = self.truth.flatten(0, 1)[hidden.flat if ask is None else ask]
+        return PatchPrediction(standardise(patches)[0], None, self.codec.config)
+
+
+@pytest.mark.parametrize(("depth", "top"), [(np.uint8, 255), (np.uint16, 65535), (np.float32, 9.0)])
+def test_reconstruction_is_in_pixels_under_normalised_targets(depth, top, seed):
+    """With the true pattern and statistics as prediction the original comes back, in every depth."""
+    pixels = (np.random.default_rng(0).random((3, 8, 8)) * top).astype(depth)
+    s = settings(statistics=0.0)
+    perfect = TruePattern(new_model(s, codec_config(s, (8, 8), 1, (0.4,), (0.2,))))
+    model = ImageModel(ImageFolder(model=perfect), torch.device("cpu"), "fp32")
+    _, batch = next(model.batches(model.read(pixels)))
+    perfect.truth = batch.values["patch"]
+    found = model.reconstruct(pixels, statistics="truth").filled[..., 0]
+    np.testing.assert_allclose(found.astype(float), pixels.astype(float), atol=1 if depth != np.float32 else 0.03)
+    with pytest.raises(UserError, match="neighbours"):
+        model.reconstruct(pixels, statistics="predicted")
+    assert np.isfinite(model.reconstruct(pixels.astype(np.float32)).filled).all()
+
+
+def test_embeddings_keep_the_order_and_do_not_depend_on_company(trained):
+    model = unmask.load(trained.folder)
+    pixels, _ = bars(7)
+    whole = model.embed(pixels)
+    assert whole.shape == (7, 32)
+    np.testing.assert_allclose(model.embed(pixels[[3, 1]]), whole[[3, 1]], atol=1e-5)
+    np.testing.assert_allclose(
+        np.linalg.norm(model.embed(pixels, pooling="first", normalise=True), axis=1), 1, rtol=1e-5
+    )
+    assert model.attention(pixels).shape == (7, 2, 6, 6)
+    assert model.resized((16, 8)).embed(np.zeros((2, 16, 8), np.uint8)).shape == (2, 32)
+
+
+def test_evaluate(trained):
+    model = unmask.load(trained.folder)
+    found = model.evaluate(bars(90, seed=3))
+    assert 0 <= found["knn_accuracy"] <= 1
+    assert found["probe_accuracy"] > 0.5
+    assert found["test_pictures"] == 18
+    assert np.isfinite(found["loss"])
+    assert "knn_accuracy" not in model.evaluate(bars(20)[0])
+    pixels, _ = bars(8)
+    with pytest.raises(UserError, match="of one class"):
+        model.evaluate((pixels, np.zeros(8, int)))
+
+
+def test_resume_equals_an_uninterrupted_run(tmp_path):
+    """Crops, masks and order are functions of (seed, epoch, picture): two halves are the whole, bit for bit."""
+    data = bars()
+    whole = pretrain(data, tmp_path / "whole", settings=settings(schedule="constant"), console=False)
+    half = settings(steps=3, schedule="constant", checkpoint_every=3)
+    pretrain(data, tmp_path / "parts", settings=half, console=False)
+    resumed = pretrain(data, tmp_path / "parts", settings=settings(schedule="constant"), resume=True, console=False)
+    assert resumed.result.steps == whole.result.steps == 6
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+    with pytest.raises(UserError, match="differ from those"):
+        pretrain(data, tmp_path / "parts", settings=settings(ratio=0.5), resume=True, console=False)
+
+
+def test_the_encoder_never_sees_hidden_patches(seed):
+    """Visible only: as many slots go in as are visible, no more; 75 % hidden is a quarter of the encoder's work."""
+    s = settings()
+    model = new_model(s, codec_config(s, (16, 16), 1, (0.0,), (1.0,)))
+    seen = []
+    model.encoder.layers[0].register_forward_hook(lambda _, given, __: seen.append(tuple(given[0].shape)))
+    batch = image_batch(model.codec.config, torch.randn(2, 1, 16, 16), np.arange(2))
+    patches = model.codec.config.patches
+    flat = torch.cat(
+        [torch.arange(1, patches * 3 // 4 + 1), model.codec.config.slots + torch.arange(1, patches * 3 // 4 + 1)]
+    )
+    model(batch, hide(flat))
+    assert seen == [(2, 1 + patches // 4, 32)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_published_recipes_are_settings(name):
+    made = with_overrides(ImageSettings(), RECIPES[name])
+    assert made.size in SIZES
+    assert with_overrides(ImageSettings(), dataclasses.asdict(made)) == made
+    if name == "mae":
+        assert (made.decoder_width, made.decoder_layers, made.decoder_heads, made.statistics) == (512, 8, 16, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"ratio": 1.5}, "between 0 and 1"), ({"size": "gigantic"}, "Known|Did you"), ({"patchs": 4}, "Did you mean 'patch'"),
+        ({"crop": "0.9,0.2"}, "low,high"), ({"width": 30}, "multiple of 4"), ({"image_size": "0"}, "pixels"),
+        ({"heads": 5}, "divide"),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_named(change, match):
+    def build():
+        s = settings(**change)
+        return new_model(s, codec_config(s, (8, 8), 1, (0.0,), (1.0,)))
+
+    with pytest.raises(UserError, match=match):
+        build()
+
+
+def test_a_patch_that_does_not_divide_stops_before_training(tmp_path):
+    with pytest.raises(UserError, match=r"Use patch= one of \[1, 2, 3, 4, 6\]"):
+        pretrain(bars(), tmp_path / "run", settings=settings(patch=5), console=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_picture_size_keeps_the_class_tokens_place(seed):
+    s = settings()
+    model = new_model(s, codec_config(s, (16, 16), 1, (0.0,), (1.0,)))
+    large = at_size(model, (32, 16))
+    assert large.codec.config.grid == (2 * model.codec.config.grid[0], model.codec.config.grid[1])
+    tables = [m.encoder.stem.positions.weight for m in (model, large)]
+    assert torch.equal(tables[0][0], tables[1][0])
+
+
+# Augmentation and fine-tuning
+
+
+def test_augmentation_is_a_function_of_the_key_and_the_picture(seed):
+    images = torch.rand(6, 3, 10, 14)
+    augment = Augment(scale=(0.3, 1.0))
+    identity = np.array([5, 9, 5, 1, 2, 3])
+    first = augment(images, identity, key=(0, 1))
+    assert first.shape == images.shape
+    assert torch.equal(first[3:], augment(images[3:], identity[3:], key=(0, 1)))
+    assert not torch.equal(first, augment(images, identity, key=(0, 2)))
+    same = Augment(scale=(1.0, 1.0), flip=False)
+    assert torch.equal(same(images, identity, key=(0, 0)), images)
+    flipped = Augment(scale=(1.0, 1.0))(images.repeat(40, 1, 1, 1), np.arange(240), key=(0, 0))
+    turned = (flipped == images.repeat(40, 1, 1, 1).flip(-1)).flatten(1).all(1)
+    kept = (flipped == images.repeat(40, 1, 1, 1)).flatten(1).all(1)
+    assert (turned ^ kept).all()
+    assert 80 < int(turned.sum()) < 160
+    boxes = augment.boxes(np.arange(5000), (0, 0))
+    area = boxes[:, 2] * boxes[:, 3]
+    assert 0.25 < area.min() < 0.35
+    assert 0.6 < area.mean() < 0.68
+    assert (boxes[:, 0] - boxes[:, 2] / 2 > -1e-9).all()
+    assert (boxes[:, 1] + boxes[:, 3] / 2 < 1 + 1e-9).all()
+
+
+def test_a_crop_shows_that_part_of_the_picture():
+    ramp = torch.linspace(0, 1, 32)[None, None, None].expand(1, 1, 32, 32).contiguous()
+    augment = Augment(scale=(0.25, 0.25), aspect=(1.0, 1.0), flip=False)
+    for number in range(5):
+        x, _, w, _, _ = augment.boxes(np.array([number]), (0, 0))[0]
+        found = augment(ramp, np.array([number]), key=(0, 0))
+        assert abs(float(found.mean()) - (x * 32 - 0.5) / 31) < 0.02
+        assert w == pytest.approx(0.5)
+
+
+def test_mixing_keeps_targets_adding_up_to_one(seed):
+    images, labels = torch.rand(8, 1, 12, 12), torch.arange(8) % 3
+    target = smoothed(labels, 3, 0.1)
+    torch.testing.assert_close(target.sum(1), torch.ones(8))
+    torch.testing.assert_close(target[0], torch.tensor([0.9 + 0.1 / 3, 0.1 / 3, 0.1 / 3]))
+    for options in ({"mixup": 0.8, "cutmix": 0.0}, {"mixup": 0.0, "cutmix": 1.0}, {"mixup": 0.8, "cutmix": 1.0}):
+        for number in range(6):
+            mixed, wanted = mix_batch(images, target, generator=torch.Generator().manual_seed(number), **options)
+            torch.testing.assert_close(wanted.sum(1), torch.ones(8))
+            if options["cutmix"] and not options["mixup"]:
+                foreign = (mixed[0] != images[0]).float().mean()
+                share = (wanted[0] - target[0]).abs().sum() / (target.flip(0)[0] - target[0]).abs().sum()
+                torch.testing.assert_close(foreign, share, atol=1e-5, rtol=1e-5)
+
+
+def net_of(**more):
+    s = settings(**more)
+    model = new_model(s, codec_config(s, (12, 12), 1, (0.0,), (1.0,)))
+    return ClassifierNet(model, 3, drop_path=0.5)
+
+
+def test_layer_decay_falls_by_the_layer(seed):
+    net = net_of()
+    groups = layer_groups(net, rate=1.0, decay=0.5, weight_decay=0.1)
+    rate = {id(p): g["lr"] for g in groups for p in g["params"]}
+    assert rate[id(net.head.weight)] == rate[id(net.norm.weight)] == 1.0
+    layers = net.masked.encoder.layers
+    assert [rate[id(layer.attention.qkv.weight)] for layer in layers] == [0.25, 0.5]
+    assert rate[id(net.masked.codec.patch.weight)] == rate[id(net.masked.codec.cls)] == 0.125
+    assert id(net.masked.codec.head.weight) not in rate
+    assert id(net.masked.encoder.stem.positions.weight) not in rate  # fixed sines
+    assert all(g["weight_decay"] == (0.1 if g["params"][0].ndim > 1 else 0.0) for g in groups)
+
+
+def test_drop_path_leaves_whole_rows_out_on_average_unbiased(seed):
+    block = torch.nn.Identity().train()
+    out = DropPath(0.25)(block, None, torch.ones(4000, 2, 3))
+    rows = out.flatten(1)
+    assert ((rows == 0).all(1) | (rows == 1 / 0.75).all(1)).all()
+    assert abs(float(rows.mean()) - 1) < 0.05
+    assert torch.equal(DropPath(0.25)(block.eval(), None, torch.ones(4, 2, 3)), torch.ones(4, 2, 3))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_finetune_learns_saves_and_predicts(tmp_path, pooling):
+    s = settings(patch=2)
+    save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
+    chosen = {"epochs": 25, "learning_rate": 3e-3, "precision": "fp32", "pooling": pooling, "mixup": 0.2, "cutmix": 1.0,
+              "batch": 32, "crop": "1,1", "flip": False, "layer_decay": 1.0}  # fmt: skip
+    done = finetune_classify(
+        tmp_path / "base", bars(240), tmp_path / "out", validation=bars(60, seed=5), console=False,
+        settings=finetune_with(FinetuneSettings(), chosen),
+    )  # fmt: skip
+    assert done.figures["validation_accuracy"] > 0.6
+    again = unmask.load(tmp_path / "out")
+    pixels, labels = bars(60, seed=5)
+    found = again.predict(pixels)
+    np.testing.assert_allclose(again.probabilities(pixels), done.classifier.probabilities(pixels), atol=1e-5)
+    right = np.mean([p["label"] == str(y) for p, y in zip(found, labels, strict=True)])
+    assert right == pytest.approx(again.evaluate((pixels, labels))["accuracy"])
+    assert right == pytest.approx(done.figures["validation_accuracy"])
+    assert again.embed(pixels).shape == (60, 32)
+
+
+def test_finetune_names_what_is_wrong(tmp_path, seed):
+    s = settings()
+    save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
+    pixels, labels = bars(12)
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="no classes"):
+        finetune_classify(tmp_path / "base", pixels, out, console=False)
+    with pytest.raises(UserError, match="of one class"):
+        finetune_classify(tmp_path / "base", (pixels, labels * 0), out, console=False)
+    with pytest.raises(UserError, match="class '2' is not one"):
+        finetune_classify(tmp_path / "base", (pixels, labels % 2), out, validation=(pixels, labels), console=False)
+    with pytest.raises(UserError, match="unknown setting"):
+        finetune_with(FinetuneSettings(), {"layer_decy": 1})
+    assert not out.exists()
+
+
+def test_probes_know_separable_classes(rng):
+    centre = rng.normal(size=(3, 8)) * 4
+    labels = rng.integers(0, 3, 300)
+    x = (centre[labels] + rng.normal(size=(300, 8))).astype(np.float32)
+    for predict in (knn_predict, probe_predict):
+        assert (predict(x[:200], labels[:200], x[200:]) == labels[200:]).mean() > 0.95
+        shuffled = rng.permutation(labels[:200])
+        assert (predict(x[:200], shuffled, x[200:]) == labels[200:]).mean() < 0.6

@@ -1,0 +1,39 @@
+"""Broken copies of the image room's masking code; see `mutants`."""
+
+from __future__ import annotations
+
+from mutants import MODEL, mutant
+
+CODEC = "images/codec.py"
+
+MUTANTS = [
+    mutant(
+        1,
+        "images: the patch is embedded behind the mask",
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (
+            CODEC,
+            "torch.where(masked[..., None], self.mask.to(x.dtype), x)",
+            "x + self.mask.to(x.dtype) * masked[..., None]",
+        ),
+    ),
+    mutant(
+        1,
+        "images: noise keeps a trace of the patch",
+        (
+            CODEC,
+            'return {"patch": normal.to(values["patch"].device)}',
+            'return {"patch": normal + values["patch"].flatten(0, 1)[flat]}',
+        ),
+    ),
+    mutant(
+        3,
+        "images: targets one patch off",
+        (CODEC, 'return values["patch"].flatten(0, 1)[flat]', 'return values["patch"].flatten(0, 1)[flat - 1]'),
+    ),
+    mutant(
+        7,
+        "images: mean over the patches of a micro-batch",
+        (CODEC, "return error.mean(-1).sum() + extra", "return error.mean() + extra"),
+    ),
+]

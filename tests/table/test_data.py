@@ -1,0 +1,154 @@
+"""Tables come in every kind and go out as they came; broken files are refused by line."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from tables import patients
+
+from unmask.errors import UserError
+from unmask.table.data import as_polars, read_frame, write_table
+from unmask.table.model import TableModel
+from unmask.table.schema import infer_schema
+
+
+def test_csv_is_read_and_written_letter_for_letter(tmp_path):
+    text = 'a,"b, c",größe\n1.50,x,\n007,"y ""z""",ü\n,#NULL!,1e3\n'
+    (tmp_path / "in.csv").write_text(text, encoding="utf-8")
+    frame = read_frame(tmp_path / "in.csv")
+    assert frame.names == ["a", "b, c", "größe"]
+    write_table(frame, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a,b\n1,2\n3\n", r"in.csv:3: 1 cells, the header has 2"),
+        ("a,b\n1,2,3\n", r"in.csv:2: 3 cells"),
+        ("", "empty"),
+        ("a,b\n", "no rows"),
+    ],
+)
+def test_broken_files(tmp_path, text, says):
+    (tmp_path / "in.csv").write_text(text)
+    with pytest.raises(UserError, match=says):
+        read_frame(tmp_path / "in.csv")
+
+
+def test_files_that_are_not_there_or_not_tables(tmp_path):
+    (tmp_path / "x.csv").write_bytes(b"a,b\n1,\xff\n")
+    (tmp_path / "x.parquet").write_bytes(b"nothing")
+    for name, says in (("y.csv", "no such file"), ("x.csv", "x.csv:2: not UTF-8"), ("x.parquet", "not a parquet")):
+        with pytest.raises(UserError, match=says):
+            read_frame(tmp_path / name)
+    with pytest.raises(UserError, match="not a table"):
+        read_frame({1: 2})
+
+
+def test_semicolons_and_tabs(tmp_path):
+    for delimiter in ";\t":
+        (tmp_path / "in.csv").write_text(f"a{delimiter}b\n1,5{delimiter}2\n")
+        assert read_frame(tmp_path / "in.csv").names == ["a", "b"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return TableModel.fit(patients(80, missing=0.1), steps=3, members=2)
+
+
+def holed() -> pd.DataFrame:
+    return patients(12, seed=3, missing=0.3)
+
+
+def observed_equal(before: pl.DataFrame, after: pl.DataFrame) -> None:
+    assert before.columns == after.columns
+    assert before.schema == after.schema
+    for name in before.columns:
+        kept = before[name].is_not_null()
+        assert before[name].filter(kept).equals(after[name].filter(kept))
+        assert after[name].null_count() == 0
+
+
+def test_pandas_in_pandas_out(model):
+    before = holed()
+    after = model.impute(before)
+    assert isinstance(after, pd.DataFrame)
+    assert (after.dtypes == before.dtypes).all()
+    pd.testing.assert_frame_equal(after.where(before.notna()), before.where(before.notna()))
+    assert after.notna().all().all()
+
+
+def test_pandas_categories_stay_categories(model):
+    before = holed()
+    before["stage"] = before["stage"].astype("category")
+    assert str(model.impute(before)["stage"].dtype) == "category"
+
+
+def test_polars_and_arrow(model):
+    before = pl.from_pandas(holed())
+    observed_equal(before, model.impute(before))
+    arrow = model.impute(before.to_arrow())
+    assert isinstance(arrow, pa.Table)
+    observed_equal(before, pl.from_arrow(arrow))
+
+
+def test_numpy():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3)).astype(np.float32)
+    x[rng.random(x.shape) < 0.2] = np.nan
+    out = TableModel.fit(x, steps=2, members=2).impute(x)
+    assert out.dtype == np.float32
+    seen = ~np.isnan(x)
+    assert np.array_equal(out[seen], x[seen])
+    assert np.isfinite(out).all()
+
+
+def test_numbers_stored_as_text_are_numbers():
+    frame = read_frame(pd.DataFrame({"x": ["1.5", "2.5", None, "4"], "y": ["a", "b", "a", "b"]}))
+    schema = infer_schema(frame.names, frame.columns)
+    assert [c.kind for c in schema.columns] == ["numeric", "binary"]
+
+
+def test_duplicate_and_unicode_names():
+    table = patients(60)[["age", "dbp", "sbp"]]
+    table.columns = ["größe", "größe", "血压"]
+    table.iloc[3, 0] = np.nan
+    after = TableModel.fit(table, steps=2, members=2).impute(table)
+    assert list(after.columns) == ["größe", "größe", "血压"]
+    assert after.notna().all().all()
+    assert after.iloc[:, 1].equals(table.iloc[:, 1])
+
+
+def test_dates_are_imputed_as_they_are_written(tmp_path):
+    rng = np.random.default_rng(0)
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, 60), unit="D")
+    table = pd.DataFrame({"admitted": days.strftime("%d/%m/%Y"), "x": rng.normal(size=60)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.loc[5, "admitted"] = None
+    filled = TableModel.fit(tmp_path / "t.csv", steps=2, members=2).impute(table)
+    assert pd.to_datetime(filled["admitted"][5], format="%d/%m/%Y").year in (2020, 2021, 2022)
+
+
+def test_a_category_unseen_in_training(model):
+    table = holed().fillna({"stage": "I"})
+    table.loc[4, "stage"] = "IV"
+    with pytest.raises(UserError, match="column 'stage', row 5: category 'IV' was not seen"):
+        model.impute(table)
+    assert model.impute(table, unseen="missing")["stage"][4] in ("I", "II", "III")
+
+
+def test_a_missing_column_is_named(model):
+    with pytest.raises(UserError, match="no column 'sbp'"):
+        model.impute(holed().drop(columns="sbp"))
+
+
+def test_parquet_round_trip(tmp_path, model):
+    before = pl.from_pandas(holed())
+    before.write_parquet(tmp_path / "in.parquet")
+    tables, _, cells = model.impute_frame(tmp_path / "in.parquet")
+    write_table(tables[0], tmp_path / "out.parquet")
+    observed_equal(before, pl.read_parquet(tmp_path / "out.parquet"))
+    assert cells == sum(before[c].null_count() for c in before.columns)
+    assert as_polars(tables[0]).equals(pl.read_parquet(tmp_path / "out.parquet"))

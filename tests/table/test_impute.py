@@ -1,0 +1,198 @@
+"""Imputation: observed cells stay, rows are alone, seeds decide, odd tables work, and values are better than means."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from tables import patients
+
+from unmask.errors import UserError
+from unmask.table.impute import MaskedImputer
+from unmask.table.model import TableModel, load
+
+FAST = {"steps": 3, "members": 2}
+
+
+@parametrize_with_checks([MaskedImputer(steps=2, members=2)])
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return patients(150, missing=0.2)
+
+
+@pytest.fixture(scope="module")
+def model(table) -> TableModel:
+    return TableModel.fit(table, **FAST)
+
+
+def test_hidden_values_come_back_better_than_means():
+    full = patients(300, seed=2)
+    holed = full.copy()
+    gone = np.random.default_rng(0).random(300) < 0.3
+    holed.loc[gone, ["sbp", "stage"]] = None
+    filled = TableModel.fit(holed, seed=1, steps=60).impute(holed)
+    error = np.sqrt(((filled.sbp - full.sbp)[gone] ** 2).mean())
+    assert error < 0.85 * full.sbp[gone].std()
+    assert (filled.stage == full.stage)[gone].mean() > (full.stage[gone] == full.stage.mode()[0]).mean()
+
+
+def test_a_row_does_not_depend_on_the_others(table, model):
+    whole = model.impute(table)
+    alone = pd.concat([model.impute(table.iloc[i : i + 1]) for i in (0, 7, 33)])
+    pd.testing.assert_frame_equal(alone, whole.loc[alone.index])
+    draws = model.impute(table, draws=1, seed=5)[0]
+    pd.testing.assert_frame_equal(model.impute(table.iloc[::-1], draws=1, seed=5)[0].iloc[:0], draws.iloc[:0])
+    pd.testing.assert_frame_equal(model.impute(table.iloc[:40], draws=1, seed=5)[0], draws.iloc[:40])
+
+
+def test_columns_may_come_in_any_order(table, model):
+    shuffled = table[list(table.columns[::-1])]
+    pd.testing.assert_frame_equal(model.impute(shuffled)[list(table.columns)], model.impute(table))
+
+
+def test_the_seed_decides(table):
+    fits = [TableModel.fit(table, seed=s, **FAST).impute(table) for s in (0, 0, 1)]
+    pd.testing.assert_frame_equal(fits[0], fits[1])
+    assert not fits[0].equals(fits[2])
+
+
+def test_draws_differ_and_stay_in_range(table, model):
+    draws = model.impute(table, draws=4, seed=1)
+    gone = table.dbp.isna()
+    assert len({tuple(d.dbp[gone]) for d in draws}) == 4
+    for d in draws:
+        assert d.dbp.between(table.dbp.min(), table.dbp.max()).all()
+        assert (d.dbp == d.dbp.round()).all()
+        assert set(d.stage) <= {"I", "II", "III"}
+
+
+def test_a_shift_moves_drawn_values(table, model):
+    gone = table.dbp.isna()
+    plain, moved = (model.impute(table, draws=2, seed=1, shift=s)[0].dbp[gone].mean() for s in (None, {"dbp": 5.0}))
+    assert 2 < moved - plain < 6
+
+
+def test_structural_cells_are_left_empty():
+    table = patients(200)
+    table["cause"] = np.where(table.event == 1, np.where(table.age > 65, "heart", "cancer"), None)
+    table.loc[table.index[table.event == 1][:5], "cause"] = None
+    filled = TableModel.fit(table, **FAST).impute(table)
+    assert filled.cause[table.event == 0].isna().all()
+    assert filled.cause[table.event == 1].notna().all()
+
+
+def test_intervals_hold_the_value_and_are_ordered(table, model):
+    records = model.intervals(table, coverage=0.8)
+    assert len(records) == int(table.isna().sum().sum())
+    for r in records:
+        if "low" in r:
+            assert r["low"] <= r["high"]
+    with pytest.raises(UserError, match="coverage"):
+        model.intervals(table, coverage=1.5)
+
+
+def test_saved_and_loaded_it_is_the_same(table, model, tmp_path):
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    pd.testing.assert_frame_equal(again.impute(table), model.impute(table))
+    assert again.intervals(table.iloc[:20]) == model.intervals(table.iloc[:20])
+    (tmp_path / "m" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(UserError, match="damaged"):
+        load(tmp_path / "m")
+
+
+def test_the_least_likely_cell_is_found():
+    table = patients(300)
+    model = TableModel.fit(table, steps=20)
+    odd = table.iloc[:20].copy()
+    odd.loc[3, "sbp"] = odd.dbp[3] - 0.0
+    worst = model.score(odd)
+    assert min(worst, key=lambda r: r["least_likely"]["log_prob"])["row"] == 4
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([[1.0, 2.0], [np.nan, 3.0], [2.0, np.nan]]),
+        np.array([[5.0, 1.0]] * 20 + [[np.nan, np.nan]]),
+        np.array([[1.0, np.nan]] * 10),
+        np.array([[1.0], [2.0], [np.nan], [4.0]]),
+        np.array([[1.0, 2.0]]),
+    ],
+    ids=["three rows", "constant", "empty column", "one column", "one row"],
+)
+def test_odd_arrays(x):
+    out = MaskedImputer(**FAST, keep_empty_features=True).fit_transform(x)
+    assert out.shape == x.shape
+    assert np.isfinite(out).all()
+    seen = ~np.isnan(x)
+    assert np.array_equal(out[seen], x[seen])
+
+
+def test_five_thousand_categories():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"code": [f"C{k}" for k in rng.integers(0, 5000, 8000)], "x": rng.normal(size=8000)})
+    table.loc[5, "code"] = None
+    schema = {"columns": {"code": {"kind": "nominal"}}}
+    filled = TableModel.fit(table, schema=schema, steps=2, members=2).impute(table)
+    assert filled.code.notna().all()
+
+
+def test_nothing_to_model():
+    with pytest.raises(UserError, match="no column to model"):
+        TableModel.fit(pd.DataFrame({"note": [f"text {i}" for i in range(50)]}))
+
+
+def test_bounds_indicator_and_names(table):
+    numeric = table[["age", "dbp", "sbp"]]
+    made = MaskedImputer(**FAST, min_value=60, max_value=[70, 75, 120], add_indicator=True).set_output(
+        transform="pandas"
+    )
+    out = made.fit_transform(numeric)
+    assert list(out.columns) == [*numeric.columns, *[f"missingindicator_{c}" for c in numeric.columns]]
+    assert out.age[numeric.age.isna()].between(60, 70).all()
+    assert out.dbp[numeric.dbp.isna()].between(60, 75).all()
+
+
+def test_mixed_frames_keep_numeric_columns(table):
+    out = MaskedImputer(**FAST).set_output(transform="pandas").fit_transform(table[["age", "sex", "sbp"]])
+    assert out.age.dtype == float
+    assert set(out.sex) == {"F", "M"}
+
+
+def test_posterior_draws_follow_random_state(table):
+    numeric = table[["age", "dbp", "sbp"]]
+    a, b, c = (MaskedImputer(**FAST, sample_posterior=True, random_state=s).fit_transform(numeric) for s in (1, 1, 2))
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+
+
+CELLS = st.one_of(
+    st.none(), st.integers(-3, 3).map(float), st.floats(-1e3, 1e3, allow_nan=False).map(lambda v: round(v, 2))
+)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["a", "b", "ü", None])), min_size=4, max_size=24))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_table(rows):
+    """Observed cells unchanged bit for bit; filled ones within the observed range, or an observed category."""
+    table = pd.DataFrame(rows, columns=["x", "y", "c"])
+    table = table.astype({"x": float, "y": float, "c": object})
+    schema = {"columns": {"c": {"kind": "nominal"}, "x": {"kind": "numeric"}, "y": {"kind": "numeric"}}}
+    filled = (
+        TableModel.fit(table, schema=schema, steps=1, members=2).impute(table) if table.notna().any().any() else table
+    )
+    for name in table:
+        seen = table[name].notna()
+        assert filled[name][seen].equals(table[name][seen])
+        if seen.any():
+            assert filled[name].notna().all()
+            if name == "c":
+                assert set(filled.c) <= set(table.c[seen])
+            else:
+                assert filled[name].between(table[name].min(), table[name].max()).all()

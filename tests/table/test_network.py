@@ -1,0 +1,118 @@
+"""The row network keeps the laws with its linear part on: nothing hidden is seen, rows are alone, members are apart."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tables import patients
+
+from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
+from unmask.table.cells import batch_of
+from unmask.table.data import encode, read_frame
+from unmask.table.engine import CellTable
+from unmask.table.fit import member_parts
+from unmask.table.model import TableModel
+from unmask.table.prediction import Quantities
+
+
+@pytest.fixture(scope="module")
+def model():
+    return TableModel.fit(patients(120, missing=0.15), steps=12, members=3)
+
+
+@pytest.fixture
+def drawn(model, seed):
+    cells = model.table.cells(encode(read_frame(patients(30, seed=1, missing=0.1)), model.schema))
+    batch = batch_of(cells, np.arange(30))
+    return batch, Corruption(select=Uniform(ratio=0.5), replace=ALL_MASK).draw(batch, seed=seed)
+
+
+def out(model, batch, hidden):
+    prediction = model.table.network(batch, hidden)
+    target = torch.stack([torch.zeros(len(hidden)), torch.full((len(hidden),), 0.3)], -1)
+    return torch.cat([prediction.member_log_prob(target), prediction.mean()[:, None]], -1)
+
+
+def test_a_changed_hidden_value_changes_nothing(model, drawn):
+    batch, hidden = drawn
+    values = {k: v.clone() for k, v in batch.values.items()}
+    values["bin"].view(-1)[hidden.flat] = 1
+    values["score"].view(-1)[hidden.flat] += 3.0
+    values["seen"].view(-1)[hidden.flat] = 0
+    assert torch.equal(out(model, batch, hidden), out(model, dataclasses.replace(batch, values=values), hidden))
+
+
+def test_the_gradient_of_what_is_hidden_or_missing_is_zero_and_of_the_rest_is_not(model, drawn):
+    batch, hidden = drawn
+    score = batch.values["score"].clone().requires_grad_()
+    out(model, dataclasses.replace(batch, values=batch.values | {"score": score}), hidden).pow(2).sum().backward()
+    gone = hidden.grid(batch.shape) | ~batch.observed
+    assert torch.equal(score.grad[gone], torch.zeros(int(gone.sum())))
+    quantity = torch.tensor([c.scale is not None for c in model.table.codings]).expand(batch.shape)
+    assert (score.grad[~gone & quantity] != 0).float().mean() > 0.9
+
+
+def test_a_row_is_alone(model, drawn):
+    batch, hidden = drawn
+    whole = out(model, batch, hidden)
+    row = hidden.flat // batch.shape[1]
+    one = dataclasses.replace(
+        batch, **{k: getattr(batch, k)[4:5] for k in ("segment", "position", "observed", "special", "unit", "identity", "index")},
+        values={k: v[4:5] for k, v in batch.values.items()},
+    )  # fmt: skip
+    alone = out(model, one, hide(hidden.flat[row == 4] - 4 * batch.shape[1]))
+    torch.testing.assert_close(alone, whole[row == 4], atol=1e-5, rtol=1e-5)
+
+
+def test_members_learn_apart(model):
+    """A member's weights get no gradient from the others' losses, and all weights belong to one member."""
+    network = model.table.network
+    cells = model.table.cells(encode(read_frame(patients(20)), model.schema))
+    batch = batch_of(cells, np.arange(20), extra={"weight": torch.tensor([[0.0, 1.0, 0.0]] * 20)})
+    hidden = Corruption(select=Uniform(ratio=0.5), replace=ALL_MASK).draw(batch, seed=0)
+    network.zero_grad()
+    network(batch, hidden).loss(network.codec.targets(batch.values, hidden.flat)).backward()
+    sizes = 0
+    for member in range(3):
+        for parameter, at in member_parts(network, member):
+            touched = bool((parameter.grad[at] != 0).any())
+            assert not touched or member == 1
+            sizes += parameter[at].numel()
+    assert sizes == sum(p.numel() for p in network.parameters())
+
+
+def test_the_untrained_network_is_its_linear_part():
+    x = np.random.default_rng(0).normal(size=(80, 2))
+    table = CellTable.fit([*x.T, x[:, 0]], [0, 0, 0], steps=0)  # one column twice: next to no noise
+    batch = batch_of(table.cells([np.full(4, np.nan)] * 3), np.arange(4))
+    ((_, d),) = table.network(batch, hide(torch.arange(12))).pieces
+    assert isinstance(d, Quantities)
+    torch.testing.assert_close(d.log_probs().exp()[0], d.grid.mass[d.column], atol=0.03, rtol=0)
+
+
+def test_distributions_are_coherent(model, drawn):
+    """Shares add up, means lie in range, quantiles and shares below are inverse, draws follow the shares."""
+    batch, hidden = drawn
+    with torch.no_grad():
+        prediction = model.table.network(batch, hidden)
+    for _, d in prediction.pieces:
+        torch.testing.assert_close(d.log_probs().exp().sum(-1), torch.ones_like(d.log_probs()[..., 0]))
+        if not isinstance(d, Quantities):
+            continue
+        torch.testing.assert_close(d.fine_probs().sum(-1), torch.ones(len(d.column)), atol=1e-4, rtol=0)
+        q = torch.full((len(d.column),), 0.37)
+        low, high = d.quantile(q - 0.2), d.quantile(q + 0.2)
+        assert (low <= high).all()
+        continuous = ~d.grid.atom[d.column].any(-1)
+        torch.testing.assert_close(d.share_below(d.quantile(q))[continuous], q[continuous], atol=0.02, rtol=0)
+        n = 4000
+        u = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
+        first = Quantities.__new__(Quantities)
+        first.grid, first.column, first._log_probs = d.grid, d.column[:1].expand(n), None
+        first.tilt, first.location, first.deviation = (
+            t[:, :1].expand(-1, n, *t.shape[2:]) for t in (d.tilt, d.location, d.deviation)
+        )
+        got = first.draw(u, torch.arange(n) % 3, 1.0)[:, 0].long()
+        expected = d.log_probs()[:, 0].exp().mean(0)
+        assert (torch.bincount(got, minlength=len(expected)) / n - expected).abs().max() < 0.04

@@ -1,0 +1,134 @@
+"""Our survival arithmetic equals lifelines'; outcomes drawn from it keep hazards; Rubin's rules give the textbook's numbers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables import patients
+
+from unmask.errors import UserError
+from unmask.table import fidelity
+from unmask.table.model import TableModel
+from unmask.table.multiple import MultipleImputation, pool, tipping_point
+from unmask.table.survival import concordance, fit_cox, fit_outcome, kaplan_meier, step_values
+
+
+@pytest.fixture
+def cohort(rng):
+    x = rng.normal(size=(300, 3))
+    time = np.ceil(rng.exponential(np.exp(-x @ [0.5, -0.5, 0.0])) * 20)
+    event = (rng.random(300) < 0.7).astype(float)
+    return x, time, event
+
+
+def test_cox_kaplan_meier_and_concordance_agree_with_lifelines(cohort):
+    lifelines = pytest.importorskip("lifelines")
+    x, time, event = cohort
+    ours = fit_cox(x, time, event)
+    table = pd.DataFrame(x, columns=list("abc")).assign(time=time, event=event)
+    theirs = lifelines.CoxPHFitter().fit(table, "time", "event")
+    np.testing.assert_allclose(ours.beta, theirs.params_, atol=1e-4)
+    np.testing.assert_allclose(ours.error, theirs.standard_errors_, rtol=1e-3)
+    curve = lifelines.KaplanMeierFitter().fit(time, event)
+    t = np.linspace(0, time.max(), 50)
+    np.testing.assert_allclose(step_values(*kaplan_meier(time, event), t), curve.predict(t).to_numpy(), atol=1e-9)
+    risk = x @ ours.beta
+    from lifelines.utils import concordance_index
+
+    assert concordance(risk, time, event) == pytest.approx(concordance_index(time, -risk, event), abs=1e-9)
+
+
+def test_weights_count_as_copies(cohort):
+    x, time, event = cohort
+    weight = np.random.default_rng(0).integers(0, 3, 300).astype(float)
+    copies = np.repeat(np.arange(300), weight.astype(int))
+    # Breslow and Efron differ in how they see ties of copies: jitter makes times distinct within a row.
+    weighted = fit_cox(x, time + np.arange(300) * 1e-6, event, weight=weight)
+    copied = fit_cox(x[copies], (time + np.arange(300) * 1e-6)[copies], event[copies])
+    np.testing.assert_allclose(weighted.beta, copied.beta, atol=0.02)
+
+
+def test_drawn_outcomes_keep_hazard_ratios_and_curves(cohort, rng):
+    x, time, event = cohort
+    outcome = fit_outcome(x, time, event)
+    more = x[rng.integers(0, 300, 20000)]
+    t, e = outcome.draw(more, rng.random((20000, 2)))
+    np.testing.assert_allclose(fit_cox(more, t, e).beta, fit_cox(x, time, event).beta, atol=0.06)
+    grid = np.linspace(0, time.max(), 40)
+    gap = step_values(*kaplan_meier(t, e), grid) - step_values(*kaplan_meier(time, event), grid)
+    assert np.abs(gap).max() < 0.05
+    assert t.max() <= time.max()
+
+
+def test_pooling_by_hand():
+    """Rubin's rules on three tables, by pencil: W = 1.1, B = 0.25, T = W + 4/3 B."""
+    found = pool([[2.0], [2.5], [3.0]], np.sqrt([[1.0], [1.1], [1.2]]))
+    assert found.estimate[0] == 2.5
+    assert found.error[0] ** 2 == pytest.approx(1.1 + 4 / 3 * 0.25)
+    riv = (4 / 3 * 0.25) / 1.1
+    assert found.riv[0] == pytest.approx(riv)
+    assert found.df[0] == pytest.approx(2 * (1 + 1 / riv) ** 2)
+    small = pool([[2.0], [2.5], [3.0]], np.sqrt([[1.0], [1.1], [1.2]]), complete_df=20)
+    assert small.df[0] < min(20, found.df[0])
+    assert 0 < found.fmi[0] < 1
+    with pytest.raises(UserError):
+        pool([[1.0]], [[1.0]])
+
+
+def test_equal_tables_have_no_missing_information():
+    found = pool([[1.0]] * 5, [[0.5]] * 5)
+    assert found.riv[0] == 0
+    assert found.error[0] == 0.5
+    assert found.fmi[0] < 1e-6
+
+
+def test_pooled_cox_table():
+    pytest.importorskip("lifelines")
+    done = MultipleImputation(draws=3, seed=1).fit(patients(200, missing=0.15))
+    found = done.pool_cox(["age", "sex", "sbp"])
+    assert found.names[0] == "age"
+    text = found.table(exponentiate=True, label="HR")
+    assert "HR (95% CI)" in text
+    assert text.count("\n") == 1 + len(found.names)
+    assert found.rows(exponentiate=True)[0]["estimate"] > 1
+    with pytest.raises(UserError, match="Did you mean 'age'"):
+        done.pool_cox(["agee"])
+
+
+def test_tipping_point_moves_the_estimate():
+    def mean(table) -> tuple[float, float]:
+        return table.dbp.mean(), table.dbp.std() / len(table) ** 0.5
+
+    found = tipping_point(patients(150, missing=0.3)[["age", "dbp", "sbp"]], "dbp", mean, [0, 10], draws=2)
+    assert found[1]["estimate"] > found[0]["estimate"] + 1
+
+
+def test_fidelity_tells_good_from_bad(rng):
+    model = TableModel.fit(patients(300), steps=20, members=2)
+    from unmask.table.data import encode, read_frame
+    from unmask.table.evaluate import compare
+
+    real = encode(read_frame(patients(300, seed=7)), model.schema)
+    found = compare(model, real, fidelity.bootstrap(real, 1))
+    assert found["identical_rows"] == 1.0
+    assert found["floor"]["correlation_gap"] > 2 * found["correlation_gap"]
+    assert found["floor"]["mean_log_hr_difference"] > found["ceiling"]["mean_log_hr_difference"]
+    assert found["beta_recall"] > 0.4
+    shuffled = compare(model, real, fidelity.independent(real, 1))
+    assert shuffled["two_sample_auc"] > found["two_sample_auc"]
+
+
+def test_privacy_sees_copies(rng):
+    train, held_out = rng.normal(size=(200, 4)), rng.normal(size=(200, 4))
+    honest = fidelity.privacy(train, held_out, rng.normal(size=(200, 4)))
+    copied = fidelity.privacy(train, held_out, train + 0.01 * rng.normal(size=(200, 4)))
+    assert abs(honest["dcr_share"] - 0.5) < 0.12
+    assert copied["dcr_share"] > 0.95
+    assert copied["membership_auc"] > 0.95
+
+
+def test_calibration_of_true_risks(rng):
+    risk = rng.uniform(0.05, 0.6, 20000)
+    time = rng.exponential(-1 / np.log(1 - risk))
+    slope, error = fidelity.calibration(risk, np.minimum(time, 2.0), (time <= 2).astype(float), 1.0)
+    assert slope == pytest.approx(1, abs=0.05)
+    assert error < 0.02

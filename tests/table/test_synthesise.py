@@ -1,0 +1,146 @@
+"""Synthetic rows: conditions and constraints exactly met, structure kept, outcomes alike, nothing copied."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables import patients
+
+from unmask.errors import UserError
+from unmask.table.model import TableModel, load
+from unmask.table.synthesise import augment, perturb, synthesize
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return patients(400, missing=0.05)
+
+
+@pytest.fixture(scope="module")
+def model(table) -> TableModel:
+    return TableModel.fit(table, steps=40, members=2)
+
+
+def test_rows_look_like_the_table(table, model):
+    new = model.synthesize(1500, seed=3)
+    assert list(new.columns) == list(table.columns)
+    assert (new.dtypes == table.dtypes).all()
+    assert abs(new.age.mean() - table.age.mean()) < 2
+    assert abs(new[["dbp", "sbp"]].corr().iloc[0, 1] - table[["dbp", "sbp"]].corr().iloc[0, 1]) < 0.15
+    assert abs(new.event.mean() - table.event.mean()) < 0.08
+    assert abs((new.stage == "I").mean() - (table.stage == "I").mean()) < 0.08
+    assert not new.merge(table.dropna(), how="inner").shape[0]
+
+
+def test_the_seed_decides_and_rows_do_not_depend_on_how_many(model):
+    assert model.synthesize(30, seed=4).equals(model.synthesize(30, seed=4))
+    assert not model.synthesize(30, seed=4).equals(model.synthesize(30, seed=5))
+    assert model.synthesize(30, seed=4).equals(model.synthesize(600, seed=4).iloc[:30])
+
+
+def test_a_loaded_model_draws_the_same(model, tmp_path):
+    model.save(tmp_path / "m")
+    from unmask.table.data import as_polars
+
+    again = as_polars(load(tmp_path / "m").synthesize(50)).to_pandas()
+    expected = model.synthesize(50)
+    for name in expected:
+        assert again[name].astype(expected[name].dtype).tolist() == expected[name].tolist()
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("sex == 'F' and age >= 70", lambda t: (t.sex == "F") & (t.age >= 70)),
+        ("60 < age <= 62", lambda t: (t.age > 60) & (t.age <= 62)),
+        (
+            "stage in ['I', 'III'] and 50 <= dbp < 70",
+            lambda t: t.stage.isin(["I", "III"]) & (t.dbp >= 50) & (t.dbp < 70),
+        ),
+        ("stage != 'I'", lambda t: t.stage != "I"),
+        ("event == 1 and time < 300", lambda t: (t.event == 1) & (t.time < 300)),
+        ({"sex": "M"}, lambda t: t.sex == "M"),
+        ("age == 71", lambda t: t.age == 71),
+    ],
+)
+def test_conditions_are_met_exactly(model, where, holds):
+    assert holds(model.synthesize(300, where=where, seed=1)).all()
+
+
+def test_conditions_change_what_follows(model):
+    young, old = (model.synthesize(400, where=w).time.mean() for w in ("age < 58", "age > 72"))
+    assert old < young
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("agee > 3", "Did you mean 'age'"),
+        ("sex == 'Q'", "no category 'Q'"),
+        ("age > 200", "no row can meet"),
+        ("age > 70 and age < 60", "contradict"),
+        ("age > 70 or sex == 'F'", "'or' is not supported"),
+        ("age", "not a comparison"),
+        ("age >", "cannot be read"),
+        ("sex > 'F'", "has no order"),
+        ("age == 'old'", "is a quantity"),
+        ("__import__('os').system('x') == 1", "no column"),
+    ],
+)
+def test_wrong_conditions(model, where, says):
+    with pytest.raises(UserError, match=says):
+        model.synthesize(5, where=where)
+
+
+def test_constraints_hold_in_every_row(model):
+    new = model.synthesize(
+        800, constraints=["dbp < sbp", "stage == 'III' -> sex == 'F'", "sbp <= 180", "age := dbp - sbp / 10"][:2] , where="sbp < 125"
+    )  # fmt: skip
+    assert (new.dbp < new.sbp).all()
+    assert (new.sbp < 125).all()
+    assert (new.sex[new.stage == "III"] == "F").all()
+
+
+def test_a_formula(model):
+    new = model.synthesize(50, constraints=["age := sbp - dbp / 2"])
+    assert (new.age - (new.sbp - new.dbp / 2)).abs().max() <= 0.51
+
+
+def test_a_condition_without_support_is_said(model):
+    with pytest.warns(UserWarning, match="extrapolation"):
+        model.synthesize(5, where="age > 90")
+
+
+def test_names_that_are_not_python_names():
+    table = patients(80)[["age", "sbp", "sex"]].rename(columns={"sbp": "sys.bp", "sex": "Sex "})
+    model = TableModel.fit(table, steps=2, members=2)
+    new = model.synthesize(40, where=["sys.bp > 120", "`Sex ` == 'F'"])
+    assert (new["sys.bp"] > 120).all()
+    assert (new["Sex "] == "F").all()
+
+
+def test_structural_cells_are_empty():
+    table = patients(300)
+    table["cause"] = np.where(table.event == 1, "heart", None)
+    table.loc[table.event == 1, "cause"] = np.where(table.age[table.event == 1] > 65, "heart", "cancer")
+    new = TableModel.fit(table, steps=3, members=2).synthesize(200)
+    assert (new.cause.isna() == (new.event == 0)).all()
+
+
+def test_missing_cells_on_request(table, model):
+    new = synthesize(model, 2000, missing=True).table
+    assert abs(new.dbp.isna().mean() - table.dbp.isna().mean()) < 0.03
+
+
+def test_augment_adds_marked_rows(table, model):
+    whole, new = augment(model, table, where="stage == 'III'", rows=60)
+    assert whole.height == len(table) + 60
+    assert whole["synthetic"].sum() == 60
+    assert set(new["stage"]) == {"III"}
+
+
+def test_perturbation_keeps_part_of_real_rows(table, model):
+    out = perturb(model, table, share=0.3)
+    kept = ((out == table) | table.isna()).to_numpy().mean()
+    assert 0.65 < kept < 0.95
+    with pytest.raises(UserError):
+        perturb(model, table, share=0)
