@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from unmask.table.impute import MaskedImputer
     from unmask.table.model import TableModel
     from unmask.table.multiple import MultipleImputation
+    from unmask.tasks.finetune import finetune, predict
+    from unmask.tasks.zeroshot import zero_shot
     from unmask.text.adapt import adapt
     from unmask.text.model import TextModel
     from unmask.text.pretrain import pretrain
@@ -31,10 +33,14 @@ _HOMES = {
     "MaskedImputer": "unmask.table.impute",
     "MultipleImputation": "unmask.table.multiple",
     "TableModel": "unmask.table.model",
+    "finetune": "unmask.tasks.finetune",
+    "predict": "unmask.tasks.finetune",
+    "zero_shot": "unmask.tasks.zeroshot",
     "UserError": "unmask.errors",
 }
 __all__ = [
-    "MaskedImputer", "MultipleImputation", "TableModel", "TextModel", "UserError", "__version__", "adapt", "load", "pretrain",
+    "MaskedImputer", "MultipleImputation", "TableModel", "TextModel", "UserError", "__version__", "adapt", "finetune", "load",
+    "predict", "pretrain", "zero_shot",
 ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ def build() -> Any:
         score,
         surgery,
         synthesize,
+        zeroshot,
     )
 
     app = typer.Typer(
@@ -38,7 +39,8 @@ def build() -> Any:
         rich_markup_mode=None,
     )
     commands = (
-        demo, pretrain, adapt, finetune, predict, fill, impute, synthesize, augment, score, embed, evaluate, inspect, export, recommend, surgery,
+        demo, pretrain, adapt, finetune, predict, fill, impute, synthesize, augment, score, embed, evaluate, zeroshot, inspect,
+        export, recommend, surgery,
     )  # fmt: skip
     for module in commands:
         module.register(app)

@@ -12,8 +12,14 @@ from unmask.cli import options
 def register(app: Any) -> None:
     @app.command("evaluate")
     def evaluate(
-        model: options.Model,
-        data: list[str] = typer.Argument(..., help="Held-out text (files, folders, globs), or a folder of pictures."),
+        model: str = typer.Argument(..., help="Model folder or hub name; or the word glue, then --model."),
+        data: list[str] = typer.Argument(
+            ...,
+            help="Held-out text (files, folders, globs), a folder of pictures, or labelled data for a fine-tuned model.",
+        ),
+        glue_model: str = typer.Option(None, "--model", help="glue: the model to fine-tune on each task."),
+        out: str = typer.Option(None, help="glue: where test predictions go, in the leaderboard's format."),
+        set_: options.Set = [],
         ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
         most: int = typer.Option(
             None, help="At most this many documents (default 2000) or training pictures (default all)."
@@ -28,6 +34,24 @@ def register(app: Any) -> None:
     ) -> None:
         """Held-out text: loss, perplexity and accuracy on hidden tokens. Pictures: nearest-neighbour and linear-probe accuracy."""
         import itertools
+
+        from unmask.cli import text_tasks
+
+        if model == "glue":
+            text_tasks.glue(
+                data,
+                model=glue_model,
+                out=out,
+                settings=set_,
+                seed=seed,
+                precision=precision,
+                device=device,
+                as_json=json_,
+            )
+            return
+        if text_tasks.is_task(model):
+            text_tasks.evaluate(model, data, seed=seed, precision=precision, device=device, as_json=json_)
+            return
 
         from unmask.cli.common import Output
         from unmask.kinds import kind_of, load

@@ -1,4 +1,4 @@
-"""unmask finetune TASK MODEL DATA --out DIR: the work is each kind's own."""
+"""unmask finetune TASK MODEL DATA --out DIR: one dispatch on the model's kind, then on the task."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from unmask.cli import options
 def register(app: Any) -> None:
     @app.command("finetune")
     def finetune(
-        task: str = typer.Argument(..., help="What to learn: classify."),
-        model: options.Model = ...,  # type: ignore[assignment]
-        data: str = typer.Argument(..., help="Labelled data: for images a folder with one folder a class."),
-        out: str = typer.Option(..., help="Folder of the fine-tuned model."),
-        validation: str = typer.Option(
-            None, help="Labelled data to choose the best epoch by; default a share held out."
-        ),
+        task: str = typer.Argument(..., help="classify, tag, answer or similarity (outcome for event models)."),
+        model: str = typer.Argument(..., help="Model folder or hub name."),
+        train: str = typer.Argument(..., help="Labelled data: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),
+        out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
+        validation: str = typer.Option(None, help="Held-out labelled data: early stopping, calibration, report."),
+        labels: str = typer.Option(None, help="Folder of labels (outcome)."),
+        text: str = typer.Option(None, help="Column of texts."),
+        text2: str = typer.Option(None, help="Column of second texts."),
+        label: str = typer.Option(None, help="Column of labels."),
+        metric: str = typer.Option(None, help="What early stopping goes by (classify)."),
+        seeds: int = typer.Option(1, help="Runs with as many seeds: mean and interval; the best is kept."),
+        adapt: list[str] = typer.Option([], help="Texts of the domain: adapt the model to them first, and compare."),
         config: options.Config = None,
         set_: options.Set = [],
         steps: options.Steps = None,
@@ -29,17 +34,27 @@ def register(app: Any) -> None:
         device: options.RunDevice = None,
         json_: options.Json = False,
     ) -> None:
-        """Fine-tune a pretrained model on labelled data."""
+        """Fine-tune a model for a task; the folder loads in transformers too."""
         from unmask.cli.common import overrides
-        from unmask.errors import UserError
         from unmask.kinds import kind_of
 
-        given = overrides(
+        settings = overrides(
             config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
         )
-        if kind_of(model) == "images":
+        kind = kind_of(model)
+        if kind == "text":
+            from unmask.cli import text_tasks
+
+            text_tasks.finetune(
+                task, model, train, out=out, validation=validation, text=text, text2=text2, label=label, metric=metric,
+                seeds=seeds, adapt=adapt, settings=settings, as_json=json_,
+            )  # fmt: skip
+            return
+        if kind == "images":
             from unmask.cli import images
 
-            images.finetune(task, model, data, validation=validation, out=out, given=given, as_json=json_)
+            images.finetune(task, model, train, validation=validation, out=out, given=settings, as_json=json_)
             return
-        raise UserError(f"{model}: no fine-tuning for models of this kind", hint="Known: images.")
+        from unmask.errors import UserError
+
+        raise UserError(f"{model}: a model of {kind}", hint=f"finetune {task} is for text models.")

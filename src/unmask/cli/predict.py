@@ -1,4 +1,4 @@
-"""unmask predict MODEL INPUT --out F.jsonl"""
+"""unmask predict MODEL INPUT --out F: one dispatch on the model's kind."""
 
 from __future__ import annotations
 
@@ -12,20 +12,43 @@ from unmask.cli import options
 def register(app: Any) -> None:
     @app.command("predict")
     def predict(
-        model: options.Model,
-        data: str = typer.Argument(..., help="What to predict for: for images a folder or file."),
-        out: str = typer.Option(..., help="One JSON object an input, in order (.jsonl)."),
+        model: str = typer.Argument(..., help="Fine-tuned model folder."),
+        data: str = typer.Argument(
+            ..., help="Inputs: .txt (one text a line), csv, tsv, jsonl, parquet, CoNLL, SQuAD json."
+        ),
+        out: str = typer.Option(..., help="Where the predictions go, one an input, in order."),
+        labels: str = typer.Option(None, help="Folder of prediction times (event models)."),
+        text: str = typer.Option(None, help="Column of texts."),
+        text2: str = typer.Option(None, help="Column of second texts."),
+        seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
         """Predict with a fine-tuned model."""
-        from unmask.errors import UserError
         from unmask.kinds import kind_of
 
-        if kind_of(model) == "images":
+        kind = kind_of(model)
+        if kind == "text":
+            from unmask.cli import text_tasks
+
+            text_tasks.predict(
+                model,
+                data,
+                out=out,
+                text=text,
+                text2=text2,
+                seed=seed,
+                precision=precision,
+                device=device,
+                as_json=json_,
+            )
+            return
+        if kind == "images":
             from unmask.cli import images
 
             images.predict(model, data, out=out, precision=precision, device=device, as_json=json_)
             return
-        raise UserError(f"{model}: nothing to predict with models of this kind", hint="Known: images.")
+        from unmask.errors import UserError
+
+        raise UserError(f"{model}: a model of {kind}", hint="predict is for fine-tuned text models.")

@@ -1,0 +1,293 @@
+"""Fine-tune, predict, evaluate: the same three verbs for every text task."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.errors import UserError, suggest
+from unmask.tasks import loop
+from unmask.tasks import model as models
+from unmask.tasks.data import Columns, as_items
+from unmask.tasks.encoding import Encoder
+from unmask.tasks.model import TaskFolder, build
+from unmask.tasks.settings import FinetuneSettings
+from unmask.text.folder import load_folder
+from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.settings import apply_overrides, to_dict
+from unmask.training.tracking import Tracker
+
+TASKS = ("classify", "tag", "answer", "similarity")
+
+
+def read(task: str, data: Any, *, labelled: bool, columns: Columns | None = None) -> tuple[list[Any], str]:
+    """Items of a task from a file (or Python rows), and which columns they came from."""
+    if task == "tag":
+        from unmask.tasks.conll import as_sentences
+
+        return as_sentences(data, labelled=labelled), ""
+    if task == "answer":
+        from unmask.tasks.squad import as_questions
+
+        return as_questions(data, labelled=labelled), ""
+    if task == "similarity":
+        from unmask.tasks.similarity import as_pairs
+
+        return as_pairs(data, columns, labelled=labelled)
+    return as_items(data, columns, labelled=labelled)
+
+
+def make_task(name: str, encoder: Encoder, about: dict[str, Any]) -> Any:
+    """A trained task from what its folder keeps."""
+    if name == "tag":
+        from unmask.tasks.tag import Tag
+
+        return Tag(encoder, about)
+    if name == "answer":
+        from unmask.tasks.answer import Answer
+
+        return Answer(encoder, about)
+    if name == "similarity":
+        from unmask.tasks.similarity import Similarity
+
+        return Similarity(encoder, about)
+    from unmask.tasks.classify import Classify
+
+    return Classify(encoder, about)
+
+
+def new_task(name: str, encoder: Encoder, items: Sequence[Any], settings: FinetuneSettings, **options: Any) -> Any:
+    """A task to train, from its training items."""
+    if name == "tag":
+        from unmask.tasks.tag import Tag
+
+        return Tag.from_items(encoder, items, settings)
+    if name == "answer":
+        from unmask.tasks.answer import Answer
+
+        return Answer.from_items(encoder, items, settings)
+    if name == "similarity":
+        from unmask.tasks.similarity import Similarity
+
+        return Similarity.from_items(encoder, items, settings)
+    from unmask.tasks.classify import Classify
+
+    return Classify.from_items(encoder, items, settings, **options)
+
+
+def finetune(
+    task: str,
+    model: str | Path,
+    train: Any,
+    *,
+    validation: Any = None,
+    out: str | Path | None = None,
+    settings: FinetuneSettings | None = None,
+    columns: Columns | None = None,
+    metric: str | None = None,
+    console: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Fine-tune a text model for a task and write a folder.
+
+    Args:
+        task: classify, tag, answer or similarity.
+        model: folder or hub name of a text model; a fine-tuned one is trained on.
+        train: a file, or rows (see `data.as_items`).
+        validation: the same; early stopping, the best state, temperature and thresholds go by it. Without it the last
+            state is kept and nothing is calibrated.
+        out: where the folder goes; None trains and scores without writing (for several seeds).
+        columns: which columns to read where names do not tell.
+        metric: classify: what early stopping goes by.
+        say: called with remarks for people (which columns were read, what was guessed).
+        overrides: any field of `FinetuneSettings`.
+
+    Returns:
+        task, metric, value, metrics (on the validation data), steps, seconds, tokens_per_second, peak_memory_mb, stopped,
+        seed, device, precision, and out.
+
+    Raises:
+        UserError: naming what is wrong in the model, the data or the settings.
+    """
+    if task not in TASKS:
+        raise UserError(f"task {task!r}", hint=suggest(task, TASKS))
+    chosen = apply_overrides(settings or FinetuneSettings(), overrides)
+    target = None if out is None else Path(out)
+    if target is not None and (target / "config.json").exists():
+        raise UserError(f"{target} already holds a model", hint="Choose another --out, or remove it.")
+    items, read_from = read(task, train, labelled=True, columns=columns)
+    held, _ = read(task, validation, labelled=True, columns=columns) if validation is not None else (None, "")
+    if read_from:
+        say(f"columns: {read_from}")
+    text = load_folder(model)
+    if text.model.visible_only:
+        say("the decoder of the visible-only model is left out: tasks stand on its encoder")
+    device = resolve_device(chosen.device)
+    precision = resolve_precision(chosen.precision, device)
+    slots = min(chosen.slots or 10**9, text.model.encoder.config.longest or 512)
+    encoder = Encoder(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
+    options = {"metric": metric} if task == "classify" else {}
+    work = new_task(task, encoder, items, chosen, **options)
+    torch.manual_seed(chosen.seed)
+    built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
+    built.to(device)
+    folder = TaskFolder(
+        text=text, model=built, about=work.about, device=device, precision=precision.name, random=random
+    )
+    training = work.prepare(items, labelled=True)
+    checked = None if held is None else work.prepare(held, labelled=True)
+    scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
+    try:
+        with Tracker(scratch, total="fine-tuning", console=console) as tracker:
+            tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device), task=task)
+            outcome = loop.train(
+                built, work, training, checked, chosen, slots=slots, device=device, context=folder.context,
+                tracker=tracker if target is not None or console else None,
+            )  # fmt: skip
+        metrics, predictions, found = outcome.best, None, None
+        if checked is not None:
+            if chosen.freeze:  # stored states stand for the frozen layers only while training
+                checked = work.prepare(held, labelled=True)
+            found = loop.outputs(built, work, checked, slots=slots, device=device, context=folder.context)
+            work.calibrate(found, checked)
+            predictions = work.decode(found, checked)
+            metrics = work.score(predictions, checked.items)
+        result: dict[str, Any] = {
+            "task": task, "metric": work.metric, "value": metrics.get(work.metric), "metrics": metrics,
+            "steps": outcome.steps, "train_seconds": round(outcome.seconds, 3),
+            "cpu_seconds": round(outcome.cpu_seconds, 3),
+            "validation_seconds": round(outcome.validation_seconds, 3), "stopped": outcome.stopped,
+            "tokens_per_second": outcome.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
+            "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
+            "precision": precision.name, "history": outcome.history,
+        }  # fmt: skip
+        if target is not None:
+            work.about |= {"settings": to_dict(chosen), "metrics": metrics}
+            models.save(target, text, built, kind=work.head, about=work.about, config=work.config())
+            assert scratch is not None
+            shutil.move(scratch / "metrics.jsonl", target / "metrics.jsonl")
+            from unmask.tasks.analysis import write_report
+
+            write_report(target, folder, work, checked, predictions, result)
+            result["out"] = str(target)
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return result
+
+
+def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, Any]:
+    """A task folder and its task."""
+    folder = model if isinstance(model, TaskFolder) else models.load(model, device=device, precision=precision)
+    encoder = Encoder(folder.tokenizer, slots=folder.slots, types=folder.types)
+    return folder, make_task(folder.about["name"], encoder, folder.about)
+
+
+def predict(
+    model: str | Path | TaskFolder,
+    data: Any,
+    *,
+    columns: Columns | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> list[dict[str, Any]]:
+    """One prediction an input, in order.
+
+    Returns:
+        classify: label, probability, probabilities (and labels, or value); tag: entities, each start, end, label, text,
+        probability; answer: answer with text, start, end, probability, and nbest; similarity: score of a pair, or
+        embedding of a text.
+    """
+    folder, task = opened(model, device=device, precision=precision)
+    items, _ = read(task.name, data, labelled=False, columns=columns)
+    return _predict(folder, task, items)[0]
+
+
+def _predict(folder: TaskFolder, task: Any, items: Sequence[Any]) -> tuple[list[dict[str, Any]], Any]:
+    prepared = task.prepare(items, labelled=False)
+    found = loop.outputs(folder.model, task, prepared, slots=folder.slots, device=folder.device, context=folder.context)
+    return task.decode(found, prepared), prepared
+
+
+def evaluate(
+    model: str | Path | TaskFolder, data: Any, *, columns: Columns | None = None, seed: int = 0, device: str = "auto",
+    precision: str = "auto", draws: int = 200,
+) -> dict[str, Any]:  # fmt: skip
+    """The task's metrics on labelled data, with a 95 % interval of its main one over items.
+
+    The interval resamples items with replacement and scores again (percentile bootstrap).
+    """
+    folder, task = opened(model, device=device, precision=precision)
+    items, _ = read(task.name, data, labelled=True, columns=columns)
+    task.prepare(items[:1], labelled=True)
+    predictions, _ = _predict(folder, task, items)
+    metrics = task.score(predictions, items)
+    values = []
+    generator = np.random.default_rng(seed)
+    for _ in range(draws if len(items) > 1 else 0):
+        drawn = generator.integers(len(items), size=len(items))
+        values.append(task.score([predictions[i] for i in drawn], [items[i] for i in drawn])[task.metric])
+    low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
+    return {
+        "task": task.name, "metric": task.metric, "value": metrics[task.metric],
+        "low": None if low is None else float(low), "high": None if high is None else float(high), "rows": len(items),
+        **metrics, "device": str(folder.device), "precision": folder.precision,
+    }  # fmt: skip
+
+
+def seeds(
+    task: str, model: str | Path, train: Any, *, count: int, out: str | Path | None = None, **options: Any
+) -> dict[str, Any]:
+    """Fine-tune with seeds first..first+count-1; mean and 95 % t interval of the metric. `out` keeps the best one."""
+    from scipy.stats import t
+
+    first = int(options.pop("seed", 0))
+    runs = [finetune(task, model, train, seed=first + i, **options) for i in range(count)]
+    values = np.array([r["value"] if r["value"] is not None else np.nan for r in runs], np.float64)
+    half = float(t.ppf(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
+    best = int(np.nanargmax(values)) if np.isfinite(values).any() else 0
+    summary = {
+        "mean": float(values.mean()), "low": float(values.mean() - half) if count > 1 else None,
+        "high": float(values.mean() + half) if count > 1 else None, "values": values.tolist(), "seeds": count,
+    }  # fmt: skip
+    result = runs[best]
+    if out is not None:
+        result = finetune(task, model, train, seed=first + best, out=out, **options)
+    return result | {"over_seeds": summary}
+
+
+def write_predictions(rows: Sequence[dict[str, Any]], out: str | Path) -> None:
+    """One JSON object a line, the file whole or not at all.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    path = Path(out)
+    if not path.parent.is_dir():
+        raise UserError(f"{out}: the folder {path.parent} does not exist", hint="Create it first.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror})", hint="Choose another place.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def settings_names() -> list[str]:
+    """Names of all settings, for messages."""
+    return [f.name for f in dataclasses.fields(FinetuneSettings)]

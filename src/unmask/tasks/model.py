@@ -1,0 +1,192 @@
+"""An encoder with a task head, and the Hugging Face folder it lives in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.embed import pool
+from unmask.core.inference import first_slots
+from unmask.errors import UserError
+from unmask.tasks.heads import CLASSES, TaskHead, head_of
+from unmask.text.folder import TextFolder, load_folder, save_folder
+from unmask.training.precision import resolve_device, resolve_precision
+
+
+class TaskModel(nn.Module):
+    """Codec and encoder of a masked model with a head on top.
+
+    Args:
+        masked: the masked model, in place; its decoder, if it has one, is not used.
+        head: None for a task that works on pooled states alone (similarity).
+        pooling: 'first' or 'mean' for one vector an example, 'each' for all slots.
+    """
+
+    def __init__(self, masked: Any, head: TaskHead | None, pooling: str) -> None:
+        super().__init__()
+        self.masked, self.head, self.pooling = masked, head, pooling
+
+    def forward(self, batch: PackedBatch, count: int) -> Tensor:
+        """(count, outputs), or for 'each' (rows * slots, outputs)."""
+        if self.pooling == "each":
+            x = self.masked.states(batch).flatten(0, 1)
+        else:
+            x = pool(self.masked, batch, count, self.pooling, True)  # type: ignore[arg-type]
+        return x.float() if self.head is None else self.head(x)
+
+
+@dataclass
+class TaskFolder:
+    """A loaded task model.
+
+    Attributes:
+        text: the text folder it stands on.
+        model: encoder and head.
+        about: the task's own part of unmask.json: name, labels, temperature and so on.
+        random: names of head tensors that were not in the file.
+    """
+
+    text: TextFolder
+    model: TaskModel
+    about: dict[str, Any]
+    device: torch.device
+    precision: str
+    random: list[str] = field(default_factory=list)
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.text.tokenizer
+
+    @property
+    def slots(self) -> int:
+        """Longest input in tokens."""
+        return int(self.about.get("slots") or self.text.model.encoder.config.longest or 512)
+
+    @property
+    def types(self) -> bool:
+        return bool(self.text.model.codec.config.types)
+
+    def context(self) -> contextlib.AbstractContextManager:
+        if self.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+
+def build(
+    text: TextFolder, kind: str | None, outputs: int, *, pooling: str | None = None
+) -> tuple[TaskModel, list[str]]:
+    """An encoder with a head of `outputs` outputs, whatever head weights the folder holds read; (model, random names)."""
+    if kind is None:
+        return TaskModel(text.model, None, pooling or "mean"), []
+    spec = head_of(text.family, kind)
+    where = spec.pool
+    if spec.pooling_key is not None:
+        asked = str(text.hf_config.get(*spec.pooling_key))
+        where = {"cls": "first", "bos": "first"}.get(asked, asked)
+    if where not in ("first", "mean", "each"):
+        raise UserError(f"pooling {where!r} of {text.family.name} models", hint="Known: cls and mean.")
+    encoder = text.model.encoder.config
+    share = text.hf_config.get("classifier_dropout")
+    head = TaskHead(
+        spec, text.model.codec, width=encoder.width, outputs=outputs, config=text.hf_config,
+        dropout=float(encoder.dropout if share is None else share), deviation=encoder.initial_deviation,
+    )  # fmt: skip
+    return TaskModel(text.model, head, where), head.read(text.passengers, all_of_them=False)
+
+
+def task_of(model: str | Path) -> str | None:
+    """The task a folder was fine-tuned for, by unmask.json or by the transformers class in config.json; else None."""
+    folder = Path(model).expanduser()
+    about = _json(folder / "unmask.json").get("task")
+    if isinstance(about, dict) and "name" in about:
+        return str(about["name"])
+    names = {"ForSequenceClassification": "classify", "ForTokenClassification": "tag", "ForQuestionAnswering": "answer"}
+    architecture = str((_json(folder / "config.json").get("architectures") or [""])[0])
+    return next((task for ending, task in names.items() if architecture.endswith(ending)), None)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TaskFolder:
+    """A fine-tuned folder, ready to predict: ours, or one that transformers wrote.
+
+    Raises:
+        UserError: it holds no trained head.
+    """
+    where = resolve_device(device)
+    name = task_of(path)
+    if name is None:
+        raise UserError(
+            f"{path}: not a fine-tuned model", hint="Make one: unmask finetune classify MODEL TRAIN --out DIR."
+        )
+    text = load_folder(path)
+    about = dict(text.settings.get("task") or {})
+    kinds = {"classify": "sequence", "tag": "token", "answer": "span"}
+    labels = [str(v) for _, v in sorted((text.hf_config.get("id2label") or {}).items(), key=lambda kv: int(kv[0]))]
+    if not about:
+        problem = {"multi_label_classification": "multi", "regression": "regression"}
+        about = {"name": name, "labels": labels, "slots": text.model.encoder.config.longest}
+        about["problem"] = problem.get(
+            str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single"
+        )
+    outputs = len(about.get("labels") or labels) or 2
+    if name == "answer":
+        outputs = 2
+    elif about.get("problem") == "regression":
+        outputs = 1
+    model, random = build(text, kinds.get(name), outputs, pooling=about.get("pooling"))
+    if random:
+        raise UserError(
+            f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task."
+        )
+    model.to(where).eval()
+    small = sum(p.numel() for p in model.parameters()) < 10_000_000
+    chosen = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen)
+
+
+def save(
+    folder: Path,
+    text: TextFolder,
+    model: TaskModel,
+    *,
+    kind: str | None,
+    about: Mapping[str, Any],
+    config: Mapping[str, Any],
+) -> None:
+    """Write a folder that `transformers` loads with the task's class (or as a plain encoder, without a head)."""
+    passengers = dict(text.passengers)
+    hf = dict(text.hf_config) | dict(config)
+    if model.head is not None and kind is not None:
+        passengers |= model.head.published()
+        for name in [n for n in passengers if n.startswith("classifier") and n not in model.head.published()]:
+            del passengers[name]  # of another task
+        stem = text.family.architecture.removesuffix("ForMaskedLM")
+        hf["architectures"] = [stem + CLASSES[kind]]
+    settings = {k: v for k, v in text.settings.items() if k not in ("task",)} | {"kind": "text", "task": dict(about)}
+    save_folder(
+        folder, model=text.model, tokenizer=text.tokenizer, family=text.family, hf_config=hf, passengers=passengers,
+        settings=settings,
+    )  # fmt: skip
+
+
+def needed_first(batch: PackedBatch, count: int) -> Tensor:
+    """Flat numbers of the first slots of a batch's examples."""
+    return torch.from_numpy(first_slots(batch, count))
+
+
+Forward = Callable[[PackedBatch, int], Tensor]

@@ -1,0 +1,224 @@
+"""Metrics by their official rules, as pure functions of labels, spans and texts.
+
+Where a metric is not defined (one class only, constant values) it is 0, as in scikit-learn with `zero_division=0`; a
+correlation with a constant is 0 as well, where scipy warns and gives NaN.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Span = tuple[int, int, str]
+"""(start, end, label): characters or tokens, end exclusive."""
+
+
+def accuracy(truth: Sequence, guess: Sequence) -> float:
+    return float(np.mean([t == g for t, g in zip(truth, guess, strict=True)])) if len(truth) else 0.0
+
+
+def matthews(truth: Sequence, guess: Sequence) -> float:
+    """Matthews' correlation, any number of classes (Gorodkin 2004)."""
+    from sklearn.metrics import matthews_corrcoef
+
+    if len({*truth, *guess}) < 2:  # a fold of one class: not defined
+        return 0.0
+    return float(matthews_corrcoef(list(truth), list(guess)))
+
+
+def f1(truth: Sequence, guess: Sequence, *, average: str = "macro", positive: object = None) -> float:
+    """F1 over the labels that occur in truth or guess ('macro', 'micro'), or of one label ('binary', `positive`)."""
+    labels = sorted({*truth, *guess}, key=str) if average != "binary" else [positive]
+    scores = []
+    hits = [0, 0, 0]
+    for label in labels:
+        right = sum(t == label and g == label for t, g in zip(truth, guess, strict=True))
+        said, there = sum(g == label for g in guess), sum(t == label for t in truth)
+        scores.append(_f(right, said, there)[2])
+        hits = [hits[0] + right, hits[1] + said, hits[2] + there]
+    if average == "micro":
+        return _f(*hits)[2]
+    return float(np.mean(scores)) if scores else 0.0
+
+
+def multilabel_f1(truth: Sequence[Iterable[str]], guess: Sequence[Iterable[str]], *, average: str = "micro") -> float:
+    """F1 of sets of labels, 'micro' over all decisions or 'macro' over labels."""
+    pairs = [(set(t), set(g)) for t, g in zip(truth, guess, strict=True)]
+    labels = sorted({label for t, g in pairs for label in t | g})
+    counts = [
+        (sum(x in t and x in g for t, g in pairs), sum(x in g for _, g in pairs), sum(x in t for t, _ in pairs))
+        for x in labels
+    ]
+    if average == "micro":
+        return _f(*(sum(c[i] for c in counts) for i in range(3)))[2] if counts else 0.0
+    return float(np.mean([_f(*c)[2] for c in counts])) if counts else 0.0
+
+
+def _f(right: int, said: int, there: int) -> tuple[float, float, float]:
+    precision = right / said if said else 0.0
+    recall = right / there if there else 0.0
+    return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
+
+
+def pearson(x: ArrayLike, y: ArrayLike) -> float:
+    a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    a, b = a - a.mean(), b - b.mean()
+    return float((a / np.linalg.norm(a)) @ (b / np.linalg.norm(b)))
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
+    """Pearson's correlation of ranks; ties share their mean rank."""
+    return pearson(_ranks(np.asarray(x, np.float64)), _ranks(np.asarray(y, np.float64)))
+
+
+def _ranks(x: np.ndarray) -> np.ndarray:
+    _, which, count = np.unique(x, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return (last - (count - 1) / 2)[which.ravel()]
+
+
+def calibration_error(probability: ArrayLike, right: ArrayLike, *, bins: int = 15) -> float:
+    """Expected calibration error over equal-width bins (Guo et al. 2017, sec. 2)."""
+    p, r = np.asarray(probability, np.float64), np.asarray(right, np.float64)
+    if not len(p):
+        return 0.0
+    which = np.minimum((p * bins).astype(int), bins - 1)
+    return float(sum(abs(p[which == b].sum() - r[which == b].sum()) for b in range(bins)) / len(p))
+
+
+# --- entities ---------------------------------------------------------------------------------------------------------
+
+
+def spans_of(tags: Sequence[str]) -> list[Span]:
+    """Token spans of a tag sequence, any of IO, BIO (IOB2), IOB1, BILOU, BIOES, read as conlleval (and seqeval) do.
+
+    A chunk ends before B, S, U, O or another type, and after E, L, S, U; it begins at B, S, U, and at an I, E or L that
+    follows O, an ended chunk or another type.
+
+    >>> spans_of(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
+    [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
+    """
+    spans: list[Span] = []
+    start, kind, last = 0, "", "O"
+    for i, tag in enumerate([*tags, "O"]):
+        mark, _, label = tag.partition("-")
+        label = label or "_"
+        inside = last != "O"
+        ended = inside and (mark in "BSUO" or last in "ESLU" or label != kind)
+        begins = mark in "BSU" or (mark in "IEL" and (not inside or last in "ESLU" or label != kind))
+        if mark == "O":
+            begins = False
+        if ended:
+            spans.append((start, i, kind))
+        if begins:
+            start = i
+        kind, last = (label, mark) if mark != "O" else ("", "O")
+    return spans
+
+
+def entity_scores(truth: Sequence[Iterable[Span]], guess: Sequence[Iterable[Span]]) -> dict[str, float]:
+    """Exact-match precision, recall and F1 over all entities, and `f1_TYPE` for each type that occurs.
+
+    Two entities match where start, end and label are equal (Tjong Kim Sang & De Meulder 2003).
+    """
+    right: collections.Counter[str] = collections.Counter()
+    said, there = collections.Counter(right), collections.Counter(right)
+    for t, g in zip(truth, guess, strict=True):
+        a, b = set(t), set(g)
+        there.update(label for *_, label in a)
+        said.update(label for *_, label in b)
+        right.update(label for *_, label in a & b)
+    precision, recall, value = _f(sum(right.values()), sum(said.values()), sum(there.values()))
+    per = {f"f1_{k}": _f(right[k], said[k], there[k])[2] for k in sorted({*said, *there})}
+    return {"f1": value, "precision": precision, "recall": recall} | per
+
+
+# --- SQuAD ------------------------------------------------------------------------------------------------------------
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, no ASCII punctuation, no articles, single spaces (the SQuAD scripts' rule)."""
+    text = "".join(c for c in text.lower() if c not in set(string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def squad_exact(guess: str, truths: Sequence[str]) -> float:
+    """1 where the guess equals one of the true answers after normalisation; no true answer means ''."""
+    return float(max(normalise_answer(guess) == normalise_answer(t) for t in (_answers(truths))))
+
+
+def squad_f1(guess: str, truths: Sequence[str]) -> float:
+    """Best word overlap F1 with one of the true answers; where either is empty, 1 if both are (SQuAD 2.0's rule)."""
+    return max(_overlap(guess, t) for t in _answers(truths))
+
+
+def _answers(truths: Sequence[str]) -> list[str]:
+    # As in the v2 script: answers that normalise to nothing are dropped; none left means "no answer".
+    return [t for t in truths if normalise_answer(t)] or [""]
+
+
+def _overlap(guess: str, truth: str) -> float:
+    a, b = normalise_answer(guess).split(), normalise_answer(truth).split()
+    if not a or not b:
+        return float(a == b)
+    return _f(sum((collections.Counter(a) & collections.Counter(b)).values()), len(a), len(b))[2]
+
+
+def squad_scores(guesses: Mapping[str, str], truths: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """`f1`, `exact` (percent, as the scripts print) over questions, and apart for those with and without an answer.
+
+    A question without a guess counts as wrong, as in the scripts.
+    """
+    rows = []
+    for name, answers in truths.items():
+        guess = guesses.get(name)
+        scores = (0.0, 0.0) if guess is None else (squad_exact(guess, answers), squad_f1(guess, answers))
+        rows.append((*scores, any(normalise_answer(a) for a in answers)))
+    table = np.array(rows, np.float64).reshape(-1, 3)
+    out = {"f1": 100 * _mean(table[:, 1]), "exact": 100 * _mean(table[:, 0])}
+    for name, wanted in (("has_answer", 1.0), ("no_answer", 0.0)):
+        part = table[table[:, 2] == wanted]
+        if len(part) and len(part) < len(table):
+            out |= {f"{name}_f1": 100 * _mean(part[:, 1]), f"{name}_exact": 100 * _mean(part[:, 0])}
+    return out
+
+
+def _mean(x: np.ndarray) -> float:
+    return float(x.mean()) if len(x) else 0.0
+
+
+# --- retrieval --------------------------------------------------------------------------------------------------------
+
+
+def retrieval_scores(
+    ranked: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, float]], *, k: int = 10
+) -> dict[str, float]:
+    """nDCG@k (gain = relevance, Järvelin & Kekäläinen 2002), MRR@k and recall@k, averaged over queries with something
+    relevant.
+
+    Args:
+        ranked: for each query the documents, best first.
+        relevant: for each query document -> relevance above 0.
+    """
+    ndcg, mrr, recall = [], [], []
+    for found, truth in zip(ranked, relevant, strict=True):
+        if not truth:
+            continue
+        top = list(found)[:k]
+        gain = sum(truth.get(d, 0.0) / np.log2(i + 2) for i, d in enumerate(top))
+        ideal = sum(g / np.log2(i + 2) for i, g in enumerate(sorted(truth.values(), reverse=True)[:k]))
+        ndcg.append(gain / ideal)
+        mrr.append(next((1 / (i + 1) for i, d in enumerate(top) if d in truth), 0.0))
+        recall.append(sum(d in truth for d in top) / len(truth))
+    return {
+        f"ndcg@{k}": _mean(np.array(ndcg)),
+        f"mrr@{k}": _mean(np.array(mrr)),
+        f"recall@{k}": _mean(np.array(recall)),
+    }

@@ -1,0 +1,71 @@
+"""What a task brings to the loop: examples, a loss, predictions from logits, and a score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from unmask.core.batch import Example, PackedBatch
+
+
+@dataclass
+class Prepared:
+    """Items made into examples.
+
+    Attributes:
+        items: as read.
+        examples: one or more an item, in the items' order.
+        groups: for each item the numbers of its examples; a step takes whole items.
+        extra: whatever the task remembers about them (targets, windows).
+    """
+
+    items: Sequence[Any]
+    examples: list[Example]
+    groups: list[list[int]]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Task(Protocol):
+    """A task. Its `about` is what unmask.json keeps: everything that prediction needs."""
+
+    name: str
+    head: str | None
+    metric: str
+    about: dict[str, Any]
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the head."""
+        ...
+
+    def config(self) -> dict[str, Any]:
+        """Entries of config.json for transformers."""
+        ...
+
+    def prepare(self, items: Sequence[Any], *, labelled: bool) -> Prepared:
+        """Items to examples; with targets where `labelled`."""
+        ...
+
+    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+        """Mean loss of the items whose examples `numbers` are in the batch, in that order."""
+        ...
+
+    def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
+        """Model outputs of a batch -> one array an example."""
+        ...
+
+    def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
+        """Arrays of all examples -> one prediction an item."""
+        ...
+
+    def score(self, predictions: list[dict[str, Any]], items: Sequence[Any]) -> dict[str, float]:
+        """Metrics by name; the first is the task's own."""
+        ...
+
+    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
+        """Fit what is fitted on validation data (temperature, thresholds) into `about`."""
+        ...

@@ -1,0 +1,138 @@
+"""Classification without training: by a natural-language-inference head, or by masked prompts with any masked model.
+
+Masked prompts (Schick & Schütze 2021): a text stands in a template with a blank; each label is one or more words, of any
+number of tokens; a word's log probability is exact along the model's left-to-right chain over its blanks. Contextual
+calibration (Zhao et al. 2021; Holtzman et al. 2021 divide the same way) subtracts what the template says of each label
+without a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.core.batch import Example
+from unmask.core.score import score
+from unmask.errors import UserError
+from unmask.tasks import model as models
+from unmask.text.batches import text_example
+from unmask.text.model import BLANK, TextModel
+
+TEMPLATE = "{text} It was [MASK]."
+HYPOTHESIS = "This example is {label}."
+CONTENT_FREE = ("N/A", "[MASK]", "")
+"""Stand-ins for a text that says nothing (Zhao et al. 2021, sec. 5)."""
+
+
+def zero_shot(
+    model: str | Path | TextModel, texts: Sequence[str], labels: Sequence[str], *, template: str | None = None,
+    verbalisers: Mapping[str, Sequence[str]] | None = None, calibrate: bool = True, priors: Sequence[str] = CONTENT_FREE,
+    device: str = "auto", precision: str = "auto",
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
+    """Label texts.
+
+    Args:
+        template: with {text} and [MASK]; for an NLI model a hypothesis with {label}.
+        verbalisers: label -> words that stand for it; default the label itself. A label's score is the mean over its words.
+        calibrate: subtract the label's score averaged over `priors` in place of the text.
+
+    Returns:
+        (rows with text, label, probability and probabilities, in order; method, template, device and precision).
+
+    Raises:
+        UserError: fewer than two labels, a template without its blank, a word the vocabulary does not know.
+    """
+    labels = list(dict.fromkeys(labels))
+    if len(labels) < 2:
+        raise UserError(f"{len(labels)} labels", hint="Give two or more.")
+    if not isinstance(model, TextModel) and models.task_of(model) == "classify":
+        return _by_inference(model, texts, labels, template or HYPOTHESIS, device, precision)
+    if not isinstance(model, TextModel):
+        from unmask.text.model import load
+
+        model = load(model, device=device, precision=precision)
+    template = template or TEMPLATE
+    if "{text}" not in template or template.count(BLANK) != 1:
+        raise UserError(f"template {template!r}", hint="It needs {text} once and [MASK] once.")
+    words = {name: list((verbalisers or {}).get(name) or [name]) for name in labels}
+    scores = label_scores(model, texts, template, words)
+    if calibrate:
+        scores = scores - label_scores(model, priors, template, words).mean(0)
+    rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
+    about = {"method": "masked prompt", "template": template, "calibrated": calibrate}
+    return rows, about | {"device": str(model.device), "precision": model.precision}
+
+
+def label_scores(
+    model: TextModel, texts: Sequence[str], template: str, words: Mapping[str, Sequence[str]]
+) -> np.ndarray:
+    """(texts, labels) mean log probability of each label's words in the blank; a long text is cut, never the template."""
+    before, after = template.split(BLANK)
+    flat = [(label, word) for label, listed in words.items() for word in listed]
+    tokens = model.tokenizer
+    for label, word in flat:
+        ids = tokens.encode([word], specials=False)[0].ids
+        if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
+            raise UserError(
+                f"label {label!r}: {word!r} is not in the vocabulary", hint="Give other words: --words LABEL=word."
+            )
+    fixed = max(
+        len(e) for e in tokens.encode([before.replace("{text}", "") + w + after.replace("{text}", "") for _, w in flat])
+    )
+    room = model.slots - fixed - 2
+    cut = [_shortened(model, text, room) for text in texts]
+    examples: list[Example] = []
+    for text in cut:
+        head, tail = before.replace("{text}", text), after.replace("{text}", text)
+        for e, word in zip(tokens.encode([head + w + tail for _, w in flat]), (w for _, w in flat), strict=True):
+            inside = (e.offsets[:, 0] < len(head) + len(word)) & (e.offsets[:, 1] > len(head)) & ~e.special
+            examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
+    with model._context():
+        found = np.array([s.total for s in score(model.model, examples, slots=model.slots, mode="unit")])
+    table = found.reshape(len(texts), len(flat))
+    owner = np.array([list(words).index(label) for label, _ in flat])
+    return np.stack([table[:, owner == i].mean(1) for i in range(len(words))], 1)
+
+
+def _shortened(model: TextModel, text: str, room: int) -> str:
+    text = text.replace(BLANK, model.tokenizer.mask_token)
+    e = model.tokenizer.encode([text], specials=False)[0]
+    return text if len(e) <= room else text[: int(e.offsets[max(room, 1) - 1, 1])]
+
+
+def _row(text: str, labels: Sequence[str], scores: np.ndarray) -> dict[str, Any]:
+    e = np.exp(scores - scores.max())
+    p = e / e.sum()
+    best = int(p.argmax())
+    return {
+        "text": text, "label": labels[best], "probability": float(p[best]),
+        "probabilities": {n: float(x) for n, x in zip(labels, p, strict=True)},
+    }  # fmt: skip
+
+
+def _by_inference(
+    model: str | Path, texts: Sequence[str], labels: Sequence[str], template: str, device: str, precision: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A label's score is the log odds of entailment against contradiction of its hypothesis (Yin et al. 2019)."""
+    from unmask.tasks.finetune import predict
+
+    folder = models.load(model, device=device, precision=precision)
+    lowered = {str(name).lower(): str(name) for name in folder.about.get("labels") or []}
+    yes = next((lowered[n] for n in lowered if n.startswith("entail")), None)
+    no = next((lowered[n] for n in lowered if n.startswith(("contradict", "not_entail"))), None)
+    if yes is None or no is None:
+        raise UserError(
+            f"{model}: labels {', '.join(lowered.values())[:80]}",
+            hint="Zero-shot needs a masked language model, or an NLI model with entailment and contradiction.",
+        )
+    if "{label}" not in template:
+        raise UserError(f"template {template!r}", hint="For an NLI model it needs {label}.")
+    pairs = [{"text": text, "text2": template.replace("{label}", name)} for text in texts for name in labels]
+    found = [row["probabilities"] for row in predict(folder, pairs)]
+    odds = np.array([np.log(max(p[yes], 1e-12)) - np.log(max(p[no], 1e-12)) for p in found]).reshape(len(texts), -1)
+    rows = [_row(text, labels, s) for text, s in zip(texts, odds, strict=True)]
+    about = {"method": "entailment", "template": template, "calibrated": False}
+    return rows, about | {"device": str(folder.device), "precision": folder.precision}

@@ -1,0 +1,122 @@
+"""Bad input is one sentence naming file, line, value and what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tiny_folders import folder, sentiment
+from unmask.cli import main
+from unmask.errors import UserError
+from unmask.tasks.conll import read_conll
+from unmask.tasks.data import read_items
+from unmask.tasks.finetune import finetune, predict
+from unmask.tasks.squad import as_questions
+
+QUICK = {"steps": 1, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return folder(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def test_a_label_only_in_validation(model):
+    with pytest.raises(UserError, match="label 'odd' is not among those of the training data"):
+        finetune("classify", model, sentiment(), validation=[("x", "odd")], **QUICK)
+
+
+def test_one_class_and_more_labels_than_rows(model):
+    with pytest.raises(UserError, match="one label only"):
+        finetune("classify", model, [("a", "x"), ("b", "x")], **QUICK)
+    with pytest.raises(UserError, match="20 labels in 20"):
+        finetune("classify", model, [(f"text {i}", f"l{i}") for i in range(20)], **QUICK)
+
+
+def test_empty_text_names_line_and_column(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("text,label\nfine,1\n ,0\n")
+    with pytest.raises(UserError, match=r"d\.csv:3: column 'text' is empty"):
+        read_items(path)
+    path.write_text("text,label\nfine,\n")
+    with pytest.raises(UserError, match=r"d\.csv:2: column 'label' is empty"):
+        read_items(path)
+    path.write_text("text,label\na,b,c\n")
+    with pytest.raises(UserError, match=r"d\.csv:2: 3 columns, expected 2"):
+        read_items(path)
+
+
+def test_conll_line_with_a_missing_column(tmp_path):
+    path = tmp_path / "d.conll"
+    path.write_text("a O\nb B-X\n\nc\nd O\n")
+    with pytest.raises(UserError, match=r"d\.conll:4: 1 columns"):
+        read_conll(path)
+    path.write_text("a O\nb WRONG\n")
+    with pytest.raises(UserError, match=r"d\.conll:2: tag 'WRONG'"):
+        read_conll(path)
+
+
+def test_answer_not_at_its_offset(tmp_path):
+    path = tmp_path / "d.json"
+    qa = {"id": "q7", "question": "who?", "answers": [{"text": "Anna", "answer_start": 3}]}
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "It is Anna.", "qas": [qa]}]}]}))
+    with pytest.raises(UserError, match="'q7': answer 'Anna' is not at 3") as error:
+        as_questions(path, labelled=True)
+    assert "It is at 6" in error.value.hint
+
+
+def test_a_context_longer_than_any_window_is_read_in_windows(model, tmp_path):
+    data = [
+        {"question": "where?", "context": "fox " * 400 + "river.", "answers": [{"text": "river", "answer_start": 1600}]}
+    ]
+    finetune("answer", model, data, out=tmp_path / "qa", **QUICK)
+    row = predict(tmp_path / "qa", [{"question": "where? " * 300, "context": data[0]["context"]}])[0]
+    assert row["nbest"]
+
+
+def test_unbalanced_and_empty_texts_predict(model, tmp_path):
+    data = [("the fox", "a")] * 19 + [("readers", "b")]
+    result = finetune(
+        "classify", model, data, validation=data[:5], out=tmp_path / "m", class_weights="balanced", **QUICK
+    )
+    assert 0 <= result["value"] <= 1  # a fold of one class
+    path = tmp_path / "in.txt"
+    path.write_text("one\n\nthree\n")
+    assert len(predict(tmp_path / "m", path)) == 3
+
+
+def test_entity_outside_its_text(model):
+    rows = [{"text": "abc", "entities": [{"start": 1, "end": 9, "label": "X"}]}]
+    with pytest.raises(UserError, match=r"row 1: entity 1\.\.9 in a text of 3"):
+        finetune("tag", model, rows, **QUICK)
+
+
+def test_command_line(model, tmp_path, capsys):
+    train = tmp_path / "train.csv"
+    train.write_text("text,label\n" + "".join(f'"{t}",{y}\n' for t, y in sentiment(24)))
+    out, predicted = tmp_path / "out", tmp_path / "p.jsonl"
+    args = ["--epochs", "1", "--set", "precision=fp32", "--json"]
+    run(["finetune", "classify", str(model), str(train), "--validation", str(train), "--out", str(out), *args])
+    found = json.loads(capsys.readouterr().out)
+    assert {"seed", "seconds", "device", "precision", "value", "metric"} <= set(found)
+    run(["predict", str(out), str(train), "--out", str(predicted)])
+    rows = [json.loads(line) for line in predicted.read_text().splitlines()]
+    assert len(rows) == 24
+    assert {"label", "probability"} <= set(rows[0])
+    capsys.readouterr()
+    run(["evaluate", str(out), str(train), "--json"])
+    assert "accuracy" in json.loads(capsys.readouterr().out)
+    run(["zeroshot", str(model), "the fox", "--label", "rows", "--label", "readers", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 1
+    assert run(["finetune", "sort", str(model), str(train), "--out", str(tmp_path / "x")]) == 2
+    assert "task 'sort'" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def run(arguments: list[str]) -> int:
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0

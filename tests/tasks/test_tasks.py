@@ -1,0 +1,337 @@
+"""Every task end to end on tiny models: fine-tune, predict, evaluate, and transformers loads what was written."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from text_corpus import tokenizer
+from tiny_folders import folder, sentiment
+from unmask.tasks import loop
+from unmask.tasks.data import Item
+from unmask.tasks.finetune import evaluate, finetune, opened, predict, seeds
+
+FAST = {"epochs": 6, "batch": 8, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
+
+
+@pytest.fixture(params=["bert", "modern"])
+def model(request, tmp_path):
+    return folder(tmp_path / "model", recipe=request.param)
+
+
+def test_classify_learns_and_transformers_agrees(model, tmp_path):
+    import transformers
+
+    data, out = sentiment(), tmp_path / "out"
+    result = finetune("classify", model, data, validation=data[:16], out=out, **FAST)
+    assert result["value"] == 1.0
+    for name in ("config.json", "model.safetensors", "metrics.jsonl", "report.html", "unmask.json"):
+        assert (out / name).exists()
+    opened_folder, task = opened(out, device="cpu", precision="fp32")
+    texts = [t for t, _ in data[:6]]
+    prepared = task.prepare([Item(text=t) for t in texts], labelled=False)
+    ours = loop.outputs(
+        opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context
+    )
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+    tokens = transformers.AutoTokenizer.from_pretrained(out)(texts, return_tensors="pt", padding=True)
+    tokens.pop("token_type_ids", None)
+    with torch.no_grad():
+        expected = theirs(**tokens).logits.numpy()
+    assert np.abs(np.stack(ours) - expected).max() < 1e-4
+    assert theirs.config.id2label == {0: "bad", 1: "good"}
+    rows = predict(out, texts)
+    assert [r["label"] for r in rows] == [label for _, label in data[:6]]
+    assert sum(rows[0]["probabilities"].values()) == pytest.approx(1.0)
+    found = evaluate(out, data, draws=10)
+    assert found["low"] <= found["value"] <= found["high"]
+
+
+def test_pairs_agree_with_transformers(tmp_path):
+    import transformers
+
+    model, out = folder(tmp_path / "model"), tmp_path / "out"
+    data = [("one two", f"the fox {i}", i % 2) for i in range(12)]
+    finetune("classify", model, data, out=out, **(FAST | {"epochs": 1}))
+    opened_folder, task = opened(out, device="cpu", precision="fp32")
+    prepared = task.prepare([Item(text=a, text2=b) for a, b, _ in data], labelled=False)
+    ours = loop.outputs(
+        opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context
+    )
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+    made = transformers.AutoTokenizer.from_pretrained(out)
+    tokens = made([a for a, *_ in data], [b for _, b, _ in data], return_tensors="pt", padding=True)
+    tokens["token_type_ids"] = torch.tensor([e.type_ids for e in tokens.encodings])
+    with torch.no_grad():
+        assert np.abs(np.stack(ours) - theirs(**tokens).logits.numpy()).max() < 1e-4
+
+
+def test_training_matches_a_plain_padded_loop(tmp_path):
+    """Packing, the compact table and the needed-slots trick change nothing: same weights as torch's AdamW, padded."""
+    import transformers
+
+    model, out = folder(tmp_path / "model"), tmp_path / "out"
+    data = sentiment(24)
+    plain = {"epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0, "warmup": 0.0,
+             "clip": None, "weight_decay": 0.1}  # fmt: skip
+    start = tmp_path / "start"
+    finetune("classify", model, data, out=start, **(plain | {"steps": 1, "learning_rate": 1e-12}))
+    finetune("classify", start, data, out=out, **plain)
+    hf = transformers.AutoModelForSequenceClassification.from_pretrained(start).eval()
+    tokens = transformers.AutoTokenizer.from_pretrained(start)
+    decays = [p for p in hf.parameters() if p.ndim > 1]
+    rest = [p for p in hf.parameters() if p.ndim <= 1]
+    optimiser = torch.optim.AdamW(
+        [{"params": decays, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-3
+    )
+    number, total = {"bad": 0, "good": 1}, 6
+    for done, chosen in enumerate([c for e in range(2) for c in loop.order(24, 8, 0, e)]):
+        for group in optimiser.param_groups:
+            group["lr"] = 1e-3 * (1 - done / total)
+        rows = [data[i] for i in chosen]
+        inputs = tokens([t for t, _ in rows], return_tensors="pt", padding=True)
+        inputs.pop("token_type_ids", None)
+        loss = hf(**inputs, labels=torch.tensor([number[label] for _, label in rows])).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    ours = transformers.AutoModelForSequenceClassification.from_pretrained(out).state_dict()
+    for name, tensor in hf.state_dict().items():
+        assert torch.allclose(tensor, ours[name], atol=2e-4), name
+
+
+def test_regression_and_multilabel(tmp_path):
+    model = folder(tmp_path / "model")
+    numbers = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(32)]
+    result = finetune("classify", model, numbers, validation=numbers, **(FAST | {"epochs": 12}))
+    assert result["metric"] == "pearson"
+    assert result["value"] > 0.9
+    several = [{"text": t, "label": [label, "all"]} for t, label in sentiment(32)]
+    result = finetune("classify", model, several, validation=several, out=tmp_path / "multi", **(FAST | {"epochs": 14}))
+    assert result["metrics"]["f1_micro"] > 0.9
+    assert set(predict(tmp_path / "multi", [several[0]["text"]])[0]["labels"]) == {"good", "all"}
+
+
+@pytest.mark.parametrize("scheme", ["bio", "bilou"])
+def test_tag(tmp_path, scheme):
+    model, out = folder(tmp_path / "model"), tmp_path / "out"
+    path = tmp_path / "train.conll"
+    path.write_text(
+        "".join(f"Readers O\nof O\n{w} B-PLACE\nbank I-PLACE\n. O\n\n" for w in ("river", "table", "rows") * 8)
+    )
+    result = finetune("tag", model, path, validation=path, out=out, **(FAST | {"scheme": scheme, "epochs": 8}))
+    assert result["value"] == 1.0
+    text = "Readers of river bank ."
+    entity = predict(out, [text])[0]["entities"][0]
+    assert (text[entity["start"] : entity["end"]], entity["label"]) == ("river bank", "PLACE")
+    if scheme == "bio":
+        import transformers
+
+        assert transformers.AutoModelForTokenClassification.from_pretrained(out).config.id2label[1] == "B-PLACE"
+
+
+def questions(rows: int = 24) -> list[dict]:
+    out = []
+    for i in range(rows):
+        place = ("river", "table", "domain")[i % 3]
+        context = f"The fox said it. It is near the {place} now. " + "Readers check stories. " * (i % 4)
+        answers = [{"text": place, "answer_start": context.index(place)}] if i % 4 != 3 else []
+        question = "Where is it near?" if answers else "Who smiled fine?"
+        out.append({"id": str(i), "question": question, "context": context, "answers": answers})
+    return out
+
+
+def test_answer(tmp_path):
+    import transformers
+
+    model, out = folder(tmp_path / "model"), tmp_path / "out"
+    data = questions()
+    result = finetune(
+        "answer", model, data, validation=data, out=out, **(FAST | {"epochs": 40, "slots": 40, "stride": 8})
+    )
+    assert result["metrics"]["exact"] > 60
+    for row, q in zip(predict(out, data), data, strict=True):
+        a = row["answer"]
+        assert q["context"][a["start"] : a["end"]] == a["text"]
+        assert 0 <= a["probability"] <= 1
+    transformers.AutoModelForQuestionAnswering.from_pretrained(out)
+
+
+@pytest.mark.parametrize("loss", ["cosent", "multiple_negatives", "simcse"])
+def test_similarity(tmp_path, loss):
+    from unmask.tasks.features import Index
+    from unmask.text.model import load
+
+    model, out = folder(tmp_path / "model"), tmp_path / "out"
+    texts = [t for t, _ in sentiment(24)]
+    pairs = [
+        {"text": a, "text2": b, "score": float(a[:4] == b[:4])}
+        for a, b in zip(texts, texts[1:] + texts[:1], strict=True)
+    ]
+    pairs += [
+        {"text": a, "text2": b, "score": float(a[:4] == b[:4])}
+        for a, b in zip(texts, texts[2:] + texts[:2], strict=True)
+    ]
+    train = {"cosent": pairs, "multiple_negatives": [p for p in pairs if p["score"]], "simcse": texts}[loss]
+    result = finetune(
+        "similarity", model, train, validation=pairs, out=out, loss=loss, **(FAST | {"epochs": 2, "dropout": 0.1})
+    )
+    assert np.isfinite(result["value"])
+    if loss == "cosent":
+        assert result["value"] > 0.8
+    assert -1.001 <= predict(out, pairs[:3])[0]["score"] <= 1.001
+    index = Index(load(out, precision="fp32"), texts)
+    assert index.search([texts[3]], top=2)[0][0]["text"] == texts[3]
+
+
+def test_seeds_freeze_checkpointing_and_early_stop(tmp_path):
+    model, data = folder(tmp_path / "model"), sentiment(24)
+    found = seeds("classify", model, data, validation=data, count=2, **(FAST | {"epochs": 2}))
+    assert len(set(found["over_seeds"]["values"])) >= 1
+    assert found["over_seeds"]["low"] <= found["over_seeds"]["mean"] <= found["over_seeds"]["high"]
+    finetune("classify", model, data, validation=data, freeze=1, out=tmp_path / "frozen", **FAST)
+    before = opened_state(model, "bert.encoder.layer.0.intermediate.dense.weight")
+    assert torch.equal(before, opened_state(tmp_path / "frozen", "bert.encoder.layer.0.intermediate.dense.weight"))
+    last = "bert.encoder.layer.1.intermediate.dense.weight"
+    assert not torch.equal(opened_state(model, last), opened_state(tmp_path / "frozen", last))
+    one = finetune("classify", model, data, validation=data, **FAST)
+    other = finetune("classify", model, data, validation=data, checkpointing=True, **FAST)
+    assert other["metrics"] == pytest.approx(one["metrics"], abs=1e-4)
+    stopped = finetune("classify", model, data, validation=data, patience=1, **(FAST | {"epochs": 30}))
+    assert stopped["stopped"] == "early"
+
+
+def test_kept_states_stand_for_the_frozen_layers(tmp_path):
+    """Training on kept states gives the weights that training the upper layers alone gives."""
+    from contextlib import nullcontext
+
+    from unmask.tasks.model import build
+    from unmask.text.folder import load_folder
+
+    built, _ = build(load_folder(folder(tmp_path / "model", layers=3)), "sequence", 2)
+    _, task = opened_for(built, tmp_path)
+    prepared = task.prepare([Item(text=t) for t, _ in sentiment(9)], labelled=False)
+    where = {"slots": 64, "device": torch.device("cpu"), "context": nullcontext}
+    whole = np.stack(loop.outputs(built, task, prepared, **where))
+    prefix = loop.Prefix(built, 2)
+    prepared.examples = prefix.compute(prepared.examples, 64, torch.device("cpu"), nullcontext)
+    with prefix.cut():
+        assert np.abs(np.stack(loop.outputs(built, task, prepared, **where)) - whole).max() < 1e-5
+
+
+def opened_for(built, tmp_path):
+    from unmask.tasks.classify import Classify
+    from unmask.tasks.encoding import Encoder
+
+    encoder = Encoder(tokenizer("wordpiece"), slots=64, types=True)
+    return built, Classify(encoder, {"problem": "single", "labels": ["a", "b"]})
+
+
+def opened_state(path, name):
+    from safetensors.torch import load_file
+
+    return load_file(path / "model.safetensors")[name]
+
+
+def test_layer_decay_groups(tmp_path):
+    from unmask.tasks.model import build
+    from unmask.tasks.settings import FinetuneSettings
+    from unmask.text.folder import load_folder
+
+    built, _ = build(load_folder(folder(tmp_path / "model")), "sequence", 2)
+    groups = loop.groups(built, FinetuneSettings(learning_rate=1.0, layer_decay=0.5))
+    assert sorted({g["lr"] for g in groups}) == [0.125, 0.25, 0.5, 1.0]
+    held = [id(p) for g in groups for p in g["params"]]
+    assert len(held) == len(set(held)) == len({id(p) for p in built.parameters()})
+
+
+def test_zero_shot_and_features(tmp_path):
+    from unmask.tasks.features import write_features
+    from unmask.tasks.zeroshot import zero_shot
+    from unmask.text.model import load
+
+    model = folder(tmp_path / "model")
+    texts = ["The quick brown fox.", "a " * 200]
+    rows, about = zero_shot(
+        model, texts, ["good", "readers"], verbalisers={"good": ["rows", "lazy dog"]}, precision="fp32"
+    )
+    assert [r["text"] for r in rows] == texts
+    assert about["method"] == "masked prompt"
+    # Calibrated on the very text it is asked about, a prompt says nothing.
+    same, _ = zero_shot(model, texts[:1], ["rows", "readers"], priors=texts[:1], precision="fp32")
+    assert same[0]["probability"] == pytest.approx(0.5, abs=1e-5)
+    nli = tmp_path / "nli"
+    data = [("the fox", f"it is {i}", ("entailment", "contradiction")[i % 2]) for i in range(12)]
+    finetune("classify", model, data, out=nli, **(FAST | {"epochs": 1}))
+    assert zero_shot(nli, ["the fox"], ["x", "y"])[1]["method"] == "entailment"
+    loaded = load(model, precision="fp32")
+    write_features(loaded, texts, tmp_path / "f.parquet", per_token=True)
+    import polars
+
+    frame = polars.read_parquet(tmp_path / "f.parquet")
+    assert [texts[0][a:b] for a, b in zip(frame["start"][0], frame["end"][0], strict=True)][1] == "quick"
+
+
+def test_attributions_add_up(tmp_path):
+    from unmask.tasks.attribution import attributions
+
+    data = sentiment(16)
+    finetune("classify", folder(tmp_path / "model"), data, out=tmp_path / "out", **FAST)
+    opened_folder, task = opened(tmp_path / "out", device="cpu", precision="fp32")
+    found = attributions(opened_folder, task, [Item(text=data[0][0])], steps=64)[0]
+    assert found["gap"] < 0.05
+    assert len(found["tokens"]) == len(found["shares"])
+
+
+def test_glue_layouts(tmp_path):
+    from unmask.tasks.glue import evaluate_glue
+
+    model, root = folder(tmp_path / "model"), tmp_path / "glue"
+    rows = {
+        "CoLA": ("src\t{y}\t\tthe fox {i}\n", "", "index\tsentence\n", "0\tthe fox\n"),
+        "SST-2": ("the fox {i}\t{y}\n", "sentence\tlabel\n", "index\tsentence\n", "0\tthe fox\n"),
+        "MRPC": ("{y}\t1\t2\ta {i}\tb\n", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n", "0\t1\t2\ta\tb\n"),
+        "STS-B": ("{i}\ta {i}\tb\t{y}.5\n", "index\tsentence1\tsentence2\tscore\n", "index\tsentence1\tsentence2\n", "0\ta\tb\n"),
+        "QQP": ("{i}\t1\t2\ta {i}\tb\t{y}\n", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n", "id\tquestion1\tquestion2\n", "0\ta\tb\n"),
+        "QNLI": ("{i}\ta {i}\tb\t{n}entailment\n", "index\tquestion\tsentence\tlabel\n", "index\tquestion\tsentence\n", "0\ta\tb\n"),
+        "RTE": ("{i}\ta {i}\tb\t{n}entailment\n", "index\tsentence1\tsentence2\tlabel\n", "index\tsentence1\tsentence2\n", "0\ta\tb\n"),
+        "WNLI": ("{i}\ta {i}\tb\t{y}\n", "index\tsentence1\tsentence2\tlabel\n", "index\tsentence1\tsentence2\n", "0\ta\tb\n"),
+        "MNLI": ("{i}\ta {i}\tb\t{n}entailment\n", "index\tsentence1\tsentence2\tgold_label\n", "index\tsentence1\tsentence2\n", "0\ta\tb\n"),
+    }  # fmt: skip
+    for name, (line, header, test_header, test) in rows.items():
+        home = root / name
+        home.mkdir(parents=True)
+        body = "".join(line.format(i=i, y=i % 2, n="not_" if i % 2 else "") for i in range(8))
+        dev = "dev_matched" if name == "MNLI" else "dev"
+        tests = [f"test_{m}" for m in ("matched", "mismatched")] if name == "MNLI" else ["test"]
+        (home / "train.tsv").write_text(header + body)
+        (home / f"{dev}.tsv").write_text(header + body)
+        for t in tests:
+            (home / f"{t}.tsv").write_text(test_header + test)
+    found = evaluate_glue(model, root, out=tmp_path / "sent", steps=1, precision="fp32")
+    assert set(found["tasks"]) == set(rows)
+    assert found["tasks"]["MRPC"]["metric"] == "accuracy+f1"
+    for name in (*(set(rows) - {"MNLI"}), "MNLI-m", "MNLI-mm"):
+        lines = (tmp_path / "sent" / f"{name}.tsv").read_text().splitlines()
+        assert lines[0] == "index\tprediction"
+        assert lines[1].startswith("0\t")
+
+
+def test_adapt_then_finetune(tmp_path):
+    from unmask.tasks.recipe import adapt_then_finetune
+
+    model, data = folder(tmp_path / "model"), sentiment(16)
+    texts = tmp_path / "domain.txt"
+    texts.write_text("\n\n".join(f"{t} in the river bank number {i}." for i, (t, _) in enumerate(data * 3)))
+    found = adapt_then_finetune(
+        "classify", model, data, str(texts), validation=data, count=2, out=tmp_path / "out",
+        adaptation={"epochs": None, "steps": 2, "slots": 64, "batch_slots": 256, "holdout": 0.2}, **(FAST | {"epochs": 1}),
+    )  # fmt: skip
+    table = found["adaptation"]
+    assert {"loss", "accuracy"} <= set(table["before"])
+    assert len(table["plain"]) == len(table["adapted"]) == 2
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    json.dumps(table)
