@@ -212,8 +212,10 @@ def predict(
     return _predict(folder, task, items)[0]
 
 
-def _predict(folder: TaskFolder, task: Any, items: Sequence[Any]) -> tuple[list[dict[str, Any]], Any]:
-    prepared = task.prepare(items, labelled=False)
+def _predict(
+    folder: TaskFolder, task: Any, items: Sequence[Any], *, labelled: bool = False
+) -> tuple[list[dict[str, Any]], Any]:
+    prepared = task.prepare(items, labelled=labelled)
     found = loop.outputs(folder.model, task, prepared, slots=folder.slots, device=folder.device, context=folder.context)
     return task.decode(found, prepared), prepared
 
@@ -225,11 +227,13 @@ def evaluate(
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
     The interval resamples items with replacement and scores again (percentile bootstrap).
+
+    Raises:
+        UserError: a label the model was not trained for, with its row.
     """
     folder, task = opened(model, device=device, precision=precision)
     items, _ = read(task.name, data, labelled=True, columns=columns)
-    task.prepare(items[:1], labelled=True)
-    predictions, _ = _predict(folder, task, items)
+    predictions, _ = _predict(folder, task, items, labelled=True)
     metrics = task.score(predictions, items)
     values = []
     generator = np.random.default_rng(seed)
