@@ -12,7 +12,7 @@ from unmask.cli.common import read_lines
 from unmask.errors import UserError
 from unmask.tasks.conll import as_sentences, read_conll
 from unmask.tasks.data import as_items, read_items
-from unmask.tasks.finetune import evaluate, finetune, predict
+from unmask.tasks.finetune import evaluate, finetune, predict, write_predictions
 from unmask.tasks.glue import TASKS as GLUE
 from unmask.tasks.glue import read_glue, write_test
 from unmask.tasks.squad import as_questions
@@ -96,6 +96,12 @@ def test_a_line_is_what_other_tools_count(tmp_path):
     assert [i.text for i in as_items(path, labelled=False)[0]] == ["one\u2028still one\x0c\x85", "", "three"]
     assert [s.text for s in as_sentences(path, labelled=False)] == ["one\u2028still one\x0c\x85", "", "three"]
     assert read_lines(str(path)) == ["one\u2028still one\x0c\x85", "", "three"]
+
+
+def test_half_a_surrogate_pair_is_written(tmp_path):
+    write_predictions([{"text": "\ud800 ü"}, {"text": "ü"}], tmp_path / "p.jsonl")
+    lines = (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["\ud800 ü", "ü"]
 
 
 @pytest.mark.parametrize(

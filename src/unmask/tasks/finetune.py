@@ -282,7 +282,7 @@ def write_predictions(rows: Sequence[dict[str, Any]], out: str | Path) -> None:
     try:
         with temporary.open("w", encoding="utf-8") as file:
             for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(_line(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -290,6 +290,12 @@ def write_predictions(rows: Sequence[dict[str, Any]], out: str | Path) -> None:
         raise UserError(f"{out}: cannot be written ({error.strerror})", hint="Choose another place.") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row as JSON; half a surrogate pair, which JSON can spell and UTF-8 cannot, is spelled."""
+    text = json.dumps(row, ensure_ascii=False)
+    return json.dumps(row) if any("\ud800" <= c <= "\udfff" for c in text) else text
 
 
 def settings_names() -> list[str]:
