@@ -26,6 +26,7 @@ from unmask.families.base import Loaded, is_tied, load_state, published_names, p
 from unmask.families.heads import PublishedHead, published_head
 from unmask.files import fsync
 from unmask.text.codec import TokenCodec, TokenCodecConfig
+from unmask.text.sentences import Sentences, read_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.training.checkpoint import read_weights
 
@@ -45,6 +46,7 @@ class TextFolder:
         aliases: published names under which the file holds further copies of tied tensors.
         settings: contents of unmask.json.
         loaded: all that was found out about the file, so that it can be written back as it was.
+        sentences: how the folder says vectors are made.
     """
 
     model: MaskedModel
@@ -57,6 +59,7 @@ class TextFolder:
     aliases: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     loaded: Loaded = field(default_factory=Loaded)
+    sentences: Sentences = field(default_factory=Sentences)
 
     def head(self) -> PublishedHead | None:
         """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""
@@ -143,7 +146,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     return TextFolder(
         model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
         random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
-        loaded=found,
+        loaded=found, sentences=read_sentences(folder),
     )  # fmt: skip
 
 
