@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.build import make_encoder
+from unmask.encoder.build import Undrawn, make_encoder
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
@@ -136,9 +136,14 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     codec["tied"] = is_tied(family, codec["tied"], weights)
     settings = _json(folder / "unmask.json") or {}
     decoder = settings.get("decoder")
-    model = assemble(vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
+    parts = (vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
     try:
+        with Undrawn():
+            model = assemble(*parts)
         found = load_state(family, model, weights)
+        if found.unfilled - set(_decoder_state(model)):
+            model = assemble(*parts)  # what the file does not hold has to be drawn
+            found = load_state(family, model, weights)
     except UserError as error:
         raise UserError(f"{folder}: {error.what}", hint=error.hint) from None
     if decoder:

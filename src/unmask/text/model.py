@@ -264,7 +264,7 @@ class TextModel:
     @cached_property
     def _marks_spaces(self) -> bool:
         """Whether tokens say themselves that a space is in front of them."""
-        return any(self.tokenizer.token(i).startswith(("Ġ", "▁")) for i in range(self.tokenizer.vocab_size))
+        return any(token.startswith(("Ġ", "▁")) for token in self.tokenizer.backend.encode("a a").tokens)
 
     def _write(self, text: str, ids: Sequence[int]) -> str:
         """A text with tokens written into its blanks, everything else as it was."""
