@@ -136,14 +136,13 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     codec["tied"] = is_tied(family, codec["tied"], weights)
     settings = _json(folder / "unmask.json") or {}
     decoder = settings.get("decoder")
-    parts = (vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
     try:
-        with Undrawn():
-            model = assemble(*parts)
+        with Undrawn() as undrawn:
+            model = assemble(
+                vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None
+            )
         found = load_state(family, model, weights)
-        if found.unfilled - set(_decoder_state(model)):
-            model = assemble(*parts)  # what the file does not hold has to be drawn
-            found = load_state(family, model, weights)
+        undrawn.draw(model, found.unfilled - set(_decoder_state(model)))
     except UserError as error:
         raise UserError(f"{folder}: {error.what}", hint=error.hint) from None
     if decoder:
