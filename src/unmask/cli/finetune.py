@@ -55,6 +55,11 @@ def register(app: Any) -> None:
 
             images.finetune(task, model, train, validation=validation, out=out, given=settings, as_json=json_)
             return
+        if kind == "events":
+            from unmask.cli import events
+
+            events.finetune(task, model, train, labels=labels, out=out, given=settings, as_json=json_)
+            return
         from unmask.errors import UserError
 
         raise UserError(f"{model}: a model of {kind}", hint=f"finetune {task} is for text models.")

@@ -1,0 +1,78 @@
+"""Patients as examples: one slot an event, behind a first slot that holds the patient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unmask.core.batch import Example
+from unmask.events.meds import HOUR, STATIC, Events
+from unmask.events.vocabulary import CLS, Vocabulary
+
+YEAR = 365.25 * 24 * HOUR
+
+
+class Histories:
+    """The histories of a folder, numbered and scaled by a vocabulary, ready to be cut into examples."""
+
+    def __init__(self, events: Events, vocabulary: Vocabulary) -> None:
+        self.events, self.vocabulary = events, vocabulary
+        self.code = vocabulary.numbers(events.codes)[events.code]
+        known = self.code >= 0
+        self.score = np.full(len(self.code), np.nan, np.float32)
+        self.score[known] = vocabulary.scale(self.code[known], events.value[known])
+        self.unknown = int((self.code == 1).sum())
+
+    def rows(self, subject: int, prediction_time: int | None = None) -> np.ndarray:
+        """Event rows of a subject known at `prediction_time`, birth left out."""
+        cut = self.events.before(subject, prediction_time)
+        here = np.arange(cut.start, cut.stop)
+        return here[self.code[here] >= 0]
+
+    def example(self, subject: int, *, slots: int, prediction_time: int | None = None) -> Example:
+        """One patient: static events, then the latest timed ones that fit.
+
+        Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event and timed;
+        age in years at the event (0 where birth is unknown).
+        """
+        rows = self.rows(subject, prediction_time)
+        time = self.events.time[rows]
+        static = time == STATIC
+        room = max(0, slots - 1 - int(static.sum()))
+        timed = np.flatnonzero(~static)
+        kept = np.r_[np.flatnonzero(static)[: slots - 1], timed[len(timed) - min(room, len(timed)) :]]
+        rows, time, static = rows[kept], time[kept], static[kept]
+        n = len(rows) + 1
+        begin = int(time[~static][0]) if (~static).any() else 0
+        hours = np.zeros(n, np.float32)
+        hours[1:][~static] = (time[~static] - begin) / HOUR
+        code = np.full(n, CLS, np.int64)
+        code[1:] = self.code[rows]
+        score = self.score[rows]
+        has = np.isfinite(score)
+        value, flag, moment = np.zeros(n, np.float32), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        value[1:][has], flag[1:], moment[1:] = score[has], has, ~static
+        special = np.arange(n) == 0
+        # A visit is what shares a time stamp; static events are hidden one by one.
+        new = np.r_[True, time[1:] != time[:-1]] | static
+        unit = np.r_[-1, np.cumsum(new) - 1] if len(rows) else np.array([-1])
+        return Example(
+            values={
+                "code": code, "value": value, "has": flag, "hours": hours, "timed": moment,
+                "age": self._age(subject, prediction_time, time, static, n),
+            },
+            identity=int(subject), special=special, unit=unit,
+        )  # fmt: skip
+
+    def _age(
+        self, subject: int, prediction_time: int | None, time: np.ndarray, static: np.ndarray, n: int
+    ) -> np.ndarray:
+        cut = self.events.before(subject, prediction_time)
+        born = np.flatnonzero((self.code[cut] == -1) & (self.events.time[cut] != STATIC))
+        age = np.zeros(n, np.float32)
+        if len(born):
+            birth = int(self.events.time[cut][born[0]])
+            age[1:][~static] = (time[~static] - birth) / YEAR
+        return age
+
+    def length(self, subject: int, slots: int, prediction_time: int | None = None) -> int:
+        return min(slots, len(self.rows(subject, prediction_time)) + 1)
