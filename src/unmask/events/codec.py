@@ -50,7 +50,7 @@ class EventPrediction:
 
     def of_code(self, code: Int[Tensor, "hidden"]) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the value, were the slot of this code."""
-        both = self.value.view(len(self), -1, 2)[torch.arange(len(self), device=code.device), code]
+        both = self.value.view(len(self), self.logits.shape[1], 2)[torch.arange(len(self), device=code.device), code]
         return both[:, 0], both[:, 1].clamp(-6, 4)
 
     def parts(self, target: Float[Tensor, "hidden 5"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,8 +122,10 @@ class EventCodec(nn.Module):
         self.transform, self.norm = nn.Linear(w, w), nn.LayerNorm(w)
         self.code_head = nn.Linear(w, config.codes)
         self.value_head, self.time_head = nn.Linear(w, 2 * config.codes), nn.Linear(w, 2)
-        for part in (self.code, self.transform, self.code_head, self.value_head, self.time_head):
-            nn.init.normal_(part.weight, std=max(config.deviation, 0.02))
+        for part in (self.code, self.transform, self.code_head):
+            nn.init.normal_(part.weight, std=config.deviation)
+        for part in (self.value_head, self.time_head):  # near unit variance at first, or one outlier rules the step
+            nn.init.normal_(part.weight, std=min(config.deviation, 0.02))
         self.register_buffer("edges", torch.linspace(-2.4, 2.4, PIECES + 1), persistent=False)
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:

@@ -47,9 +47,11 @@ class Head(nn.Module):
 
     def fit_scale(self, x: np.ndarray) -> None:
         """Centre and spread of the training features; a constant one is left at 0."""
-
-        mean = np.where(np.isfinite(mean), mean, 0)
-        deviation = np.where(np.isfinite(deviation) & (deviation > 1e-6), deviation, np.inf)
+        seen = ~np.isnan(x)
+        count = np.maximum(seen.sum(0), 1)
+        mean = np.where(seen, x, 0).sum(0, dtype=np.float64) / count
+        deviation = np.sqrt(np.where(seen, (x - mean) ** 2, 0).sum(0) / count)
+        deviation = np.where(deviation > 1e-6, deviation, np.inf)
         self.centre.copy_(torch.from_numpy(mean).float())
         self.spread.copy_(torch.from_numpy(deviation).float())
         self.flagged.copy_(torch.from_numpy(flags_of(x)))
