@@ -6,6 +6,19 @@ import os
 from pathlib import Path
 
 
+def split_lines(text: str) -> list[str]:
+    """The lines of a text file: parted by LF or CRLF alone.
+
+    `str.splitlines` also parts at form feeds and Unicode separators, which stand inside texts: then the n-th output would
+    no longer belong to the n-th line that other tools count.
+
+    >>> split_lines("one\\u2028still one\\r\\n\\nthree\\n")
+    ['one\\u2028still one', '', 'three']
+    """
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if not lines[-1] else lines
+
+
 def fsync(path: Path) -> None:
     """Wait until a file's content, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

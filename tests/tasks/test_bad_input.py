@@ -8,10 +8,13 @@ import pytest
 
 from tiny_folders import folder, sentiment
 from unmask.cli import main
+from unmask.cli.common import read_lines
 from unmask.errors import UserError
-from unmask.tasks.conll import read_conll
-from unmask.tasks.data import read_items
-from unmask.tasks.finetune import finetune, predict
+from unmask.tasks.conll import as_sentences, read_conll
+from unmask.tasks.data import as_items, read_items
+from unmask.tasks.finetune import evaluate, finetune, predict, write_predictions
+from unmask.tasks.glue import TASKS as GLUE
+from unmask.tasks.glue import read_glue, write_test
 from unmask.tasks.squad import as_questions
 
 QUICK = {"steps": 1, "precision": "fp32"}
@@ -84,6 +87,71 @@ def test_unbalanced_and_empty_texts_predict(model, tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("one\n\nthree\n")
     assert len(predict(tmp_path / "m", path)) == 3
+
+
+def test_a_line_is_what_other_tools_count(tmp_path):
+    """Unicode separators and form feeds stand inside a text: one output a line, in order, all the same."""
+    path = tmp_path / "in.txt"
+    path.write_text("one\u2028still one\x0c\x85\r\n\nthree\n", encoding="utf-8", newline="")
+    assert [i.text for i in as_items(path, labelled=False)[0]] == ["one\u2028still one\x0c\x85", "", "three"]
+    assert [s.text for s in as_sentences(path, labelled=False)] == ["one\u2028still one\x0c\x85", "", "three"]
+    assert read_lines(str(path)) == ["one\u2028still one\x0c\x85", "", "three"]
+
+
+def test_half_a_surrogate_pair_is_written(tmp_path):
+    write_predictions([{"text": "\ud800 ü"}, {"text": "ü"}], tmp_path / "p.jsonl")
+    lines = (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["\ud800 ü", "ü"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"context": None}, "context of 'q' is None"),
+        ({"answers": [{"text": "fox", "answer_start": "x"}]}, "answers of question 'q'"),
+        ({"answers": [{"text": "fox"}]}, "answers of question 'q'"),
+        ({"answers": "fox"}, "answers of question 'q'"),
+    ],
+)
+def test_broken_questions(tmp_path, change, message):
+    row = {"id": "q", "question": "who?", "context": "the fox", "answers": []} | change
+    with pytest.raises(UserError, match=message):
+        as_questions([row], labelled=True)
+    context = row.pop("context")
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": [row]}]}]}))
+    with pytest.raises(UserError, match=message):
+        as_questions(path, labelled=True)
+
+
+def test_a_column_that_is_there_twice(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("text,text,label\na,b,1\n")
+    with pytest.raises(UserError, match="'text' is there twice"):
+        as_items(path)
+
+
+def test_evaluate_names_a_label_the_model_does_not_know(model, tmp_path):
+    finetune("classify", model, sentiment(12), out=tmp_path / "m", **QUICK)
+    with pytest.raises(UserError, match="row 3: label 'neither'"):
+        evaluate(tmp_path / "m", [*sentiment(2), ("the fox", "neither")])
+
+
+def test_published_glue_files_hold_broken_lines(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t1\t2\ta\tb\t1\n2\tx\ty\n3\t1\t2\tc\td\t0\n")
+    said: list[str] = []
+    assert len(read_glue(path, GLUE["QQP"], labelled=True, say=said.append)) == 2
+    assert "train.tsv:3" in said[0]
+    with pytest.raises(UserError, match=r"train\.tsv:3: 3 columns"):
+        read_glue(path, GLUE["QQP"], labelled=False)
+
+
+def test_the_leaderboard_gets_names_where_files_hold_numbers(tmp_path):
+    write_test(tmp_path / "RTE.tsv", [{"label": "1"}, {"label": "entailment"}, {"label": "0"}], GLUE["RTE"])
+    assert (tmp_path / "RTE.tsv").read_text().split() == [
+        "index", "prediction", "0", "not_entailment", "1", "entailment", "2", "entailment",
+    ]  # fmt: skip
 
 
 def test_entity_outside_its_text(model):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.files import split_lines
 
 
 class Output:
@@ -51,7 +52,7 @@ def read_lines(source: str) -> list[str]:
             )
         return [source]
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = split_lines(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
         raise UserError(f"{source}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None

@@ -127,7 +127,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def round_up(states: Float[Tensor, "hidden width"]) -> Float[Tensor, "rounded width"]:
     """Rows of zeros added up to a multiple of ROUND, on CPUs; see there."""
-    return states if states.is_cuda else F.pad(states, (0, 0, 0, -len(states) % ROUND))
+    if states.is_cuda or torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined]
+        return states
+    return F.pad(states, (0, 0, 0, -len(states) % ROUND))
 
 
 class Categorical:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.files import split_lines
 from unmask.tasks.data import read_rows, read_text, suffix
 from unmask.tasks.scorers import Span, spans_of
 
@@ -45,7 +46,7 @@ def as_sentences(data: Any, *, labelled: bool) -> list[Sentence]:
         if kind in (".jsonl", ".ndjson", ".parquet", ".csv") or str(data).startswith("hf:"):
             return [_row(where, row, labelled) for where, row in read_rows(data)]
         if kind == ".txt" and not labelled and not _has_columns(path):
-            return [Sentence(text=line, where=f"{path}:{n}") for n, line in enumerate(read_text(path).splitlines(), 1)]
+            return [Sentence(text=line, where=f"{path}:{n}") for n, line in enumerate(split_lines(read_text(path)), 1)]
         return read_conll(path)
     rows = list(data)
     if rows and isinstance(rows[0], Sentence):
@@ -58,7 +59,7 @@ def as_sentences(data: Any, *, labelled: bool) -> list[Sentence]:
 
 def _has_columns(path: Path) -> bool:
     """Whether the first lines look like tagged words."""
-    lines = [line.split() for line in read_text(path).splitlines()[:200] if line.strip()]
+    lines = [line.split() for line in split_lines(read_text(path))[:200] if line.strip()]
     return bool(lines) and all(len(c) >= 2 and (c[-1] == "O" or c[-1][1:2] == "-") for c in lines)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
+from unmask.files import split_lines
 
 TEXT = (
     "text",
@@ -84,10 +85,13 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
 
 
-def read_rows(source: str | Path) -> list[tuple[str, dict[str, Any]]]:
+def read_rows(source: str | Path, *, broken: list[str] | None = None) -> list[tuple[str, dict[str, Any]]]:
     """Rows of a file as ("file:line", column -> value).
 
     A csv or tsv without a header is read by position: text, label, or text, text2, label.
+
+    Args:
+        broken: where given, lines with too few or too many cells are left out and named here.
 
     Raises:
         UserError: the file is missing, empty, broken, or of no known kind.
@@ -101,9 +105,9 @@ def read_rows(source: str | Path) -> list[tuple[str, dict[str, Any]]]:
     elif kind in (".jsonl", ".ndjson"):
         rows = _jsonl(path)
     elif kind in (".csv", ".tsv"):
-        rows = _separated(path, "," if kind == ".csv" else "\t")
+        rows = _separated(path, "," if kind == ".csv" else "\t", broken)
     elif kind == ".txt":
-        lines = read_text(path).splitlines()
+        lines = split_lines(read_text(path))
         rows = [(f"{path}:{n}", {"text": line}) for n, line in enumerate(lines, start=1)]
     else:
         raise UserError(
@@ -151,7 +155,7 @@ def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return rows
 
 
-def _separated(path: Path, separator: str) -> list[tuple[str, dict[str, Any]]]:
+def _separated(path: Path, separator: str, broken: list[str] | None = None) -> list[tuple[str, dict[str, Any]]]:
     text = read_text(path)
     if not text.strip():
         return []
@@ -169,12 +173,17 @@ def _separated(path: Path, separator: str) -> list[tuple[str, dict[str, Any]]]:
     header = [cell.strip().lower() for cell in lines[0][1]]
     known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE}
     if any(name in known for name in header):
+        if twice := [name for name in header if name and header.count(name) > 1]:
+            raise UserError(f"{path}:1: column {twice[0]!r} is there twice", hint="Rename one of them.")
         names, lines = [cell.strip() for cell in lines[0][1]], lines[1:]
     else:
         width = len(header)
         names = {1: ["text"], 2: ["text", "label"], 3: ["text", "text2", "label"]}.get(width) or _cola(lines, path)
     rows = []
     for n, cells in lines:
+        if len(cells) != len(names) and broken is not None:
+            broken.append(f"{path}:{n}")
+            continue
         if len(cells) != len(names):
             raise UserError(
                 f"{path}:{n}: {len(cells)} columns, expected {len(names)} ({', '.join(names)})",

@@ -212,8 +212,10 @@ def predict(
     return _predict(folder, task, items)[0]
 
 
-def _predict(folder: TaskFolder, task: Any, items: Sequence[Any]) -> tuple[list[dict[str, Any]], Any]:
-    prepared = task.prepare(items, labelled=False)
+def _predict(
+    folder: TaskFolder, task: Any, items: Sequence[Any], *, labelled: bool = False
+) -> tuple[list[dict[str, Any]], Any]:
+    prepared = task.prepare(items, labelled=labelled)
     found = loop.outputs(folder.model, task, prepared, slots=folder.slots, device=folder.device, context=folder.context)
     return task.decode(found, prepared), prepared
 
@@ -225,11 +227,13 @@ def evaluate(
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
     The interval resamples items with replacement and scores again (percentile bootstrap).
+
+    Raises:
+        UserError: a label the model was not trained for, with its row.
     """
     folder, task = opened(model, device=device, precision=precision)
     items, _ = read(task.name, data, labelled=True, columns=columns)
-    task.prepare(items[:1], labelled=True)
-    predictions, _ = _predict(folder, task, items)
+    predictions, _ = _predict(folder, task, items, labelled=True)
     metrics = task.score(predictions, items)
     values = []
     generator = np.random.default_rng(seed)
@@ -278,7 +282,7 @@ def write_predictions(rows: Sequence[dict[str, Any]], out: str | Path) -> None:
     try:
         with temporary.open("w", encoding="utf-8") as file:
             for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(_line(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -286,6 +290,12 @@ def write_predictions(rows: Sequence[dict[str, Any]], out: str | Path) -> None:
         raise UserError(f"{out}: cannot be written ({error.strerror})", hint="Choose another place.") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row as JSON; half a surrogate pair, which JSON can spell and UTF-8 cannot, is spelled."""
+    text = json.dumps(row, ensure_ascii=False)
+    return json.dumps(row) if any("\ud800" <= c <= "\udfff" for c in text) else text
 
 
 def settings_names() -> list[str]:

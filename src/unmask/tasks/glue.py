@@ -26,7 +26,7 @@ class Glue:
         text, text2, label: spellings of the columns, the published one first.
         metrics: names as in `scorers`: the first is what early stopping goes by; the score is the mean of all.
         out: name of the leaderboard's file.
-        names: label as written in the file -> as the leaderboard wants it.
+        names: what the leaderboard calls labels that some copies of the files number: 0, 1, ...
     """
 
     text: tuple[str, ...]
@@ -37,6 +37,7 @@ class Glue:
     test: str = "test.tsv"
     out: str = ""
     problem: str = "single"
+    names: tuple[str, ...] = ()
 
 
 _PAIR: dict[str, Any] = {"text": ("sentence1",), "text2": ("sentence2",)}
@@ -49,20 +50,29 @@ TASKS = {
     ),
     "STS-B": Glue(**_PAIR, label=("score", "label"), metrics=("pearson", "spearman"), out="STS-B.tsv", problem="regression"),
     "QQP": Glue(text=("question1",), text2=("question2",), label=("is_duplicate",), metrics=("accuracy", "f1"), out="QQP.tsv"),
-    "MNLI": Glue(**_PAIR, label=("gold_label", "label"), dev=("dev_matched.tsv",), test="test_matched.tsv", out="MNLI-m.tsv"),
-    "QNLI": Glue(text=("question",), text2=("sentence",), out="QNLI.tsv"),
-    "RTE": Glue(**_PAIR, out="RTE.tsv"),
+    "MNLI": Glue(
+        **_PAIR, label=("gold_label", "label"), dev=("dev_matched.tsv",), test="test_matched.tsv", out="MNLI-m.tsv",
+        names=("entailment", "neutral", "contradiction"),
+    ),
+    "QNLI": Glue(text=("question",), text2=("sentence",), out="QNLI.tsv", names=("entailment", "not_entailment")),
+    "RTE": Glue(**_PAIR, out="RTE.tsv", names=("entailment", "not_entailment")),
     "WNLI": Glue(**_PAIR, out="WNLI.tsv"),
 }  # fmt: skip
 
 
-def read_glue(path: Path, task: Glue, *, labelled: bool) -> list[Item]:
+def read_glue(path: Path, task: Glue, *, labelled: bool, say: Callable[[str], None] = lambda line: None) -> list[Item]:
     """Items of one file.
+
+    Broken lines of labelled files are left out and said, for the published files hold some (QQP); test files must be
+    whole, since the leaderboard counts their lines.
 
     Raises:
         UserError: a column is missing.
     """
-    rows = read_rows(path)
+    broken: list[str] = []
+    rows = read_rows(path, broken=broken if labelled else None)
+    if broken:
+        say(f"{len(broken)} broken lines left out, the first {broken[0]}")
     names = [str(name) for name in rows[0][1]]
 
     def column(spellings: tuple[str, ...]) -> str | None:
@@ -144,11 +154,11 @@ def evaluate_glue(
     device, precision = "cpu", "fp32"
     for name, (train, dev) in present.items():
         task = TASKS[name]
-        held = read_glue(dev, task, labelled=True)
+        held = read_glue(dev, task, labelled=True, say=say)
         with tempfile.TemporaryDirectory() as scratch:
             place = Path(scratch) / "model"
             run = finetune(
-                "classify", model, read_glue(train, task, labelled=True), validation=held, out=place,
+                "classify", model, read_glue(train, task, labelled=True, say=say), validation=held, out=place,
                 **({"problem": task.problem, "metric": task.metrics[0]} | settings),
             )  # fmt: skip
             device, precision = run["device"], run["precision"]
@@ -178,7 +188,10 @@ def write_test(path: Path, predictions: list[dict[str, Any]], task: Glue) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ["index\tprediction"]
     for i, p in enumerate(predictions):
-        value = f"{min(max(p['value'], 0.0), 5.0):.3f}" if task.problem == "regression" else str(p["label"])
+        label = str(p["label"])
+        if task.names and label.isdigit() and int(label) < len(task.names):
+            label = task.names[int(label)]
+        value = f"{min(max(p['value'], 0.0), 5.0):.3f}" if task.problem == "regression" else label
         lines.append(f"{i}\t{value}")
     temporary = path.with_name(path.name + ".part")
     temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")

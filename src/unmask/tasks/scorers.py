@@ -7,6 +7,7 @@ correlation with a constant is 0 as well, where scipy warns and gives NaN.
 from __future__ import annotations
 
 import collections
+import functools
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,30 +34,28 @@ def matthews(truth: Sequence, guess: Sequence) -> float:
 
 def f1(truth: Sequence, guess: Sequence, *, average: str = "macro", positive: object = None) -> float:
     """F1 over the labels that occur in truth or guess ('macro', 'micro'), or of one label ('binary', `positive`)."""
-    labels = sorted({*truth, *guess}, key=str) if average != "binary" else [positive]
-    scores = []
-    hits = [0, 0, 0]
-    for label in labels:
-        right = sum(t == label and g == label for t, g in zip(truth, guess, strict=True))
-        said, there = sum(g == label for g in guess), sum(t == label for t in truth)
-        scores.append(_f(right, said, there)[2])
-        hits = [hits[0] + right, hits[1] + said, hits[2] + there]
+    if len(truth) != len(guess):
+        raise ValueError(f"{len(truth)} labels, {len(guess)} guesses")
+    said, there = collections.Counter(guess), collections.Counter(truth)
+    right = collections.Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
+    labels = list(there | said) if average != "binary" else [positive]
     if average == "micro":
-        return _f(*hits)[2]
-    return float(np.mean(scores)) if scores else 0.0
+        return _f(*(sum(c[x] for x in labels) for c in (right, said, there)))[2]
+    return float(np.mean([_f(right[x], said[x], there[x])[2] for x in labels])) if labels else 0.0
 
 
 def multilabel_f1(truth: Sequence[Iterable[str]], guess: Sequence[Iterable[str]], *, average: str = "micro") -> float:
     """F1 of sets of labels, 'micro' over all decisions or 'macro' over labels."""
-    pairs = [(set(t), set(g)) for t, g in zip(truth, guess, strict=True)]
-    labels = sorted({label for t, g in pairs for label in t | g})
-    counts = [
-        (sum(x in t and x in g for t, g in pairs), sum(x in g for _, g in pairs), sum(x in t for t, _ in pairs))
-        for x in labels
-    ]
+    right: collections.Counter[str] = collections.Counter()
+    said, there = collections.Counter(right), collections.Counter(right)
+    for t, g in ((set(t), set(g)) for t, g in zip(truth, guess, strict=True)):
+        there.update(t)
+        said.update(g)
+        right.update(t & g)
+    labels = list(there | said)
     if average == "micro":
-        return _f(*(sum(c[i] for c in counts) for i in range(3)))[2] if counts else 0.0
-    return float(np.mean([_f(*c)[2] for c in counts])) if counts else 0.0
+        return _f(*(sum(c.values()) for c in (right, said, there)))[2]
+    return float(np.mean([_f(right[x], said[x], there[x])[2] for x in labels])) if labels else 0.0
 
 
 def _f(right: int, said: int, there: int) -> tuple[float, float, float]:
@@ -143,10 +142,13 @@ def entity_scores(truth: Sequence[Iterable[Span]], guess: Sequence[Iterable[Span
 # --- SQuAD ------------------------------------------------------------------------------------------------------------
 
 
+_PUNCTUATION, _ARTICLES = str.maketrans("", "", string.punctuation), re.compile(r"\b(a|an|the)\b")
+
+
+@functools.lru_cache(maxsize=1 << 17)
 def normalise_answer(text: str) -> str:
     """Lower case, no ASCII punctuation, no articles, single spaces (the SQuAD scripts' rule)."""
-    text = "".join(c for c in text.lower() if c not in set(string.punctuation))
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def squad_exact(guess: str, truths: Sequence[str]) -> float:
@@ -157,6 +159,12 @@ def squad_exact(guess: str, truths: Sequence[str]) -> float:
 def squad_f1(guess: str, truths: Sequence[str]) -> float:
     """Best word overlap F1 with one of the true answers; where either is empty, 1 if both are (SQuAD 2.0's rule)."""
     return max(_overlap(guess, t) for t in _answers(truths))
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def _squad_pair(guess: str, truths: tuple[str, ...]) -> tuple[float, float]:
+    """(exact, F1), remembered: an interval scores the same answers hundreds of times."""
+    return squad_exact(guess, truths), squad_f1(guess, truths)
 
 
 def _answers(truths: Sequence[str]) -> list[str]:
@@ -174,12 +182,12 @@ def _overlap(guess: str, truth: str) -> float:
 def squad_scores(guesses: Mapping[str, str], truths: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """`f1`, `exact` (percent, as the scripts print) over questions, and apart for those with and without an answer.
 
-    A question without a guess counts as wrong, as in the scripts.
+    A question without a guess counts as wrong, as in the v1.1 script (the v2.0 script leaves it out of the mean).
     """
     rows = []
     for name, answers in truths.items():
         guess = guesses.get(name)
-        scores = (0.0, 0.0) if guess is None else (squad_exact(guess, answers), squad_f1(guess, answers))
+        scores = (0.0, 0.0) if guess is None else _squad_pair(guess, tuple(answers))
         rows.append((*scores, any(normalise_answer(a) for a in answers)))
     table = np.array(rows, np.float64).reshape(-1, 3)
     out = {"f1": 100 * _mean(table[:, 1]), "exact": 100 * _mean(table[:, 0])}

@@ -38,11 +38,13 @@ def as_questions(data: Any, *, labelled: bool) -> list[Question]:
         if suffix(path) == ".json":
             found = _squad(path)
         else:
-            found = [_flat(where, row) for where, row in read_rows(data)]
+            found = [_question(where, row) for where, row in read_rows(data)]
     else:
         rows = list(data)
         found = (
-            rows if rows and isinstance(rows[0], Question) else [_flat(f"row {i}", r) for i, r in enumerate(rows, 1)]
+            rows
+            if rows and isinstance(rows[0], Question)
+            else [_question(f"row {i}", r) for i, r in enumerate(rows, 1)]
         )
     if not found:
         raise UserError(f"{data}: no questions", hint="Expected SQuAD json.")
@@ -77,35 +79,44 @@ def check(q: Question, text: str, start: int) -> None:
 def _squad(path: Path) -> list[Question]:
     try:
         content = json.loads(read_text(path))
-        out = []
-        for article in content["data"]:
-            for paragraph in article["paragraphs"]:
-                out += [_question(path, qa, paragraph["context"]) for qa in paragraph["qas"]]
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", hint="Expected SQuAD json.") from None
+    out = []
+    try:
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                out += [_question(str(path), qa | {"context": paragraph["context"]}) for qa in paragraph["qas"]]
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: no {error}", hint="Expected SQuAD's data/paragraphs/qas/context layout.") from None
     return out
 
 
-def _question(path: Path, qa: Mapping[str, Any], context: str) -> Question:
-    answers = qa.get("answers")
-    pairs = None if answers is None else tuple((str(a["text"]), int(a["answer_start"])) for a in answers)
-    if qa.get("is_impossible"):
-        pairs = ()
-    return Question(name=str(qa["id"]), question=qa["question"], context=context, answers=pairs, where=str(path))
+def _question(where: str, row: Mapping[str, Any]) -> Question:
+    """A question from its fields, whichever file they came from.
 
-
-def _flat(where: str, row: Mapping[str, Any]) -> Question:
-    for name in ("question", "context"):
-        if not isinstance(row.get(name), str):
-            raise UserError(f"{where}: no {name!r}", hint="Each row needs a question and a context.")
+    Raises:
+        UserError: naming the question and the field that is missing or no text or no number.
+    """
+    name = str(row.get("id", where))
+    for field in ("question", "context"):
+        if not isinstance(row.get(field), str):
+            raise UserError(f"{where}: {field} of {name!r} is {row.get(field)!r}", hint="Expected a text.")
     answers = row.get("answers")
     pairs: tuple[tuple[str, int], ...] | None = None
-    if isinstance(answers, Mapping):  # as Hugging Face datasets have it
-        pairs = tuple(zip(answers["text"], (int(s) for s in answers["answer_start"]), strict=True))
-    elif isinstance(answers, list):
-        pairs = tuple((a["text"], int(a.get("answer_start", a.get("start")))) for a in answers)
-    return Question(
-        name=str(row.get("id", where)), question=row["question"], context=row["context"], answers=pairs, where=where
-    )
+    try:
+        if isinstance(answers, Mapping):  # as Hugging Face datasets have it
+            pairs = tuple(zip(answers["text"], (int(s) for s in answers["answer_start"]), strict=True))
+        elif isinstance(answers, list):
+            pairs = tuple(
+                (str(a["text"]), int(a["answer_start"] if "answer_start" in a else a["start"])) for a in answers
+            )
+        elif answers is not None:
+            raise TypeError(type(answers).__name__)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{where}: answers of question {name!r} cannot be read ({error})",
+            hint='Expected [{"text": ..., "answer_start": ...}]; an empty list says: no answer.',
+        ) from None
+    if row.get("is_impossible"):
+        pairs = ()
+    return Question(name=name, question=row["question"], context=row["context"], answers=pairs, where=where)

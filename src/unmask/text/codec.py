@@ -93,8 +93,9 @@ class TokenCodec(nn.Module):
         return values | {"token": token}
 
     def predict(self, states: Float[Tensor, "asked width"]) -> Categorical:
-        states, count = round_up(states), len(states)
-        h = self.norm(self.activation(self.transform(states))) if self.config.head else states
+        rounded = round_up(states)
+        count = None if rounded is states else len(states)
+        h = self.norm(self.activation(self.transform(rounded))) if self.config.head else rounded
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))
         weight = self.word.weight if self.output is None else self.output.weight
