@@ -1,6 +1,8 @@
-"""Tiny events for the laws: five channels and an age, a third of the events without a value."""
+"""Tiny events for the laws: four channels that are hidden, two that are not, a third of the events without a value."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ class Events:
             "code": np.where(special, 0, rng.integers(2, CODES, length)),
             "value": (rng.normal(size=length) * has).astype(np.float32), "has": has.astype(np.int64),
             "hours": np.sort(rng.exponential(20, length)).astype(np.float32), "timed": (~special).astype(np.int64),
-            "age": np.full(length, 40, np.float32),
+            "born": np.full(length, 40, np.float32),
         }  # fmt: skip
         unit = np.where(special, -1, (np.arange(length) - 1) // 2)
         return Example(values=values, identity=identity, special=special, unit=unit)
@@ -35,10 +37,10 @@ class Events:
         return EventCodec(EventCodecConfig(codes=CODES, width=32, deviation=0.3))
 
     def changed(self, values: dict[str, Tensor], flat: Tensor) -> dict[str, Tensor]:
-        """All that is known of the hidden events."""
+        """All that hiding takes away of an event; that it has a time, and the age at the origin, are known by design."""
         out = {k: v.clone() for k, v in values.items()}
         out["code"].view(-1)[flat] = (out["code"].view(-1)[flat] - 2 + 3) % (CODES - 2) + 2
-        for name, step in (("value", 2.0), ("hours", 50.0), ("age", 9.0)):
+        for name, step in (("value", 2.0), ("hours", 50.0)):
             out[name].view(-1)[flat] += step
         out["has"].view(-1)[flat] = 1 - out["has"].view(-1)[flat]
         return out
@@ -47,14 +49,17 @@ class Events:
         ones = np.ones(length, np.float32)
         values = {
             "code": np.full(length, 5), "value": ones, "has": np.ones(length, np.int64), "hours": ones,
-            "timed": np.ones(length, np.int64), "age": ones,
+            "timed": np.ones(length, np.int64), "born": ones,
         }  # fmt: skip
         return Example(values=values, identity=1)
 
     def true_values(self, example: Example) -> np.ndarray:
-        names = ("code", "value", "has", "hours", "timed")
+        names = ("code", "value", "has", "hours")
         return np.stack([np.asarray(example.values[n], np.float32) for n in names], -1)
 
 
-def numbers(prediction: object) -> Tensor:
-    return torch.cat([prediction.logits, prediction.value, prediction.time], -1)
+def numbers(prediction: Any) -> Tensor:
+    """Everything a prediction says: scores, each code's value, the time."""
+    codes = [torch.full((len(prediction),), c) for c in range(CODES)]
+    values = [part for c in codes for part in prediction.of_code(c)]
+    return torch.cat([prediction.logits, torch.stack(values, -1), prediction.time], -1)

@@ -1,7 +1,7 @@
-"""Event slots: embed code, value, time and age; predict them back as one joint distribution.
+"""Event slots: embed code, value and time; predict them back as one joint distribution.
 
 p(code) x p(value | code) x p(time): the value has a normal of its own for every code, so a hidden slot is scored as a
-whole. A value that is missing is never a target, and neither is the time of a static event.
+whole. A value that is missing is never a target. What of a hidden event is known by design is listed in `CONTEXT`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.core.prediction import Categorical, round_up
 from unmask.events.vocabulary import FIRST
 
 PIECES = 12
 FREQUENCIES = 8
-_CHANNELS = ("code", "value", "has", "hours", "timed")
+YEAR = 24 * 365.25
+"""Hours."""
+CHANNELS = ("code", "value", "has", "hours")
+CONTEXT = ("timed", "born")
+"""Known of hidden events too: that they have a time (static facts are never hidden), and the patient's age at the
+origin, one number for the whole history. The age at an event is made from it and the event's hours, and hidden with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,42 +44,69 @@ def squash(hours: Tensor) -> Tensor:
     return torch.log1p(hours.clamp_min(0)) / 3
 
 
-class EventPrediction:
-    """Joint distribution of hidden events. Targets are (hidden, 5): code, value, has, hours, timed."""
+def stretch(scaled: Tensor) -> Tensor:
+    """The inverse of `squash`; at most 370 years."""
+    return torch.expm1(3 * scaled.clamp(0, 5))
 
-    def __init__(self, logits: Tensor, value: Tensor, time: Tensor, weights: tuple[float, float, float]) -> None:
-        self.logits, self.value, self.time, self.weights = logits.float(), value.float(), time.float(), weights
-        self.log_probs = self.logits.log_softmax(-1)
+
+class EventPrediction:
+    """Joint distribution of hidden events. Targets are (hidden, 4): code, value, has, hours.
+
+    Args:
+        code: over the codes.
+        scales: (codes, 2 width) and (codes, 2): from features to mean and log-variance of the value, for each code.
+        time: (hidden, 2) mean and log-variance of the squashed hours.
+        valued: (codes,) whether a code comes with a value.
+        weights: of code, value and time in the loss.
+    """
+
+    def __init__(
+        self, code: Categorical, scales: tuple[Tensor, Tensor], time: Tensor, valued: Tensor,
+        weights: tuple[float, float, float],
+    ) -> None:  # fmt: skip
+        self.code, self.scales, self.time = code, scales, time.float()
+        self.valued, self.weights = valued, weights
 
     def __len__(self) -> int:
-        return len(self.logits)
+        return len(self.code)
+
+    @property
+    def logits(self) -> Tensor:
+        return self.code.logits
 
     def of_code(self, code: Int[Tensor, "hidden"]) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the value, were the slot of this code."""
-        both = self.value.view(len(self), self.logits.shape[1], 2)[torch.arange(len(self), device=code.device), code]
+        weight, bias = self.scales
+        x = self.code.features.float()
+        both = torch.einsum("nw,nkw->nk", x, F.embedding(code, weight).view(len(x), 2, x.shape[1])) + F.embedding(
+            code, bias
+        )
         return both[:, 0], both[:, 1].clamp(-6, 4)
 
-    def parts(self, target: Float[Tensor, "hidden 5"]) -> tuple[Tensor, Tensor, Tensor]:
+    def parts(self, target: Float[Tensor, "hidden 4"]) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability of code, value and time, 0 where there is none."""
-        code = target[:, 0].long()
-        first = self.log_probs.gather(1, code[:, None])[:, 0]
-        second = _normal(target[:, 1], *self.of_code(code)) * target[:, 2]
-        third = _normal(squash(target[:, 3]), self.time[:, 0], self.time[:, 1].clamp(-8, 4)) * target[:, 4]
-        return first, second, third
+        return self.code.log_prob(target[:, 0].long()), self._value(target), self._time(target)
+
+    def _value(self, target: Tensor) -> Tensor:
+        return _normal(target[:, 1], *self.of_code(target[:, 0].long())) * target[:, 2]
+
+    def _time(self, target: Tensor) -> Tensor:
+        # The first event is the origin of time, which is known: its time is no target.
+        return _normal(squash(target[:, 3]), self.time[:, 0], self.time[:, 1].clamp(-8, 4)) * (target[:, 3] > 0)
 
     def loss(self, target: Tensor) -> Tensor:
-        return -torch.stack([w * p.sum() for w, p in zip(self.weights, self.parts(target), strict=True) if w]).sum()
+        code, value, time = self.weights
+        total = self.code.loss(target[:, 0].long()) * code
+        if value:
+            total = total - value * self._value(target).sum()
+        return total - time * self._time(target).sum() if time else total
 
     def log_prob(self, value: Tensor) -> Float[Tensor, "hidden"]:
         return torch.stack(self.parts(value)).sum(0)
 
-    def mode(self) -> Float[Tensor, "hidden 5"]:
-        scores = self.log_probs.clone()
-        scores[:, :FIRST] = -math.inf
-        code = scores.argmax(-1)
-        one = torch.ones(len(self), device=code.device)
-        hours = torch.expm1(3 * self.time[:, 0].clamp(0, 5))
-        return torch.stack([code.float(), self.of_code(code)[0], one, hours, one], -1)
+    def mode(self) -> Float[Tensor, "hidden 4"]:
+        code = self.code.mode()
+        return self._joined(code, self.of_code(code)[0], self.time[:, 0])
 
     def mean(self) -> Tensor:
         return self.mode()
@@ -81,24 +114,25 @@ class EventPrediction:
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
     ) -> Tensor:
-        out = self.mode()
         if temperature <= 0:
-            return out
-        scores = self.log_probs / temperature
-        scores[:, :FIRST] = -math.inf
-        if top_k is not None and top_k < scores.shape[1]:
-            scores = scores.masked_fill(scores < scores.topk(top_k, -1).values[:, -1:], -math.inf)
-        code = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
-        location, log_variance = self.of_code(code)
-        noise = torch.randn(len(self), generator=generator, device=code.device)
-        out[:, 0], out[:, 1] = code.float(), location + noise * (0.5 * log_variance).exp() * temperature
-        return out
+            return self.mode()
+
+        def drawn(location: Tensor, log_variance: Tensor) -> Tensor:
+            noise = torch.randn(len(self), generator=generator, device=location.device)
+            return location + noise * (0.5 * log_variance).exp() * temperature
+
+        code = self.code.sample(generator=generator, temperature=temperature, top_k=top_k)
+        return self._joined(code, drawn(*self.of_code(code)), drawn(self.time[:, 0], self.time[:, 1].clamp(-8, 4)))
+
+    def _joined(self, code: Tensor, value: Tensor, time: Tensor) -> Tensor:
+        has = self.valued[code].float()
+        return torch.stack([code.float(), value * has, has, stretch(time)], -1)
 
     def confidence(self) -> Float[Tensor, "hidden"]:
-        return self.log_probs.amax(-1)
+        return self.code.confidence()
 
     def correct(self, target: Tensor) -> Tensor:
-        return (self.log_probs.argmax(-1) == target[:, 0].long()).sum()
+        return self.code.correct(target[:, 0].long())
 
 
 def _normal(x: Tensor, location: Tensor, log_variance: Tensor) -> Tensor:
@@ -106,9 +140,16 @@ def _normal(x: Tensor, location: Tensor, log_variance: Tensor) -> Tensor:
 
 
 class EventCodec(nn.Module):
-    """Embeds events and predicts them back."""
+    """Embeds events and predicts them back.
 
+    Attributes:
+        valued: (codes,) whether a code ever came with a value among the training patients.
+    """
+
+    context_channels = CONTEXT
     edges: Tensor
+    valued: Tensor
+    forbidden: Tensor
 
     def __init__(self, config: EventCodecConfig) -> None:
         super().__init__()
@@ -121,12 +162,17 @@ class EventCodec(nn.Module):
         self.mask = nn.Parameter(torch.randn(w) * config.deviation)
         self.transform, self.norm = nn.Linear(w, w), nn.LayerNorm(w)
         self.code_head = nn.Linear(w, config.codes)
-        self.value_head, self.time_head = nn.Linear(w, 2 * config.codes), nn.Linear(w, 2)
+        self.time_head = nn.Linear(w, 2)
+        self.value_head = nn.Embedding(config.codes, 2 * w)
+        self.value_bias = nn.Embedding(config.codes, 2)
         for part in (self.code, self.transform, self.code_head):
             nn.init.normal_(part.weight, std=config.deviation)
-        for part in (self.value_head, self.time_head):  # near unit variance at first, or one outlier rules the step
+        for part in (self.value_head, self.value_bias, self.time_head):
+            # Near unit variance at first, or one outlier rules the step.
             nn.init.normal_(part.weight, std=min(config.deviation, 0.02))
+        self.register_buffer("valued", torch.ones(config.codes, dtype=torch.bool))
         self.register_buffer("edges", torch.linspace(-2.4, 2.4, PIECES + 1), persistent=False)
+        self.register_buffer("forbidden", torch.arange(FIRST), persistent=False)
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         code = self.code(values["code"])
@@ -144,26 +190,28 @@ class EventCodec(nn.Module):
         rate = math.pi * 2.0 ** torch.arange(FREQUENCIES, device=hours.device)
         angle = hours[..., None] * rate / 2
         waves = torch.cat([angle.sin(), angle.cos()], -1) * timed[..., None]
-        return torch.cat([waves, torch.stack([hours * timed, timed, values["age"] / 50], -1)], -1)
+        age = (values["born"] + values["hours"] / YEAR) / 50
+        return torch.cat([waves, torch.stack([hours * timed, timed, age], -1)], -1)
 
     def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
         code = FIRST + (bits & 0x7FFFFFFF) % max(1, self.config.codes - FIRST)
         value = ((bits >> 31) & 0xFFFF).float() / 2**14 - 2
-        out = {"code": code.clamp_max(self.config.codes - 1), "value": value, "has": ((bits >> 47) & 1)}
         hours = torch.expm1(((bits >> 48) & 0x3FFF).float() / 2**14 * 4)
-        return out | {"hours": hours, "timed": torch.ones_like(flat), "age": torch.zeros_like(value)}
+        return {"code": code.clamp_max(self.config.codes - 1), "value": value, "has": (bits >> 47) & 1, "hours": hours}
 
-    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Float[Tensor, "n 5"]:
-        return torch.stack([values[name].flatten()[flat].float() for name in _CHANNELS], -1)
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Float[Tensor, "n 4"]:
+        return torch.stack([values[name].flatten()[flat].float() for name in CHANNELS], -1)
 
     def write(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], new: Tensor) -> dict[str, Tensor]:
         out = {k: v.clone() for k, v in values.items()}
-        for column, name in enumerate(_CHANNELS):
+        for column, name in enumerate(CHANNELS):
             out[name].view(-1)[flat] = new[:, column].to(out[name].dtype)
         return out
 
     def predict(self, states: Float[Tensor, "asked width"]) -> EventPrediction:
-        c = self.config
-        x = self.norm(F.gelu(self.transform(states)))
+        c, head = self.config, self.code_head
+        x = self.norm(F.gelu(self.transform(round_up(states))))
+        code = Categorical(x, head.weight, head.bias, self.forbidden, len(states))
+        scales = self.value_head.weight, self.value_bias.weight
         weights = (c.code_weight, c.value_weight, c.time_weight)
-        return EventPrediction(self.code_head(x), self.value_head(x), self.time_head(x), weights)
+        return EventPrediction(code, scales, self.time_head(x[: len(states)]), self.valued, weights)

@@ -115,7 +115,7 @@ def recovered(folder: Path) -> dict[str, float]:
         zeros = np.zeros(n, np.float32)
         values = {
             "code": np.array(codes), "value": zeros, "has": np.zeros(n, np.int64), "hours": zeros,
-            "timed": np.r_[0, np.ones(n - 1, np.int64)], "age": np.r_[0, np.full(n - 1, 50)].astype(np.float32),
+            "timed": np.r_[0, np.ones(n - 1, np.int64)], "born": np.full(n, 50, np.float32),
         }  # fmt: skip
         example = Example(values=values, identity=0, special=np.arange(n) == 0)
         with at_rest(loaded.model):

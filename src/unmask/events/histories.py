@@ -31,8 +31,9 @@ class Histories:
     def example(self, subject: int, *, slots: int, prediction_time: int | None = None) -> Example:
         """One patient: static events, then the latest timed ones that fit.
 
-        Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event and timed;
-        age in years at the event (0 where birth is unknown).
+        Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event (the origin)
+        and timed; born: age in years at the origin, the same in every slot (0 where birth is unknown). Static events
+        are special: known facts, never hidden.
         """
         rows = self.rows(subject, prediction_time)
         time = self.events.time[rows]
@@ -42,37 +43,33 @@ class Histories:
         kept = np.r_[np.flatnonzero(static)[: slots - 1], timed[len(timed) - min(room, len(timed)) :]]
         rows, time, static = rows[kept], time[kept], static[kept]
         n = len(rows) + 1
-        begin = int(time[~static][0]) if (~static).any() else 0
+        begin = int(time[~static][0]) if (~static).any() else None
         hours = np.zeros(n, np.float32)
-        hours[1:][~static] = (time[~static] - begin) / HOUR
+        if begin is not None:
+            hours[1:][~static] = (time[~static] - begin) / HOUR
         code = np.full(n, CLS, np.int64)
         code[1:] = self.code[rows]
         score = self.score[rows]
         has = np.isfinite(score)
         value, flag, moment = np.zeros(n, np.float32), np.zeros(n, np.int64), np.zeros(n, np.int64)
         value[1:][has], flag[1:], moment[1:] = score[has], has, ~static
-        special = np.arange(n) == 0
-        # A visit is what shares a time stamp; static events are hidden one by one.
-        new = np.r_[True, time[1:] != time[:-1]] | static
-        unit = np.r_[-1, np.cumsum(new) - 1] if len(rows) else np.array([-1])
+        # A visit is what shares a time stamp.
+        new = np.r_[True, time[1:] != time[:-1]] & ~static if len(rows) else np.zeros(0, bool)
         return Example(
             values={
                 "code": code, "value": value, "has": flag, "hours": hours, "timed": moment,
-                "age": self._age(subject, prediction_time, time, static, n),
+                "born": np.full(n, self.age(subject, begin, prediction_time), np.float32),
             },
-            identity=int(subject), special=special, unit=unit,
+            identity=int(subject), special=moment == 0, unit=np.where(moment == 1, np.r_[-1, np.cumsum(new) - 1], -1),
         )  # fmt: skip
 
-    def _age(
-        self, subject: int, prediction_time: int | None, time: np.ndarray, static: np.ndarray, n: int
-    ) -> np.ndarray:
+    def age(self, subject: int, moment: int | None, prediction_time: int | None = None) -> float:
+        """Years from birth to `moment`; 0 where birth is not known (or not before `prediction_time`)."""
         cut = self.events.before(subject, prediction_time)
         born = np.flatnonzero((self.code[cut] == -1) & (self.events.time[cut] != STATIC))
-        age = np.zeros(n, np.float32)
-        if len(born):
-            birth = int(self.events.time[cut][born[0]])
-            age[1:][~static] = (time[~static] - birth) / YEAR
-        return age
+        if not len(born) or moment is None:
+            return 0.0
+        return float(moment - self.events.time[cut][born[0]]) / YEAR
 
     def length(self, subject: int, slots: int, prediction_time: int | None = None) -> int:
         return min(slots, len(self.rows(subject, prediction_time)) + 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from unmask.core.batch import PackedBatch, pack
 from unmask.core.corruption import Corruption, Replacement, Uniform, Units, uniform
@@ -70,6 +71,7 @@ def pretrain(
     vocabulary = Vocabulary.fit(events, rows, floor=settings.floor)
     histories = Histories(events, vocabulary)
     model = new_model(settings, len(vocabulary))
+    model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
     lengths = np.array([histories.length(i, settings.slots) for i in range(len(events))])
     whole = np.array([len(histories.rows(i)) + 1 for i in range(len(events))])
     cut = int((whole - lengths).sum())

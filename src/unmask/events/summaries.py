@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unmask.events.histories import YEAR, Histories
+from unmask.events.histories import Histories
 from unmask.events.meds import HOUR, STATIC, Labels
 from unmask.events.vocabulary import FIRST
 
@@ -32,11 +32,7 @@ def summarise(histories: Histories, points: Labels, codes: int | None = None) ->
     rows = np.concatenate(known) if known else np.zeros(0, np.int64)
     point = np.repeat(np.arange(len(points)), [len(k) for k in known])
     for i, (subject, moment) in enumerate(zip(points.subject.tolist(), points.time.tolist(), strict=True)):
-        cut = events.before(subject, moment)
-        born = np.flatnonzero((histories.code[cut] == -1) & (events.time[cut] != STATIC))
-        if len(born):
-            more[i, 0] = (moment - events.time[cut][born[0]]) / YEAR
-        more[i, 1] = np.log1p(len(known[i]))
+        more[i] = histories.age(subject, moment, moment) or np.nan, np.log1p(len(known[i]))
     code = histories.code[rows] - FIRST
     fits = (code >= 0) & (code < count)
     rows, point, code = rows[fits], point[fits], code[fits]
