@@ -176,7 +176,8 @@ MODALITIES: dict[str, Any] = {
     "vector": Vector(),
     "images": Images(),
     "table": tiny_table.Table(),
-    "events": tiny_events.Events(),
+    "events": tiny_events.Events("events", known=False),
+    "events-known": tiny_events.Events("events-known", known=True),
 }
 
 

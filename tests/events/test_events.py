@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from event_data import DAY, labels, main_ok, shard, table
 
-from unmask.cli import main
 from unmask.errors import UserError
-from unmask.events.convert import convert
 from unmask.events.demo import simulate
 from unmask.events.histories import Histories
-from unmask.events.meds import STATIC, Labels, read_labels, read_meds, write_meds
+from unmask.events.meds import STATIC, Labels, read_labels, read_meds
+from unmask.events.shards import write_meds
 from unmask.events.summaries import summarise
-from unmask.events.vocabulary import Vocabulary
-
-DAY = datetime(2020, 1, 1)
-
-
-def table(rows: list[tuple]) -> pl.DataFrame:
-    schema = {"subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32}
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def shard(folder: Path, frame: pl.DataFrame, name: str = "0") -> Path:
-    (folder / "data").mkdir(parents=True, exist_ok=True)
-    frame.write_parquet(folder / "data" / f"{name}.parquet")
-    return folder
-
-
-def labels(folder: Path, rows: list[tuple]) -> Path:
-    folder.mkdir(exist_ok=True)
-    schema = {"subject_id": pl.Int64, "prediction_time": pl.Datetime("us"), "boolean_value": pl.Boolean}
-    pl.DataFrame(rows, schema=schema, orient="row").write_parquet(folder / "0.parquet")
-    return folder
+from unmask.events.vocabulary import FIRST, Vocabulary
 
 
 def test_reads_what_it_writes(tmp_path: Path):
@@ -74,7 +54,13 @@ def test_two_shards_and_wrong_types(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("rows", "says"),
-    [([(9, DAY, True)], "subject 9 has no events"), ([(1, DAY, True)] * 2, "given twice"), ([], "no labels")],
+    [
+        ([(9, DAY, True)], "subject 9 has no events"),
+        ([(1, DAY, True)] * 2, "given twice"),
+        ([(1, None, True)], "prediction_time is null"),
+        ([(1, DAY, True), (1, DAY + timedelta(1), None)], "row 1: boolean_value is null"),
+        ([], "no labels"),
+    ],
 )
 def test_bad_labels_are_named(tmp_path: Path, rows: list, says: str):
     events = read_meds(shard(tmp_path, table([(1, DAY, "a", None)])))
@@ -128,36 +114,8 @@ def test_long_histories_keep_static_and_latest(tmp_path: Path):
     events = read_meds(shard(tmp_path, table(rows)))
     vocabulary = Vocabulary.fit(events, np.arange(11), floor=1)
     example = Histories(events, vocabulary).example(0, slots=5)
-    names = [vocabulary.codes[c - 2] for c in example.values["code"][1:]]
+    names = [vocabulary.codes[c - FIRST] for c in example.values["code"][1:]]
     assert names == ["SEX//F", "c7", "c8", "c9"]
-
-
-def test_tables_convert_with_every_row_accounted_for(tmp_path: Path):
-    (tmp_path / "t.csv").write_text(
-        "pid,when,code,numeric_value\n1,2020-01-02,b,2\n1,2020-01-01 10:00:00,a,\nx,2020-01-01,a,1\n"
-        "2,never,a,1\n2,2020-01-01,,1\n2,2020-01-01,a,much\n2,,SEX//M,\n"
-    )
-    found = convert(tmp_path / "t.csv", tmp_path / "m", columns={"subject": "pid", "time": "when"})
-    assert (found["rows"], found["events"], found["rejected_rows"]) == (7, 3, 4)
-    assert set(found["rejected"].values()) == {1}
-    assert len((tmp_path / "m" / "rejected.jsonl").read_text().splitlines()) == 4
-    assert [read_meds(tmp_path / "m").codes[c] for c in read_meds(tmp_path / "m").code] == ["a", "b", "SEX//M"]
-
-
-def test_fhir_converts(tmp_path: Path):
-    code = {"coding": [{"system": "http://loinc.org", "code": "1", "display": "One"}]}
-    patient = {"resourceType": "Patient", "id": "p", "gender": "female", "birthDate": "1970-01-01"}
-    about = {"subject": {"reference": "urn:uuid:p"}, "effectiveDateTime": "2020-01-01T02:00:00+02:00"}
-    part = {"code": code, "valueQuantity": {"value": 7}}
-    lab = {"resourceType": "Observation", "code": code, "component": [part, part], **about}
-    other = [{"resourceType": "Claim"}, {"resourceType": "Condition", "code": code, "subject": about["subject"]}]
-    bundle = {"resourceType": "Bundle", "entry": [{"resource": r} for r in (patient, lab, *other)]}
-    (tmp_path / "b.json").write_text(json.dumps(bundle))
-    found = convert(tmp_path / "b.json", tmp_path / "m")
-    assert (found["rows"], found["events"], found["rejected_rows"]) == (4, 4, 2)
-    events = read_meds(tmp_path / "m")
-    assert [events.codes[c] for c in events.code] == ["GENDER//FEMALE", "MEDS_BIRTH", *["LAB//LOINC//1"] * 2]
-    assert events.time[-1] == int(pl.Series([DAY]).dt.epoch("us")[0])
 
 
 def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -179,7 +137,7 @@ def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.C
     finetune = ["finetune", "outcome", first, str(meds), "--labels", str(task), "--out", second]
     main_ok([*finetune, "--set", "epochs=15", "--json"])
     result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    assert set(result["results"]) == {"ours", "prevalence", "logistic regression", "gradient boosting"}
+    assert set(result["results"]) == {"ours", "prevalence", "last values", "logistic regression", "gradient boosting"}
     main_ok(["predict", second, str(meds), "--labels", str(task), "--out", out])
     frame = pl.read_parquet(out)
     assert frame.columns == ["subject_id", "prediction_time", "boolean_value", "predicted_boolean_probability"]
@@ -194,9 +152,3 @@ def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.C
         assert (Path(second) / name).exists()
     main_ok(["embed", second, str(meds), "--out", str(tmp_path / "v.npy")])
     assert np.load(tmp_path / "v.npy").shape == (200, 64)
-
-
-def main_ok(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert not stopped.value.code

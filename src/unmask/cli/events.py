@@ -12,27 +12,40 @@ from unmask.cli import options
 def finetune(
     task: str, model: str, data: str, *, labels: str | None, out: str, given: dict[str, Any], as_json: bool
 ) -> None:
-    """`finetune outcome` on a MEDS task folder."""
+    """`finetune outcome` on a MEDS task folder, `finetune next-visit` on the events alone."""
     from unmask.cli.common import Output
-    from unmask.errors import UserError
+    from unmask.errors import UserError, suggest
     from unmask.events.recipes import OutcomeSettings
     from unmask.training.settings import apply_overrides
 
-    if task != "outcome":
-        raise UserError(f"finetune {task}: not a task of patient events", hint="Known: outcome.")
-    if labels is None:
-        raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with boolean_value.")
+    if task not in ("outcome", "next-visit"):
+        raise UserError(f"finetune {task}: not a task of patient events", hint=suggest(task, ("outcome", "next-visit")))
     settings = apply_overrides(OutcomeSettings(), given)
+    output = Output(as_json, settings.seed)
+    if task == "next-visit":
+        _next_visit(model, data, out, settings, output)
+        return
+    if labels is None:
+        raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
     from unmask.events.finetune import finetune_outcome
 
-    output = Output(as_json, settings.seed)
     found = finetune_outcome(model, data, labels, out, settings=settings).figures
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out"]
     for name, result in found["results"].items():
-        if "auroc" in result:
-            lines.append(
-                f"{name:22} AUROC {result['auroc']:.3f}  AUPRC {result['auprc']:.3f}  Brier {result['brier']:.4f}"
-            )
+        shown = [f"{k} {result[k]:.3f}" for k in result.get("intervals", {})]
+        lines.append(f"{name:22} {'  '.join(shown)}")
+    lines += [f"model:  {out}", f"report: {out}/report.html"]
+    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+
+
+def _next_visit(model: str, data: str, out: str, settings: Any, output: Any) -> None:
+    from unmask.events.next_visit import PARTS, finetune_next_visit
+
+    found = finetune_next_visit(model, data, out, settings=settings).figures
+    lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
+    for name, result in found["results"].items():
+        shown = [f"{part} {result[part]['auroc']:.3f}" for part in PARTS if "auroc" in result[part]]
+        lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
 
@@ -53,6 +66,26 @@ def predict(
     write_predictions(frame, out)
     found: dict[str, Any] = {"out": out, "points": len(points)}
     output.write(found, [f"{out}: {len(points)} predictions"], device=str(loaded.device), precision=loaded.precision)
+
+
+def fill(
+    model: str, data: str, *, out: str | None, top: int, level: float, seed: int, precision: str, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Missing values with an interval, and the likeliest next events, as parquet."""
+    from unmask.cli.common import Output
+    from unmask.errors import UserError
+    from unmask.events.model import load, write_predictions
+
+    if out is None:
+        raise UserError("fill of events without --out", hint="Say which parquet to write.")
+    output = Output(as_json, seed)
+    loaded = load(model, device=device, precision=precision)
+    frame = loaded.fill(data, top=top, level=level)
+    write_predictions(frame, out)
+    counts = dict(frame["kind"].value_counts().iter_rows())
+    line = f"{out}: {counts.get('value', 0)} missing values filled, {counts.get('next', 0)} next events"
+    output.write({"out": out, "rows": counts}, [line], device=str(loaded.device), precision=loaded.precision)
 
 
 def embed(model: str, data: str, *, out: str, precision: str, device: str, as_json: bool) -> None:

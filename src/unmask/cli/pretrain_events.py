@@ -16,7 +16,7 @@ def register(group: Any) -> None:
         out: str = typer.Option(..., help="Run folder."),
         config: options.Config = None,
         set_: options.Set = [],
-        recipe: str = typer.Option(None, help="ours (default) or behrt."),
+        recipe: str = typer.Option(None, help="ours (default), behrt, medbert, cehrbert or corebehrt."),
         steps: options.Steps = None,
         epochs: options.Epochs = None,
         minutes: options.Minutes = None,

@@ -1,13 +1,15 @@
 """Event slots: embed code, value and time; predict them back as one joint distribution.
 
 p(code) x p(value | code) x p(time): the value has a normal of its own for every code, so a hidden slot is scored as a
-whole. A value that is missing is never a target. What of a hidden event is known by design is listed in `CONTEXT`.
+whole. A value that is missing is never a target. What of a hidden event is known by design is the
+codec's `context_channels`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,56 +17,63 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.core.prediction import Categorical, round_up
+from unmask.events.clock import Clock, squash, stretch
 from unmask.events.vocabulary import FIRST
 
 PIECES = 12
-FREQUENCIES = 8
-YEAR = 24 * 365.25
-"""Hours."""
 CHANNELS = ("code", "value", "has", "hours")
-CONTEXT = ("timed", "born")
+ALWAYS = ("timed", "born", "start")
 """Known of hidden events too: that they have a time (static facts are never hidden), and the patient's age at the
-origin, one number for the whole history. The age at an event is made from it and the event's hours, and hidden with them."""
+origin and its date, the same for the whole history. The age at an event is made of these and its hours, and hidden
+with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventCodecConfig:
-    """Args: codes: numbers in the vocabulary; width: of the encoder; *_weight: of each target's loss (0 leaves it out)."""
+    """How events are read.
+
+    Args:
+        codes: numbers in the vocabulary.
+        width: of the encoder.
+        code_weight, value_weight, time_weight: of each target's loss; 0 leaves it out.
+        clock, joined, hides, values: see `recipes.Structure`.
+        deviation: of the initial embeddings.
+    """
 
     codes: int
     width: int = 64
     code_weight: float = 1.0
     value_weight: float = 1.0
     time_weight: float = 0.2
+    clock: tuple[str, ...] = ("waves",)
+    joined: bool = False
+    hides: Literal["all", "code"] = "all"
+    values: bool = True
     deviation: float = 0.02
 
-
-def squash(hours: Tensor) -> Tensor:
-    """Hours since the first event on a scale where a day and a year both differ from nothing."""
-    return torch.log1p(hours.clamp_min(0)) / 3
-
-
-def stretch(scaled: Tensor) -> Tensor:
-    """The inverse of `squash`; at most 370 years."""
-    return torch.expm1(3 * scaled.clamp(0, 5))
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """What of an event is hidden and predicted, in the order of the targets' columns."""
+        return CHANNELS if self.hides == "all" else CHANNELS[:3]
 
 
 class EventPrediction:
-    """Joint distribution of hidden events. Targets are (hidden, 4): code, value, has, hours.
+    """Joint distribution of hidden events. Targets are (hidden, 4): code, value, has, hours; 3 where the time is known.
 
     Args:
         code: over the codes.
         scales: (codes, 2 width) and (codes, 2): from features to mean and log-variance of the value, for each code.
-        time: (hidden, 2) mean and log-variance of the squashed hours.
+        time: (hidden, 2) mean and log-variance of the squashed hours, or None where the time is known.
         valued: (codes,) whether a code comes with a value.
         weights: of code, value and time in the loss.
     """
 
     def __init__(
-        self, code: Categorical, scales: tuple[Tensor, Tensor], time: Tensor, valued: Tensor,
+        self, code: Categorical, scales: tuple[Tensor, Tensor], time: Tensor | None, valued: Tensor,
         weights: tuple[float, float, float],
     ) -> None:  # fmt: skip
-        self.code, self.scales, self.time = code, scales, time.float()
+        self.code, self.scales = code, scales
+        self.time = None if time is None else time.float()
         self.valued, self.weights = valued, weights
 
     def __len__(self) -> int:
@@ -83,14 +92,18 @@ class EventPrediction:
         )
         return both[:, 0], both[:, 1].clamp(-6, 4)
 
-    def parts(self, target: Float[Tensor, "hidden 4"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probability of code, value and time, 0 where there is none."""
-        return self.code.log_prob(target[:, 0].long()), self._value(target), self._time(target)
+    def parts(self, target: Float[Tensor, "hidden channels"]) -> list[tuple[float, Tensor]]:
+        """(weight, log-probability) of code, value and time where they are trained; 0 where an event has none."""
+        code, value, time = self.weights
+        found = [(code, self.code.log_prob(target[:, 0].long()))]
+        return [part for part in (*found, (value, self._value(target)), (time, self._time(target))) if part[0]]
 
     def _value(self, target: Tensor) -> Tensor:
         return _normal(target[:, 1], *self.of_code(target[:, 0].long())) * target[:, 2]
 
     def _time(self, target: Tensor) -> Tensor:
+        if self.time is None:
+            return torch.zeros(len(self), device=target.device)
         # The first event is the origin of time, which is known: its time is no target.
         return _normal(squash(target[:, 3]), self.time[:, 0], self.time[:, 1].clamp(-8, 4)) * (target[:, 3] > 0)
 
@@ -102,11 +115,11 @@ class EventPrediction:
         return total - time * self._time(target).sum() if time else total
 
     def log_prob(self, value: Tensor) -> Float[Tensor, "hidden"]:
-        return torch.stack(self.parts(value)).sum(0)
+        return torch.stack([part for _, part in self.parts(value)]).sum(0)
 
-    def mode(self) -> Float[Tensor, "hidden 4"]:
+    def mode(self) -> Float[Tensor, "hidden channels"]:
         code = self.code.mode()
-        return self._joined(code, self.of_code(code)[0], self.time[:, 0])
+        return self._joined(code, self.of_code(code)[0], None if self.time is None else self.time[:, 0])
 
     def mean(self) -> Tensor:
         return self.mode()
@@ -122,11 +135,13 @@ class EventPrediction:
             return location + noise * (0.5 * log_variance).exp() * temperature
 
         code = self.code.sample(generator=generator, temperature=temperature, top_k=top_k)
-        return self._joined(code, drawn(*self.of_code(code)), drawn(self.time[:, 0], self.time[:, 1].clamp(-8, 4)))
+        time = None if self.time is None else drawn(self.time[:, 0], self.time[:, 1].clamp(-8, 4))
+        return self._joined(code, drawn(*self.of_code(code)), time)
 
-    def _joined(self, code: Tensor, value: Tensor, time: Tensor) -> Tensor:
-        has = self.valued[code].float()
-        return torch.stack([code.float(), value * has, has, stretch(time)], -1)
+    def _joined(self, code: Tensor, value: Tensor, time: Tensor | None) -> Tensor:
+        has = self.valued[code].float() * bool(self.weights[1])
+        made = [code.float(), value * has, has]
+        return torch.stack(made if time is None else [*made, stretch(time)], -1)
 
     def confidence(self) -> Float[Tensor, "hidden"]:
         return self.code.confidence()
@@ -146,7 +161,6 @@ class EventCodec(nn.Module):
         valued: (codes,) whether a code ever came with a value among the training patients.
     """
 
-    context_channels = CONTEXT
     edges: Tensor
     valued: Tensor
     forbidden: Tensor
@@ -154,11 +168,12 @@ class EventCodec(nn.Module):
     def __init__(self, config: EventCodecConfig) -> None:
         super().__init__()
         self.config = config
+        self.context_channels = (*ALWAYS, "visit") if config.hides == "all" else (*ALWAYS, "visit", "hours")
         w = config.width
         self.code = nn.Embedding(config.codes, w)
         self.value = nn.Linear(PIECES + 1, w)
         self.value_out = nn.Linear(w, w, bias=False)
-        self.time = nn.Linear(2 * FREQUENCIES + 3, w)
+        self.clock = Clock(config.clock, w, config.joined)
         self.mask = nn.Parameter(torch.randn(w) * config.deviation)
         self.transform, self.norm = nn.Linear(w, w), nn.LayerNorm(w)
         self.code_head = nn.Linear(w, config.codes)
@@ -175,36 +190,29 @@ class EventCodec(nn.Module):
         self.register_buffer("forbidden", torch.arange(FIRST), persistent=False)
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
-        code = self.code(values["code"])
-        v, has = values["value"][..., None], values["has"][..., None]
-        # Piecewise-linear pieces (Gorishniy et al. 2022, section 3.2) over the code's own quantiles.
-        low, high = self.edges[:-1], self.edges[1:]
-        pieces = torch.cat([((v - low) / (high - low)).clamp(0, 1), v], -1)
-        x = code + self.value_out(F.gelu(self.value(pieces) + code)) * has
-        x = x + self.time(self._clock(values))
-        return torch.where(masked[..., None], self.mask, x)
-
-    def _clock(self, values: dict[str, Tensor]) -> Tensor:
-        timed = values["timed"].float()
-        hours = squash(values["hours"])
-        rate = math.pi * 2.0 ** torch.arange(FREQUENCIES, device=hours.device)
-        angle = hours[..., None] * rate / 2
-        waves = torch.cat([angle.sin(), angle.cos()], -1) * timed[..., None]
-        age = (values["born"] + values["hours"] / YEAR) / 50
-        return torch.cat([waves, torch.stack([hours * timed, timed, age], -1)], -1)
+        x = self.code(values["code"])
+        if self.config.values:
+            v, has = values["value"][..., None], values["has"][..., None]
+            # Piecewise-linear pieces (Gorishniy et al. 2022, section 3.2) over the code's own quantiles.
+            low, high = self.edges[:-1], self.edges[1:]
+            pieces = torch.cat([((v - low) / (high - low)).clamp(0, 1), v], -1)
+            x = x + self.value_out(F.gelu(self.value(pieces) + x)) * has
+        x = torch.where(masked[..., None], self.mask, x)
+        return self.clock(x, values, masked if self.config.hides == "all" else None)
 
     def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
         code = FIRST + (bits & 0x7FFFFFFF) % max(1, self.config.codes - FIRST)
         value = ((bits >> 31) & 0xFFFF).float() / 2**14 - 2
         hours = torch.expm1(((bits >> 48) & 0x3FFF).float() / 2**14 * 4)
-        return {"code": code.clamp_max(self.config.codes - 1), "value": value, "has": (bits >> 47) & 1, "hours": hours}
+        drawn = {"code": code.clamp_max(self.config.codes - 1), "value": value, "has": (bits >> 47) & 1, "hours": hours}
+        return {name: drawn[name] for name in self.config.channels}
 
-    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Float[Tensor, "n 4"]:
-        return torch.stack([values[name].flatten()[flat].float() for name in CHANNELS], -1)
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Float[Tensor, "n channels"]:
+        return torch.stack([values[name].flatten()[flat].float() for name in self.config.channels], -1)
 
     def write(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], new: Tensor) -> dict[str, Tensor]:
         out = {k: v.clone() for k, v in values.items()}
-        for column, name in enumerate(CHANNELS):
+        for column, name in enumerate(self.config.channels):
             out[name].view(-1)[flat] = new[:, column].to(out[name].dtype)
         return out
 
@@ -214,4 +222,5 @@ class EventCodec(nn.Module):
         code = Categorical(x, head.weight, head.bias, self.forbidden, len(states))
         scales = self.value_head.weight, self.value_bias.weight
         weights = (c.code_weight, c.value_weight, c.time_weight)
-        return EventPrediction(code, scales, self.time_head(x[: len(states)]), self.valued, weights)
+        time = self.time_head(x[: len(states)]) if c.hides == "all" else None
+        return EventPrediction(code, scales, time, self.valued, weights)

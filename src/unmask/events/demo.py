@@ -21,8 +21,9 @@ from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.core.inference import at_rest
 from unmask.errors import UserError
-from unmask.events.meds import BIRTH, write_meds
+from unmask.events.meds import BIRTH
 from unmask.events.recipes import EventSettings, OutcomeSettings, with_overrides
+from unmask.events.shards import write_meds
 
 
 def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
@@ -116,6 +117,7 @@ def recovered(folder: Path) -> dict[str, float]:
         values = {
             "code": np.array(codes), "value": zeros, "has": np.zeros(n, np.int64), "hours": zeros,
             "timed": np.r_[0, np.ones(n - 1, np.int64)], "born": np.full(n, 50, np.float32),
+            "start": np.full(n, 45, np.float32), "visit": np.r_[0, np.ones(n - 1, np.int64)],
         }  # fmt: skip
         example = Example(values=values, identity=0, special=np.arange(n) == 0)
         with at_rest(loaded.model):

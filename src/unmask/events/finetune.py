@@ -17,13 +17,18 @@ import numpy as np
 
 from unmask.core.corruption import uniform
 from unmask.errors import UserError
+from unmask.events import outcome_report
 from unmask.events.folder import save_folder
-from unmask.events.histories import Histories
-from unmask.events.meds import read_labels, read_meds
-from unmask.events.model import load
-from unmask.events.outcome import baselines, figures, fit_head
+from unmask.events.meds import Events, Labels, read_labels, read_meds
+from unmask.events.model import EventModel, load
+from unmask.events.outcome import fit_head
 from unmask.events.recipes import OutcomeSettings
-from unmask.events.summaries import summarise, usual
+from unmask.events.scoring import baselines, scored
+from unmask.events.summaries import last_values, summarise, usual
+from unmask.events.targets import Target, TimeToEvent, target_of
+
+SHARES = (0.1, 0.25, 0.5)
+"""Of the training labels, for the learning curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,78 +40,95 @@ class OutcomeRun:
 
 
 def finetune_outcome(
-    model: str | Path, data: str | Path, labels: str | Path, out: str | Path, *, settings: OutcomeSettings | None = None
-) -> OutcomeRun:
-    """Fit an outcome head on a binary MEDS task.
+    model: str | Path, data: str | Path | Events, labels: str | Path, out: str | Path, *,
+    settings: OutcomeSettings | None = None,
+) -> OutcomeRun:  # fmt: skip
+    """Fit an outcome head on a MEDS task: a yes or no, classes, or the time to an event.
 
     Raises:
-        UserError: for anything wrong with model, data or labels; one class only; `out` is the model's own folder.
+        UserError: for anything wrong with model, data or labels; one class only; `out` holds a model.
     """
     settings = settings or OutcomeSettings()
     started, out = time.perf_counter(), Path(out)
     if (out / "unmask.json").exists():
         raise UserError(f"{out} already holds a model", hint="Choose another --out.")
     loaded = load(model, device=settings.device, precision=settings.precision)
-    events = read_meds(data)
+    events = data if isinstance(data, Events) else read_meds(data)
     points = read_labels(labels, events)
-    y = points.value
-    assert y is not None
-    if len(np.unique(y)) < 2:
-        raise UserError(f"{labels}: every label is {bool(y[0])}", hint="A task needs both outcomes.")
+    target = target_of(points)
+    y = target.encode(points)
     held = uniform(settings.seed, events.subjects[points.subject], 62) < settings.holdout
-    if len(np.unique(y[~held])) < 2 or (~held).sum() < 10:
-        raise UserError(
-            f"{int((~held).sum())} labels to train on, {int(y[~held].sum())} of them true",
-            hint="Give 10 or more with both outcomes, or a smaller holdout=.",
-        )
-    histories = Histories(events, loaded.folder.vocabulary)
-    x = loaded.features(histories, points, states=settings.states, summaries=settings.summaries)
-    head = fit_head(x[~held], y[~held], points.subject[~held], settings)
-    found: dict[str, Any] = {"labels": len(points), "training": int((~held).sum()), "held_out": int(held.sum())}
-    predicted = {"ours": head.predict(x[held])} if held.any() else {}
-    if settings.baselines and held.any():
-        plain, names = summarise(histories, points)
-        plain = plain[:, usual(names)]
-        predicted |= baselines(plain[~held], y[~held], plain[held], seed=settings.seed)
-    found["results"] = {name: figures(y[held], p, seed=settings.seed) for name, p in predicted.items()}
+    check(target, y, held, str(labels))
+    work = Work(loaded, events, points, target, settings)
+    train, test = np.flatnonzero(~held), np.flatnonzero(held)
+    head = fit_head(work.x[train], y[train], points.subject[train], settings, target)
+    found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
+    predicted = {"ours": head.predict(work.x[test], target)} if len(test) else {}
+    if settings.baselines and len(test):
+        predicted |= work.baselines(train, test)
+    seen = points.take(test)
+    found["results"] = {n: scored(target, seen, p, seed=settings.seed) for n, p in predicted.items()}
+    if settings.curve and len(test):
+        found["curve"] = work.curve(train, test)
     folder = loaded.folder
-    folder.head = head
-    folder.outcome = {**dataclasses.asdict(settings), "kind": "binary"}
+    folder.head, folder.outcome = head, {**dataclasses.asdict(settings), "target": target.to_dict()}
     save_folder(out, folder)
     found |= {"seconds": time.perf_counter() - started, "device": str(loaded.device), "precision": loaded.precision}
-    (out / "metrics.jsonl").write_text(json.dumps({"step": 1, "kind": "outcome", **found}) + "\n", encoding="utf-8")
-    write_report(out, found, y[held], predicted)
+    (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
+    found["subgroups"] = outcome_report.write(out, found, work.histories, seen, predicted, target, folder)
     return OutcomeRun(folder=out, figures=found)
 
 
-def write_report(out: Path, found: dict[str, Any], y: np.ndarray, predicted: dict[str, np.ndarray]) -> Path:
-    """report.html: held-out figures beside the baselines', and the calibration curve."""
-    from unmask.evaluation.charts import line_chart, table
-    from unmask.evaluation.report import Report
-
-    page = Report("Outcome prediction from patient events", str(out))
-    page.facts({
-        "Training labels": found["training"], "Held-out labels": found["held_out"],
-        "Held-out positives": int(y.sum()), "Time": f"{found['seconds']:.0f} s",
-    })  # fmt: skip
-    shown = ("auroc", "auprc", "brier", "ece")
-    rows = []
-    for name, result in found["results"].items():
-        if "auroc" in result:
-            rows.append([name, *(f"{result[k]:.3f} ({_span(result['intervals'][k])})" for k in shown)])
-    page.section(
-        "On held-out patients", table(["model", *(k.upper() for k in shown)], rows),
-        note="95 % bootstrap intervals over prediction points; no model saw these patients' labels. ECE: 10 bins.",
-    )  # fmt: skip
-    curves = {}
-    for name in ("ours", "gradient boosting"):
-        if name in predicted and len(y) >= 20:
-            parts = np.array_split(np.argsort(predicted[name], kind="stable"), 10)
-            curves[name] = ([float(predicted[name][i].mean()) for i in parts], [float(y[i].mean()) for i in parts])
-    if curves:
-        page.section("Calibration", line_chart(curves, "Observed against predicted", "predicted", "observed"))
-    return page.write(out / "report.html")
+def check(target: Target, y: np.ndarray, held: np.ndarray, labels: str) -> None:
+    """Raises: UserError: too few labels to train on, or all of one kind."""
+    strata = target.strata(y)
+    if len(np.unique(strata)) < 2 and not (isinstance(target, TimeToEvent) and strata.any()):
+        said = f"every label is {bool(strata[0])}" if target.kind == "binary" else "every label is the same"
+        raise UserError(f"{labels}: {said}", hint="A task needs at least two outcomes.")
+    kinds, counts = np.unique(strata[~held], return_counts=True)
+    if (~held).sum() < 10 or (len(kinds) < 2 and not isinstance(target, TimeToEvent)):
+        raise UserError(
+            f"{int((~held).sum())} labels to train on, of kinds {dict(zip(kinds.tolist(), counts.tolist(), strict=True))}",
+            hint="Give 10 or more with both outcomes, or a smaller holdout=.",
+        )
 
 
-def _span(interval: list[float]) -> str:
-    return f"{interval[0]:.3f} to {interval[1]:.3f}"
+class Work:
+    """Features of all points, made once; heads and baselines on parts of them."""
+
+    def __init__(
+        self, loaded: EventModel, events: Events, points: Labels, target: Target, settings: OutcomeSettings
+    ) -> None:
+        self.points, self.target, self.settings = points, target, settings
+        self.histories = loaded.histories(events)
+        self.y = target.encode(points)
+        self.x = loaded.features(self.histories, points, states=settings.states, summaries=settings.summaries)
+        plain, names = summarise(self.histories, points)
+        used = usual(names)
+        self.plain, self.last = plain[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
+
+    def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+        if isinstance(self.target, TimeToEvent):
+            start = 1 / (1 + np.exp(-self.target.start(self.y[train])))
+            return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1))}
+        y = self.target.strata(self.y)
+        return baselines(
+            self.plain[train], y[train], self.plain[test], last=self.last, classes=max(2, self.target.outputs),
+            seed=self.settings.seed,
+        )  # fmt: skip
+
+    def curve(self, train: np.ndarray, test: np.ndarray) -> list[dict[str, Any]]:
+        """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""
+        rng = np.random.default_rng(self.settings.seed)
+        order, out = rng.permutation(train), []
+        for share in SHARES:
+            few = np.sort(order[: round(share * len(order))])
+            if len(few) < 20 or len(np.unique(self.target.strata(self.y[few]))) < 2:
+                continue
+            head = fit_head(self.x[few], self.y[few], self.points.subject[few], self.settings, self.target)
+            predicted = {"ours": head.predict(self.x[test], self.target), **self.baselines(few, test)}
+            seen = self.points.take(test)
+            for name, p in predicted.items():
+                figures = scored(self.target, seen, p, draws=100, seed=self.settings.seed)
+                out.append({"labels": len(few), "model": name, **figures})
+        return out

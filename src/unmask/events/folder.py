@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 from unmask.events.codec import EventCodec, EventCodecConfig
 from unmask.events.outcome import Head
-from unmask.events.recipes import EventSettings, with_overrides
+from unmask.events.recipes import STRUCTURES, EventSettings, with_overrides
 from unmask.events.vocabulary import Vocabulary
 from unmask.files import fsync
 from unmask.training.checkpoint import read_weights
@@ -39,23 +39,35 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel:
     """A new model with random weights, made from the seed alone."""
     torch.manual_seed(settings.train.seed)
 
-    def config(width: int, layers: int, inner: int) -> EncoderConfig:
-        return EncoderConfig(
-            width=width, layers=layers, heads=settings.heads, norm=Norm(placement="pre"), positions=SinCos(),
-            feedforward=MLP(inner=inner),
-        )  # fmt: skip
-
+    shape = STRUCTURES[settings.structure]
     codec = EventCodec(
         EventCodecConfig(
             codes=codes, width=settings.width, code_weight=settings.code_weight, value_weight=settings.value_weight,
-            time_weight=settings.time_weight,
+            time_weight=settings.time_weight, clock=shape.clock, joined=shape.joined, hides=shape.hides,
+            values=shape.values,
         )
     )  # fmt: skip
     decoder = None
     if settings.architecture == "visible_only":
         width = max(16 * settings.heads, settings.width // 2)
-        decoder = config(width, 1, 2 * width)
-    return MaskedModel(codec, Encoder(config(settings.width, settings.layers, settings.inner)), decoder)
+        decoder = EncoderConfig(
+            width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=SinCos(),
+            feedforward=MLP(inner=2 * width),
+        )  # fmt: skip
+    return MaskedModel(codec, Encoder(encoder_of(settings)), decoder)
+
+
+def encoder_of(settings: EventSettings) -> EncoderConfig:
+    """The encoder that the settings' structure asks for."""
+    shape = STRUCTURES[settings.structure]
+    known: dict[str, Any] = {
+        "sincos": SinCos(), "learned": Learned(slots=settings.slots), "rotary": Rotary(), "none": None,
+    }  # fmt: skip
+    return EncoderConfig(
+        width=settings.width, layers=settings.layers, heads=settings.heads,
+        norm=Norm(placement="post" if shape.post else "pre"), positions=known[shape.positions],
+        feedforward=Gated(inner=settings.inner) if shape.gated else MLP(inner=settings.inner),
+    )  # fmt: skip
 
 
 def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:

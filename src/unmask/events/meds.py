@@ -1,4 +1,4 @@
-"""MEDS 0.4 folders: read, validate and write, with pyarrow and polars alone.
+"""MEDS 0.4 folders: read and validate, with pyarrow and polars alone.
 
     FOLDER/data/**/*.parquet              subject_id, time (null = static), code, numeric_value; others are ignored
     FOLDER/metadata/codes.parquet         code, description (optional)
@@ -9,9 +9,6 @@ A subject stands in one shard, contiguous and in order of time. Anything else is
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,6 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from unmask.errors import UserError
-from unmask.files import fsync
 
 STATIC = np.iinfo(np.int64).min
 """Time of a static event (null in the file): before all others."""
@@ -73,15 +69,30 @@ class Labels:
     Attributes:
         subject: (points,) subject number in the `Events`.
         time: (points,) microseconds.
-        value: (points,) 0 or 1, or None where the files have no boolean_value.
+        value: (points,) 0 or 1 from boolean_value, or None.
+        names: class of each point, from categorical_value or integer_value, or None.
+        days: (points,) from float_value beside boolean_value: days to the event (True) or to the end of what is
+            known (False), or None.
     """
 
     subject: np.ndarray
     time: np.ndarray
-    value: np.ndarray | None
+    value: np.ndarray | None = None
+    names: list[str] | None = None
+    days: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.subject)
+
+    def take(self, chosen: np.ndarray) -> Labels:
+        """The chosen points (numbers or booleans)."""
+        number = np.arange(len(self))[chosen]
+        return Labels(
+            subject=self.subject[number], time=self.time[number],
+            value=None if self.value is None else self.value[number],
+            names=None if self.names is None else [self.names[i] for i in number.tolist()],
+            days=None if self.days is None else self.days[number],
+        )  # fmt: skip
 
 
 def _shards(folder: Path, what: str) -> list[Path]:
@@ -142,7 +153,8 @@ def read_meds(folder: str | Path) -> Events:
     data = root / "data"
     shards = _shards(data, "a MEDS folder with data/*.parquet")
     wanted = {"subject_id": "int", "time": "time", "code": "text", "numeric_value": "float"}
-    frames: list[pl.DataFrame] = []
+    parts: list[tuple[np.ndarray, ...]] = []
+    numbers: dict[str, int] = {}
     seen: dict[int, Path] = {}
     for path in shards:
         frame = _read(path, wanted, optional=("numeric_value",))
@@ -156,26 +168,31 @@ def read_meds(folder: str | Path) -> Events:
                     hint="MEDS keeps a subject in one shard; unmask events convert writes it so.",
                 )
             seen[subject] = path
-        frames.append(frame)
-    whole = pl.concat(frames)
-    if not len(whole):
+        parts.append(_flat(frame, numbers))
+    ids, time, code, value = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    if not len(ids):
         raise UserError(f"{data}: no events", hint="Give a folder with at least one patient.")
-    return _flat(whole)
-
-
-def _flat(frame: pl.DataFrame) -> Events:
-    ids = frame["subject_id"].to_numpy()
+    codes = sorted(numbers)
+    place = np.empty(len(codes), np.int64)
+    place[[numbers[c] for c in codes]] = np.arange(len(codes))
     first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
-    categories = frame["code"].unique().sort()
-    table = pl.DataFrame({"code": categories, "number": np.arange(len(categories))})
+    return Events(
+        subjects=ids[first], offsets=np.r_[first, len(ids)], time=time, code=place[code], value=value, codes=codes
+    )
+
+
+def _flat(frame: pl.DataFrame, numbers: dict[str, int]) -> tuple[np.ndarray, ...]:
+    """Subject, time, code and value of a shard as plain arrays; new codes are added to `numbers`."""
+    names = frame["code"].unique().to_list()
+    for name in names:
+        numbers.setdefault(name, len(numbers))
+    schema = {"code": pl.String, "number": pl.Int64}
+    table = pl.DataFrame({"code": names, "number": [numbers[n] for n in names]}, schema=schema)
     code = frame.select("code").join(table, on="code", how="left", maintain_order="left")["number"].to_numpy()
     value = frame["numeric_value"].fill_null(float("nan")).to_numpy().astype(np.float32)
+    time = frame["time"].to_physical().fill_null(int(STATIC)).to_numpy().astype(np.int64)
     value = np.where(np.isfinite(value), value, np.float32(np.nan))
-    return Events(
-        subjects=ids[first], offsets=np.r_[first, len(ids)],
-        time=frame["time"].to_physical().fill_null(int(STATIC)).to_numpy().astype(np.int64), code=code.astype(np.int64),
-        value=value, codes=categories.to_list(),
-    )  # fmt: skip
+    return frame["subject_id"].to_numpy(), time, code.astype(np.int64), value
 
 
 def _check(frame: pl.DataFrame, path: Path) -> None:
@@ -204,21 +221,31 @@ def _check(frame: pl.DataFrame, path: Path) -> None:
         )  # fmt: skip
 
 
+LABELS = {"boolean_value": "bool", "integer_value": "int", "float_value": "float", "categorical_value": "text"}
+
+
 def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) -> Labels:
     """Read a task folder (or file) of prediction times and labels.
 
+    boolean_value alone is a yes or no; categorical_value or integer_value names a class; float_value beside
+    boolean_value is the time to an event in days, and whether it was seen.
+
     Raises:
-        UserError: naming file and row of a null, an unknown subject, a point given twice; or when there is none.
+        UserError: naming file and row of a null, an unknown subject, a point given twice, a time that is no number of
+            days; or when there is none.
     """
     root = Path(folder)
     shards = [root] if root.is_file() else _shards(root, "a MEDS task folder with *.parquet")
-    wanted = {"subject_id": "int", "prediction_time": "time", "boolean_value": "bool"}
+    wanted = {"subject_id": "int", "prediction_time": "time", **LABELS}
     known = {int(s): i for i, s in enumerate(events.subjects)}
-    frames = []
+    frames: list[pl.DataFrame] = []
     for path in shards:
-        frame = _read(path, wanted, optional=() if need_value else ("boolean_value",))
+        frame = _read(path, wanted, optional=LABELS)
+        frame = frame.drop(
+            [n for n in LABELS if n in frame.columns and frame[n].null_count() == len(frame) and len(frame)]
+        )
         for name in frame.columns:
-            if frame[name].null_count() and (need_value or name != "boolean_value"):
+            if frame[name].null_count() and (need_value or name not in LABELS):
                 raise UserError(f"{path}: row {frame[name].is_null().arg_max()}: {name} is null", hint="Drop the row.")
         for row, subject in enumerate(frame["subject_id"].to_list()):
             if subject not in known:
@@ -226,6 +253,10 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
                     f"{path}: row {row}: subject {subject} has no events in the data",
                     hint="Labels and data must be of the same patients.",
                 )
+        if frames and frame.columns != frames[0].columns and need_value:
+            raise UserError(
+                f"{path}: columns {frame.columns}, in {shards[0]} {frames[0].columns}", hint="One task has one kind."
+            )
         frames.append(frame)
     whole = pl.concat(frames, how="diagonal")
     if not len(whole):
@@ -236,45 +267,35 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
         raise UserError(
             f"{root}: subject {first[0]} at {first[1]} is given twice", hint="One label a prediction point."
         )
-    value = None
-    if "boolean_value" in whole.columns and not whole["boolean_value"].null_count():
-        value = whole["boolean_value"].to_numpy().astype(np.int64)
     return Labels(
         subject=np.array([known[s] for s in whole["subject_id"].to_list()], np.int64),
-        time=whole["prediction_time"].to_physical().to_numpy().astype(np.int64), value=value,
+        time=whole["prediction_time"].to_physical().to_numpy().astype(np.int64), **_values(whole, root, need_value),
     )  # fmt: skip
 
 
-def write_meds(frame: pl.DataFrame, out: str | Path, *, name: str, codes: dict[str, str] | None = None) -> Path:
-    """Write events (subject_id, time, code, numeric_value) as a MEDS folder, sorted; whole or not at all.
-
-    Raises:
-        UserError: `out` exists.
-    """
-    target = Path(out)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
-    if target.exists():
-        raise UserError(f"{target} exists", hint="Choose another --out.")
-    frame = frame.select(
-        pl.col("subject_id").cast(pl.Int64), pl.col("time").cast(pl.Datetime("us")), pl.col("code").cast(pl.String),
-        pl.col("numeric_value").cast(pl.Float32),
-    ).sort("subject_id", "time", nulls_last=False, maintain_order=True)  # fmt: skip
-    try:
-        (temporary / "data").mkdir(parents=True)
-        (temporary / "metadata").mkdir()
-        frame.write_parquet(temporary / "data" / "0.parquet")
-        known = codes or {}
-        names = frame["code"].unique().sort().to_list()
-        described = pl.DataFrame(
-            {"code": names, "description": [known.get(n) for n in names]},
-            schema={"code": pl.String, "description": pl.String},
+def _values(frame: pl.DataFrame, root: Path, need_value: bool) -> dict[str, Any]:
+    """Fields of `Labels` from the value columns that are there and whole."""
+    have = [n for n in LABELS if n in frame.columns and not frame[n].null_count()]
+    classes = [n for n in have if n in ("integer_value", "categorical_value")]
+    if len(classes) + ("boolean_value" in have) > 1 or have == ["float_value"]:
+        raise UserError(
+            f"{root}: labels in {', '.join(have)}",
+            hint="Expected boolean_value, integer_value or categorical_value alone, or float_value (days) with "
+            "boolean_value (whether the event was seen).",
         )
-        described.write_parquet(temporary / "metadata" / "codes.parquet")
-        about: dict[str, Any] = {"dataset_name": name, "etl_name": "unmask", "meds_version": MEDS_VERSION}
-        (temporary / "metadata" / "dataset.json").write_text(json.dumps(about), encoding="utf-8")
-        fsync(temporary / "data" / "0.parquet")
-        temporary.rename(target)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise UserError(f"could not write {target}: {error}", hint="Choose another --out.") from None
-    return target
+    out: dict[str, Any] = {}
+    if classes:
+        return {"names": [str(v) for v in frame[classes[0]].to_list()]}
+    if "boolean_value" in have:
+        out["value"] = frame["boolean_value"].to_numpy().astype(np.int64)
+    if "float_value" in have:
+        out["days"] = frame["float_value"].to_numpy().astype(np.float64)
+        bad = np.flatnonzero(~(np.isfinite(out["days"]) & (out["days"] >= 0)))
+        if len(bad):
+            raise UserError(
+                f"{root}: row {bad[0]}: float_value is {out['days'][bad[0]]}",
+                hint="Days from the prediction time, 0 or more.",
+            )
+    if need_value and not out:
+        raise UserError(f"{root}: no column of labels", hint=f"Expected one of {', '.join(LABELS)}.")
+    return out

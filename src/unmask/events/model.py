@@ -15,10 +15,13 @@ import torch
 from unmask.core.embed import pool
 from unmask.core.inference import at_rest, budgeted
 from unmask.errors import UserError
+from unmask.events.fill import SCHEMA, missing_values, next_events
 from unmask.events.folder import EventFolder, load_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import Events, Labels, read_labels, read_meds
+from unmask.events.recipes import STRUCTURES
 from unmask.events.summaries import summarise
+from unmask.events.targets import from_dict
 from unmask.training.precision import resolve_device, resolve_precision
 
 
@@ -33,7 +36,12 @@ class EventModel:
     def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
         """One vector a patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
         events = data if isinstance(data, Events) else read_meds(data)
-        return self.states(Histories(events, self.folder.vocabulary), points)
+        return self.states(self.histories(events), points)
+
+    def histories(self, events: Events) -> Histories:
+        """The patients as this model reads them."""
+        s = self.folder.settings
+        return Histories(events, self.folder.vocabulary, STRUCTURES[s.structure].marks)
 
     def states(self, histories: Histories, points: Labels | None = None) -> np.ndarray:
         """Pooled states; of each point the events known at its time."""
@@ -80,14 +88,35 @@ class EventModel:
             raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
         events = data if isinstance(data, Events) else read_meds(data)
         points = read_labels(labels, events, need_value=False)
+        target = from_dict(self.folder.outcome["target"])
         use = {k: self.folder.outcome[k] for k in ("states", "summaries")}
-        p = self.folder.head.predict(self.features(Histories(events, self.folder.vocabulary), points, **use))
-        value = [None] * len(points) if points.value is None else (points.value == 1).tolist()
+        p = self.folder.head.predict(self.features(self.histories(events), points, **use), target)
         frame = pl.DataFrame({
-            "subject_id": events.subjects[points.subject], "prediction_time": points.time,
-            "boolean_value": pl.Series(value, dtype=pl.Boolean), "predicted_boolean_probability": p,
+            "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
         }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip
         return frame, points
+
+    def fill(self, data: str | Path | Events, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
+        """Missing values with an interval (kind "value"), and the likeliest next events ("next").
+
+        Args:
+            top: next events a patient; 0 leaves them out.
+            level: of the interval.
+
+        Returns:
+            subject_id, kind, time, code, probability, value (median), low, high.
+        """
+        if not 0 < level < 1 or top < 0:
+            raise UserError(f"level={level}, top={top}", hint="Expected a level between 0 and 1, top not below 0.")
+        events = data if isinstance(data, Events) else read_meds(data)
+        histories = self.histories(events)
+        self.folder.model.to(self.device)
+        parts = []
+        if self.folder.settings.value_weight:
+            parts.append(missing_values(self.folder, histories, level=level))
+        if top:
+            parts.append(next_events(self.folder, histories, top=top, level=level))
+        return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
 
     def inspect(self) -> dict[str, Any]:
         """Parameters, codes, and what the model was made with."""

@@ -22,7 +22,7 @@ from unmask.errors import UserError
 from unmask.events.folder import EventFolder, new_model, save_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import Events, read_meds
-from unmask.events.recipes import EventSettings
+from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
 from unmask.training.run import Job, RunResult, run
 
@@ -69,16 +69,17 @@ def pretrain(
         raise UserError(f"{len(chosen)} patients and none left to train on", hint="Give more, or holdout=0.")
     rows = np.concatenate([np.arange(events.offsets[i], events.offsets[i + 1]) for i in train])
     vocabulary = Vocabulary.fit(events, rows, floor=settings.floor)
-    histories = Histories(events, vocabulary)
+    histories = Histories(events, vocabulary, STRUCTURES[settings.structure].marks)
     model = new_model(settings, len(vocabulary))
     model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
-    lengths = np.array([histories.length(i, settings.slots) for i in range(len(events))])
-    whole = np.array([len(histories.rows(i)) + 1 for i in range(len(events))])
+    whole = np.array([histories.length(i) for i in range(len(events))])
+    lengths = np.minimum(whole, settings.slots)
     cut = int((whole - lengths).sum())
     job = make_job(model, histories, lengths, train, held_out, settings)
     about = {
         "patients": len(chosen), "training": len(train), "held_out": len(held_out), "events": len(rows),
-        "codes": len(vocabulary.codes), "rare_events": histories.unknown, "events_cut": cut,
+        "codes": len(vocabulary.codes), "rare_events": sum(histories.unknown.values()),
+        "rare_codes": dict(list(histories.unknown.items())[:20]), "events_cut": cut,
         "patients_cut": int((whole > lengths).sum()),
     }  # fmt: skip
     if console:

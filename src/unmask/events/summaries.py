@@ -76,3 +76,8 @@ def usual(names: list[str]) -> np.ndarray:
     """Which features the baselines take: counts, last, min, max and mean of each code, and age."""
     kinds = {*KINDS[:5], "age"}
     return np.array([n.rsplit("|", 1)[1] in kinds for n in names])
+
+
+def last_values(names: list[str]) -> np.ndarray:
+    """Which features carry a code's last value."""
+    return np.array([n.rsplit("|", 1)[1] == "last" for n in names])

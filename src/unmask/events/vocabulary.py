@@ -12,8 +12,12 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.events.meds import BIRTH, Events
 
-CLS, RARE, FIRST = 0, 1, 2
-"""Code numbers: the first slot of every patient, codes below the floor, and where the others begin."""
+CLS, RARE, SEP, VISIT_START, VISIT_END = range(5)
+"""Code numbers: the first slot of every patient, codes below the floor, and marks between visits."""
+WEEKS, MONTHS, LONG = 5, 9, 21
+"""CEHR-BERT's artificial time tokens: W0-W3 (below 28 days), M0-M11 (below 360 days) and LT."""
+FIRST = 22
+"""Where the codes of the data begin."""
 KNOTS = 33
 
 
