@@ -33,6 +33,22 @@ def test_the_graph_holds_for_other_shapes(name, tmp_path, rng):
     np.testing.assert_allclose(logits, expected, atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_weights_alone_in_8_bits_are_smaller_and_close(name, tmp_path, rng):
+    from unmask.export.onnx import quantise
+
+    published(name, tmp_path / "m")
+    to_onnx(unmask.load(tmp_path / "m", precision="fp32", device="cpu"), tmp_path / "onnx")
+    path, small = tmp_path / "onnx" / "model.onnx", tmp_path / "small.onnx"
+    assert quantise(path, small, products=False)["int8_bytes"] < path.stat().st_size
+    ids = rng.integers(5, 400, (2, 33))
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    full, less = (
+        r.run(["logits"], {i.name: feed[i.name] for i in r.get_inputs()})[0] for r in (session(path), session(small))
+    )
+    assert 0 < np.square(full - less).mean() < 0.01 * np.square(full).mean()
+
+
 def test_what_has_no_graph_is_refused(tmp_path):
     published("bigbird", tmp_path / "m")
     with pytest.raises(UserError, match="bigbird"):

@@ -50,6 +50,17 @@ def test_classify_learns_and_transformers_agrees(model, tmp_path):
     assert found["low"] <= found["value"] <= found["high"]
 
 
+def test_what_was_never_trained_is_not_saved(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model, out = folder(tmp_path / "model"), tmp_path / "out"
+    weights = load_file(model / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if not k.startswith("cls.")}, model / "model.safetensors")
+    finetune("classify", model, sentiment(), out=out, **(FAST | {"epochs": 1}))
+    assert not [k for k in load_file(out / "model.safetensors") if k.startswith("cls.")]
+    assert len(predict(out, ["good"])) == 1
+
+
 def test_pairs_agree_with_transformers(tmp_path):
     import transformers
 

@@ -53,6 +53,16 @@ def test_no_document_is_in_both_splits(tmp_path):
     assert (cache.lengths == [len(cache.example(i)[0]) for i in range(len(cache))]).all()
 
 
+def test_one_document_holds_out_its_end(tmp_path):
+    (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60, encoding="utf-8")
+    cache = build(tmp_path)
+    assert cache.meta["held_out_by"] == "tail"
+    held = list(cache.validation)
+    assert held == list(range(len(cache) - len(held), len(cache)))
+    assert len(held) == -(-len(cache) // 5)
+    assert [*cache.train, *held] == list(range(len(cache)))
+
+
 def test_frequencies_count_training_tokens_only(tmp_path):
     cache = build(tmp_path)
     ids = np.concatenate([cache.example(int(i))[0][1:-1] for i in cache.train])

@@ -177,10 +177,11 @@ def save(
             del passengers[name]  # of another task
         stem = text.family.architecture.removesuffix("ForMaskedLM")
         hf["architectures"] = [stem + CLASSES[kind]]
+    masked_too = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
     settings = {k: v for k, v in text.settings.items() if k not in ("task",)} | {"kind": "text", "task": dict(about)}
     save_folder(
         folder, model=text.model, tokenizer=text.tokenizer, family=text.family, hf_config=hf, passengers=passengers,
-        settings=settings,
+        settings=settings, without=() if masked_too else text.random,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The tokenised corpus as flat memory-mapped arrays: tokenised once, read at memory speed, safe against a crash.
 
 Examples are pieces of documents of at most `max_slots` slots with [CLS] and [SEP] counted; pieces are cut between
-units, near a sentence's end where one is near. A document is wholly in training or wholly held out.
+units, near a sentence's end where one is near. A document is wholly in training or wholly held out; where a corpus has so
+few that none was drawn, the last examples of its last documents are held out.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +25,7 @@ from unmask.files import fsync
 from unmask.text.sources import Document, ReadReport, expand, iter_documents, pieces
 from unmask.text.tokenizer import Tokenizer
 
-VERSION = 2
+VERSION = 3
 _FILES = ("tokens.bin", "starts.bin", "offsets.bin", "documents.bin", "split.bin")
 _GROUP_CHARACTERS = 2_000_000
 _PIECE_CHARACTERS = 500_000
@@ -129,7 +131,8 @@ class TokenCache:
         """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
 
         Args:
-            holdout: share of documents held out, chosen by a hash of the text, so that it is stable.
+            holdout: share of documents held out, chosen by a hash of the text, so that it is stable. If that draws
+                none (a single book), the last examples are held out instead, and `meta["held_out_by"]` says "tail".
             min_tokens: shorter pieces are left out.
 
         Raises:
@@ -223,7 +226,7 @@ def _write(
         sorted(i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None), np.int64
     )
     report = ReadReport()
-    examples = document = tokens = 0
+    examples = document = tokens = held_out = 0
     sources: dict[str, int] = {}
     stream = iter_documents(inputs, column=column, report=report)
     files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in _FILES}
@@ -245,6 +248,7 @@ def _write(
                     files["documents.bin"].write(np.array([document], np.int64).tobytes())
                     files["split.bin"].write(bytes([held]))
                     examples += 1
+                    held_out += held
                 document += 1
             if progress is not None:
                 progress({"documents": document, "tokens": tokens, "examples": examples})
@@ -256,8 +260,14 @@ def _write(
             f"no example of at least {least} tokens in {', '.join(inputs)}",
             hint="The corpus is too short: give more text.",
         )
+    tail = 0 if held_out else min(math.ceil(holdout * examples), examples // 2)
+    if tail:
+        with (folder / "split.bin").open("r+b") as file:
+            file.seek(examples - tail)
+            file.write(b"\x01" * tail)
     return {
         "version": VERSION, "dtype": dtype, "examples": examples, "tokens": tokens, "documents": document,
+        "held_out_by": "tail" if tail else "document",
         "vocabulary": tokenizer.vocab_size, "cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id,
         "report": asdict(report), "sources": sources,
         "sizes": {name: (folder / name).stat().st_size for name in _FILES},

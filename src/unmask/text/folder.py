@@ -265,6 +265,7 @@ def save_folder(
     settings: Mapping[str, Any] | None = None,
     like: Loaded | None = None,
     dtype: torch.dtype | None = None,
+    without: Collection[str] = (),
 ) -> None:
     """Write a folder that transformers loads.
 
@@ -276,6 +277,7 @@ def save_folder(
         aliases: published names to write tied tensors under as well; transformers does without.
         like: write the weights as this file had them: its names and number formats, no tensor that was not there.
         dtype: number format of all weights; default that of `like`, else the model's.
+        without: published names to leave out: weights that were never read and never trained.
 
     Raises:
         UserError: the folder cannot be written.
@@ -286,7 +288,7 @@ def save_folder(
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings, like, dtype)
+        _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings, like, dtype, without)
         for path in (*new.iterdir(), new):
             fsync(path)
         if not exists:
@@ -317,6 +319,7 @@ def _write_files(
     settings: Mapping[str, Any] | None,
     like: Loaded | None,
     dtype: torch.dtype | None,
+    without: Collection[str],
 ) -> None:
     encoder, codec = model.encoder.config, model.codec.config
     special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
@@ -330,6 +333,7 @@ def _write_files(
     state = published_state(family, model, passengers, aliases)
     if like is not None:
         state = like.as_loaded(state)
+    state = {k: v for k, v in state.items() if k not in without}
     if dtype is not None:
         state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
     config["dtype"] = _most_common_type(state)

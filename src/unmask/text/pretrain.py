@@ -120,6 +120,8 @@ def pretrain(
     model, family = build_model(settings, tokenizer)
     job = make_job(model, cache, tokenizer, settings)
     say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {_millions(model)} parameters")
+    if cache.meta.get("held_out_by") == "tail":
+        say("too few documents to hold whole ones out: the end of the corpus is held out")
 
     def save(trained: Any) -> None:
         about = {"text": as_dict(settings)}
