@@ -152,3 +152,29 @@ def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.C
         assert (Path(second) / name).exists()
     main_ok(["embed", second, str(meds), "--out", str(tmp_path / "v.npy")])
     assert np.load(tmp_path / "v.npy").shape == (200, 64)
+
+
+def test_codes_roll_up(tmp_path: Path):
+    codes = ["ICD//E11.9", "ICD//E11.2", "ICD//I10", "ICD//I10"]
+    events = read_meds(shard(tmp_path, table([(1, DAY + timedelta(i), c, None) for i, c in enumerate(codes)])))
+    short = Vocabulary.fit(events, np.arange(4), floor=2, rollup="characters:3")
+    assert short.codes == ["ICD//E11", "ICD//I10"]
+    assert (short.numbers(["ICD//E11.7", "ICD//X"]) == [FIRST, 1]).all()
+    assert Vocabulary.fit(events, np.arange(4), floor=2, rollup="parts:1").codes == ["ICD"]
+    assert Vocabulary.from_dict(json.loads(json.dumps(short.to_dict()))).rollup == "characters:3"
+    with pytest.raises(UserError, match="rollup=three"):
+        Vocabulary.fit(events, np.arange(4), floor=1, rollup="three")
+    with pytest.raises(UserError, match="no parents"):
+        Vocabulary.fit(events, np.arange(4), floor=1, rollup="parents")
+
+
+def test_rare_codes_stand_for_their_parents(tmp_path: Path):
+    rows = [(1, DAY + timedelta(i), c, 1.0 * i) for i, c in enumerate(["a1", "a2", "b", "b"])]
+    (tmp_path / "metadata").mkdir()
+    known = {"code": ["a1", "a2", "a", "new"], "parent_codes": [["a"], ["a"], ["top"], ["a1"]]}
+    pl.DataFrame(known).write_parquet(tmp_path / "metadata" / "codes.parquet")
+    events = read_meds(shard(tmp_path, table(rows)))
+    vocabulary = Vocabulary.fit(events, np.arange(4), floor=2, rollup="parents")
+    assert vocabulary.codes == ["a", "b"]
+    assert vocabulary.numbers(["a2", "new", "b", "other"]).tolist() == [FIRST, FIRST, FIRST + 1, 1]
+    assert vocabulary.knots[FIRST, [0, -1]].tolist() == [0, 1]  # the values of both children

@@ -14,6 +14,12 @@ MUTANTS = [
         (CODEC, "torch.where(masked[..., None], self.mask, x)", "x + self.mask * masked[..., None]"),
     ),
     mutant(
+        1,
+        "events: the time of a hidden event is told",
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (CODEC, 'masked if self.config.hides == "all" else None', "None"),
+    ),
+    mutant(
         3,
         "events: targets one event off",
         (CODEC, "values[name].flatten()[flat].float()", "values[name].flatten()[flat - 1].float()"),

@@ -10,7 +10,7 @@ A subject stands in one shard, contiguous and in order of time. Anything else is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Events:
         code: (events,) number into `codes`.
         value: (events,) float32, NaN where null.
         codes: the distinct codes.
+        parents: code -> a more general one (the first of parent_codes), where metadata/codes.parquet says so.
     """
 
     subjects: np.ndarray
@@ -46,6 +47,7 @@ class Events:
     code: np.ndarray
     value: np.ndarray
     codes: list[str]
+    parents: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -177,8 +179,23 @@ def read_meds(folder: str | Path) -> Events:
     place[[numbers[c] for c in codes]] = np.arange(len(codes))
     first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
     return Events(
-        subjects=ids[first], offsets=np.r_[first, len(ids)], time=time, code=place[code], value=value, codes=codes
-    )
+        subjects=ids[first], offsets=np.r_[first, len(ids)], time=time, code=place[code], value=value, codes=codes,
+        parents=_parents(root / "metadata" / "codes.parquet"),
+    )  # fmt: skip
+
+
+def _parents(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    try:
+        frame = pl.read_parquet(path)
+    except Exception as error:  # polars raises many kinds for a damaged file
+        first = str(error).splitlines()[0]
+        raise UserError(f"{path}: not a whole parquet file ({first})", hint="Write it again.") from None
+    if not {"code", "parent_codes"} <= set(frame.columns) or not isinstance(frame["parent_codes"].dtype, pl.List):
+        return {}
+    first = frame.select("code", pl.col("parent_codes").list.first()).drop_nulls()
+    return {str(c): str(p) for c, p in first.iter_rows() if c != p}
 
 
 def _flat(frame: pl.DataFrame, numbers: dict[str, int]) -> tuple[np.ndarray, ...]:

@@ -68,7 +68,7 @@ def pretrain(
     if not len(train):
         raise UserError(f"{len(chosen)} patients and none left to train on", hint="Give more, or holdout=0.")
     rows = np.concatenate([np.arange(events.offsets[i], events.offsets[i + 1]) for i in train])
-    vocabulary = Vocabulary.fit(events, rows, floor=settings.floor)
+    vocabulary = Vocabulary.fit(events, rows, floor=settings.floor, rollup=settings.rollup)
     histories = Histories(events, vocabulary, STRUCTURES[settings.structure].marks)
     model = new_model(settings, len(vocabulary))
     model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))

@@ -66,6 +66,8 @@ class EventSettings:
         width, layers, heads, inner: of the encoder.
         slots: longest history; of longer ones static events and the latest timed ones are kept.
         floor: codes seen less often share one number.
+        rollup: shorter codes: 'parts:N', 'characters:N' (of the last part), or 'parents', which lets a rare code stand
+            for its parent in metadata/codes.parquet.
         ratio: share of the events to hide; hide: whole 'visit's (events of one time stamp) or single 'event's.
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
@@ -80,6 +82,7 @@ class EventSettings:
     inner: int = 128
     slots: int = 512
     floor: int = 5
+    rollup: str = ""
     ratio: float = 0.6
     hide: Literal["visit", "event"] = "visit"
     mask: float = 1.0
