@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import tiny_events
 import tiny_table
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import Hidden
@@ -17,6 +18,7 @@ from unmask.core.model import MaskedModel
 from unmask.core.prediction import Categorical, Gaussian
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.transformer import Encoder
+from unmask.events.codec import EventPrediction
 from unmask.images.codec import PatchCodec, PatchCodecConfig
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 
@@ -169,7 +171,14 @@ class Images:
         return Example(values=values, identity=1)
 
 
-MODALITIES: dict[str, Any] = {"text": Text(), "vector": Vector(), "images": Images(), "table": tiny_table.Table()}
+MODALITIES: dict[str, Any] = {
+    "text": Text(),
+    "vector": Vector(),
+    "images": Images(),
+    "table": tiny_table.Table(),
+    "events": tiny_events.Events("events", known=False),
+    "events-known": tiny_events.Events("events-known", known=True),
+}
 
 
 def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos: bool = False) -> EncoderConfig:
@@ -227,6 +236,8 @@ def numbers(prediction: Any) -> Tensor:
     """Everything a prediction says, one row a slot."""
     if isinstance(prediction, Categorical):
         return prediction.logits
+    if isinstance(prediction, EventPrediction):
+        return tiny_events.numbers(prediction)
     if hasattr(prediction, "pieces"):
         return tiny_table.numbers(prediction)
     return torch.cat([prediction.location, prediction.log_variance], -1)

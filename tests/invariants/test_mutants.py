@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from mutants import LAWS, MUTANTS, Mutant
+from mutants_events import MUTANTS as EVENTS
 from mutants_images import MUTANTS as IMAGES
 
 import unmask
 
-MUTANTS = [*MUTANTS, *IMAGES]
+MUTANTS = [*MUTANTS, *IMAGES, *EVENTS]
 TESTS = Path(__file__).parents[1]
 PACKAGE = Path(unmask.__file__).parent
 

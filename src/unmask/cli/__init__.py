@@ -16,6 +16,7 @@ def build() -> Any:
         demo,
         embed,
         evaluate,
+        events,
         export,
         fill,
         finetune,
@@ -40,7 +41,7 @@ def build() -> Any:
     )
     commands = (
         demo, pretrain, adapt, finetune, predict, fill, impute, synthesize, augment, score, embed, evaluate, zeroshot, inspect,
-        export, recommend, surgery,
+        export, recommend, surgery, events,
     )  # fmt: skip
     for module in commands:
         module.register(app)

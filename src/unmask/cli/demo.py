@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-BUILT = ("text", "table", "images")
+BUILT = ("text", "table", "images", "events")
 
 
 def register(app: Any) -> None:

@@ -40,6 +40,11 @@ def register(app: Any) -> None:
                 model, text, out=out, pooling=pooling or "mean", precision=precision, device=device, as_json=json_
             )
             return
+        if kind_of(model) == "events":
+            from unmask.cli import events
+
+            events.embed(model, text, out=out, precision=precision, device=device, as_json=json_)
+            return
         target = Path(out)
         if not target.parent.is_dir():
             raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")

@@ -28,6 +28,7 @@ def register(app: Any) -> None:
         ratio: float = typer.Option(None, help="Pictures: hide this share of the patches at random."),
         mask: str = typer.Option(None, help="Pictures: hide where this picture is not black."),
         draws: int = typer.Option(0, help="Tables: completed tables to draw."),
+        level: float = typer.Option(0.9, help="Events: share of the interval around a filled value."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
@@ -45,6 +46,13 @@ def register(app: Any) -> None:
                 model, text, out=out, box=box, ratio=ratio, mask=mask, steps=steps, order=order, temperature=temperature,
                 seed=seed, precision=precision, device=device, as_json=json_,
             )  # fmt: skip
+            return
+        if kind_of(model) == "events":
+            from unmask.cli import events
+
+            events.fill(
+                model, text, out=out, top=top, level=level, seed=seed, precision=precision, device=device, as_json=json_
+            )
             return
         output = Output(json_, seed)
         if kind_of(model) == "table":

@@ -12,7 +12,7 @@ from unmask.cli import options
 def register(app: Any) -> None:
     @app.command("finetune")
     def finetune(
-        task: str = typer.Argument(..., help="classify, tag, answer or similarity (outcome for event models)."),
+        task: str = typer.Argument(..., help="classify, tag, answer or similarity; of events outcome or next-visit."),
         model: str = typer.Argument(..., help="Model folder or hub name."),
         train: str = typer.Argument(..., help="Labelled data: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),
         out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
@@ -54,6 +54,11 @@ def register(app: Any) -> None:
             from unmask.cli import images
 
             images.finetune(task, model, train, validation=validation, out=out, given=settings, as_json=json_)
+            return
+        if kind == "events":
+            from unmask.cli import events
+
+            events.finetune(task, model, train, labels=labels, out=out, given=settings, as_json=json_)
             return
         from unmask.errors import UserError
 

@@ -49,6 +49,13 @@ def register(app: Any) -> None:
 
             images.predict(model, data, out=out, precision=precision, device=device, as_json=json_)
             return
+        if kind == "events":
+            from unmask.cli import events
+
+            events.predict(
+                model, data, labels=labels, out=out, seed=seed, precision=precision, device=device, as_json=json_
+            )
+            return
         from unmask.errors import UserError
 
         raise UserError(f"{model}: a model of {kind}", hint="predict is for fine-tuned text models.")

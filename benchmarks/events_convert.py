@@ -1,0 +1,90 @@
+"""The converter: events a second and peak memory on tables made by repeating patients, and the FHIR sample.
+
+Each size runs in a process of its own; peak memory is that process's, Python and libraries among it.
+
+    python benchmarks/events_convert.py [--millions 2,20] [--out F.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+def make(millions: float, path: Path) -> int:
+    """A csv of Synthea's events (or random ones) with patients repeated under new ids, a block at a time."""
+    data = SHARED / "data/events/synthea_r4/data"
+    if data.exists():
+        base = pl.concat([pl.read_parquet(p) for p in sorted(data.rglob("*.parquet"))])
+        base = base.select("subject_id", "time", "code", "numeric_value")
+    else:
+        rng = np.random.default_rng(0)
+        base = pl.DataFrame({
+            "subject_id": rng.integers(0, 600, 150_000), "code": rng.integers(0, 500, 150_000).astype(str),
+            "time": pl.from_epoch(pl.Series(np.sort(rng.integers(0, 10**9, 150_000))), "s").cast(pl.Datetime("us")),
+            "numeric_value": rng.normal(size=150_000).astype(np.float32),
+        })  # fmt: skip
+    number = base["subject_id"].rank("dense").cast(pl.Int64)
+    times = max(1, round(millions * 1e6 / len(base)))
+    with path.open("wb") as file:
+        for i in range(times):
+            block = base.with_columns((number + i * 100_000).alias("subject_id"))
+            block.write_csv(file, include_header=i == 0, datetime_format="%Y-%m-%d %H:%M:%S")
+    return times * len(base)
+
+
+def measured(path: str, out: str) -> None:
+    from unmask.events.convert import convert
+
+    start = time.perf_counter()
+    found = convert(path, out)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert found["rows"] == found["kept_rows"] + found["rejected_rows"]
+    print(json.dumps({**found, "seconds": seconds, "peak_mib": peak}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millions", default="2,20")
+    parser.add_argument("--quick", action="store_true", help="0.2 and 0.4 million")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--out")
+    a = parser.parse_args()
+    if a.one:
+        measured(*a.one)
+        return
+    found = []
+    for millions in (float(m) for m in ("0.2,0.4" if a.quick else a.millions).split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "events.csv"
+            made = make(millions, path)
+            command = [sys.executable, __file__, "--one", str(path), str(Path(folder) / "meds")]
+            row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            row |= {"millions": millions, "made": made, "csv_mib": path.stat().st_size / 2**20}
+            found.append(row)
+            print(
+                f"{row['events']:>12,} of {made:,} events, {row['subjects']:,} subjects: {row['seconds']:.1f} s, "
+                f"{row['events'] / row['seconds']:,.0f} events/s, peak {row['peak_mib']:.0f} MiB, "
+                f"{row['rejected_rows']} rejected", flush=True,
+            )  # fmt: skip
+    if len(found) > 1:
+        print(f"peak memory, largest over smallest table: {found[-1]['peak_mib'] / found[0]['peak_mib']:.2f}")
+    if a.out:
+        Path(a.out).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

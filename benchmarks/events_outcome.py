@@ -1,0 +1,186 @@
+"""In-hospital death at 48 h (PhysioNet-2012 set-a): ours, pretrained or not, beside baselines in the same call.
+
+Patient-wise folds, stratified by outcome. Vocabulary, value scales, masked pretraining, heads and baselines see the
+training patients of a fold alone; at 10 % of the labels pretraining still sees all training patients, without labels.
+
+    python benchmarks/events_outcome.py [--folds 5] [--steps 200] [--seeds 5] [--shares 1.0,0.1] [--set key=value] [--out F.json]
+    python benchmarks/events_outcome.py --ablate       each target, architecture and ratio by itself (fewer folds)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+
+SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "shared"))
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "code alone": {"value_weight": 0.0, "time_weight": 0.0},
+    "value alone": {"code_weight": 0.0, "time_weight": 0.0},
+    "time alone": {"code_weight": 0.0, "value_weight": 0.0, "time_weight": 1.0},
+    "no value": {"value_weight": 0.0},
+    "in place": {"architecture": "in_place"},
+    "ratio 0.15": {"ratio": 0.15},
+    "ratio 0.3": {"ratio": 0.3},
+    "ratio 0.8": {"ratio": 0.8},
+    "single events": {"hide": "event"},
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folds", type=int, default=5, help="how many of the 5 folds to run")
+    parser.add_argument("--steps", type=int, default=200, help="pretraining steps a fold; 0 leaves it out")
+    parser.add_argument("--seeds", type=int, default=5, help="label subsets at shares below 1")
+    parser.add_argument("--shares", default="1.0,0.1")
+    parser.add_argument("--members", type=int, default=10)
+    parser.add_argument("--trees", type=int, default=500)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--ablate", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="one fold, 20 steps, one label subset")
+    parser.add_argument("--out")
+    a = parser.parse_args()
+    if a.quick:
+        a.folds, a.steps, a.seeds = 1, 20, 1
+    return a
+
+
+class Fold:
+    """One split: features of all points by name, made once, and what the heads say of the test patients."""
+
+    def __init__(self, events: Any, points: Any, train: np.ndarray, test: np.ndarray, a: argparse.Namespace) -> None:
+        from unmask.events.histories import Histories
+        from unmask.events.summaries import last_values, summarise, usual
+        from unmask.events.vocabulary import Vocabulary
+
+        self.events, self.points, self.train, self.test, self.a = events, points, train, test, a
+        rows = [np.arange(events.offsets[i], events.offsets[i + 1]) for i in points.subject[train]]
+        histories = Histories(events, Vocabulary.fit(events, np.concatenate(rows)))
+        self.x, names = summarise(histories, points)
+        used = usual(names)
+        self.plain, self.last = self.x[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
+
+    def states(self, steps: int, changes: dict[str, Any]) -> np.ndarray:
+        """Pooled states of all points by an encoder pretrained on the training patients; 0 steps: untrained."""
+        import torch
+
+        from unmask.events.folder import EventFolder, load_folder, new_model
+        from unmask.events.histories import Histories
+        from unmask.events.model import EventModel
+        from unmask.events.pretrain import pretrain
+        from unmask.events.recipes import EventSettings, with_overrides
+
+        settings = with_overrides(EventSettings(), {"steps": max(steps, 1), "precision": "fp32", **changes})
+        with tempfile.TemporaryDirectory() as folder:
+            run = {"settings": settings, "subjects": self.points.subject[self.train], "console": False}
+            pretrain(self.events, folder, **run)
+            found = load_folder(folder)
+        if not steps:
+            found = EventFolder(
+                model=new_model(settings, len(found.vocabulary)).eval(), vocabulary=found.vocabulary, settings=settings
+            )
+        model = EventModel(folder=found, device=torch.device("cpu"), precision="fp32")
+        return model.states(Histories(self.events, found.vocabulary), self.points)
+
+    def ours(self, features: np.ndarray, few: np.ndarray, seed: int, trees: int | None = None) -> np.ndarray:
+        from unmask.events.outcome import fit_head
+        from unmask.events.recipes import OutcomeSettings
+        from unmask.events.targets import Binary
+
+        target = Binary()
+        y = target.encode(self.points)
+        settings = OutcomeSettings(members=self.a.members, seed=seed, trees=self.a.trees if trees is None else trees)
+        head = fit_head(features[few], y[few], self.points.subject[few], settings, target)
+        return head.predict(features[self.test], target)[:, 0]
+
+    def baselines(self, few: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        """The report's baselines, and the trees of our head on the usual summaries alone."""
+        from sklearn.ensemble import ExtraTreesClassifier
+        from sklearn.impute import SimpleImputer
+        from sklearn.pipeline import make_pipeline
+
+        from unmask.events.scoring import baselines
+
+        y, x, test = self.points.value[few], self.plain[few], self.plain[self.test]
+        found = {n: p[:, 0] for n, p in baselines(x, y, test, last=self.last, seed=seed).items()}
+        trees = ExtraTreesClassifier(self.a.trees, min_samples_leaf=3, max_features=0.1, random_state=seed)
+        model = make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), trees)
+        return {**found, "extra trees": model.fit(x, y).predict_proba(test)[:, 1]}
+
+    def labelled(self, share: float, seed: int, number: int) -> np.ndarray:
+        rng = np.random.default_rng([seed, number])
+        return np.sort(rng.permutation(self.train)[: round(share * len(self.train))])
+
+
+def main() -> None:
+    a = arguments()
+    data = SHARED / "data/events/physionet2012_a"
+    if not data.exists():
+        print(f"{data} is not there: nothing to measure")
+        return
+    from unmask.events.meds import read_labels, read_meds
+    from unmask.training.settings import parse_set
+
+    events = read_meds(data)
+    points = read_labels(data / "tasks/in_hospital_death", events)
+    y, found = points.value, []
+    assert y is not None
+    for number, (train, test) in enumerate(
+        list(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y))[: a.folds]
+    ):
+        start = time.perf_counter()
+        fold = Fold(events, points, train, test, a)
+        inputs = {"ours, summaries alone": fold.x}
+        if a.ablate:
+            for name, changes in ABLATIONS.items():
+                inputs[name] = np.concatenate([fold.x, fold.states(a.steps, changes)], 1)
+                print(f"fold {number}: {name}, {time.perf_counter() - start:.0f} s", flush=True)
+        elif a.steps:
+            states = fold.states(a.steps, parse_set(a.set))
+            inputs["ours, pretrained"] = np.concatenate([fold.x, states], 1)
+            inputs["ours, pretrained states alone"] = states
+            inputs["ours, from scratch"] = np.concatenate([fold.x, fold.states(0, parse_set(a.set))], 1)
+        print(f"fold {number}: features after {time.perf_counter() - start:.0f} s", flush=True)
+        for share in (float(s) for s in a.shares.split(",")):
+            for seed in range(1 if share == 1 else a.seeds):
+                few = fold.labelled(share, seed, number)
+                predicted = {} if a.ablate else fold.baselines(few, seed)
+                for name, features in inputs.items():
+                    predicted[name] = fold.ours(features, few, seed)
+                if "ours, pretrained" in inputs:
+                    predicted["  its networks alone"] = fold.ours(inputs["ours, pretrained"], few, seed, trees=0)
+                for name, p in predicted.items():
+                    row = {"fold": number, "share": share, "seed": seed, "model": name}
+                    row["auroc"] = float(roc_auc_score(y[test], p))
+                    row["auprc"] = float(average_precision_score(y[test], p))
+                    found.append(row)
+        print(f"fold {number}: done after {time.perf_counter() - start:.0f} s", flush=True)
+        table(found)
+        if a.out:
+            Path(a.out).write_text(json.dumps({"arguments": vars(a), "results": found}, indent=1))
+
+
+def table(found: list[dict]) -> None:
+    for share, name in dict.fromkeys((r["share"], r["model"]) for r in found):
+        mine = [r for r in found if (r["share"], r["model"]) == (share, name)]
+        folds = {r["fold"] for r in mine}
+        auroc, auprc = (
+            np.array([np.mean([r[k] for r in mine if r["fold"] == f]) for f in folds]) for k in ("auroc", "auprc")
+        )
+        print(
+            f"labels {share:4.0%}  {name:30} AUROC {auroc.mean():.3f} (sd over folds {auroc.std():.3f})  AUPRC "
+            f"{auprc.mean():.3f} (sd {auprc.std():.3f})  folds {len(folds)}, runs {len(mine)}", flush=True,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""`unmask events convert`, and what the shared commands do when the model is one of patient events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+
+
+def finetune(
+    task: str, model: str, data: str, *, labels: str | None, out: str, given: dict[str, Any], as_json: bool
+) -> None:
+    """`finetune outcome` on a MEDS task folder, `finetune next-visit` on the events alone."""
+    from unmask.cli.common import Output
+    from unmask.errors import UserError, suggest
+    from unmask.events.recipes import OutcomeSettings
+    from unmask.training.settings import apply_overrides
+
+    if task not in ("outcome", "next-visit"):
+        raise UserError(f"finetune {task}: not a task of patient events", hint=suggest(task, ("outcome", "next-visit")))
+    settings = apply_overrides(OutcomeSettings(), given)
+    output = Output(as_json, settings.seed)
+    if task == "next-visit":
+        _next_visit(model, data, out, settings, output)
+        return
+    if labels is None:
+        raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
+    from unmask.events.finetune import finetune_outcome
+
+    found = finetune_outcome(model, data, labels, out, settings=settings).figures
+    lines = [f"{found['training']} labels to train on, {found['held_out']} held out"]
+    for name, result in found["results"].items():
+        shown = [f"{k} {result[k]:.3f}" for k in result.get("intervals", {})]
+        lines.append(f"{name:22} {'  '.join(shown)}")
+    lines += [f"model:  {out}", f"report: {out}/report.html"]
+    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+
+
+def _next_visit(model: str, data: str, out: str, settings: Any, output: Any) -> None:
+    from unmask.events.next_visit import PARTS, finetune_next_visit
+
+    found = finetune_next_visit(model, data, out, settings=settings).figures
+    lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
+    for name, result in found["results"].items():
+        shown = [f"{part} {result[part]['auroc']:.3f}" for part in PARTS if "auroc" in result[part]]
+        lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
+    lines += [f"model:  {out}", f"report: {out}/report.html"]
+    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+
+
+def predict(
+    model: str, data: str, *, labels: str | None, out: str, seed: int, precision: str, device: str, as_json: bool
+) -> None:
+    """Probabilities at every prediction point, as MEDS-shaped parquet."""
+    from unmask.cli.common import Output
+    from unmask.errors import UserError
+    from unmask.events.model import load, write_predictions
+
+    if labels is None:
+        raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")
+    output = Output(as_json, seed)
+    loaded = load(model, device=device, precision=precision)
+    frame, points = loaded.predict(data, labels)
+    write_predictions(frame, out)
+    found: dict[str, Any] = {"out": out, "points": len(points)}
+    output.write(found, [f"{out}: {len(points)} predictions"], device=str(loaded.device), precision=loaded.precision)
+
+
+def fill(
+    model: str, data: str, *, out: str | None, top: int, level: float, seed: int, precision: str, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Missing values with an interval, and the likeliest next events, as parquet."""
+    from unmask.cli.common import Output
+    from unmask.errors import UserError
+    from unmask.events.model import load, write_predictions
+
+    if out is None:
+        raise UserError("fill of events without --out", hint="Say which parquet to write.")
+    output = Output(as_json, seed)
+    loaded = load(model, device=device, precision=precision)
+    frame = loaded.fill(data, top=top, level=level)
+    write_predictions(frame, out)
+    counts = dict(frame["kind"].value_counts().iter_rows())
+    line = f"{out}: {counts.get('value', 0)} missing values filled, {counts.get('next', 0)} next events"
+    output.write({"out": out, "rows": counts}, [line], device=str(loaded.device), precision=loaded.precision)
+
+
+def embed(model: str, data: str, *, out: str, precision: str, device: str, as_json: bool) -> None:
+    """One vector a patient, in the order of the files."""
+    import os
+    from pathlib import Path
+
+    import numpy as np
+
+    from unmask.cli.common import Output
+    from unmask.errors import UserError
+    from unmask.events.model import load
+
+    target = Path(out)
+    if not target.parent.is_dir():
+        raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
+    output = Output(as_json)
+    loaded = load(model, device=device, precision=precision)
+    array = loaded.embed(data)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.new.npy")
+    np.save(temporary, array)
+    os.replace(temporary, target)
+    lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
+    output.write({"out": out, "shape": list(array.shape)}, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def register(app: Any) -> None:
+    group = typer.Typer(help="Patient events.", no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(group, name="events")
+
+    @group.callback()
+    def events() -> None:
+        """Patient events."""
+
+    @group.command("convert")
+    def convert(
+        source: str = typer.Argument(..., help="Event table (csv, parquet), or FHIR R4 bundles (json, zip, folder)."),
+        out: str = typer.Option(..., help="MEDS folder to make."),
+        subject: str = typer.Option("subject_id", help="Table: column of the patient."),
+        time: str = typer.Option("time", help="Table: column of the time."),
+        code: str = typer.Option("code", help="Table: column of the code."),
+        value: str = typer.Option("numeric_value", help="Table: column of the value."),
+        json_: options.Json = False,
+    ) -> None:
+        """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl."""
+        from unmask.cli.common import Output
+        from unmask.events.convert import convert as run
+
+        output = Output(json_)
+        found = run(source, out, columns={"subject": subject, "time": time, "code": code, "value": value})
+        lines = [f"{found['events']:,} events of {found['subjects']:,} subjects, {found['rejected_rows']:,} rejected"]
+        lines += [f"  {reason}: {count:,}" for reason, count in found["rejected"].items()]
+        output.write(found, lines)

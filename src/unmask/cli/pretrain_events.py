@@ -1,0 +1,56 @@
+"""unmask pretrain events MEDS_DIR --out DIR"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+
+
+def register(group: Any) -> None:
+    @group.command("events")
+    def events(
+        data: str = typer.Argument(..., help="MEDS folder: data/*.parquet with subject_id, time, code, numeric_value."),
+        out: str = typer.Option(..., help="Run folder."),
+        config: options.Config = None,
+        set_: options.Set = [],
+        recipe: str = typer.Option(None, help="ours (default), behrt, medbert, cehrbert or corebehrt."),
+        steps: options.Steps = None,
+        epochs: options.Epochs = None,
+        minutes: options.Minutes = None,
+        seed: options.RunSeed = None,
+        resume: options.Resume = False,
+        precision: options.RunPrecision = None,
+        device: options.RunDevice = None,
+        tracker: options.Trackers = [],
+        json_: options.Json = False,
+    ) -> None:
+        """Pretrain a masked model on patients' events."""
+        from unmask.cli.common import Output, overrides
+        from unmask.errors import UserError, suggest
+        from unmask.events.recipes import RECIPES, EventSettings, with_overrides
+
+        if recipe is not None and recipe not in RECIPES:
+            raise UserError(f"--recipe {recipe}", hint=suggest(recipe, RECIPES))
+        given = overrides(
+            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
+        )
+        settings = with_overrides(with_overrides(EventSettings(), RECIPES[recipe or "ours"]), given)
+        from unmask.events.pretrain import pretrain
+
+        output = Output(json_, settings.train.seed)
+        finished = pretrain(data, out, settings=settings, resume=resume, trackers=tracker)
+        r = finished.result
+        lines = [f"{r.steps} steps, {r.seconds:.0f} s, {r.slots_per_second:,.0f} events/s, {r.precision} on {r.device}"]
+        if r.validation:
+            lines += [
+                f"held-out patients: loss {r.validation['validation_loss']:.3f} nats a hidden event, "
+                f"code accuracy {r.validation['validation_accuracy']:.1%}"
+            ]
+        if r.stopped == "signal":
+            lines += ["stopped by a signal; --resume continues"]
+        else:
+            lines += [f"model:  {out}", f"report: {out}/report.html"]
+        output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)

@@ -1,0 +1,154 @@
+"""What a slot knows of time: parts as data, added to the event's embedding or joined with it.
+
+Each part reads the context of a slot (hours since the origin, age at the origin, date of the origin, visit number) and
+gives one vector. Static facts have no time: every part that says when is silent there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+YEAR = 24 * 365.25
+"""Hours."""
+NARROW = 16
+"""Width of CEHR-BERT's embeddings of time, age and visit order."""
+MONTHS = 110 * 12 + 1
+VISITS = 1000
+
+Part = Literal[
+    "waves", "age_months", "visit_waves", "segment", "visit_number", "time_sines", "age_sines", "order_waves",
+    "time2vec_age", "time2vec_time",
+]  # fmt: skip
+PARTS: tuple[str, ...] = get_args(Part)
+
+
+def squash(hours: Tensor) -> Tensor:
+    """Hours since the first event on a scale where a day and a year both differ from nothing."""
+    return torch.log1p(hours.clamp_min(0)) / 3
+
+
+def stretch(scaled: Tensor) -> Tensor:
+    """The inverse of `squash`; at most 370 years."""
+    return torch.expm1(3 * scaled.clamp(0, 5))
+
+
+def age(values: dict[str, Tensor]) -> Tensor:
+    """Years, of timed events; 0 at static ones."""
+    return (values["born"] + values["hours"] / YEAR) * values["timed"]
+
+
+class Waves(nn.Module):
+    """Sines and cosines of the squashed hours, the hours and the age: ours."""
+
+    FREQUENCIES = 8
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.out, self.line = width, nn.Linear(2 * self.FREQUENCIES + 3, width)
+
+    def forward(self, values: dict[str, Tensor]) -> Tensor:
+        timed = values["timed"].float()
+        hours = squash(values["hours"])
+        rate = math.pi * 2.0 ** torch.arange(self.FREQUENCIES, device=hours.device)
+        angle = hours[..., None] * rate / 2
+        waves = torch.cat([angle.sin(), angle.cos()], -1) * timed[..., None]
+        years = (values["born"] + values["hours"] / YEAR) / 50
+        return self.line(torch.cat([waves, torch.stack([hours * timed, timed, years], -1)], -1))
+
+
+class Table(nn.Module):
+    """A learned vector for a whole number: age in months, parity of the visit, visit number."""
+
+    def __init__(self, width: int, kind: str) -> None:
+        super().__init__()
+        sizes = {"age_months": MONTHS, "segment": 2, "visit_number": VISITS}
+        self.out, self.kind, self.table = width, kind, nn.Embedding(sizes[kind], width)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(self, values: dict[str, Tensor]) -> Tensor:
+        if self.kind == "age_months":
+            number = (age(values) * 12).long()
+        elif self.kind == "segment":
+            number = values["visit"] % 2
+        else:
+            number = values["visit"]
+        return self.table(number.clamp(0, self.table.num_embeddings - 1))
+
+
+class VisitWaves(nn.Module):
+    """Frozen sines and cosines of the visit number (BEHRT's position; its doubled exponent is a slip, not copied)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.out = width
+
+    def forward(self, values: dict[str, Tensor]) -> Tensor:
+        half = self.out // 2
+        rate = torch.exp(-math.log(10_000.0) * torch.arange(half, device=values["visit"].device) / half)
+        angle = values["visit"][..., None] * rate
+        waves = torch.cat([angle.sin(), angle.cos()], -1)
+        return torch.nn.functional.pad(waves, (0, self.out - 2 * half))
+
+
+class Sines(nn.Module):
+    """sin(w t + phase) of a scaled time, learned w and phase (CEHR-BERT); with `linear`, Time2Vec: one of them a line."""
+
+    def __init__(self, width: int, kind: str) -> None:
+        super().__init__()
+        self.out, self.kind = width, kind
+        self.rate, self.phase = nn.Parameter(torch.randn(width)), nn.Parameter(torch.randn(width))
+
+    def forward(self, values: dict[str, Tensor]) -> Tensor:
+        if self.kind == "time_sines":  # weeks since 1970, in thousands
+            when = ((values["start"] * YEAR + values["hours"]) / (7 * 24 * 1000)) * values["timed"]
+        elif self.kind == "age_sines":
+            when = age(values) / 100
+        elif self.kind == "time2vec_age":
+            when = age(values) * 1e-2
+        else:  # hours since 1970
+            when = (values["start"] * YEAR + values["hours"]) * 1e-4 * values["timed"]
+        angle = when[..., None] * self.rate + self.phase
+        if self.kind.startswith("time2vec"):
+            return torch.cat([angle[..., :1].clamp(-100, 100), angle[..., 1:].cos()], -1)
+        return angle.sin()
+
+
+def make_part(name: str, width: int) -> nn.Module:
+    """The part called `name`; its `out` is its width."""
+    if name == "waves":
+        return Waves(width)
+    if name in ("visit_waves", "order_waves"):
+        return VisitWaves(width if name == "visit_waves" else NARROW)
+    if name in ("age_months", "segment", "visit_number"):
+        return Table(width, name)
+    return Sines(NARROW if name.endswith("sines") else width, name)
+
+
+class Clock(nn.Module):
+    """All parts of a recipe.
+
+    Args:
+        parts: their names; added where `joined` is False, else laid beside the event's embedding and projected back.
+    """
+
+    def __init__(self, parts: tuple[str, ...], width: int, joined: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({name: make_part(name, width) for name in parts})
+        total = sum(int(p.out) for p in self.parts.values())  # type: ignore[arg-type]
+        self.join = nn.Linear(width + total, width) if joined else None
+
+    def forward(
+        self, x: Float[Tensor, "rows slots width"], values: dict[str, Tensor], silent: Tensor | None
+    ) -> Float[Tensor, "rows slots width"]:
+        """`x` with time in it. Where `silent`, the time is not told."""
+        made = [part(values) for part in self.parts.values()]
+        if silent is not None:
+            made = [torch.where(silent[..., None], 0.0, m) for m in made]
+        if self.join is None:
+            return x + torch.stack(made).sum(0) if made else x
+        return torch.nn.functional.gelu(self.join(torch.cat([x, *made], -1)))

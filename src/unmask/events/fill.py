@@ -1,0 +1,197 @@
+"""What a trained model says of hidden events: a missing value with its interval, the likeliest next events, and what
+it expected at each visit of a record.
+
+Each question hides its slots in a copy of the patient, so no answer has seen what it answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from unmask.core.batch import Example
+from unmask.core.corruption import hide
+from unmask.core.inference import at_rest, budgeted
+from unmask.events.clock import stretch
+from unmask.events.codec import EventPrediction
+from unmask.events.folder import EventFolder
+from unmask.events.histories import Histories
+from unmask.events.meds import STATIC
+from unmask.events.vocabulary import FIRST
+
+SCHEMA: dict[str, Any] = {
+    "subject_id": pl.Int64, "kind": pl.String, "time": pl.Datetime("us"), "code": pl.String, "probability": pl.Float64,
+    "value": pl.Float64, "low": pl.Float64, "high": pl.Float64,
+}  # fmt: skip
+BLOCK = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """Slots of an example to hide and ask for."""
+
+    example: Example
+    hidden: np.ndarray
+
+
+def answers(folder: EventFolder, questions: Sequence[Question]) -> Iterator[tuple[int, EventPrediction, np.ndarray]]:
+    """(question number, prediction of a batch, its rows that answer the question, in the order of `hidden`)."""
+    model = folder.model
+    device = next(model.parameters()).device
+    with at_rest(model):
+        for start in range(0, len(questions), BLOCK):
+            asked = questions[start : start + BLOCK]
+            for batch, numbers in budgeted([q.example for q in asked], folder.settings.slots):
+                first = np.full(len(numbers), -1, np.int64)
+                index = batch.index.numpy().ravel()
+                places = np.flatnonzero(index >= 0)
+                first[index[places[::-1]]] = places[::-1]  # the last one written is the first slot
+                flat = [first[i] + asked[n].hidden for i, n in enumerate(numbers.tolist())]
+                whole = torch.from_numpy(np.concatenate(flat))
+                prediction = model(batch.to(device), hide(whole.to(device)))
+                ordered = np.sort(whole.numpy())
+                for i, n in enumerate(numbers.tolist()):
+                    yield start + n, prediction, np.searchsorted(ordered, flat[i])
+
+
+def quantiles(folder: EventFolder, code: int, location: float, log_variance: float, level: float) -> list[float]:
+    """Median and interval of a value on its own scale: the scale is monotone, so quantiles go through it."""
+    from statistics import NormalDist
+
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    spread = math.exp(0.5 * log_variance)
+    found = folder.vocabulary.unscale(code, location + spread * np.array([0.0, -z, z]))
+    return [float(v) for v in found]
+
+
+def missing_values(folder: EventFolder, histories: Histories, *, level: float = 0.9) -> pl.DataFrame:
+    """Every event without a value whose code usually has one: the value expected there, with its interval.
+
+    The code is known: the answer is p(value | code, everything visible). Events cut off by the model's length are
+    left out.
+    """
+    vocabulary, events = histories.vocabulary, histories.events
+    questions, about = [], []
+    for subject in range(len(events)):
+        rows, codes, static = _kept(histories, subject, folder.settings.slots)
+        gone = np.isnan(histories.score[rows]) & (codes >= FIRST) & vocabulary.valued[codes]
+        gone[:static] = False
+        if gone.any():
+            where = np.flatnonzero(gone)
+            example = histories.example(subject, slots=folder.settings.slots)
+            questions.append(Question(example=example, hidden=where + 1))
+            about.append((subject, rows[where], codes[where]))
+    out: list[tuple] = []
+    for number, prediction, places in answers(folder, questions):
+        subject, rows, codes = about[number]
+        asked = torch.zeros(len(prediction), dtype=torch.int64)
+        asked[torch.from_numpy(places)] = torch.from_numpy(codes)
+        location, log_variance = (t.cpu().numpy() for t in prediction.of_code(asked.to(prediction.logits.device)))
+        for place, row, code in zip(places.tolist(), rows.tolist(), codes.tolist(), strict=True):
+            found = quantiles(folder, code, float(location[place]), float(log_variance[place]), level)
+            name = vocabulary.codes[code - FIRST]
+            out.append((int(events.subjects[subject]), "value", int(events.time[row]), name, None, *found))
+    return _frame(out)
+
+
+def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
+    """The likeliest codes of one more event behind each record, with the value expected of each."""
+    vocabulary, events = histories.vocabulary, histories.events
+    questions = [Question(example=e, hidden=np.array([len(e) - 1])) for e in _longer(folder, histories)]
+    out: list[tuple] = []
+    for number, prediction, places in answers(folder, questions):
+        place = int(places[0])
+        codes, log_probs = prediction.code.top(top)
+        last = int(events.time[events.offsets[number + 1] - 1])
+        begin = last - int(float(questions[number].example.values["hours"][-1]) * 3.6e9)
+        when = None
+        if prediction.time is not None:
+            when = begin + int(float(stretch(prediction.time[place, 0])) * 3.6e9)
+        for code, log_prob in zip(codes[place].tolist(), log_probs[place].tolist(), strict=True):
+            found: list[float | None] = [None, None, None]
+            if vocabulary.valued[code] and folder.settings.value_weight:
+                asked = torch.full((len(prediction),), code, device=prediction.logits.device)
+                location, log_variance = prediction.of_code(asked)
+                found = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), level)]
+            name = vocabulary.codes[code - FIRST]
+            out.append((int(events.subjects[number]), "next", when, name, math.exp(log_prob), *found))
+    return _frame(out)
+
+
+def _longer(folder: EventFolder, histories: Histories) -> list[Example]:
+    """Every patient with one empty slot at the end, a visit of its own, at the time of the last event."""
+    out = []
+    for subject in range(len(histories.events)):
+        e = histories.example(subject, slots=folder.settings.slots - 1)
+        values = {name: np.r_[v, v[-1:]] for name, v in e.values.items()}
+        values["visit"][-1] += 1
+        values["timed"][-1] = 1
+        unit, special = np.asarray(e.unit), np.asarray(e.special)
+        out.append(
+            Example(
+                values=values, identity=e.identity, special=np.r_[special, False], unit=np.r_[unit, values["visit"][-1]]
+            )
+        )
+    return out
+
+
+def timeline(
+    folder: EventFolder, histories: Histories, subject: int, prediction_time: int | None
+) -> list[dict[str, Any]]:
+    """What was expected at every event of a patient, each visit hidden alone: one row an event.
+
+    Returns:
+        time (microseconds), code, value, probability (of the code that stood there), likeliest (code), expected, low
+        and high (the value of the code that stood there, 80 %).
+    """  # fmt: skip
+    slots, vocabulary = folder.settings.slots, histories.vocabulary
+    example = histories.example(subject, slots=slots, prediction_time=prediction_time)
+    rows, codes, _ = _kept(histories, subject, slots, prediction_time)
+    unit = np.asarray(example.unit)
+    visits = [np.flatnonzero(unit == u) for u in np.unique(unit[unit >= 0])]
+    out: list[dict[str, Any]] = []
+    for number, prediction, places in answers(folder, [Question(example=example, hidden=v) for v in visits]):
+        asked = torch.zeros(len(prediction), dtype=torch.int64)
+        asked[torch.from_numpy(places)] = torch.from_numpy(codes[visits[number] - 1])
+        asked = asked.to(prediction.logits.device)
+        location, log_variance = prediction.of_code(asked)
+        likely, log_probs = prediction.code.mode(), prediction.code.log_prob(asked)
+        for place, slot in zip(places.tolist(), visits[number].tolist(), strict=True):
+            code, row = int(codes[slot - 1]), int(rows[slot - 1])
+            shown: list[float | None] = [None, None, None]
+            if code >= FIRST and vocabulary.valued[code]:
+                shown = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), 0.8)]
+            value = float(histories.events.value[row])
+            out.append({
+                "time": int(histories.events.time[row]), "code": _name(vocabulary.codes, code),
+                "value": value if math.isfinite(value) else None, "probability": float(log_probs[place].exp()),
+                "likeliest": _name(vocabulary.codes, int(likely[place])), "expected": shown[0], "low": shown[1],
+                "high": shown[2], "slot": slot,
+            })  # fmt: skip
+    return sorted(out, key=lambda r: r["slot"])
+
+
+def _name(codes: list[str], number: int) -> str:
+    return codes[number - FIRST] if number >= FIRST else "(rare)"
+
+
+def _kept(
+    histories: Histories, subject: int, slots: int, prediction_time: int | None = None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Rows and codes of the slots behind the first that `Histories.example` keeps."""
+    rows, codes, static = histories.slots_of(subject, prediction_time)
+    kept = histories.kept(len(rows), static, slots)
+    return rows[kept], codes[kept], min(static, slots - 1)
+
+
+def _frame(rows: list[tuple]) -> pl.DataFrame:
+    known = [(s, k, None if t in (None, STATIC) else t, *rest) for s, k, t, *rest in rows]
+    schema = {**SCHEMA, "time": pl.Int64}
+    frame = pl.DataFrame(known, schema=schema, orient="row")
+    return frame.with_columns(pl.col("time").cast(pl.Datetime("us"))).sort("subject_id", "time", maintain_order=True)

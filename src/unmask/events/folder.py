@@ -1,0 +1,128 @@
+"""An event model folder: config.json, model.safetensors and unmask.json (vocabulary, settings, outcome head)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from unmask.core.model import MaskedModel
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.transformer import Encoder
+from unmask.errors import UserError
+from unmask.events.codec import EventCodec, EventCodecConfig
+from unmask.events.outcome import Head
+from unmask.events.recipes import STRUCTURES, EventSettings, with_overrides
+from unmask.events.vocabulary import Vocabulary
+from unmask.files import fsync
+from unmask.training.checkpoint import read_weights
+
+
+@dataclass
+class EventFolder:
+    """A loaded folder: model, vocabulary, settings, and the outcome head where it was fine-tuned."""
+
+    model: MaskedModel
+    vocabulary: Vocabulary
+    settings: EventSettings
+    head: Head | None = None
+    outcome: dict[str, Any] | None = None
+
+
+def new_model(settings: EventSettings, codes: int) -> MaskedModel:
+    """A new model with random weights, made from the seed alone."""
+    torch.manual_seed(settings.train.seed)
+
+    shape = STRUCTURES[settings.structure]
+    codec = EventCodec(
+        EventCodecConfig(
+            codes=codes, width=settings.width, code_weight=settings.code_weight, value_weight=settings.value_weight,
+            time_weight=settings.time_weight, clock=shape.clock, joined=shape.joined, hides=shape.hides,
+            values=shape.values,
+        )
+    )  # fmt: skip
+    decoder = None
+    if settings.architecture == "visible_only":
+        width = max(16 * settings.heads, settings.width // 2)
+        decoder = EncoderConfig(
+            width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=SinCos(),
+            feedforward=MLP(inner=2 * width),
+        )  # fmt: skip
+    return MaskedModel(codec, Encoder(encoder_of(settings)), decoder)
+
+
+def encoder_of(settings: EventSettings) -> EncoderConfig:
+    """The encoder that the settings' structure asks for."""
+    shape = STRUCTURES[settings.structure]
+    known: dict[str, Any] = {
+        "sincos": SinCos(), "learned": Learned(slots=settings.slots), "rotary": Rotary(), "none": None,
+    }  # fmt: skip
+    return EncoderConfig(
+        width=settings.width, layers=settings.layers, heads=settings.heads,
+        norm=Norm(placement="post" if shape.post else "pre"), positions=known[shape.positions],
+        feedforward=Gated(inner=settings.inner) if shape.gated else MLP(inner=settings.inner),
+    )  # fmt: skip
+
+
+def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:
+    """Write the folder's three files, each beside its place and then renamed; unmask.json last."""
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    state = {f"model.{k}": v for k, v in folder.model.state_dict().items()}
+    if folder.head is not None:
+        state |= {f"head.{k}": v for k, v in folder.head.state_dict().items()}
+    state = {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}
+    settings = dataclasses.asdict(folder.settings)
+    config = {"model_type": "unmask-events", "codes": len(folder.vocabulary)}
+    config |= {k: settings[k] for k in ("architecture", "width", "layers", "heads", "inner", "slots")}
+    more = {"kind": "events", "events": settings, "vocabulary": folder.vocabulary.to_dict()} | (about or {})
+    if folder.head is not None:
+        more |= {"outcome": folder.outcome, "head": folder.head.shape()}
+
+    def write(name: str, save: Any) -> None:
+        temporary = out / f".{name}.{os.getpid()}.new"
+        save(temporary)
+        fsync(temporary)
+        os.replace(temporary, out / name)
+
+    write("model.safetensors", lambda p: save_file(state, p, metadata={"format": "pt"}))
+    write("config.json", lambda p: p.write_text(json.dumps(config, indent=1), encoding="utf-8"))
+    write("unmask.json", lambda p: p.write_text(json.dumps(more, ensure_ascii=False), encoding="utf-8"))
+
+
+def load_folder(path: str | Path) -> EventFolder:
+    """Load what `save_folder` wrote.
+
+    Raises:
+        UserError: naming what is missing, corrupt or does not fit together.
+    """
+    path = Path(path).expanduser()
+    try:
+        about = json.loads((path / "unmask.json").read_text(encoding="utf-8"))
+        settings = with_overrides(EventSettings(), about["events"])
+        vocabulary = Vocabulary.from_dict(about["vocabulary"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path / 'unmask.json'}: not of an event model ({error})", hint="Copy the folder again."
+        ) from None
+    weights = read_weights(path / "model.safetensors")
+    model = new_model(settings, len(vocabulary))
+    head = Head(**about["head"]) if "head" in about else None
+    try:
+        model.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("model.")})
+        if head is not None:
+            head.load_state_dict({k[5:]: v for k, v in weights.items() if k.startswith("head.")})
+    except RuntimeError as error:
+        raise UserError(
+            f"{path / 'model.safetensors'}: does not fit config.json ({str(error).splitlines()[0]})",
+            hint="Copy the folder again.",
+        ) from None
+    return EventFolder(
+        model=model.eval(), vocabulary=vocabulary, settings=settings, head=head, outcome=about.get("outcome")
+    )

@@ -1,0 +1,117 @@
+"""Patients as examples: one slot an event, behind a first slot that holds the patient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unmask.core.batch import Example
+from unmask.events.meds import HOUR, STATIC, Events
+from unmask.events.vocabulary import CLS, FIRST, LONG, MONTHS, RARE, SEP, VISIT_END, VISIT_START, WEEKS, Vocabulary
+
+YEAR = 365.25 * 24 * HOUR
+
+
+class Histories:
+    """The histories of a folder, numbered and scaled by a vocabulary, ready to be cut into examples.
+
+    Args:
+        marks: slots between visits, see `recipes.Structure`.
+    """
+
+    def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none") -> None:
+        self.events, self.vocabulary, self.marks = events, vocabulary, marks
+        numbers = vocabulary.numbers(events.codes)
+        self.code = numbers[events.code]
+        known = self.code >= 0
+        self.score = np.full(len(self.code), np.nan, np.float32)
+        self.score[known] = vocabulary.scale(self.code[known], events.value[known])
+        counts = np.bincount(events.code, minlength=len(numbers))
+        rare = np.flatnonzero((numbers == RARE) & (counts > 0))
+        self.unknown = {events.codes[i]: int(counts[i]) for i in rare[np.argsort(-counts[rare], kind="stable")]}
+
+    def rows(self, subject: int, prediction_time: int | None = None) -> np.ndarray:
+        """Event rows of a subject known at `prediction_time`, birth left out."""
+        cut = self.events.before(subject, prediction_time)
+        here = np.arange(cut.start, cut.stop)
+        return here[self.code[here] >= 0]
+
+    def slots_of(self, subject: int, prediction_time: int | None = None) -> tuple[np.ndarray, np.ndarray, int]:
+        """Event row and code number of every slot behind the first, uncut, and how many of them are static.
+
+        A mark has the row of the event it stands beside, and a code number of its own.
+        """
+        rows = self.rows(subject, prediction_time)
+        time = self.events.time[rows]
+        static = int(np.searchsorted(time, STATIC, side="right"))
+        code = self.code[rows]
+        if self.marks == "none" or static == len(rows):
+            return rows, code, static
+        first = static + np.flatnonzero(np.r_[True, time[static + 1 :] != time[static:-1]])
+        last = np.r_[first[1:], len(rows)]
+        if self.marks == "sep":
+            where, mark, beside = last, np.full(len(last), SEP), last - 1
+        else:
+            gap = np.r_[0, time[first[1:]] - time[last[:-1] - 1]]
+            marks = np.stack([time_token(gap), np.full(len(first), VISIT_START), np.full(len(first), VISIT_END)], 1)
+            where = np.stack([first, first, last], 1).ravel()[1:]
+            mark, beside = marks.ravel()[1:], np.stack([first, first, last - 1], 1).ravel()[1:]
+        return np.insert(rows, where, rows[beside]), np.insert(code, where, mark), static
+
+    @staticmethod
+    def kept(count: int, static: int, slots: int) -> np.ndarray:
+        """Of `count` slots, the first `static` of them facts without a time: those facts and the latest others."""
+        room = max(0, slots - 1 - static)
+        return np.r_[np.arange(static)[: slots - 1], np.arange(max(static, count - room), count)]
+
+    def example(self, subject: int, *, slots: int, prediction_time: int | None = None) -> Example:
+        """One patient: static events, then the latest timed ones that fit.
+
+        Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event (the origin)
+        and timed; born: age in years at the origin (0 where birth is unknown), and start: its date in years since
+        1970, the same in every slot; visit: number of the visit, 1.. , 0 at static events. Static events and marks are
+        special: never hidden.
+        """
+        rows, codes, static = self.slots_of(subject, prediction_time)
+        kept = self.kept(len(rows), static, slots)
+        rows, codes, static = rows[kept], codes[kept], min(static, slots - 1)
+        n = len(rows) + 1
+        time = self.events.time[rows]
+        begin = int(time[static]) if static < len(rows) else None
+        code = np.r_[CLS, codes].astype(np.int64)
+        mark = (code >= SEP) & (code < FIRST)
+        hours, value = np.zeros(n, np.float32), np.zeros(n, np.float32)
+        if begin is not None:
+            hours[1 + static :] = (time[static:] - begin) / HOUR
+        timed = (np.arange(n) > static).astype(np.int64)
+        score = np.r_[np.float32(np.nan), self.score[rows]]
+        has = np.isfinite(score) & ~mark
+        value[has] = score[has]
+        # A visit is what shares a time stamp.
+        visit = np.cumsum(np.r_[0, np.ones(min(1, len(rows))), time[1:] != time[:-1]] * timed).astype(np.int64)
+        special = (timed == 0) | mark
+        return Example(
+            values={
+                "code": code, "value": value, "has": has.astype(np.int64), "hours": hours, "timed": timed,
+                "born": np.full(n, self.age(subject, begin, prediction_time), np.float32),
+                "start": np.full(n, 0 if begin is None else begin / YEAR, np.float32), "visit": visit,
+            },
+            identity=int(subject), special=special, unit=np.where(special, -1, visit),
+        )  # fmt: skip
+
+    def age(self, subject: int, moment: int | None, prediction_time: int | None = None) -> float:
+        """Years from birth to `moment`; 0 where birth is not known (or not before `prediction_time`)."""
+        cut = self.events.before(subject, prediction_time)
+        born = np.flatnonzero((self.code[cut] == -1) & (self.events.time[cut] != STATIC))
+        if not len(born) or moment is None:
+            return 0.0
+        return float(moment - self.events.time[cut][born[0]]) / YEAR
+
+    def length(self, subject: int, prediction_time: int | None = None) -> int:
+        """Slots of a whole history, however long, and the first."""
+        return len(self.slots_of(subject, prediction_time)[0]) + 1
+
+
+def time_token(gap: np.ndarray) -> np.ndarray:
+    """The artificial time token of a gap in microseconds (CEHR-BERT: weeks, then months of 30 days, then LT)."""
+    days = gap // (24 * HOUR)
+    return np.where(days < 28, WEEKS + days // 7, np.where(days < 360, MONTHS + days // 30, LONG))

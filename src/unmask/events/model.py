@@ -1,0 +1,159 @@
+"""A trained event model in use: embed, features, predict. `unmask.load(path)` gives one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from unmask.core.embed import pool
+from unmask.core.inference import at_rest, budgeted
+from unmask.errors import UserError
+from unmask.events.fill import SCHEMA, missing_values, next_events
+from unmask.events.folder import EventFolder, load_folder
+from unmask.events.histories import Histories
+from unmask.events.meds import Events, Labels, read_labels, read_meds
+from unmask.events.recipes import STRUCTURES
+from unmask.events.summaries import summarise
+from unmask.events.targets import from_dict
+from unmask.training.precision import resolve_device, resolve_precision
+
+
+@dataclass
+class EventModel:
+    """A masked event model, its vocabulary and, where fine-tuned, its outcome head."""
+
+    folder: EventFolder
+    device: torch.device
+    precision: str
+
+    def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
+        """One vector a patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
+        events = data if isinstance(data, Events) else read_meds(data)
+        return self.states(self.histories(events), points)
+
+    def histories(self, events: Events) -> Histories:
+        """The patients as this model reads them."""
+        s = self.folder.settings
+        return Histories(events, self.folder.vocabulary, STRUCTURES[s.structure].marks)
+
+    def states(self, histories: Histories, points: Labels | None = None) -> np.ndarray:
+        """Pooled states; of each point the events known at its time."""
+        slots = self.folder.settings.slots
+        n = len(histories.events) if points is None else len(points)
+        out = np.zeros((n, 2 * self.folder.settings.width), np.float32)
+        block = 1024
+        model = self.folder.model.to(self.device)
+        for start in range(0, n, block):
+            asked = range(start, min(n, start + block))
+            if points is None:
+                examples = [histories.example(i, slots=slots) for i in asked]
+            else:
+                examples = [
+                    histories.example(int(points.subject[i]), slots=slots, prediction_time=int(points.time[i]))
+                    for i in asked
+                ]
+            with at_rest(model), self._autocast():
+                for batch, numbers in budgeted(examples, slots):
+                    batch = batch.to(self.device)
+                    mean = pool(model, batch, len(numbers), "mean", True)
+                    out[start + numbers] = np.concatenate([mean.float().cpu().numpy(), self._max(batch, numbers)], 1)
+        return out
+
+    def _max(self, batch: Any, numbers: np.ndarray) -> np.ndarray:
+        return pool(self.folder.model, batch, len(numbers), "max", True).float().cpu().numpy()
+
+    def features(self, histories: Histories, points: Labels, *, states: bool, summaries: bool) -> np.ndarray:
+        """What the outcome head reads."""
+        parts = []
+        if summaries:
+            parts.append(summarise(histories, points)[0])
+        if states:
+            parts.append(self.states(histories, points))
+        return np.concatenate(parts, 1)
+
+    def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
+        """Probability at each prediction point, MEDS-shaped, in the order of the labels.
+
+        Raises:
+            UserError: the model has no outcome head, or data or labels are not right.
+        """
+        if self.folder.head is None or self.folder.outcome is None:
+            raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
+        events = data if isinstance(data, Events) else read_meds(data)
+        points = read_labels(labels, events, need_value=False)
+        target = from_dict(self.folder.outcome["target"])
+        use = {k: self.folder.outcome[k] for k in ("states", "summaries")}
+        p = self.folder.head.predict(self.features(self.histories(events), points, **use), target)
+        frame = pl.DataFrame({
+            "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
+        }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip
+        return frame, points
+
+    def fill(self, data: str | Path | Events, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
+        """Missing values with an interval (kind "value"), and the likeliest next events ("next").
+
+        Args:
+            top: next events a patient; 0 leaves them out.
+            level: of the interval.
+
+        Returns:
+            subject_id, kind, time, code, probability, value (median), low, high.
+        """
+        if not 0 < level < 1 or top < 0:
+            raise UserError(f"level={level}, top={top}", hint="Expected a level between 0 and 1, top not below 0.")
+        events = data if isinstance(data, Events) else read_meds(data)
+        histories = self.histories(events)
+        self.folder.model.to(self.device)
+        parts = []
+        if self.folder.settings.value_weight:
+            parts.append(missing_values(self.folder, histories, level=level))
+        if top:
+            parts.append(next_events(self.folder, histories, top=top, level=level))
+        return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, codes, and what the model was made with."""
+        s = self.folder.settings
+        return {
+            "parameters": sum(p.numel() for p in self.folder.model.parameters()), "architecture": s.architecture,
+            "width": s.width, "layers": s.layers, "slots": s.slots, "codes": len(self.folder.vocabulary.codes),
+            "outcome_head": self.folder.head is not None,
+        }  # fmt: skip
+
+    def _autocast(self) -> contextlib.AbstractContextManager:
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+
+def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> EventModel:
+    """The event model in a folder, ready to use.
+
+    Raises:
+        UserError: naming what is missing, corrupt or does not fit together.
+    """
+    where = resolve_device(device)
+    # Small models gain nothing from bf16 at rest, and probabilities should not depend on a measurement.
+    named = "fp32" if precision == "auto" and where.type == "cpu" else resolve_precision(precision, where).name
+    return EventModel(folder=load_folder(folder), device=where, precision=named)
+
+
+def write_predictions(frame: pl.DataFrame, out: str | Path) -> None:
+    """Write the parquet beside its place, then rename.
+
+    Raises:
+        UserError: the folder is not there.
+    """
+    target = Path(out)
+    if not target.parent.is_dir():
+        raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
+    frame.write_parquet(temporary)
+    os.replace(temporary, target)

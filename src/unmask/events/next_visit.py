@@ -1,0 +1,181 @@
+"""`unmask finetune next-visit`: which diagnoses stand in a patient's next visit, new onsets apart from repeats.
+
+Chronic codes repeat at every visit, so a model that copies the past scores well on all codes together: every figure is
+given three times, for all codes, for those the patient had before (repeats), and for those never seen before (onsets).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.core.corruption import uniform
+from unmask.errors import UserError
+from unmask.evaluation.charts import table
+from unmask.evaluation.report import Report
+from unmask.events.finetune import OutcomeRun
+from unmask.events.folder import save_folder
+from unmask.events.histories import Histories
+from unmask.events.meds import STATIC, Events, Labels, read_meds
+from unmask.events.model import load
+from unmask.events.outcome import fit_head
+from unmask.events.recipes import OutcomeSettings
+from unmask.events.targets import MultiLabel
+from unmask.events.vocabulary import FIRST
+
+RANKS = (5, 10)
+PARTS = ("all", "onsets", "repeats")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextVisits:
+    """Prediction points and what came.
+
+    Attributes:
+        points: just before each patient's last visit that has one of the codes.
+        names: (codes,) asked for.
+        came: (points, codes) whether the visit has it.
+        before: (points, codes) whether the patient had it before: then it is a repeat, else an onset.
+    """
+
+    points: Labels
+    names: list[str]
+    came: np.ndarray
+    before: np.ndarray
+
+
+def next_visits(histories: Histories, prefixes: tuple[str, ...]) -> NextVisits:
+    """The last visit with a code of the prefixes, of every patient who had a visit before it.
+
+    Raises:
+        UserError: no code or no patient is so.
+    """
+    vocabulary, events = histories.vocabulary, histories.events
+    asked = [i for i, c in enumerate(vocabulary.codes) if c.startswith(prefixes)]
+    if not asked:
+        kinds = sorted({c.split("//")[0] for c in vocabulary.codes})
+        raise UserError(
+            f"no code begins with {' or '.join(prefixes)}", hint=f"Codes begin with {', '.join(kinds[:20])}."
+        )
+    column = np.full(len(vocabulary), -1)
+    column[np.array(asked) + FIRST] = np.arange(len(asked))
+    subject: list[int] = []
+    moment: list[int] = []
+    came: list[np.ndarray] = []
+    before: list[np.ndarray] = []
+    for i in range(len(events)):
+        rows = histories.rows(i)
+        rows = rows[events.time[rows] != STATIC]
+        when, which = events.time[rows], column[histories.code[rows]]
+        mine = np.flatnonzero(which >= 0)
+        if not len(mine) or when[mine[-1]] == when[0]:
+            continue
+        last = when[mine[-1]]
+        subject.append(i)
+        moment.append(int(last) - 1)
+        for out, chosen in ((came, when == last), (before, when < last)):
+            hot = np.zeros(len(asked), np.float32)
+            hot[which[chosen & (which >= 0)]] = 1
+            out.append(hot)
+    if not subject:
+        raise UserError(
+            "no patient has a visit before one with such a code", hint="Give patients with two visits or more."
+        )
+    return NextVisits(
+        points=Labels(subject=np.array(subject, np.int64), time=np.array(moment, np.int64)),
+        names=[vocabulary.codes[i] for i in asked], came=np.stack(came), before=np.stack(before),
+    )  # fmt: skip
+
+
+def finetune_next_visit(
+    model: str | Path, data: str | Path | Events, out: str | Path, *, settings: OutcomeSettings | None = None
+) -> OutcomeRun:
+    """Fit a head that says which codes come next, and write its report.
+
+    Raises:
+        UserError: for anything wrong with model or data; `out` holds a model.
+    """
+    settings = settings or OutcomeSettings()
+    started, out = time.perf_counter(), Path(out)
+    if (out / "unmask.json").exists():
+        raise UserError(f"{out} already holds a model", hint="Choose another --out.")
+    loaded = load(model, device=settings.device, precision=settings.precision)
+    events = data if isinstance(data, Events) else read_meds(data)
+    histories = loaded.histories(events)
+    visits = next_visits(histories, tuple(p.strip() for p in settings.codes.split(",")))
+    held = uniform(settings.seed, events.subjects[visits.points.subject], 62) < settings.holdout
+    if (~held).sum() < 10:
+        raise UserError(f"{int((~held).sum())} patients to train on", hint="Give 10 or more, or a smaller holdout=.")
+    x = loaded.features(histories, visits.points, states=settings.states, summaries=settings.summaries)
+    target = MultiLabel(names=tuple(visits.names))
+    head = fit_head(x[~held], visits.came[~held], visits.points.subject[~held], settings, target)
+    predicted = {"ours": head.predict(x[held], target)} if held.any() else {}
+    if held.any():
+        predicted |= baselines(visits, ~held, held)
+    results = {n: figures(visits.came[held], visits.before[held], p) for n, p in predicted.items()}
+    folder = loaded.folder
+    folder.head, folder.outcome = head, {**dataclasses.asdict(settings), "target": target.to_dict()}
+    save_folder(out, folder)
+    found: dict[str, Any] = {
+        "kind": target.kind, "codes": len(visits.names), "training": int((~held).sum()), "held_out": int(held.sum()),
+        "results": results, "seconds": time.perf_counter() - started, "device": str(loaded.device),
+        "precision": loaded.precision,
+    }  # fmt: skip
+    (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
+    _report(out, found)
+    return OutcomeRun(folder=out, figures=found)
+
+
+def baselines(visits: NextVisits, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+    """Frequency; what the patient had before; and co-occurrence: the mean of P(code | earlier code) over earlier ones."""
+    came, before = visits.came[train], visits.before[train]
+    share = (came.sum(0) + 0.5) / (len(came) + 1)
+    together = (before.T @ came + 2 * share) / (before.sum(0)[:, None] + 2)
+    earlier = visits.before[test]
+    mean = (earlier @ together + share) / (earlier.sum(1, keepdims=True) + 1)
+    return {
+        "frequency": np.tile(share, (len(earlier), 1)),
+        "seen before": 0.5 * earlier + 0.5 * share,
+        "co-occurrence": mean,
+    }
+
+
+def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray) -> dict[str, Any]:
+    """AUROC and AUPRC over all (patient, code) pairs, and recall among the k likeliest codes: all, onsets, repeats."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    out: dict[str, Any] = {"n": len(came)}
+    for part, counted in zip(PARTS, (np.ones_like(before, bool), before == 0, before == 1), strict=True):
+        y, q = came[counted], p[counted]
+        found: dict[str, Any] = {"pairs": len(y), "positives": int(y.sum())}
+        if 0 < y.sum() < len(y):
+            found |= {"auroc": float(roc_auc_score(y, q)), "auprc": float(average_precision_score(y, q))}
+            among = np.where(counted, p, -1.0)
+            order = np.argsort(-among, axis=1, kind="stable")
+            for k in RANKS:
+                top = np.take_along_axis(came * counted, order[:, :k], 1).sum()
+                found[f"recall_at_{k}"] = float(top / y.sum())
+        out[part] = found
+    return out
+
+
+def _report(out: Path, found: dict[str, Any]) -> None:
+    page = Report("Diagnoses of the next visit", str(out))
+    page.facts({
+        "Training patients": found["training"], "Held-out patients": found["held_out"], "Codes": found["codes"],
+        "Time": f"{found['seconds']:.0f} s",
+    })  # fmt: skip
+    keys = ("auroc", "auprc", *(f"recall_at_{k}" for k in RANKS))
+    for part in PARTS:
+        rows = [
+            [name, *(f"{r[part][k]:.3f}" if k in r[part] else "" for k in keys)] for name, r in found["results"].items()
+        ]
+        heading = {"all": "All codes", "onsets": "New onsets", "repeats": "Repeats"}[part]
+        page.section(heading, table(["model", *keys], rows), note="Held-out patients; pairs of a patient and a code.")
+    page.write(out / "report.html")

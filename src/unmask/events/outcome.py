@@ -1,0 +1,157 @@
+"""The outcome head: small networks and randomised trees over pooled encoder states and code summaries.
+
+Every network has a linear path and one hidden layer, all trained side by side in one batched product; each stops on
+patients of its own, so that all labelled patients serve both ends. Networks and trees are averaged on the log scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.events.forest import Forest
+from unmask.events.recipes import OutcomeSettings
+from unmask.events.targets import Target
+
+
+class Head(nn.Module):
+    """Features -> outputs of a target: standardise (missing is 0 and flagged), then `members` networks and a forest.
+
+    A square stands beside each feature: for most measurements both ends of the scale are bad.
+
+    Args:
+        features: of the input, before the flags.
+        flags: how many features can be missing: each has a flag beside it.
+        members: networks beside each other.
+        hidden: width of a member's hidden layer.
+        outputs: numbers a point gets, see `targets`.
+        forest: sizes of its `Forest`; None for none.
+    """
+
+    def __init__(
+        self, *, features: int, flags: int, members: int, hidden: int, outputs: int = 1,
+        forest: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.sizes = {
+            "features": features, "flags": flags, "members": members, "hidden": hidden, "outputs": outputs,
+        }  # fmt: skip
+        inputs = 2 * features + flags
+        self.forest = None if forest is None else Forest(**forest)
+        for name, length in (("centre", features), ("spread", features)):
+            self.register_buffer(name, torch.ones(length))
+        self.register_buffer("flagged", torch.zeros(flags, dtype=torch.int64))
+        self.linear = nn.Parameter(torch.zeros(members, inputs, outputs))
+        self.first = nn.Parameter(torch.randn(members, inputs, hidden) * (1.0 / max(inputs, 1)) ** 0.5)
+        self.first_bias = nn.Parameter(torch.zeros(members, 1, hidden))
+        self.second = nn.Parameter(torch.randn(members, hidden, outputs) * 0.3 * (1.0 / hidden) ** 0.5)
+        self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
+
+    centre: Tensor
+    spread: Tensor
+    flagged: Tensor
+
+    def shape(self) -> dict[str, Any]:
+        return {**self.sizes, "forest": None if self.forest is None else self.forest.sizes}
+
+    def fit_scale(self, x: np.ndarray) -> None:
+        """Centre and spread of the training features; a constant one is left at 0."""
+        seen = ~np.isnan(x)
+        count = np.maximum(seen.sum(0), 1)
+        mean = np.where(seen, x, 0).sum(0, dtype=np.float64) / count
+        deviation = np.sqrt(np.where(seen, (x - mean) ** 2, 0).sum(0) / count)
+        deviation = np.where(deviation > 1e-6, deviation, np.inf)
+        self.centre.copy_(torch.from_numpy(mean).float())
+        self.spread.copy_(torch.from_numpy(deviation).float())
+        self.flagged.copy_(torch.from_numpy(flags_of(x)))
+
+    def inputs(self, x: np.ndarray) -> Float[Tensor, "points inputs"]:
+        raw = torch.from_numpy(np.asarray(x, np.float32))
+        z = ((raw - self.centre) / self.spread).clamp(-5, 5).nan_to_num(0.0)
+        square = ((z**2 - 1) / 2).clamp_max(5) * (raw.isfinite() & self.spread.isfinite())
+        return torch.cat([z, square, raw[:, self.flagged].isnan().float() - 0.5], 1)
+
+    def logits(self, z: Tensor, dropout: float = 0.0) -> Float[Tensor, "members points outputs"]:
+        z = z.expand(len(self.linear), *z.shape)
+        z = F.dropout(z, dropout, self.training)
+        hidden = F.gelu(z @ self.first + self.first_bias)
+        hidden = F.dropout(hidden, dropout, self.training)
+        return z @ self.linear + hidden @ self.second + self.bias
+
+    @torch.no_grad()
+    def predict(self, x: np.ndarray, target: Target) -> np.ndarray:
+        """(points, outputs) probabilities."""
+        self.eval()
+        z = self.inputs(x)
+        p = target.probabilities(self.logits(z)).double().numpy()
+        return p if self.forest is None else target.blend(p, self.forest.predict(z.numpy()))
+
+
+def flags_of(x: np.ndarray) -> np.ndarray:
+    """Features missing for between 1 % and 99 % of the points: whether they are there says something."""
+    share = np.isnan(x).mean(0)
+    return np.flatnonzero((share > 0.01) & (share < 0.99))
+
+
+def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: OutcomeSettings, target: Target) -> Head:
+    """Train the members; patients (`groups`), not rows, are what a member stops on.
+
+    Args:
+        x: (points, features), NaN where missing.
+        y: (points, ...) as `target.encode` gives it.
+    """
+    generator = np.random.default_rng(settings.seed)
+    torch.manual_seed(settings.seed)
+    k = settings.members
+    head = Head(features=x.shape[1], flags=len(flags_of(x)), members=k, hidden=settings.hidden, outputs=target.outputs)
+    head.fit_scale(x)
+    with torch.no_grad():
+        head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
+    z, wanted = head.inputs(x), torch.from_numpy(y)
+    fold = _folds(target.strata(y), groups, generator)
+    stop = torch.stack([torch.from_numpy(np.isin(fold, [m % 5])) for m in range(k)])
+    optimiser = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    best = torch.full((k,), torch.inf)
+    kept = {n: p.detach().clone() for n, p in head.named_parameters()}
+    waited, size = torch.zeros(k), min(256, max(16, len(y) // 12))
+    for _ in range(settings.epochs):
+        head.train()
+        order = torch.from_numpy(generator.permutation(len(y)))
+        for part in order.split(size):
+            loss = target.loss(head.logits(z[part], settings.dropout), wanted[part])
+            weight = (~stop[:, part]).float()
+            (loss * weight).sum(1).div(weight.sum(1).clamp_min(1)).sum().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+        head.eval()
+        with torch.no_grad():
+            loss = target.loss(head.logits(z), wanted)
+            held = (loss * stop).sum(1) / stop.sum(1).clamp_min(1)
+            better = held < best
+            best = torch.where(better, held, best)
+            waited = torch.where(better, 0.0, waited + 1)
+            for name, p in head.named_parameters():
+                kept[name][better] = p[better]
+        if bool((waited >= settings.patience).all()):
+            break
+    head.load_state_dict({**head.state_dict(), **kept})
+    if settings.trees and target.classes:
+        head.forest = Forest.grow(
+            z.numpy(), target.strata(y), trees=settings.trees, classes=target.classes, seed=settings.seed
+        )
+    return head.eval()
+
+
+def _folds(y: np.ndarray, groups: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Fold 0..4 of every row, by patient, each kind of label spread evenly."""
+    names, first = np.unique(groups, return_index=True)
+    number = np.zeros(len(names), np.int64)
+    for label in np.unique(y):
+        mine = generator.permutation(np.flatnonzero(y[first] == label))
+        number[mine] = np.arange(len(mine)) % 5
+    return number[np.searchsorted(names, groups)]

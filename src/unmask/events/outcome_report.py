@@ -1,0 +1,171 @@
+"""report.html of a fine-tuned outcome: figures beside the baselines', calibration, subgroups, a patient's timeline."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.evaluation.charts import line_chart, table
+from unmask.evaluation.report import Report
+from unmask.events.fill import timeline
+from unmask.events.folder import EventFolder
+from unmask.events.histories import Histories
+from unmask.events.meds import STATIC, Labels
+from unmask.events.scoring import scored
+from unmask.events.targets import Binary, Target
+from unmask.events.vocabulary import FIRST
+
+LEAST = 30
+"""Points that a subgroup needs to be shown."""
+MOST_GROUPS, MOST_EVENTS = 12, 60
+BANDS = (0, 18, 40, 65, 80, 200)
+SHOWN = ("auroc", "auprc", "brier", "ece", "accuracy", "macro_auroc", "log_loss", "c_index")
+NAMES = {"ece": "calibration error", "c_index": "C-index", "macro_auroc": "macro AUROC", "log_loss": "log loss"}
+
+
+def write(
+    out: Path, found: dict[str, Any], histories: Histories, points: Labels, predicted: dict[str, np.ndarray],
+    target: Target, folder: EventFolder,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Write the page about the held-out `points`; returns the figures by subgroup."""
+    page = Report("Outcome prediction from patient events", str(out))
+    page.facts({
+        "Training labels": found["training"], "Held-out labels": found["held_out"], "Kind": target.kind,
+        "Time": f"{found['seconds']:.0f} s",
+    })  # fmt: skip
+    page.section(
+        "On held-out patients", figures_table(found["results"], "model"),
+        note="95 % bootstrap intervals over prediction points; no model saw these patients' labels. Calibration error: "
+        "10 bins of equal count.",
+    )  # fmt: skip
+    if isinstance(target, Binary) and len(points) >= 20:
+        curves: dict[str, tuple[list[float], list[float]]] = {}
+        for name in ("ours", "gradient boosting"):
+            if name in predicted:
+                parts = np.array_split(np.argsort(predicted[name][:, 0], kind="stable"), 10)
+                x = [float(predicted[name][i, 0].mean()) for i in parts]
+                assert points.value is not None
+                curves[name] = (x, [float(points.value[i].mean()) for i in parts])
+        page.section("Calibration", line_chart(curves, "Observed against predicted", "predicted", "observed"))
+    if found.get("curve"):
+        key = next(k for k in SHOWN if k in found["curve"][0])
+        lines: dict[str, tuple[list[float], list[float]]] = {}
+        for row in found["curve"]:
+            lines.setdefault(row["model"], ([], []))[0].append(row["labels"])
+            lines[row["model"]][1].append(row.get(key, float("nan")))
+        for name, result in found["results"].items():
+            lines[name][0].append(found["training"])
+            lines[name][1].append(result.get(key, float("nan")))
+        page.section("Learning curve", line_chart(lines, f"{key.upper()} by labels", "training labels", key))
+    groups = by_subgroup(histories, points, predicted, target) if predicted else []
+    if groups:
+        page.section(
+            "By subgroup", figures_table({g["group"]: g for g in groups}, "group, ours"),
+            note=f"Static facts and age bands with {LEAST} held-out points or more.",
+        )  # fmt: skip
+    if len(points) and predicted:
+        _draw_timeline(page, folder, histories, points, predicted["ours"])
+    page.write(out / "report.html")
+    return groups
+
+
+def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
+    """One row a name, one column a figure, its interval behind it."""
+    shown = [k for k in SHOWN if any(k in r for r in results.values())]
+    rows = []
+    for name, result in results.items():
+        cells = [f"{result[k]:.3f}{_span(result['intervals'][k])}" if k in result else "" for k in shown]
+        rows.append([name, result["n"], *cells])
+    return table([first, "n", *(NAMES.get(k, k.upper() if len(k) < 6 else k) for k in shown)], rows)
+
+
+def _span(interval: list[float]) -> str:
+    return "" if math.isnan(interval[0]) else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+
+
+def by_subgroup(
+    histories: Histories, points: Labels, predicted: dict[str, np.ndarray], target: Target
+) -> list[dict[str, Any]]:
+    """Ours, by age band and by static fact."""
+    out = []
+    for name, chosen in subgroups(histories, points).items():
+        if chosen.sum() >= LEAST:
+            out.append({"group": name, **scored(target, points.take(chosen), predicted["ours"][chosen], draws=200)})
+    return out
+
+
+def subgroups(histories: Histories, points: Labels) -> dict[str, np.ndarray]:
+    """Name -> which points: age at the prediction time in bands, static codes, halves of static values."""
+    both = list(zip(points.subject.tolist(), points.time.tolist(), strict=True))
+    years = np.array([histories.age(s, t, t) for s, t in both])
+    out: dict[str, np.ndarray] = {}
+    for low, high in pairwise(BANDS):
+        chosen = (years >= max(low, 1e-9)) & (years < high)
+        if chosen.any():
+            out[f"age {low} to {high}" if high < 200 else f"age {low} or more"] = chosen
+    events, codes = histories.events, histories.vocabulary.codes
+    value: dict[int, np.ndarray] = {}
+    for i, (subject, moment) in enumerate(both):
+        for row in histories.rows(subject, moment):
+            if events.time[row] != STATIC:
+                break
+            value.setdefault(int(histories.code[row]), np.full(len(both), np.nan))
+            value[int(histories.code[row])][i] = events.value[row] if math.isfinite(events.value[row]) else math.inf
+    for code, found in value.items():
+        if code < FIRST or len(out) >= MOST_GROUPS:
+            continue
+        name = codes[code - FIRST]
+        if np.isinf(found).any():
+            out[name] = np.isinf(found)
+        elif np.isfinite(found).sum() >= 2 * LEAST:
+            middle = float(np.nanmedian(found))
+            out |= {f"{name} up to {middle:g}": found <= middle, f"{name} above {middle:g}": found > middle}
+    return {name: chosen for name, chosen in out.items() if not chosen.all()}
+
+
+def _draw_timeline(
+    page: Report, folder: EventFolder, histories: Histories, points: Labels, p: np.ndarray
+) -> None:  # fmt: skip
+    """The held-out patient of highest predicted risk: each visit hidden alone, what was expected of it."""
+    at = int(p[:, -1].argmax())
+    subject, moment = int(points.subject[at]), int(points.time[at])
+    rows = timeline(folder, histories, subject, moment)
+    if not rows:
+        return
+    note = (
+        f"Subject {int(histories.events.subjects[subject])}, the one of highest predicted risk among the held out. "
+        "Each visit was hidden alone and predicted from all others; the interval is of 80 %."
+    )
+    page.section("A patient's timeline", "", note=note)
+    begin = rows[0]["time"]
+    measured = [r for r in rows if r["value"] is not None and r["expected"] is not None]
+    counts: dict[str, int] = {}
+    for r in measured:
+        counts[r["code"]] = counts.get(r["code"], 0) + 1
+    for code in sorted(counts, key=lambda c: -counts[c])[:3]:
+        mine = [r for r in measured if r["code"] == code]
+        if len(mine) > 1:
+            hours = [(r["time"] - begin) / 3.6e9 for r in mine]
+            lines = {n: (hours, [r[k] for r in mine]) for n, k in (
+                ("measured", "value"), ("expected", "expected"), ("low", "low"), ("high", "high"),
+            )}  # fmt: skip
+            page.chart(line_chart(lines, code, "hours", ""))
+    shown = [
+        [
+            datetime.fromtimestamp(r["time"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M"), r["code"], _text(r["value"]),
+            f"{r['probability']:.1%}", r["likeliest"],
+            "" if r["expected"] is None else f"{r['expected']:.3g} ({r['low']:.3g} to {r['high']:.3g})",
+        ]
+        for r in rows[-MOST_EVENTS:]
+    ]  # fmt: skip
+    headers = ["time", "event", "value", "probability given to it", "likeliest there", "value expected"]
+    page.section("Its last events, hidden visit by visit", table(headers, shown))
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,160 @@
+"""`unmask pretrain events`: a MEDS folder -> vocabulary -> masked model -> run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.core.batch import PackedBatch, pack
+from unmask.core.corruption import Corruption, Replacement, Uniform, Units, uniform
+from unmask.core.model import MaskedModel
+from unmask.core.plan import Plan
+from unmask.errors import UserError
+from unmask.events.folder import EventFolder, new_model, save_folder
+from unmask.events.histories import Histories
+from unmask.events.meds import Events, read_meds
+from unmask.events.recipes import STRUCTURES, EventSettings
+from unmask.events.vocabulary import Vocabulary
+from unmask.training.run import Job, RunResult, run
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRun:
+    """A finished run: where it is, how it ended, what it was trained on."""
+
+    folder: Path
+    result: RunResult
+    settings: EventSettings
+    data: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        r = self.result
+        known = {k: v for k, v in r.validation.items() if math.isfinite(v)}
+        return {
+            "folder": str(self.folder), **dataclasses.asdict(r), "validation": known, "seed": self.settings.train.seed,
+            "data": self.data, "slots_per_second": round(r.slots_per_second, 1),
+            "padding_waste": round(r.padding_waste, 4),
+        }  # fmt: skip
+
+
+def pretrain(
+    data: str | Path | Events, out: str | Path, *, settings: EventSettings | None = None, resume: bool = False,
+    console: bool = True, trackers: Sequence[str] = (), subjects: np.ndarray | None = None,
+) -> EventRun:  # fmt: skip
+    """Pretrain a masked event model. Vocabulary and value scales come from the training patients alone.
+
+    Args:
+        data: a MEDS folder, or events read before.
+        subjects: numbers of the patients to learn from; default all.
+
+    Raises:
+        UserError: for anything wrong with the input, the settings or the folder.
+    """
+    settings = settings or EventSettings()
+    out = Path(out)
+    events = data if isinstance(data, Events) else read_meds(data)
+    chosen = np.arange(len(events)) if subjects is None else np.asarray(subjects)
+    held = uniform(settings.train.seed, events.subjects[chosen], 61) < settings.holdout
+    train, held_out = chosen[~held], chosen[held]
+    if not len(train):
+        raise UserError(f"{len(chosen)} patients and none left to train on", hint="Give more, or holdout=0.")
+    rows = np.concatenate([np.arange(events.offsets[i], events.offsets[i + 1]) for i in train])
+    vocabulary = Vocabulary.fit(events, rows, floor=settings.floor, rollup=settings.rollup)
+    histories = Histories(events, vocabulary, STRUCTURES[settings.structure].marks)
+    model = new_model(settings, len(vocabulary))
+    model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
+    whole = np.array([histories.length(i) for i in range(len(events))])
+    lengths = np.minimum(whole, settings.slots)
+    cut = int((whole - lengths).sum())
+    job = make_job(model, histories, lengths, train, held_out, settings)
+    about = {
+        "patients": len(chosen), "training": len(train), "held_out": len(held_out), "events": len(rows),
+        "codes": len(vocabulary.codes), "rare_events": sum(histories.unknown.values()),
+        "rare_codes": dict(list(histories.unknown.items())[:20]), "events_cut": cut,
+        "patients_cut": int((whole > lengths).sum()),
+    }  # fmt: skip
+    if console:
+        print(
+            f"{len(train)} training and {len(held_out)} held-out patients, {len(rows):,} events, "
+            f"{len(vocabulary.codes)} codes; {cut:,} oldest events of long histories left out", file=sys.stderr,
+        )  # fmt: skip
+
+    def save(trained: Any) -> None:
+        save_folder(out, EventFolder(model=trained, vocabulary=vocabulary, settings=settings), about={"data": about})
+
+    result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
+    finished = EventRun(folder=out, result=result, settings=settings, data=about)
+    if (out / "model.safetensors").exists():
+        write_report(finished)
+    return finished
+
+
+def corruption_of(settings: EventSettings) -> Corruption:
+    """The training corruption the settings ask for."""
+    select = Units(ratio=settings.ratio) if settings.hide == "visit" else Uniform(ratio=settings.ratio)
+    return Corruption(
+        select=select, replace=Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
+    )
+
+
+def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], int], PackedBatch]:
+    """Rows of subject numbers -> packed batch; examples are made once and kept."""
+    made: dict[int, Any] = {}
+
+    def make(planned: list[list[int]], rows: int) -> PackedBatch:
+        members = [i for row in planned for i in row]
+        for i in members:
+            if i not in made:
+                made[i] = histories.example(i, slots=slots)
+        ends = np.cumsum([0, *(len(row) for row in planned)])
+        placement = [list(range(a, b)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        examples = [made[i] for i in members] or [histories.example(0, slots=slots)]
+        return pack(examples, slots=slots, rows=rows, placement=placement)
+
+    return make
+
+
+def make_job(
+    model: MaskedModel, histories: Histories, lengths: np.ndarray, train: np.ndarray, held_out: np.ndarray,
+    settings: EventSettings,
+) -> Job:  # fmt: skip
+    """Tie a model, patients and a corruption together for the run."""
+    rows = settings.train.batch_slots // settings.slots
+    plan = Plan(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
+    make = batch_maker(histories, settings.slots)
+    validation = [make([[int(i)] for i in held_out[k : k + rows]], rows) for k in range(0, len(held_out), rows)]
+    corruption = corruption_of(settings)
+    kept = dataclasses.asdict(settings)
+    free = ("steps", "epochs", "minutes", "keep", "log_every", "checkpoint_every", "checkpoint_seconds")
+    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
+    return Job(
+        model=model, plan=plan, make_batch=make, corruption=corruption, validation=validation,
+        validation_corruption=dataclasses.replace(corruption, static=True),
+        fingerprint=json.dumps([kept, len(histories.events), len(histories.code)], sort_keys=True),
+    )  # fmt: skip
+
+
+def write_report(finished: EventRun) -> Path:
+    """report.html of a run: figures, curves, settings."""
+    from unmask.evaluation.report import Report, training_curves
+
+    r = finished.result
+    page = Report("Masked pretraining on patient events", str(finished.folder))
+    page.facts({
+        "Held-out loss": f"{r.validation.get('validation_loss', float('nan')):.3f} nats", "Steps": r.steps,
+        "Held-out code accuracy": f"{r.validation.get('validation_accuracy', float('nan')):.1%}",
+        "Time": f"{r.seconds:.0f} s", "Real events/s": f"{r.slots_per_second:,.0f}", "Precision": r.precision,
+        "Patients": finished.data["training"], "Events": finished.data["events"],
+    })  # fmt: skip
+    page.section("Training", training_curves(finished.folder / "metrics.jsonl", loss="nats per hidden event"))
+    page.section("Settings", json.dumps(dataclasses.asdict(finished.settings), indent=1))
+    return page.write(finished.folder / "report.html")

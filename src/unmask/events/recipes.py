@@ -1,0 +1,220 @@
+"""Settings of `unmask pretrain events` and `finetune outcome`, and recipes as data. No torch import."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from unmask.errors import UserError, suggest
+from unmask.training.settings import TrainSettings, apply_overrides, check_types
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """How a published model reads a history; data, see `STRUCTURES`.
+
+    Attributes:
+        clock: parts of `clock.Clock` that tell the time; joined: laid beside the code's embedding, not added.
+        hides: 'all' of a hidden event (code, value, time), or its 'code' and value alone: then its time is known, and
+            no target.
+        values: numeric values are read.
+        marks: slots between visits: 'sep' behind each visit (BEHRT), 'visit' [VS] ... [VE] around each and time tokens
+            between (CEHR-BERT); never hidden.
+        positions: of slots.
+        gated: a gated feed-forward.
+        post: the norm stands behind each block (BERT) instead of before.
+    """
+
+    clock: tuple[str, ...] = ("waves",)
+    joined: bool = False
+    hides: Literal["all", "code"] = "all"
+    values: bool = True
+    marks: Literal["none", "sep", "visit"] = "none"
+    positions: Literal["sincos", "learned", "rotary", "none"] = "sincos"
+    gated: bool = False
+    post: bool = False
+
+
+STRUCTURES: dict[str, Structure] = {
+    "ours": Structure(),
+    "behrt": Structure(
+        clock=("age_months", "visit_waves", "segment"), hides="code", values=False, marks="sep", positions="none",
+        post=True,
+    ),
+    "medbert": Structure(clock=("visit_number",), hides="code", values=False, positions="learned", post=True),
+    "cehrbert": Structure(
+        clock=("time_sines", "age_sines", "order_waves"), joined=True, hides="code", marks="visit", positions="none",
+        post=True,
+    ),
+    "corebehrt": Structure(
+        clock=("segment", "time2vec_age", "time2vec_time"), hides="code", values=False, positions="rotary", gated=True,
+    ),
+}  # fmt: skip
+"""BEHRT: a position is the number of the visit. Med-BERT: the visit number as segment, no time. CEHR-BERT: time, age and
+visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec of age and of absolute time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventSettings:
+    """What is trained on patients' events. `train` says how long and how fast.
+
+    Attributes:
+        structure: how a history is read: 'ours', or as behrt, medbert, cehrbert, corebehrt did; see STRUCTURES.
+        architecture: 'visible_only' (hidden slots dropped, small decoder) or 'in_place'.
+        width, layers, heads, inner: of the encoder.
+        slots: longest history; of longer ones static events and the latest timed ones are kept.
+        floor: codes seen less often share one number.
+        rollup: shorter codes: 'parts:N', 'characters:N' (of the last part), or 'parents', which lets a rare code stand
+            for its parent in metadata/codes.parquet.
+        ratio: share of the events to hide; hide: whole 'visit's (events of one time stamp) or single 'event's.
+        mask, random, keep: what stands in hidden slots.
+        code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
+        holdout: share of patients held out for validation.
+    """
+
+    structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
+    architecture: Literal["visible_only", "in_place"] = "visible_only"
+    width: int = 64
+    layers: int = 2
+    heads: int = 4
+    inner: int = 128
+    slots: int = 512
+    floor: int = 5
+    rollup: str = ""
+    ratio: float = 0.6
+    hide: Literal["visit", "event"] = "visit"
+    mask: float = 1.0
+    random: float = 0.0
+    keep: float = 0.0
+    code_weight: float = 1.0
+    value_weight: float = 1.0
+    time_weight: float = 0.2
+    holdout: float = 0.05
+    train: TrainSettings = field(
+        default_factory=lambda: TrainSettings(epochs=3.0, batch_slots=16384, learning_rate=2e-3)
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("width", "layers", "heads", "inner", "slots", "floor"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
+        for name in ("ratio", "holdout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(
+                    f"{name}={getattr(self, name)}", hint="Expected a share from 0 up to, not including, 1."
+                )
+        for name in ("code_weight", "value_weight", "time_weight"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a number, 0 or more.")
+        shape = STRUCTURES[self.structure]
+        for name, wrong in (("time_weight", shape.hides == "code"), ("value_weight", not shape.values)):
+            if wrong and getattr(self, name):
+                raise UserError(
+                    f"{name}={getattr(self, name)} with structure={self.structure}",
+                    hint=f"What this structure shows of hidden events is no target: {name}=0.",
+                )
+        if self.train.batch_slots % self.slots:
+            near = max(1, round(self.train.batch_slots / self.slots)) * self.slots
+            raise UserError(
+                f"batch_slots={self.train.batch_slots} is not a multiple of slots={self.slots}",
+                hint=f"Use batch_slots={near}.",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeSettings:
+    """The outcome head.
+
+    Attributes:
+        members: small networks averaged; each stops on a share of the training patients of its own.
+        trees: randomised trees beside the networks (yes or no, and classes); 0 leaves them out.
+        hidden: width of a member's hidden layer; dropout, weight_decay, learning_rate, epochs, patience: of its training.
+        holdout: share of labelled patients that no member and no baseline sees: the report is about them.
+        states: use the pretrained encoder's pooled states; summaries: use each code's last, min, max, mean and count.
+        baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
+        codes: next-visit: what the codes asked for begin with, with commas between.
+        curve: fit all of them on 10, 25 and 50 % of the training labels too.
+    """
+
+    members: int = 5
+    trees: int = 300
+    hidden: int = 64
+    dropout: float = 0.3
+    weight_decay: float = 0.3
+    learning_rate: float = 2e-3
+    epochs: int = 40
+    patience: int = 6
+    holdout: float = 0.2
+    states: bool = True
+    summaries: bool = True
+    baselines: bool = True
+    curve: bool = True
+    codes: str = "CONDITION,DIAGNOSIS"
+    seed: int = 0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("members", "hidden", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
+        if self.trees < 0:
+            raise UserError(f"trees={self.trees}", hint="Expected a whole number, 0 or more.")
+        for name in ("dropout", "holdout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(
+                    f"{name}={getattr(self, name)}", hint="Expected a share from 0 up to, not including, 1."
+                )
+        if not (self.states or self.summaries):
+            raise UserError("states=false and summaries=false", hint="The head needs one of them.")
+
+
+OURS: Mapping[str, Any] = {}
+BEHRT = {
+    "structure": "behrt", "architecture": "in_place", "width": 288, "layers": 6, "heads": 12, "inner": 512, "slots": 128,
+    "ratio": 0.15, "hide": "event", "mask": 0.8, "random": 0.1, "keep": 0.1, "value_weight": 0.0, "time_weight": 0.0,
+}  # fmt: skip
+"""Li et al. 2020: 15 % of the codes, 80/10/10. 128 slots, where the original has 64 to 100."""
+MEDBERT = BEHRT | {
+    "structure": "medbert", "width": 192, "heads": 6, "inner": 64, "slots": 512, "ratio": 1e-6,
+}  # fmt: skip
+"""Rasmy et al. 2021, config.json: one code a patient (the ratio rounds to none, and at least one is always hidden)."""
+CEHRBERT = BEHRT | {"structure": "cehrbert", "width": 128, "layers": 5, "heads": 8, "inner": 512, "slots": 512}
+"""Pang et al. 2021: 15 %; the second objective, the visit's type, is absent from the published port and here."""
+COREBEHRT = BEHRT | {"structure": "corebehrt", "width": 192, "layers": 6, "heads": 6, "inner": 384, "slots": 512}
+"""Odgaard et al. 2024: background facts first, Time2Vec, rotary positions, gated feed-forward."""
+
+RECIPES: dict[str, Mapping[str, Any]] = {
+    "ours": OURS, "behrt": BEHRT, "medbert": MEDBERT, "cehrbert": CEHRBERT, "corebehrt": COREBEHRT,
+}  # fmt: skip
+
+
+def with_overrides(settings: EventSettings, given: Mapping[str, Any]) -> EventSettings:
+    """Replace settings by key; keys of `train` may be bare.
+
+    Raises:
+        UserError: for an unknown key, with the closest known one.
+    """
+    own = {f.name for f in dataclasses.fields(EventSettings)}
+    training = {f.name for f in dataclasses.fields(TrainSettings)}
+    here: dict[str, Any] = {}
+    there: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "train" and isinstance(value, Mapping):
+            there |= value
+        elif key.split(".")[0] in own:
+            here[key] = value
+        elif key in training:
+            there[key] = value
+        else:
+            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training))
+    train = settings.train
+    if there:
+        if any(name in there for name in ("steps", "minutes")):
+            there = {"epochs": None, **there}
+        train = apply_overrides(train, there)
+    return apply_overrides(dataclasses.replace(settings, train=train), here)

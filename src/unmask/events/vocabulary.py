@@ -1,0 +1,153 @@
+"""Codes the model knows, and the scale of each code's values: fitted on the training patients alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.events.meds import BIRTH, Events
+
+CLS, RARE, SEP, VISIT_START, VISIT_END = range(5)
+"""Code numbers: the first slot of every patient, codes below the floor, and marks between visits."""
+WEEKS, MONTHS, LONG = 5, 9, 21
+"""CEHR-BERT's artificial time tokens: W0-W3 (below 28 days), M0-M11 (below 360 days) and LT."""
+FIRST = 22
+"""Where the codes of the data begin."""
+KNOTS = 33
+
+
+STEPS = 10
+"""Parents followed upward from a rare code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Numbers of codes, and quantile knots of their values.
+
+    Attributes:
+        codes: code number FIRST + i is `codes[i]`, most frequent first.
+        knots: (codes + FIRST, KNOTS) quantiles of the raw values; NaN where a code has none.
+        rollup: rule that shortens codes before they are counted, see `shortened`; or 'parents'.
+        parents: with 'parents': code -> a more general one; a code that is not known stands for its nearest known one.
+    """
+
+    codes: list[str]
+    knots: np.ndarray
+    rollup: str = ""
+    parents: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def fit(
+        cls, events: Events, rows: np.ndarray, *, floor: int = 5, most: int = 20_000, rollup: str = ""
+    ) -> Vocabulary:
+        """From the events in `rows` (training patients'). Codes seen fewer than `floor` times share one number.
+
+        Raises:
+            UserError: no code is frequent enough, the rule cannot be read, or 'parents' without any in the folder.
+        """
+        parents = dict(events.parents) if rollup == "parents" else {}
+        if rollup == "parents" and not parents:
+            raise UserError("rollup=parents, and no parents", hint="metadata/codes.parquet needs parent_codes.")
+        names = shortened(events.codes, rollup)
+        seen = np.bincount(events.code[rows], minlength=len(names))
+        counts: dict[str, int] = {}
+        for name, count in zip(names, seen.tolist(), strict=True):
+            if not name.startswith(BIRTH):
+                counts[name] = counts.get(name, 0) + count
+        for _ in range(STEPS if parents else 0):  # what is rare counts for its parent
+            for name in [n for n, c in counts.items() if 0 < c < floor and n in parents]:
+                counts[parents[name]] = counts.get(parents[name], 0) + counts.pop(name)
+        kept = sorted((n for n, c in counts.items() if c >= floor), key=lambda n: (-counts[n], n))[:most]
+        if not kept:
+            raise UserError(f"no code occurs {floor} times or more", hint="Lower floor=, or give more patients.")
+        made = cls(codes=kept, knots=np.full((len(kept) + FIRST, KNOTS), np.nan), rollup=rollup, parents=parents)
+        code, value = made.numbers(events.codes)[events.code[rows]], events.value[rows]
+        order = np.argsort(code, kind="stable")
+        edges = np.searchsorted(code[order], np.arange(len(made) + 1))
+        for number in range(FIRST, len(made)):
+            found = value[order[edges[number] : edges[number + 1]]]
+            found = found[np.isfinite(found)]
+            if len(found):
+                made.knots[number] = np.quantile(found.astype(np.float64), np.linspace(0, 1, KNOTS))
+        return made
+
+    def __len__(self) -> int:
+        return len(self.codes) + FIRST
+
+    @cached_property
+    def valued(self) -> np.ndarray:
+        """(codes,) whether a code carries values."""
+        return np.isfinite(self.knots[:, 0])
+
+    @cached_property
+    def _scores(self) -> np.ndarray:
+        normal = NormalDist()
+        return np.array([normal.inv_cdf((i + 0.5) / KNOTS) for i in range(KNOTS)])
+
+    def numbers(self, codes: list[str]) -> np.ndarray:
+        """Number of each code; RARE where unknown, -1 for birth, which is the origin of age and no slot."""
+        table = {c: i + FIRST for i, c in enumerate(self.codes)}
+        out = np.full(len(codes), RARE, np.int64)
+        for i, name in enumerate(shortened(codes, self.rollup)):
+            if name.startswith(BIRTH):
+                out[i] = -1
+                continue
+            for _ in range(STEPS + 1):
+                if name in table:
+                    out[i] = table[name]
+                if name in table or name not in self.parents:
+                    break
+                name = self.parents[name]
+        return out
+
+    def scale(self, code: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """Raw values -> normal scores (piecewise linear between quantiles); NaN stays, and where a code has no scale."""
+        out = np.full(len(code), np.nan, np.float32)
+        good = np.isfinite(value) & self.valued[code]
+        for c in np.unique(code[good]):
+            here = good & (code == c)
+            knots = self.knots[c]
+            low, first = np.unique(knots, return_index=True)
+            last = np.r_[first[1:], KNOTS] - 1
+            middle = (self._scores[first] + self._scores[last]) / 2
+            out[here] = np.interp(value[here], low, middle)
+        return out
+
+    def unscale(self, code: int, score: np.ndarray) -> np.ndarray:
+        """Normal scores -> raw values of one code."""
+        return np.interp(score, self._scores, self.knots[code])
+
+    def to_dict(self) -> dict[str, Any]:
+        knots = [None if not ok else row.tolist() for ok, row in zip(self.valued, self.knots, strict=True)]
+        return {"codes": self.codes, "knots": knots, "rollup": self.rollup, "parents": self.parents}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Vocabulary:
+        knots = np.array([[np.nan] * KNOTS if row is None else row for row in data["knots"]])
+        rest = {"rollup": data.get("rollup", ""), "parents": data.get("parents", {})}
+        return cls(codes=list(data["codes"]), knots=knots, **rest)
+
+
+def shortened(codes: list[str], rule: str) -> list[str]:
+    """Codes by a rule: 'parts:2' keeps the first two parts between //, 'characters:3' three characters of the last.
+
+    Raises:
+        UserError: the rule is another.
+
+    >>> shortened(["DIAGNOSIS//ICD10//E119"], "characters:3")
+    ['DIAGNOSIS//ICD10//E11']
+    """
+    if rule in ("", "parents"):
+        return list(codes)
+    kind, _, number = rule.partition(":")
+    if kind not in ("parts", "characters") or not number.isdigit() or not int(number):
+        raise UserError(f"rollup={rule}", hint="Expected parts:N, characters:N or parents.")
+    if kind == "parts":
+        return ["//".join(c.split("//")[: int(number)]) for c in codes]
+    cut = [c.rpartition("//") for c in codes]
+    return [head + between + last[: int(number)] for head, between, last in cut]

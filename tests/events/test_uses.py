@@ -1,0 +1,246 @@
+"""What a trained model is used for: labels of every kind, filling, next visits, the report."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from event_data import DAY, labels, main_fails, main_ok, shard, table
+
+import unmask
+from unmask.errors import UserError
+from unmask.events.demo import simulate
+from unmask.events.finetune import finetune_outcome
+from unmask.events.histories import Histories
+from unmask.events.meds import Labels, read_labels, read_meds
+from unmask.events.next_visit import figures, finetune_next_visit, next_visits
+from unmask.events.recipes import OutcomeSettings
+from unmask.events.scoring import scored
+from unmask.events.targets import Binary, TimeToEvent
+from unmask.events.vocabulary import Vocabulary
+
+QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with simulated patients (meds, task) and a model that has been trained for a moment."""
+    folder = tmp_path_factory.mktemp("home")
+    simulate(folder, patients=240)
+    small = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32"]
+    main_ok(["pretrain", "events", str(folder / "meds"), "--out", str(folder / "model"), "--steps", "25", *small])
+    return folder
+
+
+def relabelled(home: Path, out: Path, **columns: pl.Expr) -> Path:
+    """The task's labels as other kinds."""
+    out.mkdir()
+    frame = pl.read_parquet(home / "task" / "0.parquet")
+    frame.select("subject_id", "prediction_time", **columns).write_parquet(out / "0.parquet")
+    return out
+
+
+def test_classes(home: Path, tmp_path: Path):
+    kind = pl.when(pl.col("boolean_value")).then(pl.lit("dialysis")).otherwise(
+        pl.when(pl.col("subject_id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
+    )  # fmt: skip
+    task = relabelled(home, tmp_path / "task", categorical_value=kind)
+    run = finetune_outcome(home / "model", home / "meds", task, tmp_path / "m", settings=QUICK)
+    assert run.figures["results"]["ours"]["log_loss"] < 1.1  # of three classes; log 3 is 1.0986
+    assert set(run.figures["results"]) == {
+        "ours",
+        "prevalence",
+        "last values",
+        "logistic regression",
+        "gradient boosting",
+    }
+    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", task)
+    p = frame.select(pl.col("^predicted_probability_.*$")).to_numpy()
+    assert frame.columns[2:4] == ["categorical_value", "predicted_categorical_value"]
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+
+
+def test_time_to_event(home: Path, tmp_path: Path):
+    rng = np.random.default_rng(0)
+    days = pl.Series(rng.exponential(60, 240))
+    time = pl.when(pl.col("boolean_value")).then(days * 0.2).otherwise(days + 60)
+    task = relabelled(home, tmp_path / "task", boolean_value=pl.col("boolean_value"), float_value=time)
+    run = finetune_outcome(home / "model", home / "meds", task, tmp_path / "m", settings=QUICK)
+    assert run.figures["kind"] == "time_to_event"
+    assert run.figures["results"]["ours"]["c_index"] > 0.6
+    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", task)
+    p = frame.select(pl.col("^predicted_probability_by_.*$")).to_numpy()
+    assert (np.diff(p, axis=1) >= -1e-9).all()
+    assert ((p > 0) & (p < 1)).all()
+
+
+def test_hazards_start_at_the_observed_ones():
+    """With no feature the model is the life table: survival at the cuts is Kaplan-Meier's, up to the prior counts."""
+    rng = np.random.default_rng(1)
+    days, seen = rng.exponential(10, 4000), rng.random(4000) < 0.6
+    labels = Labels(subject=np.arange(4000), time=np.zeros(4000, np.int64), value=seen.astype(np.int64), days=days)
+    target = TimeToEvent.fit(labels)
+    y = target.encode(labels)
+    import torch
+
+    p = target.probabilities(torch.from_numpy(target.start(y))[None, None]).numpy()[0]
+    from unmask.table.survival import kaplan_meier, step_values
+
+    survival = step_values(*kaplan_meier(days, seen), np.array(target.cuts))
+    np.testing.assert_allclose((1 - p)[:-1], survival[:-1], atol=0.03)  # none is left at the last cut
+
+
+def test_binary_report_has_what_it_promises(home: Path, tmp_path: Path):
+    settings = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20)
+    run = finetune_outcome(home / "model", home / "meds", home / "task", tmp_path / "m", settings=settings)
+    page = (tmp_path / "m" / "report.html").read_text()
+    for heading in (
+        "Calibration",
+        "Learning curve",
+        "By subgroup",
+        "A patient&#39;s timeline",
+        "hidden visit by visit",
+    ):
+        assert heading in page
+    groups = {g["group"] for g in run.figures["subgroups"]}
+    assert any(g.startswith("age") for g in groups) or "GENDER//MALE" in groups
+    assert {row["labels"] for row in run.figures["curve"]}
+
+
+def test_fill_gives_missing_values_and_next_events(home: Path, tmp_path: Path):
+    rows = [(1, DAY + timedelta(days=90 * v), c, x) for v in range(3) for c, x in (("VISIT", None), ("GLUCOSE", 5.5))]
+    rows[-1] = (1, rows[-1][1], "GLUCOSE", None)
+    meds = shard(tmp_path / "meds", table([(1, None, "GENDER//MALE", None), *rows]))
+    main_ok(["fill", str(home / "model"), str(meds), "--out", str(tmp_path / "f.parquet"), "--top", "3"])
+    frame = pl.read_parquet(tmp_path / "f.parquet")
+    value = frame.filter(pl.col("kind") == "value").row(0, named=True)
+    assert (value["code"], value["time"]) == ("GLUCOSE", rows[-1][1])
+    assert value["low"] < value["value"] < value["high"]
+    after = frame.filter(pl.col("kind") == "next")
+    assert len(after) == 3
+    p = after["probability"].to_list()
+    assert p == sorted(p, reverse=True)
+    assert 0 < sum(p) <= 1
+
+
+def test_the_value_that_stands_there_does_not_change_its_expectation(home: Path, tmp_path: Path):
+    """The timeline hides a visit whole: its own values change nothing of what was expected there."""
+    from unmask.events.fill import timeline
+
+    model = unmask.load(home / "model")
+    events = read_meds(home / "meds")
+    changed = events.value.copy()
+    first = int(np.flatnonzero(np.isfinite(changed))[0])
+    changed[first] += 3
+    import dataclasses
+
+    found = []
+    for value in (events.value, changed):
+        histories = model.histories(dataclasses.replace(events, value=value))
+        found.append({r["slot"]: r["expected"] for r in timeline(model.folder, histories, 0, None)})
+        slot = int(np.flatnonzero(histories.rows(0) == first)[0]) + 1
+    assert found[0][slot] == found[1][slot]
+    assert found[0] != found[1]  # other visits do see it
+
+
+def test_next_visit_splits_onsets_from_repeats(tmp_path: Path):
+    rows = [
+        (1, DAY, "CONDITION//a", None), (1, DAY + timedelta(9), "CONDITION//a", None),
+        (1, DAY + timedelta(9), "CONDITION//b", None), (1, DAY + timedelta(12), "LAB", 1.0),
+        (2, DAY, "CONDITION//b", None), (3, DAY, "LAB", 1.0), (3, DAY + timedelta(1), "CONDITION//b", None),
+    ]  # fmt: skip
+    events = read_meds(shard(tmp_path, table(rows)))
+    histories = Histories(events, Vocabulary.fit(events, np.arange(7), floor=1))
+    visits = next_visits(histories, ("CONDITION",))
+    column = {n: i for i, n in enumerate(visits.names)}
+    order = [column["CONDITION//a"], column["CONDITION//b"]]
+    assert events.subjects[visits.points.subject].tolist() == [1, 3]  # the second has one visit
+    assert visits.came[:, order].tolist() == [[1, 1], [0, 1]]
+    assert visits.before[:, order].tolist() == [[1, 0], [0, 0]]
+    for subject, moment in zip(visits.points.subject, visits.points.time, strict=True):
+        known = histories.rows(int(subject), int(moment))
+        assert events.time[known].max() < events.time[histories.rows(int(subject))].max()
+    perfect = figures(visits.came, visits.before, visits.came)
+    assert perfect["all"]["auroc"] == perfect["onsets"]["auroc"] == 1
+    with pytest.raises(UserError, match="no code begins with DRUG"):
+        next_visits(histories, ("DRUG",))
+
+
+def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):
+    settings = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, codes="DIABETES,HYPERTENSION")
+    run = finetune_next_visit(home / "model", home / "meds", tmp_path / "m", settings=settings)
+    assert set(run.figures["results"]) == {"ours", "frequency", "seen before", "co-occurrence"}
+    assert run.figures["results"]["ours"]["all"]["auroc"] > 0.8
+    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", home / "task")
+    assert frame.columns == ["subject_id", "prediction_time", "predicted_codes", "predicted_probabilities"]
+    assert (tmp_path / "m" / "report.html").exists()
+
+
+def test_kinds_of_labels_that_do_not_fit_are_named(tmp_path: Path):
+    events = read_meds(shard(tmp_path, table([(1, DAY, "a", None), (2, DAY, "a", None)])))
+    base = {"subject_id": [1, 2], "prediction_time": [DAY, DAY]}
+    for number, (more, says) in enumerate([
+        ({"float_value": [1.0, 2.0]}, "float_value"),
+        ({"boolean_value": [True, False], "integer_value": [1, 2]}, "boolean_value, integer_value"),
+        ({"boolean_value": [True, False], "float_value": [1.0, -2.0]}, "row 1: float_value is -2"),
+        ({}, "no column of labels"),
+    ]):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        pl.DataFrame(base | more).write_parquet(folder / "0.parquet")
+        with pytest.raises(UserError, match=says):
+            read_labels(folder, events)
+
+
+def test_a_forest_says_what_scikit_learn_says():
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    from unmask.events.forest import LEAF, SHARE, Forest
+
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(2, 200, 12)).astype(np.float32)
+    y = (x[:, 0] ** 2 + x[:, 1] > 0.5) * 2
+    forest = Forest.grow(x, y, trees=20, classes=3, seed=4)
+    theirs = ExtraTreesClassifier(20, min_samples_leaf=LEAF, max_features=SHARE, random_state=4).fit(x, y)
+    p = forest.predict(new)
+    np.testing.assert_allclose(p[:, [0, 2]], theirs.predict_proba(new), atol=1e-6)
+    assert (p[:, 1] == 0).all()  # a class never seen
+
+
+def test_figures_know_each_kind():
+    y = np.array([0, 1] * 30)
+    labels = Labels(subject=np.arange(60), time=np.zeros(60, np.int64), value=y)
+    found = scored(Binary(), labels, (0.2 + 0.6 * y)[:, None], draws=20)
+    assert (found["auroc"], found["auprc"]) == (1, 1)
+    assert found["brier"] == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["finetune", "outcome", "{m}", "{d}", "--out", "{o}"], "without --labels"),
+        (["finetune", "outcomes", "{m}", "{d}", "--out", "{o}"], "outcome"),
+        (["predict", "{m}", "{d}", "--out", "{o}", "--labels", "{t}"], "no outcome head"),
+        (["fill", "{m}", "{d}"], "without --out"),
+        (["fill", "{m}", "{d}", "--out", "{o}", "--level", "2"], "level=2"),
+        (["pretrain", "events", "{d}", "--out", "{o}", "--recipe", "bert"], "behrt"),
+        (["pretrain", "events", "{o}", "--out", "{o}"], "no such folder"),
+    ],
+)
+def test_commands_name_what_is_wrong(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+):
+    where = {"m": home / "model", "d": home / "meds", "t": home / "task", "o": tmp_path / "out"}
+    assert says in main_fails([a.format(**where) for a in arguments], capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_class_only(home: Path, tmp_path: Path):
+    task = labels(tmp_path / "task", [(i, DAY + timedelta(9000), True) for i in range(30)])
+    with pytest.raises(UserError, match="every label is True"):
+        finetune_outcome(home / "model", home / "meds", task, tmp_path / "m")
+    assert json.loads((home / "model" / "unmask.json").read_text())["kind"] == "events"
