@@ -60,7 +60,7 @@ def test_only_keep_may_see_the_value(setup: Setup):
 def test_what_a_missing_slot_holds_is_never_read(setup: Setup):
     batch, hidden = drawn(setup, MASK)
     missing = ((batch.segment != 0) & ~batch.observed).flatten().nonzero().flatten()
-    if setup.modality.name in ("text", "images", "events"):
+    if setup.modality.name.startswith(("text", "images", "events")):
         pytest.skip("tokens, patches and events are never missing")
     assert len(missing)
     raw = batch.values[setup.modality.raw].clone()

@@ -1,8 +1,9 @@
 """`unmask demo events`: simulated patients with planted rules; pretrain, recover a rule, predict an outcome.
 
 The patients are simulated, and the rules are these: one in three has DIABETES, which raises GLUCOSE (mean 9.5 against
-5.5) and is followed by METFORMIN; one in four has HYPERTENSION, which raises SYSTOLIC and is followed by an ACE_INHIBITOR;
-CREATININE drifts upward in those with both; DIALYSIS (the outcome) then follows with probability 0.8, else 0.05.
+5.5) and comes with METFORMIN at most visits; one in four has HYPERTENSION, which raises SYSTOLIC (155 against 120) and
+comes with an ACE_INHIBITOR; CREATININE drifts upward in those with both; the outcome then follows with probability 0.8,
+else 0.05. The events of a visit come in any order.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.batch import Example, pack
+from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.inference import at_rest
 from unmask.errors import UserError
 from unmask.events.meds import BIRTH
 from unmask.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.events.shards import write_meds
+
+RULES = {"GLUCOSE": (5.5, 9.5), "SYSTOLIC": (120.0, 155.0)}
+"""Means without and with the disease that raises them."""
+CAUSE = {"GLUCOSE": "DIABETES", "SYSTOLIC": "HYPERTENSION"}
+OFTEN = 0.8
+"""Share of the visits at which a disease or its medicine is written down."""
 
 
 def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
@@ -38,15 +45,14 @@ def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
         rows.append((subject, born, BIRTH, None))
         moment = datetime(2015, 1, 1) + timedelta(days=int(rng.integers(0, 400)))
         for visit in range(int(rng.integers(3, 8))):
-            rows.append((subject, moment, "VISIT", None))
-            rows.append((subject, moment, "GLUCOSE", rng.normal(9.5 if diabetes else 5.5, 0.8)))
-            rows.append((subject, moment, "SYSTOLIC", rng.normal(155 if tension else 120, 9)))
             drift = 0.25 * visit if diabetes and tension else 0.0
-            rows.append((subject, moment, "CREATININE", rng.normal(1.0 + drift, 0.15)))
-            if diabetes:
-                rows += [(subject, moment, "DIABETES", None), (subject, moment, "METFORMIN", None)]
-            if tension:
-                rows += [(subject, moment, "HYPERTENSION", None), (subject, moment, "ACE_INHIBITOR", None)]
+            seen: list[tuple[str, float | None]] = [
+                ("VISIT", None), ("GLUCOSE", rng.normal(RULES["GLUCOSE"][diabetes], 0.8)),
+                ("SYSTOLIC", rng.normal(RULES["SYSTOLIC"][tension], 9)), ("CREATININE", rng.normal(1.0 + drift, 0.15)),
+            ]  # fmt: skip
+            for ill, names in ((diabetes, ("DIABETES", "METFORMIN")), (tension, ("HYPERTENSION", "ACE_INHIBITOR"))):
+                seen += [(name, None) for name in names if ill and rng.random() < OFTEN]
+            rows += [(subject, moment, *seen[i]) for i in rng.permutation(len(seen))]
             moment += timedelta(days=int(rng.integers(30, 200)))
         labels.append((subject, moment, bool(rng.random() < (0.8 if diabetes and tension else 0.05))))
     schema: dict[str, Any] = {
@@ -83,15 +89,18 @@ def run_demo(
         {"minutes": minutes, "seed": seed, "slots": 64, "batch_slots": 4096, "ratio": 0.4, "hide": "event"},
     )
     run = pretrain(meds, out / "model", settings=settings, console=console)
-    rules = recovered(out / "model")
+    rules = recovered(out / "model", simulate(out / "new", 200, seed + 1))
     done = finetune_outcome(
         out / "model", meds, out / "task", out / "outcome", settings=OutcomeSettings(seed=seed)
     ).figures
     result = done["results"]["ours"]
     lines = [
         "patients are simulated; the rules planted in them:",
-        f"  expected glucose with diabetes {rules['glucose_with']:.1f} (planted 9.5), without "
-        f"{rules['glucose_without']:.1f} (5.5)",
+        *(
+            f"  hidden {name} of new patients, expected with {CAUSE[name]} {rules[name]['with']:.1f} "
+            f"(planted {RULES[name][1]:.1f}), without {rules[name]['without']:.1f} ({RULES[name][0]:.1f})"
+            for name in RULES
+        ),
         f"outcome on held-out patients: AUROC {result['auroc']:.3f}, AUPRC {result['auprc']:.3f}",
     ]
     found = {
@@ -102,26 +111,28 @@ def run_demo(
     return found
 
 
-def recovered(folder: Path) -> dict[str, float]:
-    """What the model expects glucose to be at a visit, with and without diabetes in the record."""
+def recovered(folder: Path, meds: Path) -> dict[str, dict[str, float]]:
+    """What the model expects of hidden values of patients it never saw, with and without the disease in their record.
+
+    Of every patient the last value of a code is hidden, one event at a time.
+    """
+    from unmask.events.meds import read_meds
     from unmask.events.model import load
 
-    loaded = load(folder, precision="fp32", device="cpu").folder
-    numbers = loaded.vocabulary.numbers(loaded.vocabulary.codes).tolist()
-    code = dict(zip(loaded.vocabulary.codes, numbers, strict=True))
-    out = {}
-    for name, more in (("glucose_with", ["DIABETES", "METFORMIN"]), ("glucose_without", [])):
-        codes = [0, code["VISIT"], code["GLUCOSE"], *(code[c] for c in more)]
-        n = len(codes)
-        zeros = np.zeros(n, np.float32)
-        values = {
-            "code": np.array(codes), "value": zeros, "has": np.zeros(n, np.int64), "hours": zeros,
-            "timed": np.r_[0, np.ones(n - 1, np.int64)], "born": np.full(n, 50, np.float32),
-            "start": np.full(n, 45, np.float32), "visit": np.r_[0, np.ones(n - 1, np.int64)],
-        }  # fmt: skip
-        example = Example(values=values, identity=0, special=np.arange(n) == 0)
-        with at_rest(loaded.model):
-            prediction = loaded.model(pack([example], slots=n), hide(torch.tensor([2])))
-            location, _ = prediction.of_code(torch.tensor([code["GLUCOSE"]]))
-        out[name] = float(loaded.vocabulary.unscale(code["GLUCOSE"], location.numpy())[0])
-    return out
+    model = load(folder, precision="fp32", device="cpu")
+    histories, network = model.histories(read_meds(meds)), model.folder.model
+    vocabulary = model.folder.vocabulary
+    found: dict[str, dict[str, float]] = {}
+    for name in RULES:
+        code, cause = vocabulary.numbers([name, CAUSE[name]])
+        expected: dict[str, list[float]] = {"with": [], "without": []}
+        for subject in range(len(histories.events)):
+            example = histories.example(subject, slots=model.folder.settings.slots)
+            place = int(np.flatnonzero(example.values["code"] == code)[-1])
+            with at_rest(network):
+                prediction = network(pack([example], slots=len(example)), hide(torch.tensor([place])))
+                location, _ = prediction.of_code(torch.tensor([int(code)]))
+            kind = "with" if (example.values["code"] == cause).any() else "without"
+            expected[kind].append(float(vocabulary.unscale(int(code), location.numpy())[0]))
+        found[name] = {kind: float(np.mean(values)) for kind, values in expected.items()}
+    return found

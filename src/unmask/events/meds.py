@@ -194,8 +194,8 @@ def _parents(path: Path) -> dict[str, str]:
         raise UserError(f"{path}: not a whole parquet file ({first})", hint="Write it again.") from None
     if not {"code", "parent_codes"} <= set(frame.columns) or not isinstance(frame["parent_codes"].dtype, pl.List):
         return {}
-    first = frame.select("code", pl.col("parent_codes").list.first()).drop_nulls()
-    return {str(c): str(p) for c, p in first.iter_rows() if c != p}
+    pairs = frame.select("code", pl.col("parent_codes").list.first()).drop_nulls()
+    return {str(c): str(p) for c, p in pairs.iter_rows() if c != p}
 
 
 def _flat(frame: pl.DataFrame, numbers: dict[str, int]) -> tuple[np.ndarray, ...]:
