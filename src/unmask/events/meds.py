@@ -24,7 +24,7 @@ STATIC = np.iinfo(np.int64).min
 """Time of a static event (null in the file): before all others."""
 HOUR = 3_600_000_000
 MEDS_VERSION = "0.4.1"
-BIRTH = "MEDS_BIRTH"
+BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +194,8 @@ def _parents(path: Path) -> dict[str, str]:
         raise UserError(f"{path}: not a whole parquet file ({first})", hint="Write it again.") from None
     if not {"code", "parent_codes"} <= set(frame.columns) or not isinstance(frame["parent_codes"].dtype, pl.List):
         return {}
-    first = frame.select("code", pl.col("parent_codes").list.first()).drop_nulls()
-    return {str(c): str(p) for c, p in first.iter_rows() if c != p}
+    pairs = frame.select("code", pl.col("parent_codes").list.first()).drop_nulls()
+    return {str(c): str(p) for c, p in pairs.iter_rows() if c != p}
 
 
 def _flat(frame: pl.DataFrame, numbers: dict[str, int]) -> tuple[np.ndarray, ...]:
