@@ -91,6 +91,25 @@ def test_folders_appear_whole_or_not_at_all(folder, tmp_path):
     assert not list(tmp_path.glob("*no*"))
 
 
+def test_a_sentence_folder_says_how_vectors_are_made(folder, tmp_path):
+    model = unmask.load(folder, precision="fp32", device="cpu")
+    to_sentence_transformers(model, tmp_path / "st", pooling="first")
+    limit = tmp_path / "st" / "sentence_bert_config.json"
+    limit.write_text(json.dumps({"max_seq_length": 6}))
+    back = unmask.load(tmp_path / "st", precision="fp32", device="cpu")
+    short, long = "the fox", "the fox " * 12
+    expected = model.embed(short, pooling="first", normalise=True)
+    np.testing.assert_allclose(back.embed(short), expected, atol=1e-5)
+    assert np.linalg.norm(back.embed(short, normalise=False)) != pytest.approx(1, abs=1e-3)
+    np.testing.assert_allclose(back.embed(long), back.embed("the fox " * 9), atol=1e-5)
+    to_sentence_transformers(back, tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "sentence_bert_config.json").read_text())["max_seq_length"] == 6
+    assert json.loads((tmp_path / "again" / "1_Pooling" / "config.json").read_text())["pooling_mode_cls_token"]
+    (tmp_path / "st" / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
+    with pytest.raises(UserError, match="lasttoken"):
+        unmask.load(tmp_path / "st")
+
+
 def test_recommendations_fit():
     for found in recommend(languages=("de",), context=4096, size="large"):
         assert found["context"] >= 4096

@@ -142,3 +142,21 @@ def test_a_hub_name_is_fetched(tmp_path, monkeypatch):
     save(tmp_path, model, family)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(tmp_path))
     assert load_folder("somebody/something").family is family
+
+
+def test_what_the_file_does_not_hold_is_drawn(tmp_path):
+    """Loading leaves out the drawing of random weights; a missing head must still get them, not what memory held."""
+    from safetensors.torch import load_file, save_file
+
+    from tiny_folders import folder
+
+    path = folder(tmp_path / "m")
+    weights = load_file(path / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if ".transform.dense" not in k}, path / "model.safetensors")
+    found = load_folder(path)
+    drawn = found.model.codec.transform.weight
+    assert found.random
+    assert 0.2 < drawn.std() / found.model.codec.word.weight.std() < 5
+    torch.testing.assert_close(
+        found.model.codec.word.weight, weights["bert.embeddings.word_embeddings.weight"], atol=0, rtol=0
+    )

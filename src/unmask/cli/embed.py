@@ -15,7 +15,9 @@ def register(app: Any) -> None:
         model: options.Model,
         text: str = typer.Argument(..., help="A file with one text a line, or a text; pictures for an image model."),
         out: str = typer.Option(..., help="Where to write the (texts, width) array, .npy."),
-        pooling: str = typer.Option("mean", help="mean, first or max."),
+        pooling: str | None = typer.Option(
+            None, help="mean, first or max; default what a sentence-transformers folder says, else mean."
+        ),
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
@@ -34,7 +36,9 @@ def register(app: Any) -> None:
         if kind_of(model) == "images":
             from unmask.cli import images
 
-            images.embed(model, text, out=out, pooling=pooling, precision=precision, device=device, as_json=json_)
+            images.embed(
+                model, text, out=out, pooling=pooling or "mean", precision=precision, device=device, as_json=json_
+            )
             return
         if kind_of(model) == "events":
             from unmask.cli import events

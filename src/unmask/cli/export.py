@@ -17,7 +17,9 @@ def register(app: Any) -> None:
         out: str = typer.Option(..., help="Folder to write; it appears whole or not at all."),
         quantize: str | None = typer.Option(None, help="onnx: int8 writes model_int8.onnx too."),
         dtype: str | None = typer.Option(None, help="fp32, bf16 or fp16; default as loaded."),
-        pooling: str = typer.Option("mean", help="sentence-transformers: mean, first or max."),
+        pooling: str | None = typer.Option(
+            None, help="sentence-transformers: mean, first or max; default as the folder says, else mean."
+        ),
         json_: options.Json = False,
     ) -> None:
         """Write a model for transformers, sentence-transformers or onnxruntime."""

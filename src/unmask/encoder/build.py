@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
 from unmask.encoder.config import Disentangled, EncoderConfig
 from unmask.encoder.disentangled import DisentangledEncoder
 from unmask.encoder.relative import BiasedEncoder, GroupedEncoder
@@ -23,3 +29,42 @@ def make_encoder(config: EncoderConfig) -> Encoder:
     if attention.kv_heads not in (None, config.heads):
         return GroupedEncoder(config)
     return Encoder(config)
+
+
+class Undrawn(TorchFunctionMode):
+    """While active, `torch.nn.init` draws no random weights: tensors stay as memory was, to be filled from a file.
+
+    `draw` does later what was left out, for the tensors that the file did not fill.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[tuple[Tensor, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) != "torch.nn.init" or func.__name__ not in _DRAWN:
+            return func(*args, **given)
+        tensor = args[0] if args else given["tensor"]
+        self.left.append((tensor, func, args, given))
+        return tensor
+
+    def draw(self, model: nn.Module, names: Collection[str]) -> None:
+        """Draw the model's parameters of these names, in the order they would have been."""
+        wanted = {id(p) for name, p in model.named_parameters(remove_duplicate=False) if name in names}
+        for tensor, func, args, given in self.left:
+            if id(tensor) in wanted:
+                func(*args, **given)
+
+
+_DRAWN = {
+    "normal_",
+    "uniform_",
+    "trunc_normal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "xavier_uniform_",
+    "xavier_normal_",
+}

@@ -12,6 +12,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import fsync
+from unmask.text.sentences import WAYS
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -66,13 +67,14 @@ def to_hf(model: Any, out: str | Path, *, dtype: str | None = None) -> dict[str,
 
 
 def to_sentence_transformers(
-    model: Any, out: str | Path, *, pooling: str = "mean", normalise: bool = True, dtype: str | None = None
+    model: Any, out: str | Path, *, pooling: str | None = None, normalise: bool = True, dtype: str | None = None
 ) -> dict[str, Any]:
-    """A folder for sentence-transformers: the encoder, its pooling and, if asked for, normalisation."""
-    ways = {"mean": "mean_tokens", "first": "cls_token", "max": "max_tokens"}
-    if pooling not in ways:
+    """A folder for sentence-transformers: the encoder, its pooling (default as it came, else mean), normalisation."""
+    pooling = pooling or model.folder.sentences.pooling
+    if pooling not in WAYS:
         raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
     width = model.model.encoder.config.width
+    longest = min(model.slots, model.folder.sentences.slots or model.slots)
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + ([("2_Normalize", "Normalize")] if normalise else [])
     kind = torch_type(dtype)
     with whole_folder(out) as new:
@@ -86,10 +88,10 @@ def to_sentence_transformers(
             for i, (path, name) in enumerate(modules)
         ]
         chosen = {"word_embedding_dimension": width, "include_prompt": True}
-        chosen |= {f"pooling_mode_{way}": way == ways[pooling] for way in ways.values()}
+        chosen |= {f"pooling_mode_{way}": way == WAYS[pooling] for way in WAYS.values()}
         _write(new / "modules.json", listed)
         _write(new / "1_Pooling" / "config.json", chosen)
-        _write(new / "sentence_bert_config.json", {"max_seq_length": model.slots, "do_lower_case": False})
+        _write(new / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
         _write(new / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
     return {"out": str(out), "bytes": (Path(out) / "model.safetensors").stat().st_size}
 

@@ -109,6 +109,7 @@ class Loaded:
         derived: tensors that are worked out anew (position numbers), kept only to be written back.
         spelled: published name -> the file's own, where that is another (no prefix, old spellings).
         types: number format of each tensor in the file that was not fp32.
+        unfilled: the model's own names of what the file did not fill.
     """
 
     random: list[str] = field(default_factory=list)
@@ -117,6 +118,7 @@ class Loaded:
     derived: dict[str, Tensor] = field(default_factory=dict)
     spelled: dict[str, str] = field(default_factory=dict)
     types: dict[str, torch.dtype] = field(default_factory=dict)
+    unfilled: set[str] = field(default_factory=set)
 
     def common_type(self) -> torch.dtype | None:
         """The number format of a file that was all in one other than fp32, else None."""
@@ -189,6 +191,7 @@ def load_state(family: Family, model: Any, tensors: Mapping[str, Tensor]) -> Loa
         turn = _turn(family, ours)
         filled[ours] = turn[0](whole, config) if turn else whole
     _check_layers(family, filled, state, found)
+    found.unfilled = set(state) - set(filled)
     model.load_state_dict(filled, strict=False)
     for name, tensor in left.items():
         derived = any(re.fullmatch(p, name) for p in family.ignored)

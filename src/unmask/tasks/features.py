@@ -17,7 +17,7 @@ from unmask.text.model import TextModel
 def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any]]:
     """For each text its tokens, their character offsets and their (tokens, width) states, special ones left out."""
     encoded = model.tokenizer.encode(list(texts), max_slots=model.slots)
-    examples = model._examples(texts, shorten=True)
+    examples = model._examples(texts, max_slots=model.slots)
     out: list[dict[str, Any]] = [{} for _ in texts]
     with at_rest(model.model), model._context():
         for batch, numbers in budgeted(examples, model.slots):
@@ -34,7 +34,7 @@ def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any
 
 
 def write_features(
-    model: TextModel, texts: Sequence[str], out: str | Path, *, per_token: bool = False, pooling: Any = "mean"
+    model: TextModel, texts: Sequence[str], out: str | Path, *, per_token: bool = False, pooling: Any = None
 ) -> Path:
     """Write features: .npy (texts, width), or .parquet with text, and vector or tokens, starts, ends and vectors.
 
@@ -76,7 +76,7 @@ class Index:
         model: a text model; one fine-tuned for similarity gives the better vectors.
     """
 
-    def __init__(self, model: TextModel, texts: Sequence[str], *, pooling: Any = "mean") -> None:
+    def __init__(self, model: TextModel, texts: Sequence[str], *, pooling: Any = None) -> None:
         self.model, self.texts, self.pooling = model, list(texts), pooling
         self.vectors = model.embed(self.texts, pooling=pooling, normalise=True)
 

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.build import make_encoder
+from unmask.encoder.build import Undrawn, make_encoder
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
@@ -26,6 +26,7 @@ from unmask.families.base import Loaded, is_tied, load_state, published_names, p
 from unmask.families.heads import PublishedHead, published_head
 from unmask.files import fsync
 from unmask.text.codec import TokenCodec, TokenCodecConfig
+from unmask.text.sentences import Sentences, read_sentences
 from unmask.text.tokenizer import Tokenizer
 from unmask.training.checkpoint import read_weights
 
@@ -45,6 +46,7 @@ class TextFolder:
         aliases: published names under which the file holds further copies of tied tensors.
         settings: contents of unmask.json.
         loaded: all that was found out about the file, so that it can be written back as it was.
+        sentences: how the folder says vectors are made.
     """
 
     model: MaskedModel
@@ -57,6 +59,7 @@ class TextFolder:
     aliases: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     loaded: Loaded = field(default_factory=Loaded)
+    sentences: Sentences = field(default_factory=Sentences)
 
     def head(self) -> PublishedHead | None:
         """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""
@@ -133,9 +136,13 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     codec["tied"] = is_tied(family, codec["tied"], weights)
     settings = _json(folder / "unmask.json") or {}
     decoder = settings.get("decoder")
-    model = assemble(vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None)
     try:
+        with Undrawn() as undrawn:
+            model = assemble(
+                vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None
+            )
         found = load_state(family, model, weights)
+        undrawn.draw(model, found.unfilled - set(_decoder_state(model)))
     except UserError as error:
         raise UserError(f"{folder}: {error.what}", hint=error.hint) from None
     if decoder:
@@ -143,7 +150,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     return TextFolder(
         model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
         random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
-        loaded=found,
+        loaded=found, sentences=read_sentences(folder),
     )  # fmt: skip
 
 

@@ -101,8 +101,8 @@ class TextModel:
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _examples(self, texts: Sequence[str], *, shorten: bool = False) -> list[Example]:
-        encoded: list[Encoded] = self.tokenizer.encode(texts, max_slots=self.slots if shorten else None)
+    def _examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:
+        encoded: list[Encoded] = self.tokenizer.encode(texts, max_slots=max_slots)
         self._check([len(e) for e in encoded], texts)
         # As in training: [UNK] and other special tokens are seen, but never hidden.
         special = self.tokenizer.special_ids
@@ -264,7 +264,7 @@ class TextModel:
     @cached_property
     def _marks_spaces(self) -> bool:
         """Whether tokens say themselves that a space is in front of them."""
-        return any(self.tokenizer.token(i).startswith(("Ġ", "▁")) for i in range(self.tokenizer.vocab_size))
+        return any(token.startswith(("Ġ", "▁")) for token in self.tokenizer.backend.encode("a a").tokens)
 
     def _write(self, text: str, ids: Sequence[int]) -> str:
         """A text with tokens written into its blanks, everything else as it was."""
@@ -337,20 +337,30 @@ class TextModel:
             for t, s in zip(texts, found, strict=True)
         ]
 
-    def embed(self, texts: str | Sequence[str], *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
-        """(texts, width) vectors, order kept; texts longer than the model are cut."""
+    def embed(
+        self, texts: str | Sequence[str], *, pooling: Pooling | None = None, normalise: bool | None = None
+    ) -> np.ndarray:
+        """(texts, width) vectors, order kept.
+
+        Args:
+            texts: those longer than the model, or than a sentence-transformers folder says, are cut.
+            pooling: mean, first or max; default as a sentence-transformers folder says, else mean.
+            normalise: to length 1; default as a sentence-transformers folder says, else not.
+        """
         texts = [texts] if isinstance(texts, str) else list(texts)
+        said = self.folder.sentences
+        pooling = pooling or said.pooling
+        normalise = said.normalise if normalise is None else normalise
+        slots = min(self.slots, said.slots or self.slots)
         if pooling not in ("mean", "first", "max"):
             raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
         if self._swift is not None:
-            return self._swift.embed(
-                self.tokenizer.ids(texts, max_slots=self.slots), pooling=pooling, normalise=normalise
-            )
+            return self._swift.embed(self.tokenizer.ids(texts, max_slots=slots), pooling=pooling, normalise=normalise)
         with self._context():
             return embed(
                 self.model,
-                self._examples(texts, shorten=True),
-                slots=self.slots,
+                self._examples(texts, max_slots=slots),
+                slots=slots,
                 pooling=pooling,
                 normalise=normalise,
                 shared_rows=not isinstance(self.model.encoder.config.positions, Disentangled),
@@ -371,7 +381,7 @@ class TextModel:
                 hint="Fine-tune one: unmask finetune.",
             )
         texts = [texts] if isinstance(texts, str) else list(texts)
-        examples = self._examples(texts, shorten=True)
+        examples = self._examples(texts, max_slots=self.slots)
         out: list[dict[str, Any]] = [{} for _ in texts]
         for batch, members in budgeted(examples, self.slots):
             batch = batch.to(self.device)

@@ -1,0 +1,65 @@
+"""What a sentence-transformers folder says of embedding: pooling, normalisation, longest text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from unmask.errors import UserError
+
+WAYS = {"mean": "mean_tokens", "first": "cls_token", "max": "max_tokens"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentences:
+    """How a folder's vectors are made.
+
+    Attributes:
+        pooling: mean, first or max.
+        normalise: to length 1.
+        slots: longest text in tokens, special ones included; None for the model's own.
+    """
+
+    pooling: Literal["mean", "first", "max"] = "mean"
+    normalise: bool = False
+    slots: int | None = None
+
+
+def read_sentences(folder: Path) -> Sentences:
+    """The settings of a sentence-transformers folder; plain mean pooling where there is no modules.json.
+
+    Raises:
+        UserError: a pooling we do not have, or files that are not JSON.
+    """
+    if not (folder / "modules.json").exists():
+        return Sentences()
+    modules = _read(folder / "modules.json")
+    kinds = {str(m.get("type", "")).rsplit(".", 1)[-1]: str(m.get("path", "")) for m in modules}
+    chosen: dict[str, Any] = {"normalise": "Normalize" in kinds}
+    limit = folder / "sentence_bert_config.json"
+    if limit.exists() and (slots := _read(limit).get("max_seq_length")):
+        chosen["slots"] = int(slots)
+    if "Pooling" in kinds:
+        path = folder / kinds["Pooling"] / "config.json"
+        about = _read(path)
+        on = [k.removeprefix("pooling_mode_") for k, v in about.items() if k.startswith("pooling_mode_") and v]
+        on = on or [{"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}.get(m, m) for m in _listed(about)]
+        named = {way: name for name, way in WAYS.items()}
+        if len(on) != 1 or on[0] not in named:
+            raise UserError(f"{path}: pooling {', '.join(on) or 'none'}", hint="Known: one of mean, cls and max.")
+        chosen["pooling"] = named[on[0]]
+    return Sentences(**chosen)
+
+
+def _listed(about: dict[str, Any]) -> list[str]:
+    mode = about.get("pooling_mode") or []
+    return [mode] if isinstance(mode, str) else list(mode)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {error}", hint="A sentence-transformers folder has JSON there.") from None
