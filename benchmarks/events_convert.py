@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,38 @@ def measured(path: str, out: str) -> None:
     print(json.dumps({**found, "seconds": seconds, "peak_mib": peak}))
 
 
+def agreement() -> dict[str, int]:
+    """The FHIR sample through our converter, against the same patients in synthea_r4, event by event.
+
+    Patients are matched by their birth and the most events in common; values are compared to three decimals.
+    """
+    from unmask.events.convert import convert
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = convert(SHARED / "data/events/synthea_fhir_r4_sample.zip", Path(folder) / "meds")
+        assert found["rows"] == found["kept_rows"] + found["rejected_rows"]
+        ours = by_subject(Path(folder) / "meds")
+    theirs = by_subject(SHARED / "data/events/synthea_r4")
+    same = 0
+    for mine in ours.values():
+        same += max(sum((mine & other).values()) for other in theirs.values() if births(other) == births(mine))
+    return {
+        "resources": found["rows"], "kept": found["kept_rows"], "rejected": found["rejected_rows"],
+        "patients": len(ours), "events": found["events"], "equal_events": same,
+    }  # fmt: skip
+
+
+def by_subject(folder: Path) -> dict[int, Counter]:
+    frame = pl.concat([pl.read_parquet(p) for p in sorted((folder / "data").rglob("*.parquet"))])
+    frame = frame.with_columns(pl.col("numeric_value").round(3))
+    parts = frame.group_by("subject_id")
+    return {s: Counter(g.select("time", "code", "numeric_value").iter_rows()) for (s,), g in parts}
+
+
+def births(events: Counter) -> list:
+    return [time for time, code, _ in events if code == "MEDS_BIRTH"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", default="2,20")
@@ -66,6 +99,9 @@ def main() -> None:
     if a.one:
         measured(*a.one)
         return
+    if (SHARED / "data/events").exists():
+        found_fhir = agreement()
+        print("FHIR sample: " + ", ".join(f"{v:,} {k.replace('_', ' ')}" for k, v in found_fhir.items()), flush=True)
     found = []
     for millions in (float(m) for m in ("0.2,0.4" if a.quick else a.millions).split(",")):
         with tempfile.TemporaryDirectory() as folder:

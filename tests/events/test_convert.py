@@ -171,7 +171,7 @@ def test_a_subject_is_never_split_and_nothing_is_lost(tmp_path: Path, monkeypatc
 def test_ndjson_and_zip_give_what_the_bundle_gives(tmp_path: Path):
     code = {"coding": [{"system": "http://snomed.info/sct", "code": "44054006"}]}
     resources = [
-        {"resourceType": "Patient", "id": "p", "gender": "male"},
+        {"resourceType": "Patient", "id": "p", "gender": "male", "deceasedDateTime": "2021-02-03"},
         {
             "resourceType": "Condition",
             "code": code,
@@ -191,7 +191,11 @@ def test_ndjson_and_zip_give_what_the_bundle_gives(tmp_path: Path):
         reconciled(convert(tmp_path / name, tmp_path / f"{name}.m"))
         found.append(listed(tmp_path / f"{name}.m"))
     assert found[0] == found[1] == found[2]
-    assert found[0] == [(0, None, "GENDER//MALE", None), (0, DAY, "CONDITION//SNOMED//44054006", None)]
+    assert found[0] == [
+        (0, None, "GENDER//MALE", None),
+        (0, DAY, "CONDITION//SNOMED//44054006", None),
+        (0, datetime(2021, 2, 3), "MEDS_DEATH", None),
+    ]
     ids = pl.read_parquet(tmp_path / "all.zip.m" / "metadata" / "source_ids.parquet").rows()
     assert ids == [("p", 0)]
 

@@ -24,7 +24,7 @@ STATIC = np.iinfo(np.int64).min
 """Time of a static event (null in the file): before all others."""
 HOUR = 3_600_000_000
 MEDS_VERSION = "0.4.1"
-BIRTH = "MEDS_BIRTH"
+BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ class ShardWriter:
         self.folder = self.target.with_name(f".{self.target.name}.{os.getpid()}.new")
         self.rows, self.subjects = 0, 0
         self.counts: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._sizes = [0] * BUCKETS
         self._open: dict[int, Any] = {}
 
@@ -62,17 +63,24 @@ class ShardWriter:
         """Events with the columns of `SCHEMA`; those of one subject and time keep their order."""
         frame = frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
         self.rows += len(frame)
-        for code, count in frame["code"].value_counts().iter_rows():
+        seen = frame["code"].value_counts()
+        for code, count in seen.iter_rows():
             self.counts[code] = self.counts.get(code, 0) + count
+            self._numbers.setdefault(code, len(self._numbers))
+        # Codes are spilled as numbers: 24 bytes an event whatever their length.
+        table = seen.select("code", pl.Series("number", [self._numbers[c] for c in seen["code"]], dtype=pl.UInt32))
         bucket = (pl.col("subject_id").hash(seed=7) % BUCKETS).cast(pl.Int64).alias("bucket")
-        parts = frame.with_columns(bucket).partition_by("bucket", as_dict=True, include_key=False, maintain_order=True)
+        frame = frame.join(table, on="code", how="left", maintain_order="left").drop("code").with_columns(bucket)
+        parts = frame.partition_by("bucket", as_dict=True, include_key=False, maintain_order=True)
         for (number,), part in parts.items():
-            table = part.to_arrow()
+            arrow = part.to_arrow()
             if number not in self._open:
                 path = self.folder / "spill" / f"{number}.arrow"
-                self._open[number] = pa.ipc.new_stream(pa.OSFile(str(path), "wb"), table.schema)
-            self._open[number].write_table(table)
+                self._open[number] = pa.ipc.new_stream(pa.OSFile(str(path), "wb"), arrow.schema)
+            self._open[number].write_table(arrow)
             self._sizes[number] += len(part)
+        del frame, parts
+        pa.default_memory_pool().release_unused()
 
     def finish(self, *, name: str, descriptions: dict[str, str] | None = None) -> Path:
         """Sort, write data and metadata, and rename the folder into its place."""
@@ -109,8 +117,11 @@ class ShardWriter:
         del parts
         frame = frame.sort("subject_id", "time", nulls_last=False, maintain_order=True)
         self.subjects += frame["subject_id"].n_unique()
-        frame.write_parquet(path)
+        code = pl.Series("code", list(self._numbers), dtype=pl.String).gather(frame["number"])
+        frame.with_columns(code).select(list(SCHEMA)).write_parquet(path)
         fsync(path)
+        del frame, code
+        pa.default_memory_pool().release_unused()
 
     def _metadata(self, name: str, descriptions: dict[str, str]) -> None:
         codes = sorted(self.counts)

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from unmask.errors import UserError
-from unmask.events.meds import BIRTH
+from unmask.events.meds import BIRTH, DEATH
 from unmask.events.shards import SCHEMA
 from unmask.events.sources.rows import Ledger
 
@@ -26,7 +26,7 @@ ENDINGS = (".json", ".ndjson", ".zip")
 Row = tuple[int, datetime | None, str, float | None]
 _SYSTEMS = {
     "http://snomed.info/sct": "SNOMED", "http://loinc.org": "LOINC",
-    "http://www.nlm.nih.gov/research/umls/rxnorm": "RxNorm", "http://hl7.org/fhir/sid/cvx": "CVX",
+    "http://www.nlm.nih.gov/research/umls/rxnorm": "RXNORM", "http://hl7.org/fhir/sid/cvx": "CVX",
 }  # fmt: skip
 _PREFIX = {
     "Condition": ("CONDITION", ("onsetDateTime", "recordedDate")),
@@ -106,8 +106,10 @@ def _rows(
     if kind == "Patient":
         subject = subjects.setdefault(str(r.get("id")), len(subjects))
         out: list[Row] = [(subject, None, f"GENDER//{str(r.get('gender', 'unknown')).upper()}", None)]
-        born = _time(r.get("birthDate"))
-        return out if born is None else [*out, (subject, born, BIRTH, None)]
+        for code, when in ((BIRTH, _time(r.get("birthDate"))), (DEATH, _time(r.get("deceasedDateTime")))):
+            if when is not None:
+                out.append((subject, when, code, None))
+        return out
     if kind not in _PREFIX:
         ledger.add(f"resource {kind} makes no event", about)
         return []
@@ -137,14 +139,19 @@ def _events(kind: str, prefix: str, r: Mapping[str, Any], names: dict[str, str])
     if kind == "Observation" and r.get("component"):
         for part in r["component"]:
             if (code := _code(part.get("code"), prefix, names)) is not None:
-                yield code, (part.get("valueQuantity") or {}).get("value")
+                yield _answered(code, part, names), (part.get("valueQuantity") or {}).get("value")
         return
     concept = r.get({"MedicationRequest": "medicationCodeableConcept", "Immunization": "vaccineCode"}.get(kind, "code"))
     if kind == "Encounter":
         concept = (r.get("type") or [None])[0]
         prefix = f"{prefix}//{(r.get('class') or {}).get('code', 'UNKNOWN')}"
     if (code := _code(concept, prefix, names)) is not None:
-        yield code, (r.get("valueQuantity") or {}).get("value")
+        yield _answered(code, r, names), (r.get("valueQuantity") or {}).get("value")
+
+
+def _answered(code: str, r: Mapping[str, Any], names: dict[str, str]) -> str:
+    """The code of an observation, with its answer behind it where that is a code too (a smoker, a blood group)."""
+    return _code(r.get("valueCodeableConcept"), code, names) or code
 
 
 def _code(concept: Mapping[str, Any] | None, prefix: str, names: dict[str, str]) -> str | None:

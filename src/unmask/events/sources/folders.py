@@ -9,10 +9,8 @@ from pathlib import Path
 import polars as pl
 
 from unmask.errors import UserError
-from unmask.events.meds import BIRTH
+from unmask.events.meds import BIRTH, DEATH
 from unmask.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, parsed, text
-
-DEATH = "MEDS_DEATH"
 
 
 @dataclass(frozen=True, kw_only=True)

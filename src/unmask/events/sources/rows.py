@@ -17,7 +17,9 @@ from unmask.errors import UserError
 
 SAMPLES = 20
 """Rejected rows kept of each reason."""
-CHUNK_BYTES, CHUNK_ROWS = 16 << 20, 250_000
+CHUNK_ROWS = 250_000
+BLOCK_BYTES = 2 << 20
+"""Of a csv: its reader holds some 30 blocks ahead of us, so blocks are small and put together again."""
 FORMATS = (
     "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d",
     "%Y-%m-%dT%H:%M:%S%.fZ",
@@ -80,8 +82,14 @@ def chunks(path: Path, wanted: list[str], ledger: Ledger) -> Iterator[pl.DataFra
                 yield _counted(pa.Table.from_batches([batch]), ledger)
             return
         with _csv(path, wanted, ledger) as reader:
+            waiting: list[pa.RecordBatch] = []
             for batch in reader:
-                yield _counted(pa.Table.from_batches([batch]), ledger)
+                waiting.append(batch)
+                if sum(len(b) for b in waiting) >= CHUNK_ROWS:
+                    yield _counted(pa.Table.from_batches(waiting), ledger)
+                    waiting = []
+            if waiting:
+                yield _counted(pa.Table.from_batches(waiting), ledger)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}", hint="The file is damaged; write it again.") from None
 
@@ -105,7 +113,7 @@ def _csv(path: Path, wanted: list[str] | None, ledger: Ledger) -> Any:
     names = next(iter(_split(first, delimiter)), [])
     return pa.csv.open_csv(
         pa.input_stream(str(path), compression="detect"),
-        read_options=pa.csv.ReadOptions(block_size=CHUNK_BYTES, use_threads=False),
+        read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
         parse_options=pa.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=broken, newlines_in_values=True),
         convert_options=pa.csv.ConvertOptions(
             column_types={n: pa.string() for n in names}, include_columns=wanted, strings_can_be_null=True,
@@ -126,6 +134,22 @@ def text(name: str) -> pl.Expr:
     return pl.when(trimmed == "").then(None).otherwise(trimmed)
 
 
+def _times(when: pl.Series) -> pl.Series:
+    """Times without a zone; null where they cannot be read. Later formats are tried on what the earlier ones left."""
+    if when.dtype == pl.String:
+        given = when.to_frame("when").select(text("when").alias("when"))["when"]
+        time = given.str.to_datetime(FORMATS[0], strict=False, time_unit="us")
+        for form in FORMATS[1:]:
+            left = time.is_null() & given.is_not_null()
+            if not left.any():
+                break
+            time = time.zip_with(~left, given.str.to_datetime(form, strict=False, time_unit="us"))
+        return time
+    if isinstance(when.dtype, pl.Datetime) and when.dtype.time_zone:
+        when = when.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    return when.cast(pl.Datetime("us"), strict=False)
+
+
 def parsed(
     frame: pl.DataFrame, ledger: Ledger, where: str, *, static: bool = True, optional: bool = False
 ) -> pl.DataFrame:
@@ -136,16 +160,13 @@ def parsed(
         static: rows without a time are facts; else they are rejected.
         optional: rows without a time are no events and no rejects either (a discharge that has not been).
     """
-    if frame["when"].dtype == pl.String:
+    when = frame["when"]
+    given, time = pl.col("when"), _times(when)
+    if when.dtype == pl.String:
         given = text("when")
-        time = pl.coalesce(*(given.str.to_datetime(f, strict=False, time_unit="us") for f in FORMATS))
-    else:
-        given, time = pl.col("when"), pl.col("when").cast(pl.Datetime("us"), strict=False)
-    if isinstance(frame["when"].dtype, pl.Datetime) and frame["when"].dtype.time_zone:
-        time = pl.col("when").dt.convert_time_zone("UTC").dt.replace_time_zone(None).cast(pl.Datetime("us"))
     raw = text("raw")
-    made = frame.select(
-        "subject", "when", "raw", text("subject").cast(pl.Int64, strict=False).alias("subject_id"), time.alias("time"),
+    made = frame.with_columns(time.alias("time")).select(
+        "subject", "when", "raw", "time", text("subject").cast(pl.Int64, strict=False).alias("subject_id"),
         text("code").alias("code"), raw.cast(pl.Float32, strict=False).alias("numeric_value"),
         given.is_not_null().alias("given"), raw.is_not_null().alias("valued"),
     )  # fmt: skip
