@@ -122,7 +122,10 @@ def register(app: Any) -> None:
 
     @group.command("convert")
     def convert(
-        source: str = typer.Argument(..., help="Event table (csv, parquet), or FHIR R4 bundles (json, zip, folder)."),
+        source: str = typer.Argument(
+            ...,
+            help="Event table (csv, tsv, parquet), FHIR R4 (json, ndjson, zip, folder), or a folder of OMOP or MIMIC-IV.",
+        ),
         out: str = typer.Option(..., help="MEDS folder to make."),
         subject: str = typer.Option("subject_id", help="Table: column of the patient."),
         time: str = typer.Option("time", help="Table: column of the time."),
