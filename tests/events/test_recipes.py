@@ -138,6 +138,8 @@ def test_time_tokens():
 def test_what_is_shown_is_no_target():
     with pytest.raises(UserError, match="time_weight"):
         with_overrides(EventSettings(), {**RECIPES["cehrbert"], "time_weight": 0.1})
+    with pytest.raises(UserError, match="all 0"):
+        with_overrides(EventSettings(), {"code_weight": 0.0, "value_weight": 0.0, "time_weight": 0.0})
     with pytest.raises(UserError, match="value_weight"):
         with_overrides(EventSettings(), {**RECIPES["behrt"], "value_weight": 0.1})
 

@@ -120,6 +120,8 @@ def test_fill_gives_missing_values_and_next_events(home: Path, tmp_path: Path):
     value = frame.filter(pl.col("kind") == "value").row(0, named=True)
     assert (value["code"], value["time"]) == ("GLUCOSE", rows[-1][1])
     assert value["low"] < value["value"] < value["high"]
+    bare = shard(tmp_path / "bare", table([(1, None, "GENDER//MALE", None)]))
+    assert unmask.load(home / "model").fill(bare, top=1)["time"].to_list() == [None]
     after = frame.filter(pl.col("kind") == "next")
     assert len(after) == 3
     p = after["probability"].to_list()

@@ -111,7 +111,7 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
         last = int(events.time[events.offsets[number + 1] - 1])
         begin = last - int(float(questions[number].example.values["hours"][-1]) * 3.6e9)
         when = None
-        if prediction.time is not None:
+        if prediction.time is not None and last != STATIC:
             when = begin + int(float(stretch(prediction.time[place, 0])) * 3.6e9)
         for code, log_prob in zip(codes[place].tolist(), log_probs[place].tolist(), strict=True):
             found: list[float | None] = [None, None, None]
@@ -149,7 +149,7 @@ def timeline(
     Returns:
         time (microseconds), code, value, probability (of the code that stood there), likeliest (code), expected, low
         and high (the value of the code that stood there, 80 %).
-    """  # fmt: skip
+    """
     slots, vocabulary = folder.settings.slots, histories.vocabulary
     example = histories.example(subject, slots=slots, prediction_time=prediction_time)
     rows, codes, _ = _kept(histories, subject, slots, prediction_time)

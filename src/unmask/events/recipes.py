@@ -109,6 +109,8 @@ class EventSettings:
         for name in ("code_weight", "value_weight", "time_weight"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)}", hint="Expected a number, 0 or more.")
+        if not (self.code_weight or self.value_weight or self.time_weight):
+            raise UserError("code_weight, value_weight and time_weight are all 0", hint="Train one of them at least.")
         shape = STRUCTURES[self.structure]
         for name, wrong in (("time_weight", shape.hides == "code"), ("value_weight", not shape.values)):
             if wrong and getattr(self, name):
