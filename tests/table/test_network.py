@@ -106,7 +106,7 @@ def test_distributions_are_coherent(model, drawn):
         low, high = d.quantile(q - 0.2), d.quantile(q + 0.2)
         assert (low <= high).all()
         continuous = ~d.grid.atom[d.column].any(-1)
-        torch.testing.assert_close(d.share_below(d.quantile(q))[continuous], q[continuous], atol=0.02, rtol=0)
+        torch.testing.assert_close(d.shares_at(d.quantile(q))[0][continuous], q[continuous], atol=0.02, rtol=0)
         n = 4000
         u = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
         first = Quantities.__new__(Quantities)
