@@ -216,7 +216,8 @@ class CellTable:
                     which = (mix(seed, identity, 49) % np.uint64(members)).astype(np.int64)
                 else:
                     which = np.full(len(identity), member % members)
-                new = prediction.draw(torch.tensor(u, dtype=torch.float32), torch.from_numpy(which), temperature)
+                own = torch.from_numpy(which % prediction.members)
+                new = prediction.draw(torch.tensor(u, dtype=torch.float32), own, temperature)
                 value = self.codings[c].decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
                 if c in shift:
                     value = value + shift[c]
@@ -265,7 +266,7 @@ def visiting_order(slots: int, seed: int) -> list[int]:
 
 def _of_owner(distribution: Quantities, owner: Tensor) -> Quantities:
     """The distribution of one member a cell, the one that did not train on it."""
-    row = torch.arange(len(owner))
+    row, owner = torch.arange(len(owner)), owner % len(distribution.tilt)
     own = Quantities.__new__(Quantities)
     own.grid, own.column, own._log_probs = distribution.grid, distribution.column, None
     own.tilt = distribution.tilt[owner, row][None]

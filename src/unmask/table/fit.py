@@ -158,6 +158,8 @@ def fit_cells(
     if steps and len(cells) >= 10:
         fit.steps = _train(fit, cells, settings, steps, weight, watch)
     network.eval()
+    if isinstance(network, RowModel):
+        network.settle()
     fit.seconds = time.perf_counter() - start
     return fit
 

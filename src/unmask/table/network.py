@@ -160,6 +160,7 @@ class RowModel(MaskedModel):
     def __init__(self, codec: TableCodec, trunk: Trunk, dims: Dims, base: FactorBase | None) -> None:
         super().__init__(codec, trunk)
         self.dims, self.base = dims, base
+        self.linear_only = False
         for number, block in enumerate(codec.blocks):
             if not block.quantity:
                 for name, value in zip(("dim", "sign", "marginal"), dims.table(block.columns, block.size), strict=True):
@@ -170,9 +171,16 @@ class RowModel(MaskedModel):
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.flat[hidden.action == MASK]] = True
         values = corrupt(self.codec, batch.values, hidden)
-        state, linear = self.rows(values, masked.view(batch.shape))
+        if self.linear_only and not torch.is_grad_enabled():
+            state, linear = None, self.linear(values, masked.view(batch.shape))
+        else:
+            state, linear = self.rows(values, masked.view(batch.shape))
         weight = batch.extra.get("weight")
         return self.heads(state, linear, ask, batch.shape[1], weight)
+
+    def settle(self) -> None:
+        """Say once that no head has learnt anything: then the linear part alone is the very same prediction, sooner."""
+        self.linear_only = self.base is not None and all(not h.any() for h in (*self.codec.head, *self.codec.head_bias))
 
     def rows(self, values: dict[str, Tensor], masked: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """(members, rows, state) of every row, and the linear part's (rows, dims) mean and variance."""
@@ -194,7 +202,12 @@ class RowModel(MaskedModel):
         return mean, variance
 
     def heads(
-        self, state: Tensor, linear: tuple[Tensor, Tensor] | None, ask: Tensor, slots: int, weight: Tensor | None = None
+        self,
+        state: Tensor | None,
+        linear: tuple[Tensor, Tensor] | None,
+        ask: Tensor,
+        slots: int,
+        weight: Tensor | None = None,
     ) -> CellPrediction:
         """Predictions of the asked cells; all columns of a block in one product."""
         row, column = ask // slots, ask % slots
@@ -205,8 +218,11 @@ class RowModel(MaskedModel):
                 continue
             place, r = self.codec.place_of[column[places]], row[places]
             each = block.size + 2 * block.quantity
-            raw = torch.baddbmm(self.codec.head_bias[number], state, self.codec.head[number])
-            raw = raw.view(len(raw), -1, each).index_select(1, r * len(block.columns) + place)
+            if state is None:
+                raw = torch.zeros((1, len(places), each), device=ask.device)
+            else:
+                raw = torch.baddbmm(self.codec.head_bias[number], state, self.codec.head[number])
+                raw = raw.view(len(raw), -1, each).index_select(1, r * len(block.columns) + place)
             normal = share = None
             if linear is not None and block.quantity:
                 normal = self.dims.normal(*linear, r, column[places])

@@ -100,8 +100,17 @@ class Quantities:
         return (self.log_probs().exp()[..., None] * inside).mean(0).flatten(1)
 
     def mean(self) -> Float[Tensor, "asked"]:
-        """The expected value in the column's unit: best under squared error."""
-        return (self.fine_probs() * self.grid.mean[self.column]).sum(-1)
+        """The expected value in the column's unit: best under squared error.
+
+        Bins' shares and means come from one evaluation of the normal (half the time of `fine_probs`).
+        """
+        parts = (1 - BACKGROUND) * self._cdf(self.grid.fine[self.column]).diff(dim=-1)
+        parts += BACKGROUND * (self.grid.mass[self.column] / FINE).repeat_interleave(FINE, -1)
+        gather = torch.eye(parts.shape[-1] // FINE, device=parts.device).repeat_interleave(FINE, 0)
+        mass, total = parts @ gather, (parts * self.grid.mean[self.column]) @ gather
+        logits = mass.clamp_min(1e-12).log() + self.tilt
+        p = logits.masked_fill(self.grid.mass[self.column] == 0, -1e9).softmax(-1)
+        return (p * total / mass.clamp_min(1e-12)).sum(-1).mean(0)
 
     def quantile(self, q: Float[Tensor, "asked"]) -> Float[Tensor, "asked"]:
         """The value below which a share `q` lies, in the column's unit."""
