@@ -26,8 +26,7 @@ from pathlib import Path
 import numpy as np
 
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "data" / "tables"
-SMALL = ("whas500", "gbsg2", "ckd_uae", "breast_cancer", "diabetes", "actg320")
-SETS = (*SMALL, "flchain", "support2")
+SETS = ("whas500", "gbsg2", "ckd_uae", "breast_cancer", "diabetes", "actg320", "flchain", "support2")
 METHODS = ("mean", "knn", "ridge", "extratrees", "missforest", "miceforest", "unmask", "unmask-seen", "unmask-unseen")
 
 
@@ -255,11 +254,13 @@ def unmask(x, sizes, seed, truth, gone, overrides, unseen=False):
     return filled, {"coverage": float(np.mean(inside)) if inside else None, "fit_seconds": round(fitted, 3)}
 
 
-def run(name, mechanism, rate, seed, method, overrides):
+def run(name, mechanism, rate, seed, method, overrides, most=None):
     loaded = load(name)
     if loaded is None:
         return None
     truth, sizes = loaded
+    if most is not None and len(truth) > most:
+        truth = truth[np.random.default_rng([seed, 3]).permutation(len(truth))[:most]]
     gone = holes(truth, mechanism, rate, seed)
     x = np.where(gone, np.nan, truth)
     start, extra = time.perf_counter(), {}
@@ -277,30 +278,48 @@ def run(name, mechanism, rate, seed, method, overrides):
 
 
 def table(path: Path) -> None:
-    """Means over what was run, and mean ranks over the cases in which all listed methods ran."""
+    """Means over seeds; over the cases in which all methods ran, mean ranks and the worst ratio to the best of a case."""
     lines = [json.loads(t) for t in path.read_text().splitlines()]
     methods = list(dict.fromkeys(r["method"] for r in lines))
     ranked = [m for m in methods if not m.endswith("seen")]
     cases: dict = {}
     for r in lines:
         cases.setdefault((r["set"], r["mechanism"], r["rate"]), {}).setdefault(r["method"], []).append(r)
-    ranks: dict = {m: [] for m in ranked}
-    for measure in ("rmse", "error"):
-        print(f"\n{measure}" + "".join(f"{m[:13]:>14}" for m in methods))
+    for measure in ("rmse", "error", "wasserstein"):
+        print(f"\n{measure}" + " " * (22 - len(measure)) + "".join(f"{m[:13]:>14}" for m in methods))
+        ranks: dict = {m: [] for m in ranked}
+        ratios: dict = {m: [] for m in ranked}
         for case, found in sorted(cases.items()):
             mean = {m: np.mean([r[measure] for r in found[m]]) for m in found if found[m][0][measure] is not None}
             spread = {m: np.std([r[measure] for r in found[m]]) for m in mean}
             shown = "".join(f"{mean[m]:8.4f}±{spread[m]:.3f}" if m in mean else f"{'-':>14}" for m in methods)
-            print(f"{case[0]:14}{case[1]} {case[2]:.0%}" + shown)
+            print(f"{case[0]:14}{case[1]:5}{case[2]:4.0%}" + shown)
             if all(m in mean for m in ranked):
-                for place, m in enumerate(sorted(ranked, key=lambda m: mean[m]), 1):
-                    ranks[m].append(place)
-    print("\nmean rank over complete cases:", {m: round(float(np.mean(v)), 2) for m, v in ranks.items() if v})
+                values = np.array([mean[m] for m in ranked])
+                place = (values[:, None] > values).sum(1) + ((values[:, None] == values).sum(1) + 1) / 2
+                for m, p, v in zip(ranked, place, values, strict=True):
+                    ranks[m].append(p)
+                    ratios[m].append((v / max(values.min(), 1e-9), case))
+        count = len(ranks[ranked[0]])
+        print(f"mean rank over {count} cases:", {m: round(float(np.mean(v)), 2) for m, v in ranks.items() if v})
+        for m, v in ratios.items():
+            if v and m.startswith("unmask"):
+                worst, case = max(v)
+                print(f"{m}: worst ratio to the best {worst:.3f} ({case}); mean {np.mean([r for r, _ in v]):.3f}")
+    print()
     for m in methods:
         of = [r for r in lines if r["method"] == m]
         cover = [r["coverage"] for r in of if r.get("coverage") is not None]
         print(f"{m:14} runs {len(of):4}  seconds {np.mean([r['seconds'] for r in of]):8.2f}"
               + (f"  coverage {np.mean(cover):.3f} ({min(cover):.3f} to {max(cover):.3f})" if cover else ""))  # fmt: skip
+    for m in methods:
+        for mechanism in ("MCAR", "MAR", "MNAR"):
+            cover = {}
+            for r in lines:
+                if r["method"] == m and r["mechanism"] == mechanism and r.get("coverage") is not None:
+                    cover.setdefault(r["set"], []).append(r["coverage"])
+            if cover:
+                print(f"{m:14} coverage {mechanism:5}", {k: round(float(np.mean(v)), 3) for k, v in cover.items()})
 
 
 def main() -> None:
@@ -311,6 +330,7 @@ def main() -> None:
     parser.add_argument("--mechanisms", default=None)
     parser.add_argument("--rates", default=None)
     parser.add_argument("--seeds", type=int, default=None)
+    parser.add_argument("--rows", type=int, default=None, help="of a table at most, a random sample a seed")
     parser.add_argument("--set", action="append", default=[], help="setting of ours, key=value")
     parser.add_argument("--name", default=None, help="how our runs are called, with --set")
     parser.add_argument("--out", default="tables_impute.jsonl")
@@ -319,7 +339,8 @@ def main() -> None:
     path = Path(a.out)
     if a.table:
         return table(path)
-    sets = a.sets.split(",") if a.sets else SMALL if a.quick else SETS
+    sets = a.sets.split(",") if a.sets else SETS
+    most = a.rows or (2000 if a.quick else None)
     mechanisms = a.mechanisms.split(",") if a.mechanisms else ["MCAR"] if a.quick else ["MCAR", "MAR", "MNAR"]
     rates = [float(r) for r in a.rates.split(",")] if a.rates else [0.3] if a.quick else [0.1, 0.3, 0.5]
     seeds = a.seeds or (1 if a.quick else 10)
@@ -337,7 +358,7 @@ def main() -> None:
                         if key in done:
                             continue
                         try:
-                            found = run(name, mechanism, rate, seed, method, overrides)
+                            found = run(name, mechanism, rate, seed, method, overrides, most)
                         except ModuleNotFoundError as missing:
                             print(f"skipped {method}: {missing}", file=sys.stderr)
                             continue

@@ -118,12 +118,14 @@ def test_synthesize_augment_evaluate_score_embed_inspect(capsys, folder, tmp_pat
         (["pretrain", "table", "train.csv", "--out", "m2", "--recipe", "mcmm"], "Did you mean 'mcm'"),
     ],
 )
-def test_mistakes_end_with_code_2_and_write_nothing(capsys, folder, monkeypatch, arguments, says):
-    monkeypatch.chdir(folder)
-    (folder / "ragged.csv").write_text("a,b\n1,2\n3\n")
-    before = sorted(p.name for p in folder.iterdir())
+def test_mistakes_end_with_code_2_and_write_nothing(capsys, folder, tmp_path, monkeypatch, arguments, says):
+    for name in ("m", "train.csv", "new.csv"):
+        (tmp_path / name).symlink_to(folder / name)
+    (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(p.name for p in tmp_path.iterdir())
     code, _, err = run(capsys, *arguments)
     assert code == 2
     assert says in err
     assert "Traceback" not in err
-    assert sorted(p.name for p in folder.iterdir()) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == before

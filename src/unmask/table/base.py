@@ -47,49 +47,65 @@ def fit_factors(
     weight = np.ones(rows) if weight is None else weight
     v = seen.astype(np.float64)
     x = np.where(seen, x, 0.0)
-    wx = x * weight[:, None]
-    count = np.maximum((v * weight[:, None]).sum(0), 1e-9)
-    # Start: principal directions of the pairwise correlations.
-    pair = np.maximum(v.T @ (v * weight[:, None]), 1.0)
-    correlation = (x.T @ wx) / pair
-    value, vector = np.linalg.eigh(correlation)
-    order = np.argsort(value)[::-1][:factors]
-    loading = vector[:, order] * np.sqrt(
-        np.maximum(value[order] - value[:-factors].mean() if dims > factors else value[order], 0.05)
-    )
-    total = np.maximum((x * wx).sum(0) / count, 1e-6)
-    noise = np.clip(total - (loading**2).sum(1), 0.05, None)
+    wx, wv = x * weight[:, None], v * weight[:, None]
+    count = np.maximum(wv.sum(0), 1e-9)
+    loading, noise = _start(x, v, wx, wv, factors)
+    total = np.maximum((x * wx).sum(0), 1e-6 * count)
+    patterns, which = _patterns(seen)
+    load = np.bincount(which, weight, len(patterns))
     eye = np.eye(factors)
     for _ in range(iterations):
-        mean, spread = posterior(x, v, loading, noise)
-        spread_flat = spread.reshape(rows, -1)
-        second = (mean[:, :, None] * mean[:, None, :]).reshape(rows, -1) + spread_flat
-        gram = (v * weight[:, None]).T @ second
+        mean, spread = _posterior(x, patterns, which, loading, noise)
+        flat = spread.reshape(len(patterns), -1)
+        outer = (mean[:, :, None] * mean[:, None, :]).reshape(rows, -1)
+        gram = (wv.T @ outer + (patterns * load[:, None]).T @ flat).reshape(dims, factors, factors)
         cross = wx.T @ mean
-        system = gram.reshape(dims, factors, factors) + shrink * eye
-        loading = np.linalg.solve(system, cross[:, :, None])[:, :, 0]
-        left = (
-            total * count
-            - 2 * (loading * cross).sum(1)
-            + np.einsum("df,dfg,dg->d", loading, gram.reshape(dims, factors, factors), loading)
-        )
-        noise = np.clip((left + 0.02 * shrink) / (count + shrink), 2e-3, None)
+        loading = np.linalg.solve(gram + shrink * eye, cross[:, :, None])[:, :, 0]
+        left = total - 2 * (loading * cross).sum(1) + np.einsum("df,dfg,dg->d", loading, gram, loading)
+        before, noise = noise, np.clip((left + 0.02 * shrink) / (count + shrink), 2e-3, None)
         # Parameter expansion (Liu, Rubin & Wu 1998): the factors' scale goes into the loadings. Without it the ridge
         # shrinks the loadings of nearly noiseless columns a little more at every round, and convergence is slow.
-        scatter = (weight @ second).reshape(factors, factors) / weight.sum()
+        scatter = (weight @ outer + load @ flat).reshape(factors, factors) / weight.sum()
         loading = loading @ np.linalg.cholesky(scatter + 1e-9 * eye)
+        if np.abs(np.log(noise / before)).max() < SETTLED:
+            break
     return Factors(loading=loading, noise=noise)
 
 
-def posterior(x: np.ndarray, v: np.ndarray, loading: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (rows, factors) and covariance (rows, factors, factors) of the factors given the seen dims."""
+SETTLED = 3e-3
+"""Rounds end when no dim's own variance changes by more than this share."""
+
+
+def _start(x: np.ndarray, v: np.ndarray, wx: np.ndarray, wv: np.ndarray, factors: int) -> tuple[np.ndarray, np.ndarray]:
+    """Principal directions of the pairwise correlations, and what they leave."""
+    value, vector = np.linalg.eigh((x.T @ wx) / np.maximum(v.T @ wv, 1.0))
+    order = np.argsort(value)[::-1][:factors]
+    rest = value[:-factors].mean() if len(value) > factors else 0.0
+    loading = vector[:, order] * np.sqrt(np.maximum(value[order] - rest, 0.05))
+    total = np.maximum((x * wx).sum(0) / np.maximum(wv.sum(0), 1e-9), 1e-6)
+    return loading, np.clip(total - (loading**2).sum(1), 0.05, None)
+
+
+def _patterns(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows of `seen` as floats, and which of them every row has."""
+    packed = np.packbits(seen, axis=1)
+    _, first, which = np.unique(
+        packed.view(np.dtype((np.void, packed.shape[1]))).ravel(), return_index=True, return_inverse=True
+    )
+    return seen[first].astype(np.float64), which.reshape(-1)
+
+
+def _posterior(
+    x: np.ndarray, patterns: np.ndarray, which: np.ndarray, loading: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (rows, factors) of the factors given the seen dims (x is 0 elsewhere), and covariance of each pattern."""
     factors = loading.shape[1]
     outer = (loading[:, :, None] * loading[:, None, :] / noise[:, None, None]).reshape(len(noise), -1)
-    patterns, where = np.unique(v.astype(bool), axis=0, return_inverse=True)
-    precision = (patterns @ outer).reshape(-1, factors, factors) + np.eye(factors)
-    spread = np.linalg.inv(precision)[where.reshape(-1)]
-    mean = np.einsum("rfg,rg->rf", spread, (x * v / noise) @ loading)
-    return mean, spread
+    spread = np.linalg.inv((patterns @ outer).reshape(-1, factors, factors) + np.eye(factors))
+    score = (x / noise) @ loading
+    if len(patterns) == 1:
+        return score @ spread[0], spread
+    return np.einsum("rfg,rg->rf", spread[which], score), spread
 
 
 class FactorBase(nn.Module):

@@ -43,8 +43,9 @@ class CellTable:
     """A table's network, codings and calibration.
 
     Attributes:
-        scores: column -> sorted conformity scores of held-out cells: 2 |u - 1/2|, u the share of the predicted
-            distribution below the truth. The 90 % interval of a column is as wide as nine of ten scores ask for.
+        scores: column -> sorted conformity scores of held-out cells: how much of the predicted distribution, from its
+            median outwards, an interval must hold to reach the truth. The 90 % interval of a column is as wide as nine
+            of ten scores ask for.
     """
 
     def __init__(self, fit: Fit, settings: TableSettings, scores: dict[int, np.ndarray] | None = None) -> None:
@@ -132,7 +133,7 @@ class CellTable:
         if scores is None or len(scores) < CALIBRATION_LEAST:
             return interval
         rank = int(np.ceil((len(scores) + 1) * interval)) - 1
-        return float(scores[min(rank, len(scores) - 1)])
+        return min(float(scores[min(rank, len(scores) - 1)]) + 1e-4, 1.0)  # an atom is reached only beyond its border
 
     def calibrate(self, columns: Sequence[np.ndarray]) -> None:
         """Conformity scores on cells of rows that their member never trained on."""
@@ -160,10 +161,11 @@ class CellTable:
                         continue
                     p = places.numpy()
                     truth = np.array([columns[c][r] for c, r in zip(column[p], take[row[p]], strict=True)])
-                    u = _of_owner(distribution, owner[places]).share_below(torch.tensor(truth, dtype=torch.float32))
+                    own = _of_owner(distribution, owner[places])
+                    below, upto = own.shares_at(torch.tensor(truth, dtype=torch.float32))
+                    needed = 2 * torch.maximum(below - 0.5, 0.5 - upto).clamp_min(0).numpy()
                     for c in np.unique(column[p]):
-                        score = 2 * np.abs(u.numpy()[column[p] == c] - 0.5)
-                        found.setdefault(int(c), []).append(score)
+                        found.setdefault(int(c), []).append(needed[column[p] == c])
         self.scores = {c: np.sort(np.concatenate(v)) for c, v in found.items()}
 
     def draw(
@@ -214,7 +216,8 @@ class CellTable:
                     which = (mix(seed, identity, 49) % np.uint64(members)).astype(np.int64)
                 else:
                     which = np.full(len(identity), member % members)
-                new = prediction.draw(torch.tensor(u, dtype=torch.float32), torch.from_numpy(which), temperature)
+                own = torch.from_numpy(which % prediction.members)
+                new = prediction.draw(torch.tensor(u, dtype=torch.float32), own, temperature)
                 value = self.codings[c].decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
                 if c in shift:
                     value = value + shift[c]
@@ -263,7 +266,7 @@ def visiting_order(slots: int, seed: int) -> list[int]:
 
 def _of_owner(distribution: Quantities, owner: Tensor) -> Quantities:
     """The distribution of one member a cell, the one that did not train on it."""
-    row = torch.arange(len(owner))
+    row, owner = torch.arange(len(owner)), owner % len(distribution.tilt)
     own = Quantities.__new__(Quantities)
     own.grid, own.column, own._log_probs = distribution.grid, distribution.column, None
     own.tilt = distribution.tilt[owner, row][None]

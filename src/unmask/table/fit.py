@@ -158,6 +158,8 @@ def fit_cells(
     if steps and len(cells) >= 10:
         fit.steps = _train(fit, cells, settings, steps, weight, watch)
     network.eval()
+    if isinstance(network, RowModel):
+        network.settle()
     fit.seconds = time.perf_counter() - start
     return fit
 
@@ -200,9 +202,11 @@ def _train(fit: Fit, cells: Cells, settings: TableSettings, steps: int, weight: 
             watch(report, steps)
         if report.step % every == 0 or report.step == steps:
             check(report.step)
+            if check.idle >= settings.patience:
+                break
     check.restore()
     fit.history = check.history
-    return steps
+    return report.step
 
 
 def member_weights(fold: np.ndarray, members: int, weight: np.ndarray | None) -> Tensor:
@@ -249,6 +253,8 @@ class Checker:
         self.best = torch.full((self.members,), torch.inf)
         self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
         self.history: list[tuple[int, float]] = []
+        self.idle = 0
+        """Checks since any member improved."""
 
     @property
     def members(self) -> int:
@@ -266,6 +272,7 @@ class Checker:
         count = torch.bincount(self.owner, minlength=self.members)
         loss = torch.bincount(self.owner, own, minlength=self.members) / count.clamp_min(1)
         self.history.append((number, float(own.mean())))
+        self.idle = 0 if bool(((loss < self.best) & (count > 0)).any()) else self.idle + 1
         for member in range(self.members):
             if loss[member] < self.best[member] and count[member]:
                 self.best[member] = loss[member]

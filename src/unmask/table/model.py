@@ -349,6 +349,8 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
     except RuntimeError as error:
         raise UserError(f"{folder}: weights do not fit the configuration ({error})", hint="Copy it again.") from None
     network.eval()
+    if isinstance(network, RowModel):
+        network.settle()
     scores = {int(k[7:]): v for k, v in tensors.items() if k.startswith("scores.")}
     fit = Fit(
         network=network, codings=codings, moments=moments, fold=np.zeros(0, np.int64), steps=about["facts"]["steps"]

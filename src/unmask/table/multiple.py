@@ -15,9 +15,11 @@ import numpy as np
 from scipy import stats
 
 from unmask.errors import UserError
+from unmask.table.compatible import draw_compatible
 from unmask.table.data import Frame, as_polars, encode, filled_copy, match_columns, read_frame
 from unmask.table.engine import CellTable
 from unmask.table.model import TableModel, read_schema
+from unmask.table.outcome import outcome_design
 from unmask.table.recipes import settings_of
 from unmask.table.schema import Schema, infer_schema
 from unmask.table.survival import nelson_aalen, step_values
@@ -154,19 +156,36 @@ class MultipleImputation:
         columns = encode(frame, schema)
         shape = TableModel(schema, None, {})  # type: ignore[arg-type]
         holes = shape.holes(columns)
-        given, linear = _with_hazard(schema, columns)
+        self.schema_ = schema
         sizes = [0 if c.is_quantity else len(c.categories) for c in (schema.columns[i] for i in schema.modelled)]
         moved = {schema.modelled.index(schema.number(k)): float(v) for k, v in self.shift.items()}
-        rows, self.completed = len(frame), []
+        self.completed = []
         for m in range(self.draws):
-            weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
-            settings = settings_of(seed=self.seed + m, **self.overrides)
-            table = CellTable.fit(given, sizes, settings=settings, weight=weight, linear=linear, calibrate=False)
-            drawn = table.draw(given, seed=self.seed + 7919 * (m + 1), shift=moved)
+            drawn = self._draw(shape, columns, sizes, m, moved)
             done = filled_copy(frame, shape.changes(holes, drawn), schema, order)
             self.completed.append(as_polars(done) if isinstance(done, Frame) else done)
-        self.schema_ = schema
         return self
+
+    def _draw(
+        self, shape: TableModel, columns: list[np.ndarray], sizes: list[int], m: int, moved: dict[int, float]
+    ) -> list[np.ndarray]:
+        """The m-th completed columns, from models fitted to the m-th bootstrap sample."""
+        rows = len(columns[0])
+        weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
+        settings = settings_of(seed=self.seed + m, **self.overrides)
+        seed = self.seed + 7919 * (m + 1)
+        given, pair = _with_hazard(shape.schema, columns)
+        linear = () if pair is None else (pair[0],)
+        table = CellTable.fit(given, sizes, settings=settings, weight=weight, linear=linear, calibrate=False)
+        if pair is None:
+            return table.draw(given, seed=seed, shift=moved)
+        drawn = draw_compatible(
+            columns, sizes, [*table.draw(given, seed=seed)], pair=pair, settings=settings, weight=weight, seed=seed,
+            design=lambda full: outcome_design(shape, full),
+        )  # fmt: skip
+        for place, delta in moved.items():
+            drawn[place] = drawn[place] + np.where(np.isnan(columns[place]), delta, 0.0)
+        return drawn
 
     def pool(
         self, analyse: Callable[[Any], tuple[Sequence[float], Sequence[float]]], *, names: Sequence[str] | None = None,
@@ -201,21 +220,21 @@ class MultipleImputation:
         )  # fmt: skip
 
 
-def _with_hazard(schema: Schema, columns: list[np.ndarray]) -> tuple[list[np.ndarray], set[int]]:
-    """The columns with follow-up time replaced by the cumulative hazard up to it, and its place.
+def _with_hazard(schema: Schema, columns: list[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int] | None]:
+    """The columns with follow-up time replaced by the cumulative hazard up to it, and the places of time and event.
 
     Covariates depend on the outcome about linearly through the event and the Nelson-Aalen hazard (White & Royston
     2009). Without a pair, or where follow-up itself is missing, the columns stay as they are.
     """
     if schema.duration is None or schema.event is None:
-        return columns, set()
+        return columns, None
     time, event = (schema.modelled.index(schema.number(n)) for n in (schema.duration, schema.event))
     if np.isnan(columns[time]).any() or np.isnan(columns[event]).any():
-        return columns, set()
+        return columns, None
     at, hazard = nelson_aalen(columns[time], columns[event])
     given = list(columns)
     given[time] = step_values(at, hazard, columns[time], start=0.0)
-    return given, {time}
+    return given, (time, event)
 
 
 def cox(

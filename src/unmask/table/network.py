@@ -23,6 +23,9 @@ from unmask.table.base import FactorBase
 from unmask.table.codec import LEVELS, Coding, TableCodec
 from unmask.table.prediction import CellPrediction
 
+UNEXPLAINED, SURE = 0.1, 7.0
+"""Least variance of an indicator, and largest log-odds, the linear part may claim: it is only nearly right."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkConfig:
@@ -121,6 +124,12 @@ class Dims(nn.Module):
         raw = torch.where(self.level < 0, score[:, self.column], (number[:, self.column] == self.level).float())
         return torch.where(v, (raw - self.center) / self.scale, 0.0), v.float()
 
+    def standardised(self, dims: Tensor, number: Tensor, score: Tensor) -> Tensor:
+        """(rows, dims) of one column's values, all seen."""
+        level = self.level[dims]
+        raw = torch.where(level < 0, score[:, None], (number[:, None] == level).float())
+        return (raw - self.center[dims]) / self.scale[dims]
+
     def normal(self, mean: Tensor, variance: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation of the score of quantities at (row, column)."""
         dim = self.of_quantity[column]
@@ -151,6 +160,7 @@ class RowModel(MaskedModel):
     def __init__(self, codec: TableCodec, trunk: Trunk, dims: Dims, base: FactorBase | None) -> None:
         super().__init__(codec, trunk)
         self.dims, self.base = dims, base
+        self.linear_only = False
         for number, block in enumerate(codec.blocks):
             if not block.quantity:
                 for name, value in zip(("dim", "sign", "marginal"), dims.table(block.columns, block.size), strict=True):
@@ -161,9 +171,16 @@ class RowModel(MaskedModel):
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.flat[hidden.action == MASK]] = True
         values = corrupt(self.codec, batch.values, hidden)
-        state, linear = self.rows(values, masked.view(batch.shape))
+        if self.linear_only and not torch.is_grad_enabled():
+            state, linear = None, self.linear(values, masked.view(batch.shape))
+        else:
+            state, linear = self.rows(values, masked.view(batch.shape))
         weight = batch.extra.get("weight")
         return self.heads(state, linear, ask, batch.shape[1], weight)
+
+    def settle(self) -> None:
+        """Say once that no head has learnt anything: then the linear part alone is the very same prediction, sooner."""
+        self.linear_only = self.base is not None and all(not h.any() for h in (*self.codec.head, *self.codec.head_bias))
 
     def rows(self, values: dict[str, Tensor], masked: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """(members, rows, state) of every row, and the linear part's (rows, dims) mean and variance."""
@@ -185,7 +202,12 @@ class RowModel(MaskedModel):
         return mean, variance
 
     def heads(
-        self, state: Tensor, linear: tuple[Tensor, Tensor] | None, ask: Tensor, slots: int, weight: Tensor | None = None
+        self,
+        state: Tensor | None,
+        linear: tuple[Tensor, Tensor] | None,
+        ask: Tensor,
+        slots: int,
+        weight: Tensor | None = None,
     ) -> CellPrediction:
         """Predictions of the asked cells; all columns of a block in one product."""
         row, column = ask // slots, ask % slots
@@ -196,22 +218,35 @@ class RowModel(MaskedModel):
                 continue
             place, r = self.codec.place_of[column[places]], row[places]
             each = block.size + 2 * block.quantity
-            raw = torch.baddbmm(self.codec.head_bias[number], state, self.codec.head[number])
-            raw = raw.view(len(raw), -1, each).index_select(1, r * len(block.columns) + place)
+            if state is None:
+                raw = torch.zeros((1, len(places), each), device=ask.device)
+            else:
+                raw = torch.baddbmm(self.codec.head_bias[number], state, self.codec.head[number])
+                raw = raw.view(len(raw), -1, each).index_select(1, r * len(block.columns) + place)
             normal = share = None
             if linear is not None and block.quantity:
                 normal = self.dims.normal(*linear, r, column[places])
             elif linear is not None:
-                share = self.shares(number, linear[0], r, place)
+                share = self.shares(number, linear, r, place)
             pieces.append((places, self.codec.distribution(number, raw, place, normal, share)))
         return CellPrediction(pieces, len(ask), None if weight is None else weight[row])
 
-    def shares(self, block: int, mean: Tensor, row: Tensor, place: Tensor) -> Tensor:
-        """The linear part's share of every category: the regression of its indicator, kept off zero."""
+    def shares(self, block: int, linear: tuple[Tensor, Tensor], row: Tensor, place: Tensor) -> Tensor:
+        """The linear part's share of every category: linear discriminant analysis, by its identity with regression.
+
+        With `m` the regression of a level's indicator, `p` its marginal share and `r` the share of variance explained,
+        the log-odds are logit(p) + (m - p) / (p q (1 - r)) - (1/2 - p) r / (p q (1 - r)), q = 1 - p (Fisher 1936).
+        Levels too rare to have a dim keep their marginal share.
+        """
         dim, sign, marginal = (getattr(self, f"{n}{block}")[place] for n in ("dim", "sign", "marginal"))
         at = dim.clamp_min(0)
-        move = torch.where(dim >= 0, self.dims.scale[at] * mean[row[:, None], at], 0.0) * sign
-        share = torch.maximum(marginal + move, 0.1 * marginal)
+        p = marginal.clamp(1e-4, 1 - 1e-4)
+        spread = p * (1 - p)
+        move = self.dims.scale[at] * linear[0][row[:, None], at] * sign
+        left = linear[1][row[:, None], at].clamp(UNEXPLAINED, 1.0)
+        lift = (move - (0.5 - p) * (1 - left)) / (spread * left)
+        odds = p.logit() + torch.where(dim >= 0, lift, 0.0)
+        share = torch.where(marginal > 0, odds.clamp(-SURE, SURE).sigmoid(), 0.0)
         return share / share.sum(-1, keepdim=True)
 
     def states(self, batch: PackedBatch, needed: Tensor | None = None) -> Tensor:

@@ -100,8 +100,17 @@ class Quantities:
         return (self.log_probs().exp()[..., None] * inside).mean(0).flatten(1)
 
     def mean(self) -> Float[Tensor, "asked"]:
-        """The expected value in the column's unit: best under squared error."""
-        return (self.fine_probs() * self.grid.mean[self.column]).sum(-1)
+        """The expected value in the column's unit: best under squared error.
+
+        Bins' shares and means come from one evaluation of the normal (half the time of `fine_probs`).
+        """
+        parts = (1 - BACKGROUND) * self._cdf(self.grid.fine[self.column]).diff(dim=-1)
+        parts += BACKGROUND * (self.grid.mass[self.column] / FINE).repeat_interleave(FINE, -1)
+        gather = torch.eye(parts.shape[-1] // FINE, device=parts.device).repeat_interleave(FINE, 0)
+        mass, total = parts @ gather, (parts * self.grid.mean[self.column]) @ gather
+        logits = mass.clamp_min(1e-12).log() + self.tilt
+        p = logits.masked_fill(self.grid.mass[self.column] == 0, -1e9).softmax(-1)
+        return (p * total / mass.clamp_min(1e-12)).sum(-1).mean(0)
 
     def quantile(self, q: Float[Tensor, "asked"]) -> Float[Tensor, "asked"]:
         """The value below which a share `q` lies, in the column's unit."""
@@ -116,16 +125,17 @@ class Quantities:
         exact = self.grid.mean[self.column].gather(1, cell[:, None])[:, 0]
         return torch.where(atom, exact, low + share * (high - low))
 
-    def share_below(self, value: Float[Tensor, "asked"]) -> Float[Tensor, "asked"]:
-        """How much of the distribution lies below a value in the column's unit (half of the value's own atom)."""
+    def shares_at(self, value: Float[Tensor, "asked"]) -> tuple[Tensor, Tensor]:
+        """How much of the distribution lies below a value in the column's unit, and up to it: they differ at an atom."""
         p, border = self.fine_probs(), self.grid.border[self.column]
+        p = p / p.sum(-1, keepdim=True)
         low, high = border[:, :-1], border[:, 1:]
         v = value[:, None]
         part = ((v - low) / (high - low).clamp_min(1e-9)).clamp(0, 1)
         same = (low == high) | self.grid.atom[self.column].repeat_interleave(FINE, -1)
         center = self.grid.mean[self.column]
-        part = torch.where(same, (v > center).float() + 0.5 * (v == center).float(), part)
-        return (p * part).sum(-1) / p.sum(-1)
+        below, upto = (torch.where(same, c.float(), part) for c in (v > center, v >= center))
+        return (p * below).sum(-1), (p * upto).sum(-1)
 
     def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, "asked"], temperature: float) -> Tensor:
         """(asked, 2) bins and normal scores, from three uniform numbers a cell and one member each."""

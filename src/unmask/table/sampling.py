@@ -22,7 +22,7 @@ from unmask.table.prediction import BACKGROUND, pick
 if TYPE_CHECKING:
     from unmask.table.model import TableModel
 
-BLOCK = 512
+BLOCK = 1024
 """Rows that share an order of columns: one pattern of visible cells, so the linear part is solved once for all."""
 
 
@@ -231,59 +231,53 @@ class BlockState:
 
     def __init__(self, network: Any, rows: int, columns: int, member: int) -> None:
         self.network, self.member, self.rows = network, member, rows
-        codec = network.codec
+        codec, trunk = network.codec, network.encoder
         self.width = slice(member * codec.width, (member + 1) * codec.width)
         self.shown = torch.zeros(columns, dtype=torch.bool)
-        self.number = torch.zeros((rows, columns), dtype=torch.long)
-        self.score = torch.zeros((rows, columns))
-        self.sum = network.encoder.enter_bias[member].expand(rows, -1).clone()
-        masked = codec.masked[:, self.width]
-        for c in range(columns):
-            self.sum += network.encoder.enter_part(masked[c], c, member)
+        cell = trunk.config.cell
+        enter = trunk.enter[member].view(columns, cell, -1)
+        first = torch.einsum("cw,cwh->h", codec.masked[:, self.width], enter) + trunk.enter_bias[member]
+        self.sum = first.expand(rows, -1).clone()
         self.guess = torch.zeros((rows, columns))
+        self.guess_weight = torch.einsum("cw,cwh->ch", codec.slope[:, self.width], enter)
+        """What one unit of a column's guess adds to the first layer."""
+        base = network.base
+        if base is not None:
+            self.scaled = base.loading / base.noise[:, None]
+            self.precision = torch.eye(base.factors)
+            self.evidence = torch.zeros((rows, base.factors))
+            dim = network.dims.of_quantity
+            self.guess_loading = base.loading[dim].t() * network.dims.scale[dim] * codec.is_quantity
+            self.guess_center = network.dims.center[dim] * codec.is_quantity
         self.linear = self._solve()
 
     def _solve(self) -> tuple[Tensor, Tensor] | None:
         """Mean (rows, dims) and variance (1, dims) of the linear part; updates the guesses the network is shown."""
-        network = self.network
-        if network.base is None:
+        base = self.network.base
+        if base is None:
             return None
-        x, v = network.dims(self.number, self.score, self.shown.expand(self.rows, -1))
-        base = network.base
-        scaled = base.loading / base.noise[:, None]
-        seen = v[0] > 0
-        precision = scaled[seen].t() @ base.loading[seen] + torch.eye(base.factors)
-        spread = torch.cholesky_inverse(torch.linalg.cholesky(precision))
-        mean = ((x @ scaled) @ spread) @ base.loading.t()
+        spread = torch.cholesky_inverse(torch.linalg.cholesky(self.precision))
+        factor = self.evidence @ spread
         variance = ((base.loading @ spread) * base.loading).sum(-1) + base.noise
-        dim = network.dims.of_quantity
-        guess = torch.where(
-            network.codec.is_quantity & ~self.shown,
-            network.dims.center[dim] + network.dims.scale[dim] * mean[:, dim],
-            0.0,
-        )
-        self._move(guess - self.guess)
+        guess = (factor @ self.guess_loading + self.guess_center) * ~self.shown
+        self.sum += (guess - self.guess) @ self.guess_weight
         self.guess = guess
-        return mean, variance[None].expand(self.rows, -1)
-
-    def _move(self, change: Tensor) -> None:
-        """The guesses' part of the first layer: one product over all columns."""
-        codec, trunk = self.network.codec, self.network.encoder
-        cell = trunk.config.cell
-        enter = trunk.enter[self.member].view(len(self.shown), cell, -1)
-        weight = torch.einsum("cw,cwh->ch", codec.slope[:, self.width], enter)
-        self.sum += change @ weight
+        return factor @ base.loading.t(), variance[None].expand(self.rows, -1)
 
     def show(self, column: int, number: Tensor, score: Tensor) -> None:
         """A drawn column becomes visible."""
-        codec, trunk = self.network.codec, self.network.encoder
-        self.number[:, column], self.score[:, column] = number, score
+        codec, trunk, base = self.network.codec, self.network.encoder, self.network.base
         slope = codec.slope[column, self.width]
         new = codec.embedding[codec.offset[column] + number][:, self.width] + score[:, None] * slope
         old = codec.masked[column, self.width] + self.guess[:, column, None] * slope
         self.sum += trunk.enter_part(new - old, column, self.member)
         self.guess[:, column] = 0.0
         self.shown[column] = True
+        if base is not None:
+            dims = (self.network.dims.column == column).nonzero().flatten()
+            x = self.network.dims.standardised(dims, number, score)
+            self.evidence += x @ self.scaled[dims]
+            self.precision = self.precision + self.scaled[dims].t() @ base.loading[dims]
         self.linear = self._solve()
 
     def _raw(self, column: int) -> tuple[Tensor, int, int]:
@@ -302,7 +296,7 @@ class BlockState:
         if self.linear is None:
             share = getattr(codec, f"share{block}")[here]
         else:
-            share = self.network.shares(block, self.linear[0], torch.arange(self.rows), here)
+            share = self.network.shares(block, self.linear, torch.arange(self.rows), here)
         logits = (raw + share.clamp_min(1e-9).log())[:, :size] / temperature
         return pick(logits.masked_fill(~allowed, -torch.inf).log_softmax(-1), u)
 

@@ -161,20 +161,28 @@ class Baseline:
         return np.r_[self.at, np.inf][np.minimum(place, len(self.at))]
 
 
-def fit_baseline(x: np.ndarray, time: np.ndarray, event: np.ndarray, ridge: float) -> Baseline:
-    """Cox regression and its Breslow cumulative hazard; x must be centred. No event: a hazard of zero."""
-    if not (event > 0).any():
+def fit_baseline(
+    x: np.ndarray, time: np.ndarray, event: np.ndarray, ridge: float, *, weight: np.ndarray | None = None
+) -> Baseline:
+    """Cox regression and its Breslow cumulative hazard; x must be centred. No event: a hazard of zero.
+
+    Args:
+        weight: of each row.
+    """
+    weight = np.ones(len(x)) if weight is None else weight
+    if not (event[weight > 0] > 0).any():
         return Baseline(beta=np.zeros(x.shape[1]), at=np.zeros(0), hazard=np.zeros(0))
-    beta = fit_cox(x, time, event, ridge=ridge).beta
-    risk = np.exp(np.clip((x - x.mean(0)) @ beta, -30, 30))
+    beta = fit_cox(x, time, event, ridge=ridge, weight=weight).beta
+    risk = weight * np.exp(np.clip((x - np.average(x, axis=0, weights=weight)) @ beta, -30, 30))
     order = np.argsort(time, kind="stable")
     at, first = np.unique(time[order], return_index=True)
-    deaths = np.add.reduceat((event[order] > 0).astype(float), first)
+    deaths = np.add.reduceat(weight[order] * (event[order] > 0), first)
     at_risk = np.cumsum(risk[order][::-1])[::-1][first]
     keep = deaths > 0
     # 1 - exp(-H) of one death among equals is the Kaplan-Meier step.
-    step = -np.log(np.maximum(1 - np.minimum(deaths / at_risk, 1 - 1e-9), 1e-9))
-    return Baseline(beta=beta, at=at[keep], hazard=np.cumsum(step)[keep])
+    share = deaths[keep] / at_risk[keep]
+    step = -np.log(np.maximum(1 - np.minimum(share, 1 - 1e-9), 1e-9))
+    return Baseline(beta=beta, at=at[keep], hazard=np.cumsum(step))
 
 
 @dataclass(frozen=True, kw_only=True)
