@@ -198,6 +198,10 @@ def missforest(x, sizes, seed):
     return filled
 
 
+class PeerError(Exception):
+    """A rival in a Python of its own that ended in an error of its own."""
+
+
 _MICEFOREST = """
 import json, sys, time, numpy as np, pandas as pd, miceforest as mf
 x = np.load(sys.argv[1]); sizes = json.loads(sys.argv[2]); seed = int(sys.argv[3])
@@ -222,7 +226,7 @@ def miceforest(x, sizes, seed):
         command = [python, "-c", _MICEFOREST, str(source), json.dumps(sizes), str(seed), str(target)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(done.stderr[-400:])
+            raise PeerError(done.stderr.strip().splitlines()[-1] if done.stderr else f"exit {done.returncode}")
         return np.load(target)
 
 
@@ -359,7 +363,7 @@ def main() -> None:
                             continue
                         try:
                             found = run(name, mechanism, rate, seed, method, overrides, most)
-                        except ModuleNotFoundError as missing:
+                        except (ModuleNotFoundError, PeerError) as missing:
                             print(f"skipped {method}: {missing}", file=sys.stderr)
                             continue
                         if found is None:

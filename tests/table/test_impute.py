@@ -9,6 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tables import patients
 
 from unmask.errors import UserError
+from unmask.table.engine import CellTable
 from unmask.table.impute import MaskedImputer
 from unmask.table.model import TableModel, load
 
@@ -95,6 +96,15 @@ def test_intervals_hold_the_value_and_are_ordered(table, model):
             assert r["low"] <= r["high"]
     with pytest.raises(UserError, match="coverage"):
         model.intervals(table, coverage=1.5)
+
+
+def test_an_interval_ends_on_the_very_number_the_table_holds(rng):
+    """A quantity of two values that single precision cannot hold: most intervals end on them, and must reach them."""
+    x = np.where(rng.random(200) < 0.5, 0.0506801187398187, -0.0446416365069889)
+    columns = [np.where(rng.random(200) < 0.3, np.nan, x), x + rng.normal(size=200)]
+    found = CellTable.fit(columns, [0, 0], steps=0).impute(columns, interval=0.99)
+    gone = np.isnan(columns[0])
+    assert ((found.low[0][gone] <= x[gone]) & (x[gone] <= found.high[0][gone])).mean() > 0.9
 
 
 def test_saved_and_loaded_it_is_the_same(table, model, tmp_path):

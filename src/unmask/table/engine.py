@@ -19,6 +19,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, hide, mix, uniform
 from unmask.core.inference import at_rest
 from unmask.table.cells import CellMasks, Cells, batch_of, to_cells
+from unmask.table.codec import Coding
 from unmask.table.fit import Fit, fit_cells
 from unmask.table.mcm import FilterModel
 from unmask.table.prediction import CellPrediction, Quantities
@@ -124,6 +125,8 @@ class CellTable:
             for places, distribution in prediction.pieces:
                 if isinstance(distribution, Quantities):
                     value[places.numpy()] = distribution.quantile(q[places]).numpy()
+            for c in np.unique(column):
+                value[column == c] = _exact(value[column == c], self.codings[c])
             ends.append(value)
         return ends[0], ends[1]
 
@@ -262,6 +265,17 @@ def missing_slots(batch: PackedBatch, rows: int) -> Tensor:
 def visiting_order(slots: int, seed: int) -> list[int]:
     """Columns in an order that is random but the same for every row of a draw, so that rows do not depend on company."""
     return np.argsort(mix(seed, np.arange(slots), 48), kind="stable").tolist()
+
+
+def _exact(value: np.ndarray, coding: Coding) -> np.ndarray:
+    """Ends that are an atom, as the very number the table holds: in single precision they would miss it by a hair."""
+    atoms = np.sort(coding.scale.value[coding.scale.atom]) if coding.scale is not None else np.zeros(0)
+    if not len(atoms):
+        return value
+    after = np.searchsorted(atoms, value).clip(0, len(atoms) - 1)
+    before = (after - 1).clip(0)
+    near = np.where(np.abs(atoms[after] - value) < np.abs(atoms[before] - value), atoms[after], atoms[before])
+    return np.where(np.isclose(value, near, rtol=1e-6, atol=1e-12), near, value)
 
 
 def _of_owner(distribution: Quantities, owner: Tensor) -> Quantities:
