@@ -66,7 +66,7 @@ def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
 
 
 def run_demo(
-    out: str | Path = "demo-events", *, minutes: float = 1.0, seed: int = 0, console: bool = True, patients: int = 1500
+    out: str | Path = "demo-events", *, minutes: float = 1.4, seed: int = 0, console: bool = True, patients: int = 1500
 ) -> dict[str, Any]:
     """Simulate, pretrain, check the planted rules, predict the outcome; writes OUT/outcome/report.html.
 
@@ -86,7 +86,15 @@ def run_demo(
     meds = simulate(out, patients, seed)
     settings = with_overrides(
         EventSettings(),
-        {"minutes": minutes, "seed": seed, "slots": 64, "batch_slots": 4096, "ratio": 0.4, "hide": "event"},
+        {
+            "minutes": minutes,
+            "seed": seed,
+            "slots": 64,
+            "batch_slots": 4096,
+            "ratio": 0.4,
+            "hide": "event",
+            "learning_rate": 4e-3,
+        },
     )
     run = pretrain(meds, out / "model", settings=settings, console=console)
     rules = recovered(out / "model", simulate(out / "new", 200, seed + 1))
