@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+
+from unmask.errors import UserError
 
 
 def split_lines(text: str) -> list[str]:
@@ -26,3 +29,19 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def demo_folder(out: str | Path) -> Path:
+    """An empty folder for a demo; that of an earlier demo is emptied.
+
+    Raises:
+        UserError: `out` exists and is not an earlier demo.
+    """
+    out = Path(out)
+    if out.exists():
+        if not (out / "demo.json").exists() and any(out.iterdir()):
+            raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / "demo.json").write_text("{}")
+    return out

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, suggest
 from unmask.files import split_lines
 
 
@@ -68,3 +69,31 @@ def overrides(config: str | None, pairs: Sequence[str], **flags: Any) -> dict[st
     found: dict[str, Any] = dict(load_toml(Path(config))) if config else {}
     found |= parse_set(pairs)
     return found | {k: v for k, v in flags.items() if v is not None}
+
+
+def with_recipe(recipe: str | None, recipes: Mapping[str, Any], settings: Any, change: Any, given: Any) -> Any:
+    """Settings of a kind: its defaults, then a recipe, then what was given; `change` is the kind's `with_overrides`.
+
+    Raises:
+        UserError: there is no such recipe.
+    """
+    if recipe is not None and recipe not in recipes:
+        raise UserError(f"--recipe {recipe}", hint=suggest(recipe, recipes))
+    return change(change(settings, recipes[recipe] if recipe else {}), given)
+
+
+def run_lines(result: Any, out: str, *, rate: str, held: str, notes: Sequence[str] = ()) -> list[str]:
+    """What a pretraining run tells people.
+
+    Args:
+        result: a `training.run.RunResult`.
+        rate: how fast it was.
+        held: a format for the held-out figures, by their names without "validation_"; one there is not shows as nan.
+    """
+    if result.stopped == "signal":
+        return [f"stopped by a signal after step {result.steps}; --resume continues"]
+    lines = [f"{result.steps} steps, {result.seconds:.0f} s, {rate}, {result.precision} on {result.device}", *notes]
+    if result.validation:
+        found = {k.removeprefix("validation_"): v for k, v in result.validation.items()}
+        lines.append(held.format_map(defaultdict(lambda: float("nan"), found)))
+    return [*lines, f"model:  {out}", f"report: {out}/report.html"]

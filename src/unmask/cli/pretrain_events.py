@@ -28,29 +28,20 @@ def register(group: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Pretrain a masked model on patients' events."""
-        from unmask.cli.common import Output, overrides
-        from unmask.errors import UserError, suggest
+        from unmask.cli.common import Output, overrides, run_lines, with_recipe
         from unmask.events.recipes import RECIPES, EventSettings, with_overrides
 
-        if recipe is not None and recipe not in RECIPES:
-            raise UserError(f"--recipe {recipe}", hint=suggest(recipe, RECIPES))
         given = overrides(
-            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
-        )
-        settings = with_overrides(with_overrides(EventSettings(), RECIPES[recipe or "ours"]), given)
+            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device,
+        )  # fmt: skip
+        settings = with_recipe(recipe, RECIPES, EventSettings(), with_overrides, given)
         from unmask.events.pretrain import pretrain
 
         output = Output(json_, settings.train.seed)
         finished = pretrain(data, out, settings=settings, resume=resume, trackers=tracker)
         r = finished.result
-        lines = [f"{r.steps} steps, {r.seconds:.0f} s, {r.slots_per_second:,.0f} events/s, {r.precision} on {r.device}"]
-        if r.validation:
-            lines += [
-                f"held-out patients: loss {r.validation['validation_loss']:.3f} nats a hidden event, "
-                f"code accuracy {r.validation['validation_accuracy']:.1%}"
-            ]
-        if r.stopped == "signal":
-            lines += ["stopped by a signal; --resume continues"]
-        else:
-            lines += [f"model:  {out}", f"report: {out}/report.html"]
+        lines = run_lines(
+            r, out, rate=f"{r.slots_per_second:,.0f} events/s",
+            held="held-out patients: loss {loss:.3f} nats a hidden event, code accuracy {accuracy:.1%}",
+        )  # fmt: skip
         output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)

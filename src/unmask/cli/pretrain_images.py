@@ -31,31 +31,22 @@ def register(group: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Pretrain a masked image model on pictures."""
-        from unmask.cli.common import Output, overrides
-        from unmask.errors import UserError, suggest
+        from unmask.cli.common import Output, overrides, run_lines, with_recipe
         from unmask.images.recipes import RECIPES, ImageSettings, with_overrides
 
-        if recipe is not None and recipe not in RECIPES:
-            raise UserError(f"--recipe {recipe}", hint=suggest(recipe, RECIPES))
         given = overrides(
-            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device,
-            strict=strict or None,
+            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device, strict=strict or None,
         )  # fmt: skip
-        settings = with_overrides(with_overrides(ImageSettings(), RECIPES.get(recipe or "", {})), given)
+        settings = with_recipe(recipe, RECIPES, ImageSettings(), with_overrides, given)
         from unmask.images.pretrain import pretrain
 
         output = Output(json_, settings.train.seed)
         finished = pretrain(data, out, settings=settings, resume=resume, trackers=tracker)
         r = finished.result
-        lines = [
-            f"{r.steps} steps, {r.seconds:.0f} s, {finished.images_per_second:,.0f} images/s, {r.precision} on {r.device}"
-        ]
-        if finished.data["skipped"]:
-            lines += [f"skipped {finished.data['skipped']} pictures that cannot be read"]
-        if r.validation:
-            lines += [f"held out: loss {r.validation['validation_loss']:.4f} a hidden patch"]
-        if r.stopped == "signal":
-            lines = [f"stopped by a signal after step {r.steps}; --resume continues"]
-        else:
-            lines += [f"model:  {out}", f"report: {finished.folder / 'report.html'}"]
+        skipped = finished.data["skipped"]
+        notes = [f"skipped {skipped} pictures that cannot be read"] if skipped else []
+        lines = run_lines(
+            r, out, rate=f"{finished.images_per_second:,.0f} images/s",
+            held="held out: loss {loss:.4f} a hidden patch", notes=notes,
+        )  # fmt: skip
         output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)

@@ -30,32 +30,20 @@ def register(group: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Pretrain a masked language model on raw text."""
-        from unmask.cli.common import Output, overrides
-        from unmask.errors import UserError, suggest
+        from unmask.cli.common import Output, overrides, run_lines, with_recipe
         from unmask.text.recipes import RECIPES, TextSettings, with_overrides
 
-        if recipe is not None and recipe not in RECIPES:
-            raise UserError(f"--recipe {recipe}", hint=suggest(recipe, RECIPES))
-        settings = with_overrides(TextSettings(), RECIPES.get(recipe or "", {}))
-        settings = with_overrides(
-            settings,
-            overrides(
-                config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
-            ),
-        )
+        given = overrides(
+            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device,
+        )  # fmt: skip
+        settings = with_recipe(recipe, RECIPES, TextSettings(), with_overrides, given)
         from unmask.text.pretrain import pretrain
 
         output = Output(json_, settings.train.seed)
         finished = pretrain(data, out, settings=settings, resume=resume, trackers=tracker)
         r = finished.result
-        loss, accuracy = (r.validation.get(f"validation_{k}", float("nan")) for k in ("loss", "accuracy"))
-        lines = [
-            f"{r.steps} steps, {r.seconds:.0f} s, {r.slots_per_second:,.0f} real tokens/s, {r.precision} on {r.device}"
-        ]
-        if r.validation:
-            lines += [f"held out: loss {loss:.4f} nats per hidden token, accuracy {accuracy:.1%}"]
-        if r.stopped == "signal":
-            lines = [f"stopped by a signal after step {r.steps}; --resume continues"]
-        else:
-            lines += [f"model:  {out}", f"report: {finished.folder / 'report.html'}"]
+        lines = run_lines(
+            r, out, rate=f"{r.slots_per_second:,.0f} real tokens/s",
+            held="held out: loss {loss:.4f} nats per hidden token, accuracy {accuracy:.1%}",
+        )  # fmt: skip
         output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)

@@ -51,9 +51,6 @@ class Detection:
         """Mean binary cross-entropy over all real slots."""
         return F.binary_cross_entropy_with_logits(self.logits.float(), self.replaced.float())
 
-    def detection_accuracy(self) -> Tensor:
-        return ((self.logits > 0) == self.replaced).float().mean()
-
     def loss(self, target: Tensor) -> Tensor:
         """Generator loss summed over hidden slots, plus weight x detection loss x hidden slots.
 

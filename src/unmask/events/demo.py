@@ -9,7 +9,6 @@ else 0.05. The events of a visit come in any order.
 from __future__ import annotations
 
 import json
-import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ import torch
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.inference import at_rest
-from unmask.errors import UserError
 from unmask.events.meds import BIRTH
 from unmask.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.events.shards import write_meds
+from unmask.files import demo_folder
 
 RULES = {"GLUCOSE": (5.5, 9.5), "SYSTOLIC": (120.0, 155.0)}
 """Means without and with the disease that raises them."""
@@ -76,13 +75,7 @@ def run_demo(
     from unmask.events.finetune import finetune_outcome
     from unmask.events.pretrain import pretrain
 
-    out = Path(out)
-    if out.exists():
-        if not (out / "demo.json").exists() and any(out.iterdir()):
-            raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / "demo.json").write_text("{}")
+    out = demo_folder(out)
     meds = simulate(out, patients, seed)
     settings = with_overrides(
         EventSettings(),

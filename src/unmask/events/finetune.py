@@ -25,7 +25,7 @@ from unmask.events.outcome import fit_head
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.scoring import baselines, scored
 from unmask.events.summaries import last_values, summarise, usual
-from unmask.events.targets import Target, TimeToEvent, target_of
+from unmask.events.targets import Labelled, TimeToEvent, target_of
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
@@ -79,7 +79,7 @@ def finetune_outcome(
     return OutcomeRun(folder=out, figures=found)
 
 
-def check(target: Target, y: np.ndarray, held: np.ndarray, labels: str) -> None:
+def check(target: Labelled, y: np.ndarray, held: np.ndarray, labels: str) -> None:
     """Raises: UserError: too few labels to train on, or all of one kind."""
     strata = target.strata(y)
     if len(np.unique(strata)) < 2 and not (isinstance(target, TimeToEvent) and strata.any()):
@@ -97,7 +97,7 @@ class Work:
     """Features of all points, made once; heads and baselines on parts of them."""
 
     def __init__(
-        self, loaded: EventModel, events: Events, points: Labels, target: Target, settings: OutcomeSettings
+        self, loaded: EventModel, events: Events, points: Labels, target: Labelled, settings: OutcomeSettings
     ) -> None:
         self.points, self.target, self.settings = points, target, settings
         self.histories = loaded.histories(events)

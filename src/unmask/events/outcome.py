@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unmask.events.forest import Forest
 from unmask.events.recipes import OutcomeSettings
-from unmask.events.targets import Target
+from unmask.events.targets import Sorted, Target
 
 
 class Head(nn.Module):
@@ -89,7 +89,9 @@ class Head(nn.Module):
         self.eval()
         z = self.inputs(x)
         p = target.probabilities(self.logits(z)).double().numpy()
-        return p if self.forest is None else target.blend(p, self.forest.predict(z.numpy()))
+        if self.forest is None or not isinstance(target, Sorted):
+            return p
+        return target.blend(p, self.forest.predict(z.numpy()))
 
 
 def flags_of(x: np.ndarray) -> np.ndarray:
@@ -140,7 +142,7 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
         if bool((waited >= settings.patience).all()):
             break
     head.load_state_dict({**head.state_dict(), **kept})
-    if settings.trees and target.classes:
+    if settings.trees and isinstance(target, Sorted):
         head.forest = Forest.grow(
             z.numpy(), target.strata(y), trees=settings.trees, classes=target.classes, seed=settings.seed
         )

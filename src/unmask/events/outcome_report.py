@@ -17,7 +17,7 @@ from unmask.events.folder import EventFolder
 from unmask.events.histories import Histories
 from unmask.events.meds import STATIC, Labels
 from unmask.events.scoring import scored
-from unmask.events.targets import Binary, Target
+from unmask.events.targets import Binary, Labelled
 from unmask.events.vocabulary import FIRST
 
 LEAST = 30
@@ -30,7 +30,7 @@ NAMES = {"ece": "calibration error", "c_index": "C-index", "macro_auroc": "macro
 
 def write(
     out: Path, found: dict[str, Any], histories: Histories, points: Labels, predicted: dict[str, np.ndarray],
-    target: Target, folder: EventFolder,
+    target: Labelled, folder: EventFolder,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Write the page about the held-out `points`; returns the figures by subgroup."""
     page = Report("Outcome prediction from patient events", str(out))
@@ -89,7 +89,7 @@ def _span(interval: list[float]) -> str:
 
 
 def by_subgroup(
-    histories: Histories, points: Labels, predicted: dict[str, np.ndarray], target: Target
+    histories: Histories, points: Labels, predicted: dict[str, np.ndarray], target: Labelled
 ) -> list[dict[str, Any]]:
     """Ours, by age band and by static fact."""
     out = []

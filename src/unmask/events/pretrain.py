@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,13 +36,7 @@ class EventRun:
     data: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        r = self.result
-        known = {k: v for k, v in r.validation.items() if math.isfinite(v)}
-        return {
-            "folder": str(self.folder), **dataclasses.asdict(r), "validation": known, "seed": self.settings.train.seed,
-            "data": self.data, "slots_per_second": round(r.slots_per_second, 1),
-            "padding_waste": round(r.padding_waste, 4),
-        }  # fmt: skip
+        return self.result.summary(self.folder, self.settings.train.seed, data=self.data)
 
 
 def pretrain(

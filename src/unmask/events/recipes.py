@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unmask.errors import UserError, suggest
-from unmask.training.settings import TrainSettings, apply_overrides, check_types
+from unmask.errors import UserError
+from unmask.training.settings import TrainSettings, apply_run_overrides, check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,28 +194,10 @@ RECIPES: dict[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def with_overrides(settings: EventSettings, given: Mapping[str, Any]) -> EventSettings:
-    """Replace settings by key; keys of `train` may be bare.
+def with_overrides(settings: EventSettings, overrides: Mapping[str, Any]) -> EventSettings:
+    """Replace settings by key; keys of `train` may be given bare (`learning_rate=...`) or as `train.learning_rate`.
 
     Raises:
         UserError: for an unknown key, with the closest known one.
     """
-    own = {f.name for f in dataclasses.fields(EventSettings)}
-    training = {f.name for f in dataclasses.fields(TrainSettings)}
-    here: dict[str, Any] = {}
-    there: dict[str, Any] = {}
-    for key, value in given.items():
-        if key == "train" and isinstance(value, Mapping):
-            there |= value
-        elif key.split(".")[0] in own:
-            here[key] = value
-        elif key in training:
-            there[key] = value
-        else:
-            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training))
-    train = settings.train
-    if there:
-        if any(name in there for name in ("steps", "minutes")):
-            there = {"epochs": None, **there}
-        train = apply_overrides(train, there)
-    return apply_overrides(dataclasses.replace(settings, train=train), here)
+    return apply_run_overrides(settings, overrides)

@@ -8,10 +8,10 @@ import numpy as np
 
 from unmask.evaluation.survival import concordance
 from unmask.events.meds import Labels
-from unmask.events.targets import Binary, Classes, Target
+from unmask.events.targets import Binary, Classes, Labelled
 
 
-def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
+def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
     """Figures of probabilities (points, outputs) as the kind of label wants them, each with its interval.
 
     Binary: AUROC, AUPRC, Brier score, calibration. Classes: accuracy, AUROC one against the rest, averaged, log loss.

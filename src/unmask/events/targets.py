@@ -1,6 +1,6 @@
 """What a label file asks for: a yes or no, one of several classes, or the time to an event. One object each way.
 
-`classes` is 0 where trees do not apply. A target turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes.
+A target turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes.
 """
 
 from __future__ import annotations
@@ -120,7 +120,6 @@ class TimeToEvent:
 
     cuts: tuple[float, ...]
     kind = "time_to_event"
-    classes = 0
 
     @property
     def outputs(self) -> int:
@@ -160,9 +159,6 @@ class TimeToEvent:
         """(points, outputs): of the event by the end of each interval."""
         return (1 - torch.cumprod(1 - logits.sigmoid(), -1)).mean(0)
 
-    def blend(self, p: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        raise NotImplementedError("no forest of this kind")
-
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         missing = [None] * len(labels)
         value = missing if labels.value is None else (labels.value == 1).tolist()
@@ -183,15 +179,11 @@ class MultiLabel:
 
     names: tuple[str, ...]
     kind = "multi_label"
-    classes = 0
     TOP = 20
 
     @property
     def outputs(self) -> int:
         return len(self.names)
-
-    def encode(self, labels: Labels) -> np.ndarray:
-        raise NotImplementedError("made of the events themselves: next_visit.next_visits")
 
     def strata(self, y: np.ndarray) -> np.ndarray:
         return np.zeros(len(y), np.int64)
@@ -205,9 +197,6 @@ class MultiLabel:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid().mean(0)
-
-    def blend(self, p: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        raise NotImplementedError("no forest of this kind")
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         order = np.argsort(-p, axis=1, kind="stable")[:, : self.TOP]
@@ -226,10 +215,14 @@ def _geometric(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return both - np.logaddexp.reduce(both, axis=1, keepdims=True)
 
 
-Target = Binary | Classes | TimeToEvent | MultiLabel
+Labelled = Binary | Classes | TimeToEvent
+"""Targets that come as labels; those of `MultiLabel` are made of the events themselves (`next_visit.next_visits`)."""
+Target = Labelled | MultiLabel
+Sorted = Binary | Classes
+"""Targets that are one of few classes, which trees predict as well."""
 
 
-def target_of(labels: Labels) -> Target:
+def target_of(labels: Labels) -> Labelled:
     """What the labels of a task ask for."""
     if labels.days is not None:
         return TimeToEvent.fit(labels)

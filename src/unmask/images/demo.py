@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.files import demo_folder
 from unmask.images.pretrain import ImageRun, pretrain
 from unmask.images.recipes import ImageSettings, with_overrides
 
@@ -41,13 +40,7 @@ def run_demo(
     """
     from unmask.images.sources import ImageSet
 
-    out = Path(out)
-    if out.exists():
-        if not (out / "demo.json").exists() and any(out.iterdir()):
-            raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / "demo.json").write_text("{}")
+    out = demo_folder(out)
     pixels, labels, test = digits()
     images = ImageSet(pixels=pixels[..., None], labels=labels, classes=[str(i) for i in range(10)], test=test)
     settings = with_overrides(ImageSettings(), SETTINGS | {"minutes": minutes, "seed": seed})

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -53,13 +52,9 @@ class ImageRun:
         return self.result.slots_per_second / self.model.codec.config.slots
 
     def to_dict(self) -> dict[str, Any]:
-        r = self.result
-        known = {k: v for k, v in r.validation.items() if math.isfinite(v)}
-        return {
-            "folder": str(self.folder), **dataclasses.asdict(r), "validation": known, "seed": self.settings.train.seed,
-            "data": self.data, "images_per_second": round(self.images_per_second, 1),
-            "slots_per_second": round(r.slots_per_second, 1), "padding_waste": round(r.padding_waste, 4),
-        }  # fmt: skip
+        return self.result.summary(
+            self.folder, self.settings.train.seed, data=self.data, images_per_second=round(self.images_per_second, 1)
+        )
 
 
 def pretrain(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError, suggest
-from unmask.training.settings import TrainSettings, apply_overrides, check_types
+from unmask.training.settings import TrainSettings, apply_run_overrides, check_types
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "micro": (128, 6, 4),
@@ -173,27 +173,15 @@ def with_overrides(settings: ImageSettings, overrides: Mapping[str, Any]) -> Ima
     Raises:
         UserError: for an unknown key or name, with the closest known one.
     """
-    own = {f.name for f in dataclasses.fields(ImageSettings)}
-    training = {f.name for f in dataclasses.fields(TrainSettings)} - {"batch_slots"}
     named: dict[str, Any] = {}
-    here: dict[str, Any] = {}
-    there: dict[str, Any] = {}
-    for key, value in overrides.items():
-        if key in _NAMED:
-            table, names = _NAMED[key]
-            if value not in table:
-                raise UserError(f"{key}={value}", hint=suggest(str(value), table))
-            named |= dict(zip(names, table[value], strict=True))
-        elif key == "train" and isinstance(value, Mapping):
-            there |= value
-        elif key.split(".")[0] in own:
-            here[key] = value
-        elif key in training:
-            there[key] = value
-        else:
-            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training | set(_NAMED)))
-    train = apply_overrides(settings.train, there) if there else settings.train
-    return apply_overrides(dataclasses.replace(settings, train=train), named | here)
+    for key, (table, names) in _NAMED.items():
+        if key in overrides:
+            if overrides[key] not in table:
+                raise UserError(f"{key}={overrides[key]}", hint=suggest(str(overrides[key]), table))
+            named |= dict(zip(names, table[overrides[key]], strict=True))
+    rest = {k: v for k, v in overrides.items() if k not in _NAMED}
+    # Rows hold one picture each: the batch is counted in pictures.
+    return apply_run_overrides(settings, named | rest, also=_NAMED, without=("batch_slots",))
 
 
 def as_dict(settings: ImageSettings) -> dict[str, Any]:

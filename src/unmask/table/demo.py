@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.files import demo_folder
 from unmask.table.data import write_table
 from unmask.table.evaluate import add_sections, compare, complete
 from unmask.table.model import TableModel
@@ -46,14 +46,8 @@ def run_demo(
     Raises:
         UserError: `out` exists and is not an earlier demo, or lifelines is not installed.
     """
-    out = Path(out)
-    if out.exists():
-        if not (out / "demo.json").exists() and any(out.iterdir()):
-            raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
-        shutil.rmtree(out)
     study = load_study()
-    out.mkdir(parents=True)
-    (out / "demo.json").write_text("{}")
+    out = demo_folder(out)
     start = time.perf_counter()
     holed, gone = punch(study, seed)
     write_table(holed, out / "with-holes.csv")

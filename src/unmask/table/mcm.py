@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel, corrupt
+from unmask.errors import UserError
 from unmask.table.codec import Coding, TableCodec
 
 
@@ -124,4 +125,4 @@ class FilterModel(MaskedModel):
         return PointPrediction(out.flatten()[ask], levels[column], column, self.codec.codings, self.kind)
 
     def states(self, batch: PackedBatch, needed: Tensor | None = None) -> Tensor:
-        raise NotImplementedError("MCM's network has no states of its own to embed with")
+        raise UserError("MCM's network has no states to embed with", hint="Fit with --recipe masked or remasker.")

@@ -52,6 +52,23 @@ def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schem
     return dict(schema or {})
 
 
+def schema_for(
+    frame: Frame, schema: Schema | Mapping[str, Any] | str | Path | None, *, duration: str | None, event: str | None
+) -> Schema:
+    """The schema given, or one inferred from the table under what is given of it.
+
+    Raises:
+        UserError: naming the column and value at fault.
+    """
+    found = read_schema(schema)
+    if isinstance(found, Schema):
+        return found
+    return infer_schema(
+        frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
+        first_row=frame.first_row,
+    )  # fmt: skip
+
+
 class TableModel:
     """A fitted table model.
 
@@ -97,12 +114,7 @@ class TableModel:
         """
         start = time.perf_counter()
         frame = read_frame(data)
-        found = read_schema(schema)
-        if not isinstance(found, Schema):
-            found = infer_schema(
-                frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
-                first_row=frame.first_row,
-            )  # fmt: skip
+        found = schema_for(frame, schema, duration=duration, event=event)
         settings = settings or settings_of(**overrides)
         if not found.modelled:
             raise UserError(

@@ -11,9 +11,8 @@ from typing import Any
 from unmask.core.pretrain import StepReport
 from unmask.errors import UserError
 from unmask.table.data import encode, read_frame
-from unmask.table.model import TableModel, load, read_schema
+from unmask.table.model import TableModel, load, schema_for
 from unmask.table.recipes import TableSettings, settings_of
-from unmask.table.schema import Schema, infer_schema
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
 
@@ -55,12 +54,7 @@ def pretrain(
         raise UserError(f"{out} already holds a run", hint="Choose another --out, or --resume to keep it.")
     settings = settings or settings_of()
     frame = read_frame(data)
-    found = read_schema(schema)
-    if not isinstance(found, Schema):
-        found = infer_schema(
-            frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
-            first_row=frame.first_row,
-        )  # fmt: skip
+    found = schema_for(frame, schema, duration=duration, event=event)
     encode(frame, found)  # whatever is wrong with a cell is said before anything is written
     out.mkdir(parents=True, exist_ok=True)
     with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError, suggest
-from unmask.training.settings import TrainSettings, apply_overrides, check_types
+from unmask.training.settings import TrainSettings, apply_overrides, apply_run_overrides, check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +100,4 @@ def settings_of(recipe: str = "masked", **overrides: Any) -> TableSettings:
     if recipe not in RECIPES:
         raise UserError(f"recipe {recipe!r}", hint=suggest(recipe, RECIPES))
     settings = apply_overrides(TableSettings(), {"recipe": recipe, **RECIPES[recipe]})
-    own = {f.name for f in dataclasses.fields(TableSettings)}
-    run = {f.name for f in dataclasses.fields(TrainSettings)} - own
-    changes: dict[str, Any] = {}
-    for key, value in overrides.items():
-        changes[f"train.{key}" if key in run else key] = value
-    return apply_overrides(settings, changes)
+    return apply_run_overrides(settings, overrides)

@@ -19,7 +19,7 @@ def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any
     encoded = model.tokenizer.encode(list(texts), max_slots=model.slots)
     examples = model._examples(texts, max_slots=model.slots)
     out: list[dict[str, Any]] = [{} for _ in texts]
-    with at_rest(model.model), model._context():
+    with at_rest(model.model), model.context():
         for batch, numbers in budgeted(examples, model.slots):
             states = model.model.states(batch.to(model.device)).float().cpu().numpy()
             states, index = states.reshape(-1, states.shape[-1]), batch.index.numpy().ravel()

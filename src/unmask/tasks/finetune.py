@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -296,8 +295,3 @@ def _line(row: dict[str, Any]) -> str:
     """A row as JSON; half a surrogate pair, which JSON can spell and UTF-8 cannot, is spelled."""
     text = json.dumps(row, ensure_ascii=False)
     return json.dumps(row) if any("\ud800" <= c <= "\udfff" for c in text) else text
-
-
-def settings_names() -> list[str]:
-    """Names of all settings, for messages."""
-    return [f.name for f in dataclasses.fields(FinetuneSettings)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.embed import pool
-from unmask.core.inference import first_slots
 from unmask.errors import UserError
 from unmask.tasks.heads import CLASSES, TaskHead, head_of
 from unmask.text.folder import TextFolder, load_folder, save_folder
@@ -183,11 +182,3 @@ def save(
         folder, model=text.model, tokenizer=text.tokenizer, family=text.family, hf_config=hf, passengers=passengers,
         settings=settings, without=() if masked_too else text.random,
     )  # fmt: skip
-
-
-def needed_first(batch: PackedBatch, count: int) -> Tensor:
-    """Flat numbers of the first slots of a batch's examples."""
-    return torch.from_numpy(first_slots(batch, count))
-
-
-Forward = Callable[[PackedBatch, int], Tensor]

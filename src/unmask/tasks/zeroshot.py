@@ -90,7 +90,7 @@ def label_scores(
         for e, word in zip(tokens.encode([head + w + tail for _, w in flat]), (w for _, w in flat), strict=True):
             inside = (e.offsets[:, 0] < len(head) + len(word)) & (e.offsets[:, 1] > len(head)) & ~e.special
             examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
-    with model._context():
+    with model.context():
         found = np.array([s.total for s in score(model.model, examples, slots=model.slots, mode="unit")])
     table = found.reshape(len(texts), len(flat))
     owner = np.array([list(words).index(label) for label, _ in flat])

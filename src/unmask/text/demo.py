@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.files import demo_folder
 from unmask.text.cache import TokenCache
 from unmask.text.docstrings import write_corpus
 from unmask.text.pretrain import TextRun, pretrain
@@ -40,13 +40,7 @@ def run_demo(
     Raises:
         UserError: `out` exists and is not an earlier demo.
     """
-    out = Path(out)
-    if out.exists():
-        if not (out / "demo.json").exists() and any(out.iterdir()):
-            raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / "demo.json").write_text("{}")
+    out = demo_folder(out)
     corpus = write_corpus(out / "docstrings.jsonl")
     if corpus["documents"] < 200:
         raise UserError(f"only {corpus['documents']} docstrings found", hint="Install unmask with its dependencies.")

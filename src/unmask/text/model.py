@@ -20,10 +20,10 @@ from unmask.core.corruption import hide
 from unmask.core.embed import Pooling, embed
 from unmask.core.fill import Order, fill
 from unmask.core.inference import budgeted
-from unmask.core.score import scorable, score
+from unmask.core.score import score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError
-from unmask.text.batches import measuring_corruption, text_example
+from unmask.text.batches import text_example
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.text.tokenizer import Encoded
 from unmask.training.precision import resolve_device, resolve_precision
@@ -64,7 +64,7 @@ class TextModel:
         """Longest text in tokens, special ones included."""
         return self.model.encoder.config.longest or 512
 
-    def _require_head(self) -> None:
+    def require_head(self) -> None:
         """Raises:
         UserError: the checkpoint has no masked-LM head, so that predictions would be random.
         """
@@ -96,7 +96,7 @@ class TextModel:
         """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
         self.__dict__["_swift"] = self._laid_out(texts)
 
-    def _context(self) -> contextlib.AbstractContextManager:
+    def context(self) -> contextlib.AbstractContextManager:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
@@ -169,7 +169,7 @@ class TextModel:
         Raises:
             UserError: a text without a blank, or longer than the model takes.
         """
-        self._require_head()
+        self.require_head()
         texts = [texts] if isinstance(texts, str) else list(texts)
         masked = self._with_blanks(texts, one_for="candidates" if candidates else "")
         if candidates:
@@ -189,7 +189,7 @@ class TextModel:
                         {"value": self._word(v), "probability": math.exp(p)} for v, p in zip(value, chance, strict=True)
                     ]
 
-            with self._context():
+            with self.context():
                 filled = fill(
                     self.model, batch, flat, steps=steps, order=order, temperature=temperature, generator=generator,
                     watch=watch,
@@ -221,7 +221,7 @@ class TextModel:
             Dicts value, tokens, probability, log_probability, likeliest first. A probability is joint over the answer's
             tokens, given their number: compare answers of one length; across lengths the order is only a guide.
         """
-        self._require_head()
+        self.require_head()
         width = max(top, beam or 2 * top)
         masked = self._with_blanks([text], one_for="answers")
         base = self._blank_examples(masked)[0]
@@ -243,7 +243,7 @@ class TextModel:
                 batch = pack(examples, slots=slots, placement=[[i] for i in range(len(examples))]).to(self.device)
                 start = torch.arange(len(beams), device=self.device) * slots + place
                 gone = (start[:, None] + torch.arange(done, length, device=self.device)).flatten()
-                with torch.inference_mode(), self._context():
+                with torch.inference_mode(), self.context():
                     values, chances = self.model(batch, hide(gone), ask=start + done).top(width)
                 grown = [
                     ([*tokens, v], total + p)
@@ -304,7 +304,7 @@ class TextModel:
             if len(e) > self.slots:
                 raise UserError(f"text with candidate {candidate!r} has {len(e)} tokens, the model takes {self.slots}")
             examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
-        with self._context():
+        with self.context():
             found = score(self.model, examples, slots=self.slots, mode="unit")
         order = sorted(range(len(candidates)), key=lambda i: -found[i].total)
         total = np.logaddexp.reduce([f.total for f in found])
@@ -328,9 +328,9 @@ class TextModel:
 
         Unknown words ([UNK]) are not scored, as they are never predicted in training: compare texts of equal `slots`.
         """
-        self._require_head()
+        self.require_head()
         texts = [texts] if isinstance(texts, str) else list(texts)
-        with self._context():
+        with self.context():
             found = score(self.model, self._examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
         return [
             {"text": t, "score": s.total, "slots": s.slots, "perplexity": _perplexity(s.total, s.slots)}
@@ -356,7 +356,7 @@ class TextModel:
             raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
         if self._swift is not None:
             return self._swift.embed(self.tokenizer.ids(texts, max_slots=slots), pooling=pooling, normalise=normalise)
-        with self._context():
+        with self.context():
             return embed(
                 self.model,
                 self._examples(texts, max_slots=slots),
@@ -388,7 +388,7 @@ class TextModel:
             real = (batch.segment.flatten() > 0).nonzero().flatten()
             owner = batch.index.flatten()[real]
             order = owner.argsort(stable=True)
-            with torch.inference_mode(), self._context():
+            with torch.inference_mode(), self.context():
                 states = self.model.states(batch, needed=real)[order].float()
                 logits = head.to(self.device)(states, owner[order]).float().cpu()
             each = logits.shape[0] != len(members) or head.pool == "each"
@@ -404,66 +404,10 @@ class TextModel:
     def evaluate(
         self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
+        """Loss, perplexity and accuracy on hidden tokens; see `unmask.text.evaluate`."""
+        from unmask.text.evaluate import evaluate
 
-        Long texts are cut into windows, as in training.
-
-        Args:
-            frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
-
-        Raises:
-            UserError: no text with a token to hide.
-        """
-        from unmask.evaluation.metrics import by_frequency, by_position, masked_metrics, plain
-        from unmask.text.cache import cut
-
-        self._require_head()
-        examples: list[Example] = []
-        document: list[int] = []
-        before = [] if self.tokenizer.cls_id is None else [self.tokenizer.cls_id]
-        after = [] if self.tokenizer.sep_id is None else [self.tokenizer.sep_id]
-        room = self.slots - len(before) - len(after)
-        for number, e in enumerate(self.tokenizer.encode(list(texts), specials=False)):
-            starts = np.ones(len(e), np.uint8)
-            starts[1:] = e.units[1:] != e.units[:-1]
-            for begin, end in cut(e.ids, starts, room, np.zeros(0, np.int64)):
-                ids = np.concatenate([before, e.ids[begin:end], after]).astype(np.int64)
-                units = np.concatenate([[-1] * len(before), e.units[begin:end], [-1] * len(after)]).astype(np.int64)
-                examples.append(text_example(ids, units, np.isin(ids, self.tokenizer.special_ids), len(examples)))
-                document.append(number)
-        if not any(len(scorable(e)) for e in examples):
-            raise UserError("the texts hold no token to hide", hint="Give text the tokenizer knows.")
-        size = self.tokenizer.vocab_size
-        counts = frequencies
-        if counts is None:
-            counts = np.bincount(np.concatenate([e.values["token"] for e in examples]), minlength=size)
-        elif len(counts) < size:
-            raise UserError(
-                f"frequencies has {len(counts)} entries, the vocabulary {size}", hint="Give one count a token."
-            )
-        corruption = measuring_corruption(ratio)
-        log_prob, rank, owner, place, target = [], [], [], [], []
-        for batch, members in budgeted(examples, self.slots):
-            hidden = corruption.draw(batch, seed=seed).to(self.device)
-            moved = batch.to(self.device)
-            with torch.inference_mode(), self._context():
-                prediction = self.model(moved, hidden)
-                truth = self.model.codec.targets(moved.values, hidden.flat)
-                log_prob.append(prediction.log_prob(truth).float().cpu().numpy())
-                rank.append(prediction.rank(truth).cpu().numpy())
-            row = batch.index.flatten()[hidden.flat.cpu()].numpy()
-            owner.append(np.array([document[m] for m in members])[row])
-            length = np.array([len(examples[m]) for m in members])[row]
-            place.append(batch.position.flatten()[hidden.flat.cpu()].numpy() / np.maximum(length - 1, 1))
-            target.append(truth.cpu().numpy())
-        p, r, d = (np.concatenate(x) for x in (log_prob, rank, owner))
-        right = (r == 0).astype(float)
-        bands = {
-            "by_frequency": by_frequency(right, counts[np.concatenate(target)], d, seed=seed),
-            "by_position": by_position(right, np.concatenate(place), d, seed=seed),
-        }
-        named = {k: [{"band": b.label, **b.estimate.to_dict()} for b in v] for k, v in bands.items()}
-        return plain(masked_metrics(p, r, d, seed=seed)) | named
+        return evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies)
 
     def inspect(self) -> dict[str, Any]:
         """Parameters, context, FLOPs per token, memory by precision."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -38,11 +37,7 @@ class TextRun:
     corpus: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        r = self.result
-        return {
-            "folder": str(self.folder), **dataclasses.asdict(r), "seed": self.settings.train.seed, "corpus": self.corpus,
-            "slots_per_second": round(r.slots_per_second, 1), "padding_waste": round(r.padding_waste, 4),
-        }  # fmt: skip
+        return self.result.summary(self.folder, self.settings.train.seed, corpus=self.corpus)
 
 
 def build_tokenizer(data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:

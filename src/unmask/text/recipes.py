@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unmask.errors import UserError, suggest
-from unmask.training.settings import TrainSettings, apply_overrides, check_types
+from unmask.errors import UserError
+from unmask.training.settings import TrainSettings, apply_run_overrides, check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,21 +109,7 @@ def with_overrides(settings: TextSettings, overrides: Mapping[str, Any]) -> Text
     Raises:
         UserError: for an unknown key, with the closest known one.
     """
-    own = {f.name for f in dataclasses.fields(TextSettings)}
-    training = {f.name for f in dataclasses.fields(TrainSettings)}
-    here: dict[str, Any] = {}
-    there: dict[str, Any] = {}
-    for key, value in overrides.items():
-        if key == "train" and isinstance(value, Mapping):
-            there |= value
-        elif key.split(".")[0] in own:
-            here[key] = value
-        elif key in training:
-            there[key] = value
-        else:
-            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training))
-    train = apply_overrides(settings.train, there) if there else settings.train
-    return apply_overrides(dataclasses.replace(settings, train=train), here)
+    return apply_run_overrides(settings, overrides)
 
 
 def as_dict(settings: TextSettings) -> dict[str, Any]:

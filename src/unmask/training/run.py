@@ -7,6 +7,7 @@ The masked learning itself is `core.pretrain`; this is the house around it. It r
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import time
@@ -46,6 +47,14 @@ class RunResult:
     precision: str
     device: str
     peak_memory_mb: float
+
+    def summary(self, folder: Path, seed: int, **more: Any) -> dict[str, Any]:
+        """All of it as plain data, for --json."""
+        return {
+            "folder": str(folder), **dataclasses.asdict(self), "seed": seed,
+            "validation": {k: v for k, v in self.validation.items() if math.isfinite(v)},
+            "slots_per_second": round(self.slots_per_second, 1), "padding_waste": round(self.padding_waste, 4), **more,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

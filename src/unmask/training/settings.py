@@ -10,7 +10,7 @@ import dataclasses
 import math
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -179,6 +179,37 @@ def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Setting
     if endings and fields.issuperset(_ENDINGS):
         changes = {**dict.fromkeys(_ENDINGS), **changes}
     return dataclasses.replace(target, **changes)
+
+
+def apply_run_overrides(
+    settings: Settings, overrides: Mapping[str, Any], *, also: Collection[str] = (), without: Collection[str] = ()
+) -> Settings:
+    """`apply_overrides` for the settings of a kind of data: keys of its `train` may be given bare as well.
+
+    Args:
+        settings: a dataclass with a field `train`; its own fields come before those of `train`.
+        also: further names to suggest from.
+        without: keys of `train` that make no sense for this kind.
+
+    Raises:
+        UserError: for an unknown key, with the closest known one.
+    """
+    target: Any = settings
+    own = {f.name for f in dataclasses.fields(target)}
+    training = {f.name for f in dataclasses.fields(target.train)} - own - set(without)
+    here: dict[str, Any] = {}
+    there: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if key == "train" and isinstance(value, Mapping):
+            there |= value
+        elif key.split(".")[0] in own:
+            here[key] = value
+        elif key in training:
+            there[key] = value
+        else:
+            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training | set(also)))
+    train = apply_overrides(target.train, there) if there else target.train
+    return apply_overrides(dataclasses.replace(target, train=train), here)
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, str]:
