@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UserError
 
@@ -29,6 +33,87 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def check_place(path: str | Path) -> Path:
+    """A file's path, if its folder is there: asked before long work whose result goes there.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: the folder {path.parent} does not exist", hint="Create it first.")
+    return path
+
+
+@contextlib.contextmanager
+def written(path: str | Path) -> Iterator[Path]:
+    """A place to write a file, of the same suffix; after the block the file stands at `path`, whole or not at all.
+
+    Raises:
+        UserError: its folder is not there, or it cannot be written; what was there before is untouched.
+    """
+    path = check_place(path)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.new{path.suffix}")
+    try:
+        yield temporary
+        fsync(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror or error})", hint="Free space, or choose another place."
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> None:
+    """One JSON object a line, the file whole or not at all.
+
+    Raises:
+        UserError: its folder is not there, or it cannot be written.
+    """
+    with written(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for row in rows:
+            text = json.dumps(row, ensure_ascii=False)
+            # Half a surrogate pair, which JSON can spell and UTF-8 cannot, is spelled.
+            file.write((json.dumps(row) if any("\ud800" <= c <= "\udfff" for c in text) else text) + "\n")
+
+
+@contextlib.contextmanager
+def written_folder(folder: str | Path) -> Iterator[Path]:
+    """A folder to write a model's files into; after the block they stand in `folder`.
+
+    A new folder appears by one rename. In one that exists the files are renamed one by one, the weights last, so that
+    new weights have everything else new beside them; its other files stay.
+
+    Raises:
+        UserError: the folder cannot be written; what was there before is untouched.
+    """
+    from safetensors import SafetensorError
+
+    folder = Path(folder)
+    exists = folder.is_dir()
+    new = folder / ".saving" if exists else folder.with_name(f".{folder.name}.{os.getpid()}.saving")
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        yield new
+        for path in (*new.iterdir(), new):
+            fsync(path)
+        if not exists:
+            os.rename(new, folder)
+            return
+        for path in sorted(new.iterdir(), key=lambda p: p.suffix == ".safetensors"):
+            os.replace(path, folder / path.name)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"{folder}: cannot be written ({reason})", hint="Free space, or choose another folder."
+        ) from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def demo_folder(out: str | Path) -> Path:

@@ -38,6 +38,23 @@ def kind_of(model: str | Path) -> str:
     return str(kind)
 
 
+TASK_ENDINGS = {
+    "ForSequenceClassification": "classify", "ForTokenClassification": "tag", "ForQuestionAnswering": "answer",
+}  # fmt: skip
+"""How the names of transformers classes end, and the task that a folder of theirs is for."""
+
+
+def task_of(model: str | Path) -> str | None:
+    """The task that a text folder was fine-tuned for, by unmask.json or else by config.json; None for no task."""
+    folder = Path(model).expanduser()
+    about = _entries(folder / "unmask.json")
+    task = about.get("task")
+    if isinstance(task, dict) and "name" in task and about.get("kind", "text") == "text":
+        return str(task["name"])
+    classes = _entries(folder / "config.json").get("architectures") or [""]
+    return next((task for ending, task in TASK_ENDINGS.items() if str(classes[0]).endswith(ending)), None)
+
+
 def _import(name: str) -> Any:
     """Import a room, and with it torch, without garbage collection: a tenth of a second sooner (of one)."""
     collecting = gc.isenabled()
@@ -51,11 +68,16 @@ def _import(name: str) -> Any:
 
 def _published_kind(config: Path) -> str:
     """The kind of a folder that unmask did not write, by its model_type."""
+    return MODEL_TYPES.get(str(_entries(config).get("model_type")), "text")
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    """A JSON object in a file; empty where there is none."""
     try:
-        found = json.loads(config.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return "text"
-    return MODEL_TYPES.get(str(found.get("model_type")), "text") if isinstance(found, dict) else "text"
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def load(model: str | Path, *, device: str = "auto", precision: str = "auto") -> Any:

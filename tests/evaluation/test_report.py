@@ -6,6 +6,7 @@ import sys
 import pytest
 from markupsafe import Markup
 
+from unmask.errors import UserError
 from unmask.evaluation.metrics import Estimate, by_band
 from unmask.evaluation.report import (
     Report,
@@ -61,7 +62,7 @@ def test_a_failed_write_leaves_the_old_report_and_nothing_else(tmp_path, monkeyp
     path = tmp_path / "report.html"
     Report("old").write(path)
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UserError, match="disk full"):
         Report("new").write(path)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     assert '<h1 dir="auto">old</h1>' in path.read_text()

@@ -10,9 +10,10 @@ from tiny_folders import folder, sentiment
 from unmask.cli import main
 from unmask.cli.common import read_lines
 from unmask.errors import UserError
+from unmask.files import write_json_lines
 from unmask.tasks.conll import as_sentences, read_conll
 from unmask.tasks.data import as_items, read_items
-from unmask.tasks.finetune import evaluate, finetune, predict, write_predictions
+from unmask.tasks.finetune import evaluate, finetune, predict
 from unmask.tasks.glue import TASKS as GLUE
 from unmask.tasks.glue import read_glue, write_test
 from unmask.tasks.squad import as_questions
@@ -99,7 +100,7 @@ def test_a_line_is_what_other_tools_count(tmp_path):
 
 
 def test_half_a_surrogate_pair_is_written(tmp_path):
-    write_predictions([{"text": "\ud800 ü"}, {"text": "ü"}], tmp_path / "p.jsonl")
+    write_json_lines([{"text": "\ud800 ü"}, {"text": "ü"}], tmp_path / "p.jsonl")
     lines = (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["text"] for line in lines] == ["\ud800 ü", "ü"]
 

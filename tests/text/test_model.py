@@ -196,7 +196,7 @@ def test_evaluation_is_the_mean_over_hidden_tokens(model: TextModel) -> None:
     for bands in (found["by_position"], found["by_frequency"]):
         assert sum(b["n"] for b in bands) == found["hidden_slots"]
     one = model.evaluate([SENTENCES[3]], ratio=0.3, seed=5)
-    [(batch, _)] = budgeted(model._examples([SENTENCES[3]]), SLOTS)
+    [(batch, _)] = budgeted(model.examples([SENTENCES[3]]), SLOTS)
     hidden = measuring_corruption(0.3).draw(batch, seed=5)
     truth = batch.values["token"].flatten()[hidden.flat]
     with torch.no_grad():

@@ -62,6 +62,20 @@ def read_lines(source: str) -> list[str]:
     return lines
 
 
+def write_array(array: Any, path: str | Path) -> None:
+    """Write a NumPy array as .npy, under whatever name, whole or not at all.
+
+    Raises:
+        UserError: its folder is not there, or it cannot be written.
+    """
+    import numpy as np
+
+    from unmask.files import written
+
+    with written(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)
+
+
 def overrides(config: str | None, pairs: Sequence[str], **flags: Any) -> dict[str, Any]:
     """Settings from a TOML file, then --set, then the command's own flags (None means not given)."""
     from unmask.training.settings import load_toml, parse_set

@@ -23,14 +23,8 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Embed texts, one row a line, order kept."""
-        import os
-        import tempfile
-        from pathlib import Path
-
-        import numpy as np
-
-        from unmask.cli.common import Output, read_lines
-        from unmask.errors import UserError
+        from unmask.cli.common import Output, read_lines, write_array
+        from unmask.files import check_place
         from unmask.kinds import kind_of, load
 
         if kind_of(model) == "images":
@@ -45,16 +39,12 @@ def register(app: Any) -> None:
 
             events.embed(model, text, out=out, precision=precision, device=device, as_json=json_)
             return
-        target = Path(out)
-        if not target.parent.is_dir():
-            raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
+        check_place(out)
         output = Output(json_)
         loaded = load(model, device=device, precision=precision)
         table = kind_of(model) == "table"
         array = loaded.embed(text) if table else loaded.embed(read_lines(text), pooling=cast(Any, pooling))
-        with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".npy", delete=False) as temporary:
-            np.save(temporary, array)
-        os.replace(temporary.name, target)
+        write_array(array, out)
         output.write(
             {"out": out, "shape": list(array.shape)}, [f"{out}: {array.shape[0]} x {array.shape[1]}"],
             device=str(loaded.device), precision=loaded.precision,

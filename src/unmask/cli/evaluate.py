@@ -15,7 +15,7 @@ def register(app: Any) -> None:
         model: str = typer.Argument(..., help="Model folder or hub name; or the word glue, then --model."),
         data: list[str] = typer.Argument(
             ...,
-            help="Held-out text (files, folders, globs), a folder of pictures, or labelled data for a fine-tuned model.",
+            help="Held-out text (files, folders, globs), pictures, tables, or labelled data for a fine-tuned model.",
         ),
         glue_model: str = typer.Option(None, "--model", help="glue: the model to fine-tune on each task."),
         out: str = typer.Option(None, help="glue: where test predictions go, in the leaderboard's format."),
@@ -32,10 +32,11 @@ def register(app: Any) -> None:
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
-        """Held-out text: loss, perplexity and accuracy on hidden tokens. Pictures: nearest-neighbour and linear-probe accuracy."""
+        """Text: loss, perplexity, accuracy on hidden tokens. Pictures: neighbours and linear probe. Tables: synthetic rows beside real."""
         import itertools
 
         from unmask.cli import text_tasks
+        from unmask.kinds import kind_of, load, task_of
 
         if model == "glue":
             text_tasks.glue(
@@ -49,21 +50,27 @@ def register(app: Any) -> None:
                 as_json=json_,
             )
             return
-        if text_tasks.is_task(model):
+        kind = kind_of(model)
+        if kind == "text" and task_of(model):
             text_tasks.evaluate(model, data, seed=seed, precision=precision, device=device, as_json=json_)
             return
 
         from unmask.cli.common import Output
-        from unmask.kinds import kind_of, load
+        from unmask.errors import UserError
         from unmask.text.sources import iter_documents
 
-        if kind_of(model) == "images":
+        if kind == "images":
             from unmask.cli import images
 
             images.evaluate(model, data, most=most, seed=seed, precision=precision, device=device, as_json=json_)
             return
         output = Output(json_, seed)
-        if kind_of(model) == "table":
+        if kind == "events":
+            raise UserError(
+                f"{model}: a model of patient events",
+                hint="Its held-out figures are in its report.html; `unmask finetune outcome` measures a task.",
+            )
+        if kind == "table":
             from unmask.cli.table import evaluate_table
 
             output.write(*evaluate_table(model, data, rows, report, seed))

@@ -57,9 +57,11 @@ def predict(
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.events.model import load, write_predictions
+    from unmask.files import check_place
 
     if labels is None:
         raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")
+    check_place(out)
     output = Output(as_json, seed)
     loaded = load(model, device=device, precision=precision)
     frame, points = loaded.predict(data, labels)
@@ -76,9 +78,11 @@ def fill(
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.events.model import load, write_predictions
+    from unmask.files import check_place
 
     if out is None:
         raise UserError("fill of events without --out", hint="Say which parquet to write.")
+    check_place(out)
     output = Output(as_json, seed)
     loaded = load(model, device=device, precision=precision)
     frame = loaded.fill(data, top=top, level=level)
@@ -90,24 +94,15 @@ def fill(
 
 def embed(model: str, data: str, *, out: str, precision: str, device: str, as_json: bool) -> None:
     """One vector a patient, in the order of the files."""
-    import os
-    from pathlib import Path
-
-    import numpy as np
-
-    from unmask.cli.common import Output
-    from unmask.errors import UserError
+    from unmask.cli.common import Output, write_array
     from unmask.events.model import load
+    from unmask.files import check_place
 
-    target = Path(out)
-    if not target.parent.is_dir():
-        raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
+    check_place(out)
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)
     array = loaded.embed(data)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.new.npy")
-    np.save(temporary, array)
-    os.replace(temporary, target)
+    write_array(array, out)
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write({"out": out, "shape": list(array.shape)}, lines, device=str(loaded.device), precision=loaded.precision)
 

@@ -14,7 +14,10 @@ def register(app: Any) -> None:
     def finetune(
         task: str = typer.Argument(..., help="classify, tag, answer or similarity; of events outcome or next-visit."),
         model: str = typer.Argument(..., help="Model folder or hub name."),
-        train: str = typer.Argument(..., help="Labelled data: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),
+        train: str = typer.Argument(
+            ...,
+            help="Labelled texts (csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME), class folders of pictures, or MEDS.",
+        ),
         out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
         validation: str = typer.Option(None, help="Held-out labelled data: early stopping, calibration, report."),
         labels: str = typer.Option(None, help="Folder of labels (outcome)."),
@@ -62,4 +65,4 @@ def register(app: Any) -> None:
             return
         from unmask.errors import UserError
 
-        raise UserError(f"{model}: a model of {kind}", hint=f"finetune {task} is for text models.")
+        raise UserError(f"{model}: a model of {kind}", hint="Models of text, images and events are fine-tuned.")

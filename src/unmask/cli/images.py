@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 
@@ -29,12 +28,11 @@ def fill(
     order: str, temperature: float, seed: int, precision: str, device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Hide a part of pictures, predict it, and write original | masked | filled as a PNG (or the pictures as .npy)."""
-    import os
-
     import numpy as np
 
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, write_array
     from unmask.errors import UserError
+    from unmask.files import check_place
     from unmask.images.model import load
     from unmask.images.pictures import sheet, triptych, write_png
     from unmask.images.sources import read_images
@@ -43,9 +41,7 @@ def fill(
         raise UserError(
             "fill: no --out", hint="Give a .png for side-by-side pictures, or a .npy for the filled pixels."
         )
-    target = Path(out)
-    if not target.parent.is_dir():
-        raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
+    target = check_place(out)
     output = Output(as_json, seed)
     loaded = load(model, device=device, precision=precision)
     images = loaded.read(data)
@@ -58,9 +54,7 @@ def fill(
         order="random" if order == "confidence" and steps == 1 else order, temperature=temperature, seed=seed,
     )  # fmt: skip
     if target.suffix == ".npy":
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.new.npy")
-        np.save(temporary, r.filled)
-        os.replace(temporary, target)
+        write_array(r.filled, target)
     else:
         shown = range(min(len(r.original), 64))
         write_png(target, sheet([triptych(r.original[i], r.hidden[i], r.filled[i]) for i in shown]))
@@ -82,27 +76,19 @@ def fill(
 
 def embed(model: str, data: str, *, out: str, pooling: str, precision: str, device: str, as_json: bool) -> None:
     """One vector a picture, in the order of the (sorted) paths."""
-    import os
-    import tempfile
     from typing import cast
 
-    import numpy as np
-
-    from unmask.cli.common import Output
-    from unmask.errors import UserError
+    from unmask.cli.common import Output, write_array
+    from unmask.files import check_place
     from unmask.images.model import load
 
-    target = Path(out)
-    if not target.parent.is_dir():
-        raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
+    check_place(out)
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)
     reader = loaded.model if hasattr(loaded, "classes") else loaded
     images = reader.read(data)
     array = loaded.embed(images, pooling=cast(Any, pooling))
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".npy", delete=False) as temporary:
-        np.save(temporary, array)
-    os.replace(temporary.name, target)
+    write_array(array, out)
     found = {"out": out, "shape": list(array.shape), "skipped": [name for name, _ in images.skipped]}
     lines = [*_skipped(images), f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
@@ -151,24 +137,18 @@ def finetune(
 
 def predict(model: str, data: str, *, out: str, precision: str, device: str, as_json: bool) -> None:
     """Label and probability of each picture, one JSON object a line, in order."""
-    import json
-    import os
-
     from unmask.cli.common import Output
     from unmask.errors import UserError
+    from unmask.files import check_place, write_json_lines
     from unmask.images.model import load
 
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)
     if not hasattr(loaded, "classes"):
         raise UserError(f"{model}: not a classifier", hint="Fine-tune it first: unmask finetune classify.")
-    target = Path(out)
-    if not target.parent.is_dir():
-        raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
+    check_place(out)
     images = loaded.model.read(data)
     rows = loaded.predict(images)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
-    temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    os.replace(temporary, target)
+    write_json_lines(rows, out)
     lines = [*_skipped(images), f"{out}: {len(rows)} pictures"]
     output.write({"out": out, "pictures": len(rows)}, lines, device=str(loaded.device), precision=loaded.precision)

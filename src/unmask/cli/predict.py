@@ -14,7 +14,7 @@ def register(app: Any) -> None:
     def predict(
         model: str = typer.Argument(..., help="Fine-tuned model folder."),
         data: str = typer.Argument(
-            ..., help="Inputs: .txt (one text a line), csv, tsv, jsonl, parquet, CoNLL, SQuAD json."
+            ..., help="Texts (.txt one a line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json), pictures, or MEDS."
         ),
         out: str = typer.Option(..., help="Where the predictions go, one an input, in order."),
         labels: str = typer.Option(None, help="Folder of prediction times (event models)."),
@@ -58,4 +58,4 @@ def register(app: Any) -> None:
             return
         from unmask.errors import UserError
 
-        raise UserError(f"{model}: a model of {kind}", hint="predict is for fine-tuned text models.")
+        raise UserError(f"{model}: a model of {kind}", hint="Fine-tuned models of text, images and events predict.")

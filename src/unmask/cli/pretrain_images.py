@@ -35,7 +35,8 @@ def register(group: Any) -> None:
         from unmask.images.recipes import RECIPES, ImageSettings, with_overrides
 
         given = overrides(
-            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device, strict=strict or None,
+            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device,
+            strict=strict or None,
         )  # fmt: skip
         settings = with_recipe(recipe, RECIPES, ImageSettings(), with_overrides, given)
         from unmask.images.pretrain import pretrain

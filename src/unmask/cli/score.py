@@ -13,22 +13,26 @@ def register(app: Any) -> None:
     @app.command("score")
     def score(
         model: options.Model,
-        text: str = typer.Argument(..., help="A text, or a file with one text a line."),
+        text: str = typer.Argument(..., help="A text, or a file with one text a line; a table for its model."),
         mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
-        """Pseudo-log-likelihood of texts: the higher, the more natural."""
+        """Pseudo-log-likelihood of texts or of a table's rows: the higher, the more natural."""
         from unmask.cli.common import Output, read_lines
+        from unmask.errors import UserError
         from unmask.kinds import kind_of, load
 
         output = Output(json_)
-        if kind_of(model) == "table":
+        kind = kind_of(model)
+        if kind == "table":
             from unmask.cli.table import score_table
 
             output.write(*score_table(model, text))
             return
+        if kind != "text":
+            raise UserError(f"{model}: a model of {kind}", hint="Models of text and of tables score.")
         loaded = load(model, device=device, precision=precision)
         results = loaded.score(read_lines(text), mode=mode)
         lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]

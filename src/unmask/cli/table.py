@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.files import check_place, written
 
 Result = tuple[dict[str, Any], list[str]]
 
@@ -39,7 +39,8 @@ def impute_table(
         )
     if draws and intervals:
         raise UserError("--draws with --intervals", hint="Intervals belong to best values: leave --draws out.")
-    _check_folder(out)
+    for place in (out, *([intervals] if intervals else [])):
+        check_place(place)
     loaded = table_model(model)
     moved = {}
     for pair in shift:
@@ -63,23 +64,16 @@ def impute_table(
     for path_, one in zip(written, tables, strict=True):
         write_table(one, path_)
     if intervals:
-        _write_records(records, Path(intervals))
+        _write_records(records, intervals)
     found = {"out": written if draws else out, "cells": cells, "draws": draws, "intervals": intervals}
     return found, [f"{cells} cells filled", *written, *([intervals] if intervals else [])]
 
 
-def _check_folder(out: str) -> None:
-    if not Path(out).parent.is_dir():
-        raise UserError(f"{out}: the folder {Path(out).parent} does not exist", hint="Create it first.")
-
-
-def _write_records(records: list[dict[str, Any]], path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
+def _write_records(records: list[dict[str, Any]], path: str) -> None:
+    with written(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ("row", "column", "value", "low", "high"), lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
-    os.replace(temporary, path)
 
 
 def synthesize_table(
@@ -97,7 +91,7 @@ def synthesize_table(
     from unmask.table.data import write_table
     from unmask.table.synthesise import synthesize
 
-    _check_folder(out)
+    check_place(out)
     if temperature <= 0:
         raise UserError(f"--temperature {temperature}", hint="Expected a number above 0.")
     loaded = table_model(model)
@@ -117,7 +111,7 @@ def augment_table(
     from unmask.table.data import write_table
     from unmask.table.synthesise import augment
 
-    _check_folder(out)
+    check_place(out)
     whole, new = augment(table_model(model), table, where=where, rows=rows, seed=seed, constraints=constraint)
     write_table(whole, out)
     found = {"out": out, "rows": whole.height, "added": new.height, "where": where}
@@ -144,18 +138,9 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
     return found, shown
 
 
-def embed_table(model: str, table: str) -> Any:
-    return table_model(model).embed(table)
-
-
 def score_table(model: str, table: str) -> Result:
     results = table_model(model).score(table)
     shown = [
         f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results
     ]
     return {"results": results}, shown
-
-
-__all__ = [
-    "augment_table", "embed_table", "evaluate_table", "impute_table", "score_table", "synthesize_table",
-]  # fmt: skip

@@ -53,14 +53,16 @@ def predict(
 ) -> None:  # fmt: skip
     """unmask predict M2 FILE --out F.jsonl"""
     from unmask.cli.common import Output
+    from unmask.files import check_place, write_json_lines
     from unmask.tasks import finetune as room
     from unmask.tasks import model as models
     from unmask.tasks.data import Columns
 
+    check_place(out)
     output = Output(as_json, seed)
     folder = models.load(model, device=device, precision=precision)
     rows = room.predict(folder, data, columns=Columns(text=text, text2=text2))
-    room.write_predictions(rows, out)
+    write_json_lines(rows, out)
     found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
     output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)
 
@@ -77,25 +79,6 @@ def evaluate(model: str, data: list[str], *, seed: int, precision: str, device: 
     found = room.evaluate(model, data[0], seed=seed, device=device, precision=precision)
     lines = [f"{name:20}{value:.4f}" for name, value in found.items() if isinstance(value, float)]
     output.write(found, lines, device=found["device"], precision=found["precision"])
-
-
-def is_task(model: str) -> bool:
-    """Whether a folder is a fine-tuned text model."""
-    from unmask.kinds import kind_of
-
-    if kind_of(model) != "text":
-        return False
-    import json
-    from pathlib import Path
-
-    try:  # without importing torch: `evaluate` of other folders should not pay for it
-        folder = Path(model).expanduser()
-        about = json.loads((folder / "unmask.json").read_text("utf-8")) if (folder / "unmask.json").exists() else {}
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    endings = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-    return "task" in about or str((config.get("architectures") or [""])[0]).endswith(endings)
 
 
 def glue(
@@ -125,9 +108,11 @@ def zeroshot(
     """unmask zeroshot M FILE --label A --label B"""
     from unmask.cli.common import Output, read_lines
     from unmask.errors import UserError
-    from unmask.tasks.finetune import write_predictions
+    from unmask.files import check_place, write_json_lines
     from unmask.tasks.zeroshot import zero_shot
 
+    if out is not None:
+        check_place(out)
     output = Output(as_json, seed)
     verbalisers: dict[str, list[str]] = {}
     for pair in words:
@@ -140,6 +125,6 @@ def zeroshot(
         calibrate=calibrate, device=device, precision=precision,
     )  # fmt: skip
     if out is not None:
-        write_predictions(rows, out)
+        write_json_lines(rows, out)
     lines = [f"{row['label']}  {row['probability']:.3f}  {row['text'][:90]}" for row in rows] if out is None else [out]
     output.write({"results": rows, **about}, lines, device=about["device"], precision=about["precision"])

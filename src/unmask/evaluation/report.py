@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from unmask.evaluation.charts import bar, bars, cell_text, line_chart, number, table
 from unmask.evaluation.metrics import Band
+from unmask.files import written
 
 _SMOOTHED = 200  # a training curve is drawn with at most this many points, each a mean of successive records
 _VALIDATION_KINDS = ("validation", "evaluate", "evaluation", "eval")
@@ -71,15 +71,8 @@ class Report:
         """Write the page to `path`, whole or not at all, making its folder where needed; returns the path."""
         path, page = Path(path), self.html()
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-        try:
-            with temporary.open("w", encoding="utf-8", errors="replace") as file:  # lone surrogates become '?'
-                file.write(page)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with written(path) as temporary:
+            temporary.write_text(page, encoding="utf-8", errors="replace")  # lone surrogates become '?'
         return path
 
 

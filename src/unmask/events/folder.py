@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from unmask.events.codec import EventCodec, EventCodecConfig
 from unmask.events.outcome import Head
 from unmask.events.recipes import STRUCTURES, EventSettings, with_overrides
 from unmask.events.vocabulary import Vocabulary
-from unmask.files import fsync
+from unmask.files import written_folder
 from unmask.training.checkpoint import read_weights
 
 
@@ -71,9 +70,11 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
 
 
 def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:
-    """Write the folder's three files, each beside its place and then renamed; unmask.json last."""
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    """Write the folder's three files.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
     state = {f"model.{k}": v for k, v in folder.model.state_dict().items()}
     if folder.head is not None:
         state |= {f"head.{k}": v for k, v in folder.head.state_dict().items()}
@@ -85,15 +86,10 @@ def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] |
     if folder.head is not None:
         more |= {"outcome": folder.outcome, "head": folder.head.shape()}
 
-    def write(name: str, save: Any) -> None:
-        temporary = out / f".{name}.{os.getpid()}.new"
-        save(temporary)
-        fsync(temporary)
-        os.replace(temporary, out / name)
-
-    write("model.safetensors", lambda p: save_file(state, p, metadata={"format": "pt"}))
-    write("config.json", lambda p: p.write_text(json.dumps(config, indent=1), encoding="utf-8"))
-    write("unmask.json", lambda p: p.write_text(json.dumps(more, ensure_ascii=False), encoding="utf-8"))
+    with written_folder(out) as new:
+        save_file(state, new / "model.safetensors", metadata={"format": "pt"})
+        (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        (new / "unmask.json").write_text(json.dumps(more, ensure_ascii=False), encoding="utf-8")
 
 
 def load_folder(path: str | Path) -> EventFolder:

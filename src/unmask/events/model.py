@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from unmask.events.meds import Events, Labels, read_labels, read_meds
 from unmask.events.recipes import STRUCTURES
 from unmask.events.summaries import summarise
 from unmask.events.targets import from_dict
+from unmask.files import written
 from unmask.training.precision import resolve_device, resolve_precision
 
 
@@ -146,14 +146,10 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
 
 
 def write_predictions(frame: pl.DataFrame, out: str | Path) -> None:
-    """Write the parquet beside its place, then rename.
+    """Write a parquet, whole or not at all.
 
     Raises:
-        UserError: the folder is not there.
+        UserError: the folder is not there, or cannot be written.
     """
-    target = Path(out)
-    if not target.parent.is_dir():
-        raise UserError(f"{out}: the folder {target.parent} does not exist", hint="Create it first.")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
-    frame.write_parquet(temporary)
-    os.replace(temporary, target)
+    with written(out) as temporary:
+        frame.write_parquet(temporary)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +18,7 @@ from unmask.core.model import MaskedModel
 from unmask.encoder.config import EncoderConfig
 from unmask.errors import UserError
 from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_published, in_memory, to_published
-from unmask.files import fsync
+from unmask.files import written_folder
 from unmask.images.build import assemble, initialise, vit_config
 from unmask.images.codec import PatchCodecConfig
 from unmask.images.recipes import SIZES
@@ -209,29 +207,14 @@ def save_folder(
     Raises:
         UserError: the folder cannot be written.
     """
-    folder = Path(folder)
     state = to_published(model.state_dict(), TRANSFORMERS, channels=model.codec.config.channels)
     state |= {f"unmask.classifier.{k}": v.detach().cpu().contiguous() for k, v in (head or {}).items()}
-    new = folder / ".saving"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
+    with written_folder(folder) as new:
         save_file(state, new / "model.safetensors", metadata={"format": "pt"})
         (new / "config.json").write_text(json.dumps(hf_config(model), indent=2), encoding="utf-8")
         (new / "unmask.json").write_text(
             json.dumps(about(model, depth, settings), indent=2, default=str), encoding="utf-8"
         )
-        for path in (*new.iterdir(), new):
-            fsync(path)
-        for path in sorted(new.iterdir(), key=lambda p: p.suffix == ".safetensors"):
-            os.replace(path, folder / path.name)
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be written ({error.strerror or error})", hint="Free space, or choose another folder."
-        ) from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def published(model: MaskedModel, spelling: str) -> dict[str, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from unmask.errors import UserError
+from unmask.files import written
 from unmask.images.decode import scale_of
 
 GREY = 0.5
@@ -91,15 +90,8 @@ def write_png(path: str | Path, rgb: np.ndarray) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
+    with written(path) as temporary:
         temporary.write_bytes(png(rgb))
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})", hint="Choose another --out.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def gallery(pictures: Sequence[np.ndarray], told: str) -> Markup:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import fsync
+from unmask.files import written
 from unmask.table.parse import date_of, days, is_missing, numbers, text_of
 from unmask.table.schema import Column, Schema
 
@@ -368,10 +367,7 @@ def write_table(table: Any, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix not in (".csv", ".tsv", ".parquet"):
         raise UserError(f"{path}: unknown kind of file {path.suffix!r}", hint="Name it .csv, .tsv or .parquet.")
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: the folder {path.parent} does not exist", hint="Create it first.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new{path.suffix}")
-    try:
+    with written(path) as temporary:
         if path.suffix == ".parquet":
             as_polars(table).write_parquet(temporary)
         else:
@@ -382,10 +378,6 @@ def write_table(table: Any, path: str | Path) -> Path:
                 )
                 writer.writerow(frame.names)
                 writer.writerows(zip(*[_texts(c) for c in frame.columns], strict=True))
-        fsync(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -90,7 +91,7 @@ class PointPrediction:
             coding, here = self.codings[c], self.column == c
             if coding.scale is not None:
                 number, score = coding.scale.encode(value[here].double().numpy())
-                out[here] = torch.tensor([number, score], dtype=out.dtype).t()
+                out[here] = torch.tensor(np.stack([number, score], 1), dtype=out.dtype)
         return out
 
     def sample(

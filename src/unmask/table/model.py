@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError
-from unmask.files import fsync
+from unmask.files import written_folder
 from unmask.table.base import FactorBase, Factors
 from unmask.table.codec import Coding
 from unmask.table.data import (
@@ -299,10 +297,7 @@ class TableModel:
         from safetensors.numpy import save_file
 
         folder = Path(folder)
-        new = folder / ".saving"
-        try:
-            shutil.rmtree(new, ignore_errors=True)
-            new.mkdir(parents=True)
+        with written_folder(folder) as new:
             tensors = {f"network.{k}": v.contiguous().numpy() for k, v in self.table.network.state_dict().items()}
             tensors |= {f"scores.{k}": np.asarray(v, np.float64) for k, v in self.table.scores.items()}
             tensors |= {f"extra.{k}": np.ascontiguousarray(v) for k, v in self.extra.items()}
@@ -315,14 +310,6 @@ class TableModel:
             (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
             config = {"model_type": "unmask_table", **to_dict(self.table.settings)}
             (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-            for name in sorted(FILES, key=lambda n: n.endswith(".safetensors")):
-                fsync(new / name)
-                os.replace(new / name, folder / name)
-            fsync(folder)
-        except OSError as error:
-            raise UserError(f"{folder}: cannot be written ({error.strerror})", hint="Choose another folder.") from None
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
         return folder
 
 

@@ -4,5 +4,5 @@
 - `heads`, `model`: published task heads on an encoder, and Hugging Face folders of them.
 - `task`: what a task brings; `classify`, `tag`, `answer`, `similarity`: the four. `loop`: one training loop for them.
 - `scorers`: the metrics, by their official rules. `finetune`: train, predict, evaluate. `glue`: the nine tasks.
-- `zeroshot`, `features`, `search`: uses that need no training. `attribution`, `analysis`: why, and where it errs.
+- `zeroshot`, `features`, `recipe`: uses that need no training. `attribution`, `analysis`: why, and where it errs.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ import numpy as np
 
 from unmask.core.inference import at_rest, budgeted
 from unmask.errors import UserError
+from unmask.files import written
 from unmask.text.model import TextModel
 
 
 def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any]]:
     """For each text its tokens, their character offsets and their (tokens, width) states, special ones left out."""
     encoded = model.tokenizer.encode(list(texts), max_slots=model.slots)
-    examples = model._examples(texts, max_slots=model.slots)
+    examples = model.examples(texts, max_slots=model.slots)
     out: list[dict[str, Any]] = [{} for _ in texts]
     with at_rest(model.model), model.context():
         for batch, numbers in budgeted(examples, model.slots):
@@ -44,10 +44,7 @@ def write_features(
     path = Path(out)
     if path.suffix not in (".npy", ".parquet") or (per_token and path.suffix == ".npy"):
         raise UserError(f"{out}", hint="Per-token features go to .parquet, pooled ones to .npy or .parquet.")
-    if not path.parent.is_dir():
-        raise UserError(f"{out}: the folder {path.parent} does not exist", hint="Create it first.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
-    try:
+    with written(path) as temporary:
         if path.suffix == ".npy":
             np.save(temporary, model.embed(list(texts), pooling=pooling))
         else:
@@ -63,9 +60,6 @@ def write_features(
             else:
                 table["vector"] = model.embed(list(texts), pooling=pooling).tolist()
             polars.DataFrame(table).write_parquet(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError, suggest
+from unmask.files import written_folder
 from unmask.tasks import loop
 from unmask.tasks import model as models
 from unmask.tasks.data import Columns, as_items
@@ -121,8 +122,8 @@ def finetune(
         raise UserError(f"task {task!r}", hint=suggest(task, TASKS))
     chosen = apply_overrides(settings or FinetuneSettings(), overrides)
     target = None if out is None else Path(out)
-    if target is not None and (target / "config.json").exists():
-        raise UserError(f"{target} already holds a model", hint="Choose another --out, or remove it.")
+    if target is not None:
+        _refuse_model(target)
     items, read_from = read(task, train, labelled=True, columns=columns)
     held, _ = read(task, validation, labelled=True, columns=columns) if validation is not None else (None, "")
     if read_from:
@@ -250,48 +251,61 @@ def evaluate(
 def seeds(
     task: str, model: str | Path, train: Any, *, count: int, out: str | Path | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Fine-tune with seeds first..first+count-1; mean and 95 % t interval of the metric. `out` keeps the best one."""
+    """Fine-tune with seeds first..first+count-1; mean and 95 % t interval of the metric. `out` gets the best one."""
     from scipy.stats import t
 
-    first = int(options.pop("seed", 0))
-    runs = [finetune(task, model, train, seed=first + i, **options) for i in range(count)]
-    values = np.array([r["value"] if r["value"] is not None else np.nan for r in runs], np.float64)
+    runs, best = over_seeds(task, model, train, count=count, out=out, **options)
+    values = values_of(runs)
     half = float(t.ppf(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
-    best = int(np.nanargmax(values)) if np.isfinite(values).any() else 0
     summary = {
         "mean": float(values.mean()), "low": float(values.mean() - half) if count > 1 else None,
         "high": float(values.mean() + half) if count > 1 else None, "values": values.tolist(), "seeds": count,
     }  # fmt: skip
-    result = runs[best]
-    if out is not None:
-        result = finetune(task, model, train, seed=first + best, out=out, **options)
-    return result | {"over_seeds": summary}
+    return runs[best] | {"over_seeds": summary}
 
 
-def write_predictions(rows: Sequence[dict[str, Any]], out: str | Path) -> None:
-    """One JSON object a line, the file whole or not at all.
+def over_seeds(
+    task: str,
+    model: str | Path,
+    train: Any,
+    *,
+    count: int,
+    out: str | Path | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> tuple[list[dict[str, Any]], int]:
+    """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: `out` holds a model, or cannot be written; and what `finetune` raises.
     """
-    path = Path(out)
-    if not path.parent.is_dir():
-        raise UserError(f"{out}: the folder {path.parent} does not exist", hint="Create it first.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            for row in rows:
-                file.write(_line(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror})", hint="Choose another place.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    if out is not None:
+        _refuse_model(Path(out))
+    runs: list[dict[str, Any]] = []
+    best = 0
+    with contextlib.nullcontext() if out is None else written_folder(out) as kept:
+        for number in range(count):
+            trial = None if kept is None else kept.with_name(f"{kept.name}.trial")
+            try:
+                runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
+                values = values_of(runs)
+                best = int(np.nanargmax(values)) if np.isfinite(values).any() else 0
+                if trial is not None and kept is not None and best == number:
+                    shutil.rmtree(kept)
+                    trial.rename(kept)
+            finally:
+                if trial is not None:
+                    shutil.rmtree(trial, ignore_errors=True)
+    if out is not None:
+        runs[best]["out"] = str(out)
+    return runs, best
 
 
-def _line(row: dict[str, Any]) -> str:
-    """A row as JSON; half a surrogate pair, which JSON can spell and UTF-8 cannot, is spelled."""
-    text = json.dumps(row, ensure_ascii=False)
-    return json.dumps(row) if any("\ud800" <= c <= "\udfff" for c in text) else text
+def values_of(runs: Sequence[dict[str, Any]]) -> np.ndarray:
+    """The metric of each run, nan where there was no validation data."""
+    return np.array([np.nan if r["value"] is None else r["value"] for r in runs], np.float64)
+
+
+def _refuse_model(folder: Path) -> None:
+    if (folder / "config.json").exists():
+        raise UserError(f"{folder} already holds a model", hint="Choose another --out, or remove it.")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.files import written
 from unmask.tasks import loop, scorers
 from unmask.tasks.classify import names_of
 from unmask.tasks.data import Item, read_rows
@@ -193,6 +194,5 @@ def write_test(path: Path, predictions: list[dict[str, Any]], task: Glue) -> Non
             label = task.names[int(label)]
         value = f"{min(max(p['value'], 0.0), 5.0):.3f}" if task.problem == "regression" else label
         lines.append(f"{i}\t{value}")
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with written(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")

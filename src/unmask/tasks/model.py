@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.embed import pool
 from unmask.errors import UserError
+from unmask.kinds import task_of
 from unmask.tasks.heads import CLASSES, TaskHead, head_of
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.training.precision import resolve_device, resolve_precision
@@ -98,26 +98,7 @@ def build(
         spec, text.model.codec, width=encoder.width, outputs=outputs, config=text.hf_config,
         dropout=float(encoder.dropout if share is None else share), deviation=encoder.initial_deviation,
     )  # fmt: skip
-    return TaskModel(text.model, head, where), head.read(text.passengers, all_of_them=False)
-
-
-def task_of(model: str | Path) -> str | None:
-    """The task a folder was fine-tuned for, by unmask.json or by the transformers class in config.json; else None."""
-    folder = Path(model).expanduser()
-    about = _json(folder / "unmask.json").get("task")
-    if isinstance(about, dict) and "name" in about:
-        return str(about["name"])
-    names = {"ForSequenceClassification": "classify", "ForTokenClassification": "tag", "ForQuestionAnswering": "answer"}
-    architecture = str((_json(folder / "config.json").get("architectures") or [""])[0])
-    return next((task for ending, task in names.items() if architecture.endswith(ending)), None)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return TaskModel(text.model, head, where), head.read(text.passengers)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TaskFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,11 @@ def adapt_then_finetune(
     """
     from scipy.stats import t
 
-    from unmask.tasks.finetune import finetune
+    from unmask.files import written_folder
+    from unmask.tasks.finetune import over_seeds, values_of
     from unmask.text.adapt import ADAPT, adapt
     from unmask.text.recipes import TextSettings, with_overrides
 
-    first = int(options.pop("seed", 0))
     with tempfile.TemporaryDirectory() as scratch:
         settings = with_overrides(TextSettings(), ADAPT | (adaptation or {}))
         adapted = adapt(
@@ -38,15 +39,19 @@ def adapt_then_finetune(
             console=bool(options.get("console")),
         )  # fmt: skip
         sides: dict[str, list[float]] = {}
+        found: dict[str, dict[str, Any]] = {}
         for name, source in (("plain", model), ("adapted", Path(scratch) / "adapted")):
-            runs = [finetune(task, source, train, seed=first + i, **options) for i in range(count)]
-            sides[name] = [float(r["value"]) for r in runs]
+            place = None if out is None else Path(scratch) / f"best-{name}"
+            runs, best = over_seeds(task, source, train, count=count, out=place, **options)
+            sides[name], found[name] = values_of(runs).tolist(), runs[best]
         gain = np.subtract(sides["adapted"], sides["plain"])
         half = float(t.ppf(0.975, count - 1) * gain.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
         better = "adapted" if gain.mean() > 0 else "plain"
-        source = Path(scratch) / "adapted" if better == "adapted" else model
-        best = first + int(np.argmax(sides[better]))
-        result = finetune(task, source, train, seed=best, out=out, **options)
+        result = found[better]
+        if out is not None:
+            with written_folder(out) as place:
+                shutil.copytree(Path(scratch) / f"best-{better}", place, dirs_exist_ok=True)
+            result["out"] = str(out)
     table = {
         "before": adapted.before, "after": adapted.after, **sides, "gain": float(gain.mean()),
         "low": float(gain.mean() - half) if count > 1 else None, "high": float(gain.mean() + half) if count > 1 else None,

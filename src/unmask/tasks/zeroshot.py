@@ -17,6 +17,7 @@ import numpy as np
 from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError
+from unmask.kinds import task_of
 from unmask.tasks import model as models
 from unmask.text.batches import text_example
 from unmask.text.model import BLANK, TextModel
@@ -48,7 +49,7 @@ def zero_shot(
     labels = list(dict.fromkeys(labels))
     if len(labels) < 2:
         raise UserError(f"{len(labels)} labels", hint="Give two or more.")
-    if not isinstance(model, TextModel) and models.task_of(model) == "classify":
+    if not isinstance(model, TextModel) and task_of(model) == "classify":
         return _by_inference(model, texts, labels, template or HYPOTHESIS, device, precision)
     if not isinstance(model, TextModel):
         from unmask.text.model import load

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,7 +21,7 @@ from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, is_tied, load_state, published_names, published_state
 from unmask.families.heads import PublishedHead, published_head
-from unmask.files import fsync
+from unmask.files import written_folder
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 from unmask.text.sentences import Sentences, read_sentences
 from unmask.text.tokenizer import Tokenizer
@@ -289,30 +286,10 @@ def save_folder(
     Raises:
         UserError: the folder cannot be written.
     """
-    folder = Path(folder)
-    exists = folder.is_dir()
-    new = folder / ".saving" if exists else folder.with_name(f".{folder.name}.{os.getpid()}.saving")
-    try:
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
+    with written_folder(folder) as new:
         _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings, like, dtype, without)
-        for path in (*new.iterdir(), new):
-            fsync(path)
-        if not exists:
-            os.rename(new, folder)
-            return
-        # The weights last: a folder with new weights has everything else new too.
-        for path in sorted(new.iterdir(), key=lambda p: p.suffix == ".safetensors"):
-            os.replace(path, folder / path.name)
-        if not model.visible_only:
-            (folder / DECODER).unlink(missing_ok=True)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"{folder}: cannot be written ({reason})", hint="Free space or choose another folder."
-        ) from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    if not model.visible_only:
+        (Path(folder) / DECODER).unlink(missing_ok=True)
 
 
 def _write_files(

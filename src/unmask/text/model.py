@@ -101,7 +101,12 @@ class TextModel:
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:
+    def examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:
+        """Texts as one example each, special tokens included.
+
+        Raises:
+            UserError: a text is longer than the model takes; with `max_slots` it is cut instead.
+        """
         encoded: list[Encoded] = self.tokenizer.encode(texts, max_slots=max_slots)
         self._check([len(e) for e in encoded], texts)
         # As in training: [UNK] and other special tokens are seen, but never hidden.
@@ -331,7 +336,7 @@ class TextModel:
         self.require_head()
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self.context():
-            found = score(self.model, self._examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
+            found = score(self.model, self.examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
         return [
             {"text": t, "score": s.total, "slots": s.slots, "perplexity": _perplexity(s.total, s.slots)}
             for t, s in zip(texts, found, strict=True)
@@ -359,7 +364,7 @@ class TextModel:
         with self.context():
             return embed(
                 self.model,
-                self._examples(texts, max_slots=slots),
+                self.examples(texts, max_slots=slots),
                 slots=slots,
                 pooling=pooling,
                 normalise=normalise,
@@ -381,7 +386,7 @@ class TextModel:
                 hint="Fine-tune one: unmask finetune.",
             )
         texts = [texts] if isinstance(texts, str) else list(texts)
-        examples = self._examples(texts, max_slots=self.slots)
+        examples = self.examples(texts, max_slots=self.slots)
         out: list[dict[str, Any]] = [{} for _ in texts]
         for batch, members in budgeted(examples, self.slots):
             batch = batch.to(self.device)

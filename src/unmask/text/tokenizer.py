@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.files import written
 from unmask.text.units import inside_word, word_units
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
@@ -203,9 +204,13 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         named = {f"{role}_token": token for role, token in self.tokens.items()}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
-        _write(folder / "tokenizer.json", self.backend.to_str())
-        _write(folder / "tokenizer_config.json", json.dumps(config, indent=2))
-        _write(folder / "special_tokens_map.json", json.dumps(named, indent=2))
+        for name, text in (
+            ("tokenizer.json", self.backend.to_str()),
+            ("tokenizer_config.json", json.dumps(config, indent=2)),
+            ("special_tokens_map.json", json.dumps(named, indent=2)),
+        ):
+            with written(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
 
     def encode(self, texts: Sequence[str], *, max_slots: int | None = None, specials: bool = True) -> list[Encoded]:
         """Tokenise texts, in parallel on all cores.
@@ -385,14 +390,6 @@ def _shorten(e: Encoded, most: int) -> Encoded:
     if most and e.special[-1]:
         keep[-1] = len(e) - 1
     return _select(e, keep)
-
-
-def _write(path: Path, text: str) -> None:
-    import os
-
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def _from_file(path: Path) -> Any:

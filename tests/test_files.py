@@ -1,0 +1,63 @@
+"""Files appear whole or not at all, and what was there stays until then."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import UserError
+from unmask.files import written, written_folder
+
+
+def fails_after(path: Path, error: Exception) -> None:
+    path.write_text("half of what is ne")
+    raise error
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.npy"
+    with written(path) as place:
+        place.write_text("first")
+        assert place.suffix == ".npy"
+        assert not path.exists()
+    with pytest.raises(RuntimeError), written(path) as place:
+        fails_after(place, RuntimeError())
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_and_a_full_disk_are_said(tmp_path):
+    with pytest.raises(UserError, match=r"the folder .*nowhere does not exist"), written(tmp_path / "nowhere" / "a"):
+        pass
+    with pytest.raises(UserError, match=r"a: cannot be written \(No space left"), written(tmp_path / "a"):
+        raise OSError(28, os.strerror(28))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_is_left_as_it_was_when_writing_fails(tmp_path, exists):
+    folder = tmp_path / "model"
+    if exists:
+        folder.mkdir()
+        (folder / "config.json").write_text("old")
+    with pytest.raises(UserError, match="cannot be written"), written_folder(folder) as new:
+        fails_after(new / "config.json", OSError(28, os.strerror(28)))
+    assert folder.exists() == exists
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == (["config.json"] if exists else [])
+    assert not exists or (folder / "config.json").read_text() == "old"
+
+
+def test_weights_come_last_and_other_files_stay(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    moved, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (moved.append(os.path.basename(b)), replace(a, b)))
+    with written_folder(folder) as new:
+        for name in ("unmask.json", "model.safetensors", "config.json"):
+            (new / name).write_text(name)
+    assert moved[-1] == "model.safetensors"
+    assert len(moved) == 3
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors", "notes.txt", "unmask.json"]
