@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,14 +53,15 @@ class TableSettings:
     train: TrainSettings = field(default_factory=lambda: TrainSettings(steps=400))
 
     def __post_init__(self) -> None:
-        check_types(dataclasses.replace(self.train))
+        check_types(self)
         for name, low, high in (
             ("members", 1, 64), ("rows", 1, 1 << 20), ("patience", 1, 1 << 20), ("bins", 2, 200), ("factors", 0, 500), ("width", 4, 8192),
-            ("cell", 1, 1024), ("layers", 0, 64),
+            ("cell", 1, 1024), ("layers", 0, 64), ("heads", 1, 1024), ("steps", 0, 1 << 40), ("shrink", 0, 1e9),
+            ("dropout", 0, 0.99), ("learning_rate", 0, 1e3), ("weight_decay", 0, 1e3),
         ):  # fmt: skip
             value = getattr(self, name)
-            if not low <= value <= high:
-                raise UserError(f"{name}={value}", hint=f"Expected a whole number from {low} to {high}.")
+            if value is not None and not low <= value <= high:
+                raise UserError(f"{name}={value}", hint=f"Expected a number from {low} to {high}.")
         if not 0 <= self.low <= self.high <= 1 or not 0 <= self.copied <= 1:
             raise UserError(f"low={self.low}, high={self.high}, copied={self.copied}", hint="Expected shares, 0 to 1.")
         if self.recipe not in RECIPES:
@@ -89,15 +89,28 @@ RECIPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+UNUSED = (
+    "steps", "minutes", "batch_slots", "accumulate", "learning_rate", "weight_decay", "compile", "validate_every", "patience",
+    "checkpoint_every", "checkpoint_seconds", "keep", "log_every",
+)  # fmt: skip
+"""Fields of `TrainSettings` that a table's fit does not read: it has its own, or nothing is saved on the way."""
+
+
 def settings_of(recipe: str = "masked", **overrides: Any) -> TableSettings:
     """The settings of a recipe with some of them replaced; strings are parsed, as from `--set`.
 
-    Keys of the run itself (seed, precision, device, checkpoint_seconds, ...) reach its `TrainSettings`.
+    Keys of the run itself (seed, epochs, schedule, ...) reach its `TrainSettings`.
 
     Raises:
-        UserError: an unknown recipe or key, with the closest one.
+        UserError: an unknown recipe or key, with the closest one, or one that a table's fit does not have.
     """
     if recipe not in RECIPES:
         raise UserError(f"recipe {recipe!r}", hint=suggest(recipe, RECIPES))
     settings = apply_overrides(TableSettings(), {"recipe": recipe, **RECIPES[recipe]})
-    return apply_run_overrides(settings, overrides)
+    settings = apply_run_overrides(settings, overrides, without=UNUSED)
+    if settings.train.device == "cuda" or settings.train.precision == "bf16":
+        raise UserError(
+            f"device={settings.train.device}, precision={settings.train.precision}",
+            hint="Tables are small: they are fitted on the CPU in fp32.",
+        )
+    return settings

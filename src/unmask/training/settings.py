@@ -200,14 +200,19 @@ def apply_run_overrides(
     here: dict[str, Any] = {}
     there: dict[str, Any] = {}
     for key, value in overrides.items():
-        if key == "train" and isinstance(value, Mapping):
-            there |= value
-        elif key.split(".")[0] in own:
+        outer, _, inner = key.partition(".")
+        if outer == "train" and (inner or isinstance(value, Mapping)):
+            there |= {inner: value} if inner else value
+        elif outer in own:
             here[key] = value
         elif key in training:
             there[key] = value
         else:
             raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training | set(also)))
+    for key, value in there.items():
+        # Settings read back from a run name every key: one that is never set is welcome as it was.
+        if key in without and value != getattr(target.train, key):
+            raise UserError(f"unknown setting 'train.{key}'", hint=suggest(key, own | training | set(also)))
     train = apply_overrides(target.train, there) if there else target.train
     return apply_overrides(dataclasses.replace(target, train=train), here)
 
@@ -320,5 +325,7 @@ def _refuse() -> Any:
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(choice) for choice in get_args(kind))
+    if get_origin(kind) is tuple and get_args(kind)[-1] is not Ellipsis:
+        return f"a list of {len(get_args(kind))}"
     names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none", str: "text"}
     return names.get(kind) or str(getattr(kind, "__name__", kind))
