@@ -13,9 +13,10 @@ from unmask.errors import UserError
 from unmask.files import write_json_lines
 from unmask.tasks.conll import as_sentences, read_conll
 from unmask.tasks.data import as_items, read_items
-from unmask.tasks.finetune import evaluate, finetune, predict
+from unmask.tasks.finetune import evaluate, finetune, predict, seeds
 from unmask.tasks.glue import TASKS as GLUE
 from unmask.tasks.glue import read_glue, write_test
+from unmask.tasks.recipe import adapt_then_finetune
 from unmask.tasks.squad import as_questions
 
 QUICK = {"steps": 1, "precision": "fp32"}
@@ -29,6 +30,14 @@ def model(tmp_path_factory):
 def test_a_label_only_in_validation(model):
     with pytest.raises(UserError, match="label 'odd' is not among those of the training data"):
         finetune("classify", model, sentiment(), validation=[("x", "odd")], **QUICK)
+
+
+def test_nothing_to_choose_by_is_said_before_training(model, tmp_path):
+    with pytest.raises(UserError, match="2 seeds without validation data"):
+        seeds("classify", model, sentiment(), count=2, out=tmp_path / "m", **QUICK)
+    with pytest.raises(UserError, match="adapting without validation data"):
+        adapt_then_finetune("classify", model, sentiment(), ["some text"], out=tmp_path / "m", **QUICK)
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_class_and_more_labels_than_rows(model):

@@ -277,8 +277,11 @@ def over_seeds(
     """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one.
 
     Raises:
-        UserError: `out` holds a model, or cannot be written; and what `finetune` raises.
+        UserError: several seeds without validation data; `out` holds a model, or cannot be written; and what `finetune`
+            raises.
     """
+    if count > 1 and options.get("validation") is None:
+        raise UserError(f"{count} seeds without validation data", hint="Give --validation: which is best goes by it.")
     if out is not None:
         _refuse_model(Path(out))
     runs: list[dict[str, Any]] = []

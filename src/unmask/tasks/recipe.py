@@ -24,14 +24,20 @@ def adapt_then_finetune(
     Returns:
         The result of the kept model, with `adaptation`: masked-token loss before and after on the domain (and on general
         text), the task's values per seed for either side, the mean difference with a paired 95 % t interval, `pays`.
+
+    Raises:
+        UserError: there is no validation data to compare by.
     """
     from scipy.stats import t
 
+    from unmask.errors import UserError
     from unmask.files import written_folder
     from unmask.tasks.finetune import over_seeds, values_of
     from unmask.text.adapt import ADAPT, adapt
     from unmask.text.recipes import TextSettings, with_overrides
 
+    if options.get("validation") is None:
+        raise UserError("adapting without validation data", hint="Give --validation: whether it pays goes by it.")
     with tempfile.TemporaryDirectory() as scratch:
         settings = with_overrides(TextSettings(), ADAPT | (adaptation or {}))
         adapted = adapt(
