@@ -1,5 +1,8 @@
 """Tables come in every kind and go out as they came; broken files are refused by line."""
 
+import csv
+import datetime as dt
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -8,8 +11,12 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
+from unmask.table import data
 from unmask.table.data import as_polars, read_frame, write_table
 from unmask.table.model import TableModel
+from unmask.table.multiple import MultipleImputation
+from unmask.table.pretrain import pretrain
+from unmask.table.recipes import settings_of
 from unmask.table.schema import infer_schema
 
 
@@ -29,12 +36,29 @@ def test_csv_is_read_and_written_letter_for_letter(tmp_path):
         ("a,b\n1,2,3\n", r"in.csv:2: 3 cells"),
         ("", "empty"),
         ("a,b\n", "no rows"),
+        ('a,b\n1,2\n\n"1\n2",2\n3\n', "in.csv:6: 1 cells"),
     ],
 )
 def test_broken_files(tmp_path, text, says):
     (tmp_path / "in.csv").write_text(text)
     with pytest.raises(UserError, match=says):
         read_frame(tmp_path / "in.csv")
+
+
+def test_a_quote_that_nobody_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "LONGEST_CELL", 20)
+    (tmp_path / "in.csv").write_text('a,b\n"1,2\n' + "3,4\n" * 20)
+    with pytest.raises(UserError, match=r"in.csv:\d+: field larger"):
+        read_frame(tmp_path / "in.csv")
+    csv.field_size_limit(1 << 28)
+
+
+def test_only_line_ends_part_rows(tmp_path):
+    cells = ["a\u2028b", "form\x0cfeed", "next\x85line", "x" * 200_000, '"two\r\nlines"']
+    (tmp_path / "in.csv").write_bytes("\r\n".join(["a,b", *[f"{c},1" for c in cells]]).encode())
+    frame = read_frame(tmp_path / "in.csv")
+    assert frame.columns[0].tolist() == [c.strip('"') for c in cells]
+    assert frame.columns[1].tolist() == ["1"] * 5
 
 
 def test_files_that_are_not_there_or_not_tables(tmp_path):
@@ -129,6 +153,61 @@ def test_dates_are_imputed_as_they_are_written(tmp_path):
     table.loc[5, "admitted"] = None
     filled = TableModel.fit(tmp_path / "t.csv", steps=2, members=2).impute(table)
     assert pd.to_datetime(filled["admitted"][5], format="%d/%m/%Y").year in (2020, 2021, 2022)
+
+
+def typed(rows: int = 60) -> pl.DataFrame:
+    """Dates, times with and without a zone, dates as texts, booleans, numbers as texts; a fifth of each missing."""
+    rng = np.random.default_rng(0)
+    days = [dt.date(2020, 1, 1) + dt.timedelta(days=int(d)) for d in rng.integers(0, 900, rows)]
+    times = [dt.datetime(d.year, d.month, d.day, 12) for d in days]
+    columns = {
+        "day": pl.Series(days), "at": pl.Series(times), "zoned": pl.Series(times).dt.replace_time_zone("Europe/Berlin"),
+        "text": pl.Series([f"{d:%d/%m/%Y}" for d in days]), "flag": pl.Series(rng.random(rows) < 0.5),
+        "number": pl.Series([str(v) for v in rng.normal(size=rows).round(2)]), "x": pl.Series(rng.normal(size=rows)),
+        "whole": pl.Series(rng.integers(0, 50, rows)),
+    }  # fmt: skip
+    return pl.DataFrame(columns).with_columns(
+        pl.when(pl.Series(rng.random(rows) < 0.2)).then(None).otherwise(pl.all()).name.keep()
+    )
+
+
+def test_dates_and_booleans_keep_their_types(tmp_path):
+    table = typed()
+    model = TableModel.fit(table, steps=2, members=2)
+    observed_equal(table, model.impute(table))
+    observed_equal(table, pl.from_arrow(model.impute(table.to_arrow())))
+    observed_equal(table, MultipleImputation(2, members=1).fit(table).completed[0])
+    alone = table.filter(pl.all_horizontal(pl.all().is_null()))[:1]
+    observed_equal(alone, model.impute(alone))  # where nothing is observed, its type says what a column holds
+    assert model.synthesize(30).schema == table.schema
+    pandas = table.to_pandas()
+    filled = model.impute(pandas)
+    assert (filled.dtypes == pandas.dtypes).all()
+    assert {type(v) for v in filled["day"]} == {type(v) for v in pandas["day"].dropna()}
+    assert filled["text"].str.fullmatch(r"\d\d/\d\d/20\d\d").all()
+
+
+def test_dates_are_drawn_within_their_range_and_reported(tmp_path):
+    table = typed().select("day", "x")
+    table.write_parquet(tmp_path / "t.parquet")
+    run = pretrain(tmp_path / "t.parquet", tmp_path / "m", settings=settings_of(steps=2, members=2), console=False)
+    low, high = table["day"].min(), table["day"].max()
+    assert f"{low} to {high}" in (tmp_path / "m" / "report.html").read_text()
+    assert run.model.synthesize(300)["day"].is_between(low, high).all()
+
+
+def test_pandas_missing_values_of_every_kind():
+    table = patients(60)
+    table["name"] = table["sex"].astype("string")
+    table["flag"] = (table["event"] == 1).astype("boolean")
+    table["plain"] = table["stage"].astype(object)
+    table["count"] = table["dbp"].astype("Int64")
+    new = ["name", "flag", "plain", "count"]
+    table.loc[3:9, new] = pd.NA
+    filled = TableModel.fit(table, steps=2, members=2).impute(table)
+    assert filled.notna().all().all()
+    assert (filled.dtypes == table.dtypes).all()
+    assert filled.loc[10:, new].equals(table.loc[10:, new])
 
 
 def test_a_category_unseen_in_training(model):

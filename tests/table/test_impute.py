@@ -1,5 +1,7 @@
 """Imputation: observed cells stay, rows are alone, seeds decide, odd tables work, and values are better than means."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -117,6 +119,28 @@ def test_saved_and_loaded_it_is_the_same(table, model, tmp_path):
         load(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.json", lambda c: c.pop("train")),
+        ("config.json", lambda c: c.update(new_setting=1)),
+        ("config.json", lambda c: c.update(width=100)),
+        ("config.json", lambda c: c.update(width="wide")),
+        ("unmask.json", lambda c: c.pop("facts")),
+        ("unmask.json", lambda c: c["schema"]["columns"].pop()),
+        ("unmask.json", lambda c: c.update(schema=[])),
+        ("unmask.json", lambda c: c.update(types="?")),
+    ],
+)
+def test_a_damaged_folder_is_said_to_be(model, tmp_path, name, change):
+    path = model.save(tmp_path / "m") / name
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError):
+        load(tmp_path / "m")
+
+
 def test_the_least_likely_cell_is_found():
     table = patients(300)
     model = TableModel.fit(table, steps=20)
@@ -174,6 +198,20 @@ def test_mixed_frames_keep_numeric_columns(table):
     out = MaskedImputer(**FAST).set_output(transform="pandas").fit_transform(table[["age", "sex", "sbp"]])
     assert out.age.dtype == float
     assert set(out.sex) == {"F", "M"}
+
+
+@pytest.mark.parametrize("missing", [-999, "unknown", pd.NA])
+def test_a_missing_value_of_ones_own(table, missing):
+    """In numeric columns and in those of texts, alone or side by side."""
+    known = patients(80)[["age", "dbp", "sex", "stage"]]
+    gone = np.random.default_rng(0).random(known.shape) < 0.2
+    holed = (known if isinstance(missing, int) else known.astype(object)).mask(gone, missing)
+    for names in (["age", "dbp"], ["age", "dbp", "sex", "stage"]):
+        out = MaskedImputer(**FAST, missing_values=missing).set_output(transform="pandas").fit_transform(holed[names])
+        filled = out.to_numpy()[gone[:, : len(names)]]
+        assert not pd.isna(filled).any()
+        assert not {-999, "-999", "unknown"} & set(filled)
+        assert out.age.between(known.age.min(), known.age.max()).all()
 
 
 def test_posterior_draws_follow_random_state(table):

@@ -1,7 +1,10 @@
 """Synthetic rows: conditions and constraints exactly met, structure kept, outcomes alike, nothing copied."""
 
+import datetime as dt
+
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from tables import patients
 
@@ -47,6 +50,31 @@ def test_a_loaded_model_draws_the_same(model, tmp_path):
         assert again[name].astype(expected[name].dtype).tolist() == expected[name].tolist()
 
 
+def test_a_loaded_model_draws_the_types_it_was_fitted_on(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pl.DataFrame({
+        "day": [dt.date(2020, 1, 1) + dt.timedelta(days=int(d)) for d in rng.integers(0, 900, 60)],
+        "flag": rng.random(60) < 0.5, "count": rng.integers(0, 9, 60), "x": rng.normal(size=60), "word": ["a", "b"] * 30,
+    })  # fmt: skip
+    table.write_parquet(tmp_path / "t.parquet")
+    TableModel.fit(tmp_path / "t.parquet", steps=2, members=2).save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert loaded.synthesize(20).schema == table.schema
+    assert perturb(loaded, table).schema == table.schema
+    whole, _ = augment(loaded, tmp_path / "t.parquet", where="flag == True", rows=9)
+    assert whole.drop("synthetic")[:60].equals(table)
+    assert load(loaded.save(tmp_path / "again")).synthesize(20).schema == table.schema
+
+
+def test_a_model_of_a_file_gives_polars_tables(tmp_path):
+    patients(60).to_csv(tmp_path / "t.csv", index=False)
+    TableModel.fit(tmp_path / "t.csv", steps=2, members=2).save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    for table in (loaded.synthesize(9), perturb(loaded, tmp_path / "t.csv")):
+        assert isinstance(table, pl.DataFrame)
+        assert table["age"].dtype.is_numeric()
+
+
 @pytest.mark.parametrize(
     ("where", "holds"),
     [
@@ -59,6 +87,8 @@ def test_a_loaded_model_draws_the_same(model, tmp_path):
         ("stage != 'I'", lambda t: t.stage != "I"),
         ("event == 1 and time < 300", lambda t: (t.event == 1) & (t.time < 300)),
         ({"sex": "M"}, lambda t: t.sex == "M"),
+        ({"age": np.float64(71), "sex": np.str_("M")}, lambda t: (t.age == 71) & (t.sex == "M")),
+        ("sex == 'M' & age > 70", lambda t: (t.sex == "M") & (t.age > 70)),
         ("age == 71", lambda t: t.age == 71),
     ],
 )
@@ -83,6 +113,9 @@ def test_conditions_change_what_follows(model):
         ("age >", "cannot be read"),
         ("sex > 'F'", "has no order"),
         ("age == 'old'", "is a quantity"),
+        ("age >= 1e999", "is a quantity"),
+        (f"age >= 1{'0' * 400}", "is a quantity"),
+        ("sex == 'A & B'", "no category 'A & B'"),
         ("__import__('os').system('x') == 1", "no column"),
     ],
 )
@@ -115,6 +148,8 @@ def test_a_condition_without_support_is_said(model):
 def test_names_that_are_not_python_names():
     table = patients(80)[["age", "sbp", "sex"]].rename(columns={"sbp": "sys.bp", "sex": "Sex "})
     model = TableModel.fit(table, steps=2, members=2)
+    with pytest.raises(UserError, match=r"has no category .the sys\.bp it's"):
+        model.synthesize(5, where={"Sex ": "the sys.bp it's"})
     new = model.synthesize(40, where=["sys.bp > 120", "`Sex ` == 'F'"])
     assert (new["sys.bp"] > 120).all()
     assert (new["Sex "] == "F").all()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import ALL_MASK, Corruption, Slots, Uniform, draw_counts, mix, uniform
+from unmask.core.corruption import ALL_MASK, Corruption, Slots, Uniform, mix, uniform
 from unmask.table.codec import Coding
 from unmask.table.scale import fit_scale
 
@@ -144,4 +144,4 @@ def training_corruption(low: float, high: float, copied: float, seen: np.ndarray
     )
 
 
-__all__ = ["CellMasks", "Cells", "batch_of", "draw_counts", "fit_codings", "to_cells", "training_corruption"]
+__all__ = ["CellMasks", "Cells", "batch_of", "fit_codings", "to_cells", "training_corruption"]

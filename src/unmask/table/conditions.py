@@ -72,17 +72,22 @@ class Limit:
 def _tree(text: str, schema: Schema, what: str) -> tuple[ast.expr, dict[str, str]]:
     quoted: dict[str, str] = {}
 
-    def name(match: re.Match[str]) -> str:
-        quoted[f"column_{len(quoted)}_"] = match.group(1)
+    def read(match: re.Match[str]) -> str:
+        found = match.group()
+        if found[0] in "'\"":
+            return found
+        if found == "&":
+            return " and "
+        quoted[f"column_{len(quoted)}_"] = found.strip("`")
         return f"column_{len(quoted) - 1}_"
 
-    code = re.sub(r"`([^`]*)`", name, text)
-    # Names such as flc.grp or Age.3.categories read as they stand.
-    for column in sorted(schema.names, key=len, reverse=True):
-        if not column.isidentifier() and column.strip() == column and column:
-            code = re.sub(rf"(?<![\w.'\"])({re.escape(column)})(?![\w.'\"])", name, code)
+    # Names such as flc.grp or Age.3.categories read as they stand; what stands in quotes is a value and stays.
+    odd = [n for n in schema.names if not n.isidentifier() and n.strip() == n and n]
+    names = "|".join(re.escape(n) for n in sorted(odd, key=len, reverse=True))
+    known = rf"(?<![\w.])(?:{names})(?![\w.])|" if names else ""
+    code = re.sub(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|{known}&""", read, text)
     try:
-        return ast.parse(code.replace("&", " and ").strip(), mode="eval").body, quoted
+        return ast.parse(code.strip(), mode="eval").body, quoted
     except SyntaxError:
         raise UserError(f"{what} {text!r} cannot be read", hint=_HINT) from None
 
@@ -100,7 +105,7 @@ def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema
     if not texts:
         return {}
     if isinstance(texts, Mapping):
-        texts = [f"`{k}` == {v!r}" for k, v in texts.items()]
+        texts = [f"`{k}` == {v.item() if isinstance(v, np.generic) else v!r}" for k, v in texts.items()]
     out: dict[int, Limit] = {}
     for text in [texts] if isinstance(texts, str) else texts:
         tree, quoted = _tree(text, schema, "condition")
@@ -139,10 +144,7 @@ def _comparison(node: ast.expr, schema: Schema, quoted: dict[str, str], text: st
 
 def _column(node: ast.expr, schema: Schema, quoted: dict[str, str], where: str) -> int:
     name = quoted.get(ast.unparse(node), ast.unparse(node))
-    number = schema.number(name, where=where)
-    if not schema.columns[number].modelled:
-        raise UserError(f"{where}{name!r} is an identifier or empty", hint="It is not part of the model.")
-    return number
+    return schema.modelled[schema.place(name, where=where)]
 
 
 def _value(node: ast.expr, text: str) -> object:
@@ -175,8 +177,10 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
         if kind not in found:
             raise UserError(f"condition {text!r}: {column.name!r} has no order", hint="Use ==, != or in.")
         return Limit(allowed=found[kind])
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UserError(f"condition {text!r}: {column.name!r} is a quantity", hint="Compare it with a number.")
+    if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > 1e200:
+        raise UserError(
+            f"condition {text!r}: {column.name!r} is a quantity", hint="Compare it with a number, up to 1e200."
+        )
     step = 10.0**-column.decimals if column.decimals is not None else 0.0
     below = (
         value - step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, -math.inf)

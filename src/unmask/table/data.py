@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import written
-from unmask.table.parse import date_of, days, is_missing, numbers, text_of
+from unmask.table.parse import date_of, days, is_missing, no_value, numbers, text_of
 from unmask.table.schema import Column, Schema
+
+LONGEST_CELL = 1 << 28
+"""Characters of a cell of a CSV file; a longer one is a quote that nobody closed."""
 
 
 @dataclass(kw_only=True)
@@ -114,30 +119,36 @@ def read_csv(path: Path) -> Frame:
     """A CSV or TSV file as texts, with the line number of every row.
 
     Raises:
-        UserError: not UTF-8, empty, or a line with too many or too few cells.
+        UserError: not UTF-8, empty, not CSV, or a line with too many or too few cells.
     """
+    raw = path.read_bytes()
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        line = raw[: error.start].count(b"\n") + 1
         raise UserError(f"{path}:{line}: not UTF-8", hint="Save the file as UTF-8.") from None
-    header_text = text.split("\n", 1)[0]
+    header_text = io.StringIO(text, newline="").readline()
     delimiter = max(",;\t|", key=header_text.count) if any(d in header_text for d in ",;\t|") else ","
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
-    header = next(reader, None)
-    if not header:
-        raise UserError(f"{path}: empty", hint="Expected a header line and rows.")
+    csv.field_size_limit(LONGEST_CELL)
+    # Line ends alone part rows; str.splitlines would also part them at form feeds and Unicode separators inside cells.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     rows, lines = [], []
-    for row in reader:
-        if not row and len(header) > 1:
-            continue
-        if len(row) != len(header):
-            raise UserError(
-                f"{path}:{reader.line_num}: {len(row)} cells, the header has {len(header)}",
-                hint="A ragged row: look for a stray delimiter, a missing quote, or an empty cell left out.",
-            )
-        rows.append(row)
-        lines.append(reader.line_num)
+    try:
+        header = next(reader, None)
+        if not header:
+            raise UserError(f"{path}: empty", hint="Expected a header line and rows.")
+        for row in reader:
+            if not row and len(header) > 1:
+                continue
+            if len(row) != len(header):
+                raise UserError(
+                    f"{path}:{reader.line_num}: {len(row)} cells, the header has {len(header)}",
+                    hint="A ragged row: look for a stray delimiter, a missing quote, or an empty cell left out.",
+                )
+            rows.append(row)
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: {error}", hint="Check the quotes around that line.") from None
     if not rows:
         raise UserError(f"{path}: a header and no rows", hint="Expected at least one row.")
     grid = np.array(rows, object).reshape(len(rows), len(header))
@@ -273,7 +284,7 @@ def filled_copy(
     if isinstance(frame.native, np.ndarray):
         array = frame.native.copy()
         for i, (rows, values) in changes.items():
-            array[rows, order[i]] = _typed(values, frame.native[:, order[i]])
+            array[rows, order[i]] = _typed(values, schema.columns[i], frame.native[:, order[i]])
         return array
     if hasattr(frame.native, "iloc"):
         return _filled_pandas(frame, changes, schema, order)
@@ -284,39 +295,66 @@ def filled_copy(
     for i, (rows, values) in changes.items():
         series = table[frame.names[order[i]]]
         cells = series.to_list()
-        for row, value in zip(rows, _typed(values, frame.columns[order[i]], series.dtype), strict=True):
+        typed = _typed(values, schema.columns[i], frame.columns[order[i]], series.dtype)
+        for row, value in zip(rows, typed, strict=True):
             cells[row] = value
         new.append(nw.new_series(series.name, cells, series.dtype, backend=table.implementation))
     return nw.to_native(table.with_columns(*new)) if new else frame.native
 
 
 def _filled_pandas(frame: Frame, changes: dict[int, Any], schema: Schema, order: list[int]) -> Any:
+    import narwhals as nw
+
     out = frame.native.copy()
     for i, (rows, values) in changes.items():
         series = out.iloc[:, order[i]].copy()
         kind = series.dtype
-        values = _typed(values, frame.columns[order[i]])
+        values = _typed(
+            values, schema.columns[i], frame.columns[order[i]], nw.from_native(series, series_only=True).dtype
+        )
         if str(kind) == "category":
             known = {str(c): c for c in kind.categories}
             values = [known.get(text_of(v), v) for v in values]
-        elif schema.columns[i].kind == "datetime" and str(kind) == "object" and schema.columns[i].format:
-            values = [v.strftime(schema.columns[i].format) for v in values]
         series.iloc[rows] = values
         out.isetitem(order[i], series)
     return out
 
 
-def _typed(values: list[Any], like: np.ndarray, kind: Any = None) -> list[Any]:
-    """Plain values in the type of the observed ones: categories back to numbers or booleans, dates to texts."""
+def _typed(values: list[Any], column: Column, like: np.ndarray, kind: Any = None) -> list[Any]:
+    """Plain values as the table holds them: categories as numbers or booleans, dates as dates or texts.
+
+    Args:
+        like: the column they are for, whose observed values are the example.
+        kind: its narwhals type, where it has one: the example where nothing is observed.
+    """
     if like.dtype.kind in "fiu":
         whole = kind is not None and kind.is_integer()
         return [None if v is None else (int(float(v)) if whole else float(v)) for v in values]
-    kinds = {text_of(v): v for v in like if v is not None and v == v}
-    text = any(isinstance(v, str) for v in kinds.values())
-    return [
-        kinds.get(str(v), str(v) if text and not isinstance(v, dt.datetime) else v) if v is not None else None
-        for v in values
-    ]
+    seen = {text_of(v): v for v in like if not no_value(v)}
+    example = next(iter(seen.values()), _example(kind))
+    if isinstance(example, bool | np.bool_):
+        seen = {"False": False, "True": True}
+    text = any(isinstance(v, str) for v in (example, *seen.values()))
+
+    def typed(value: Any) -> Any:
+        if isinstance(value, dt.datetime):
+            if isinstance(example, dt.datetime):
+                return value.replace(tzinfo=example.tzinfo)
+            if isinstance(example, dt.date):
+                return value.date()
+            return cell_texts([value], column)[0] if text else value
+        return seen.get(str(value), str(value) if text else value)
+
+    return [None if v is None else typed(v) for v in values]
+
+
+def _example(kind: Any) -> Any:
+    """A value of a narwhals type; None where there is no telling."""
+    import narwhals as nw
+
+    if isinstance(kind, nw.Datetime):
+        return dt.datetime(1970, 1, 1, tzinfo=ZoneInfo(kind.time_zone) if kind.time_zone else None)
+    return {nw.Boolean: True, nw.Date: dt.date(1970, 1, 1), nw.String: ""}.get(type(kind))
 
 
 def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any:
@@ -327,7 +365,7 @@ def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any
     """
     names = [schema.columns[i].name for i in columns]
     if isinstance(like.native, np.ndarray):
-        parts = [np.array(_typed(v, like.columns[i]), object) for i, v in columns.items()]
+        parts = [np.array(_typed(v, schema.columns[i], like.columns[i]), object) for i, v in columns.items()]
         grid = np.stack(parts, 1)
         return grid.astype(like.native.dtype) if like.native.dtype != object else grid
     import narwhals as nw
@@ -335,7 +373,9 @@ def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any
     if hasattr(like.native, "iloc"):
         import pandas as pd
 
-        typed = {k: pd.Series(_typed(v, like.columns[i])) for k, (i, v) in enumerate(columns.items())}
+        typed = {
+            k: pd.Series(_typed(v, schema.columns[i], like.columns[i])) for k, (i, v) in enumerate(columns.items())
+        }
         out = pd.DataFrame(typed)
         out.columns = names
         for k, i in enumerate(columns):
@@ -347,9 +387,36 @@ def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any
     made = {}
     for i, v in columns.items():
         kind = table[schema.columns[i].name].dtype
-        cells = _typed(v, like.columns[i], kind)
+        cells = _typed(v, schema.columns[i], like.columns[i], kind)
         made[schema.columns[i].name] = nw.new_series("", cells, kind, backend=table.implementation)
     return nw.to_native(nw.from_dict(made, backend=table.implementation))
+
+
+def stored_types(frame: Frame) -> str | None:
+    """The types of a table's columns as text, for `like_stored`; None for a file of texts, or where Arrow has no type."""
+    import base64
+
+    import narwhals as nw
+
+    if frame.native is None or isinstance(frame.native, np.ndarray):
+        return None
+    try:
+        arrow = nw.from_native(frame.native, eager_only=True).to_arrow()
+    except (ValueError, TypeError):
+        return None
+    return base64.b64encode(arrow.schema.remove_metadata().serialize()).decode()
+
+
+def like_stored(types: str) -> Frame:
+    """A table without rows, of stored types."""
+    import base64
+
+    import polars as pl
+    import pyarrow as pa
+
+    return read_frame(
+        pl.DataFrame(pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(types))).empty_table()))
+    )
 
 
 def new_frame(schema: Schema, columns: dict[int, list[Any]], point: Sequence[bool]) -> Frame:
@@ -385,7 +452,12 @@ def _texts(column: np.ndarray) -> list[Any]:
     if column.dtype.kind == "f":
         whole = bool((np.isnan(column) | (column == np.round(column))).all())
         return ["" if v != v else (int(v) if whole else float(v)) for v in column]
-    return ["" if v is None or v != v else v for v in column]
+    return ["" if no_value(v) else v for v in column]
+
+
+def handed_out(table: Any) -> Any:
+    """A table as people get it: of its own kind, polars where it comes from a file."""
+    return as_polars(table) if isinstance(table, Frame) else table
 
 
 def as_polars(table: Any) -> Any:

@@ -16,15 +16,15 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted, vali
 
 from unmask.table.data import Frame, read_frame
 from unmask.table.model import TableModel
-from unmask.table.parse import is_missing
-from unmask.table.schema import infer_schema
+from unmask.table.parse import is_missing, no_value
+from unmask.table.schema import infer_schema, spellings
 
 
 class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Imputation by masked prediction, of mixed types, fitted on one table and applied to new rows.
 
     Args:
-        missing_values: what stands for a missing value in a numeric array; NaN, None and empty texts always do.
+        missing_values: what stands for a missing value; NaN, None, pandas' NA and empty texts always do.
         schema: overrides of the inferred schema: {"columns": {name: {"kind": ...}}, ...}; columns of an array are
             called x0, x1, ...
         sample_posterior: draw values instead of taking the mean or the likeliest category: one completed table of a
@@ -85,7 +85,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._validate_params()
         frame, gone = self._read(X, reset=True)
         seed = self._seed()
-        schema = infer_schema(frame.names, frame.columns, override=self.schema, source="X", first_row=0)
+        schema = infer_schema(frame.names, frame.columns, override=self.schema, source="X", row_name=frame.row_name)
         self.kept_ = np.array([c.kind == "id" or c.modelled or self.keep_empty_features for c in schema.columns])
         if not schema.modelled or len(frame) < 2:
             self.model_ = None
@@ -159,14 +159,15 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 ensure_all_finite="allow-nan" if kind else False, ensure_min_samples=1,
             )  # fmt: skip
             names = list(getattr(self, "feature_names_in_", [f"x{i}" for i in range(grid.shape[1])]))
-        if grid.dtype != object and not _is_nan(self.missing_values):
-            grid = np.where(grid == self.missing_values, np.nan, grid)
-        columns = [np.asarray(c.astype(np.float64) if grid.dtype != object else c) for c in grid.T]
-        columns = [_numeric(c) for c in columns]
-        spelled = tuple(self.schema.get("missing", ())) if self.schema else ()
-        if grid.dtype == object and isinstance(self.missing_values, str):
-            spelled = (*spelled, self.missing_values)
+        spelled = spellings((self.schema or {}).get("missing", ()))
+        if not no_value(self.missing_values):
+            spelled += spellings(self.missing_values)
+        columns = [c.astype(np.float64) if grid.dtype != object else _numeric(c) for c in grid.T]
         gone = np.stack([is_missing(c, spelled) for c in columns], 1) if columns else np.zeros(grid.shape, bool)
+        for c, empty in zip(columns, gone.T, strict=True):
+            c[empty] = None if c.dtype == object else np.nan
+        grid = grid.copy()
+        grid[gone] = None if grid.dtype == object else np.nan
         return Frame(names=[str(n) for n in names], columns=columns, native=grid, source="X", first_row=0), gone
 
     def _seed(self) -> int:
@@ -192,10 +193,6 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-def _is_nan(value: Any) -> bool:
-    return value is None or value != value
-
-
 def _is_object(X: Any) -> bool:
     if hasattr(X, "columns") and not isinstance(X, np.ndarray):
         return False
@@ -211,13 +208,11 @@ def _is_object(X: Any) -> bool:
 
 
 def _numeric(column: np.ndarray) -> np.ndarray:
-    """An object column as floats where it holds nothing but numbers."""
-    if column.dtype != object:
-        return column
-    kinds = {type(v) for v in column}
-    if kinds <= {int, float, np.float64, np.int64, np.float32, type(None)}:
-        return column.astype(np.float64)
-    return column
+    """A copy of an object column, of floats where it holds nothing but numbers."""
+    gone = np.array([no_value(v) for v in column], bool)
+    if {type(v) for v in column[~gone]} <= {int, float, np.float64, np.int64, np.float32}:
+        return np.where(gone, np.nan, column).astype(np.float64)
+    return column.copy()
 
 
 def _zero_empty(out: np.ndarray, schema: Any, gone: np.ndarray) -> np.ndarray:

@@ -18,13 +18,15 @@ from unmask.table.base import FactorBase, Factors
 from unmask.table.codec import Coding
 from unmask.table.data import (
     Frame,
-    as_polars,
     decode,
     encode,
     filled_copy,
+    handed_out,
+    like_stored,
     match_columns,
     new_table,
     read_frame,
+    stored_types,
     writes_point,
 )  # fmt: skip
 from unmask.table.engine import CellTable
@@ -63,7 +65,7 @@ def schema_for(
         return found
     return infer_schema(
         frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
-        first_row=frame.first_row,
+        row_name=frame.row_name,
     )  # fmt: skip
 
 
@@ -122,8 +124,7 @@ class TableModel:
         columns = encode(frame, found)
         if len(columns[0]) < 2:
             raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
-        sizes = [0 if c.is_quantity else len(c.categories) for c in (found.columns[i] for i in found.modelled)]
-        table = CellTable.fit(columns, sizes, settings=settings, weight=weight, watch=watch)
+        table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, watch=watch)
         facts = {
             "rows": len(columns[0]), "columns": len(columns), "steps": table.fitted.steps,
             "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
@@ -151,9 +152,8 @@ class TableModel:
         for place, i in enumerate(self.schema.modelled):
             rule = self.schema.columns[i].structural
             if rule is not None:
-                other = self.schema.modelled.index(self.schema.number(rule[0]))
                 level = self.schema.columns[self.schema.number(rule[0])].categories.index(rule[1])
-                holes[place] &= columns[other] != level
+                holes[place] &= columns[self.schema.place(rule[0])] != level
         return holes
 
     def changes(self, holes: list[np.ndarray], filled: list[np.ndarray]) -> dict[int, tuple[np.ndarray, list[Any]]]:
@@ -232,7 +232,7 @@ class TableModel:
             UserError: the table does not fit the model, naming row, column and value.
         """
         tables, _, _ = self.impute_frame(data, draws=draws, seed=seed, unseen=unseen, shift=shift)
-        tables = [as_polars(t) if isinstance(t, Frame) else t for t in tables]
+        tables = [handed_out(t) for t in tables]
         return tables if draws else tables[0]
 
     fill = impute
@@ -263,10 +263,10 @@ class TableModel:
         return self.table.embed(encode(read_frame(data), self.schema))
 
     def synthesize(self, rows: int, **options: Any) -> Any:
-        """New rows; see `unmask.table.synthesise.synthesize`."""
+        """New rows; see `unmask.table.synthesise.synthesize`. A polars table where the model comes from a folder."""
         from unmask.table.synthesise import synthesize
 
-        return synthesize(self, rows, **options).table
+        return handed_out(synthesize(self, rows, **options).table)
 
     def inspect(self) -> dict[str, Any]:
         """Parameters, columns and how the fit went."""
@@ -306,6 +306,7 @@ class TableModel:
             about = {
                 "kind": "table", "schema": self.schema.to_dict(), "facts": self.facts,
                 "codings": [c.to_dict() for c in self.table.codings],
+                "types": None if self.like is None else stored_types(self.like),
             }  # fmt: skip
             (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
             config = {"model_type": "unmask_table", **to_dict(self.table.settings)}
@@ -320,20 +321,28 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
         UserError: a file is missing or damaged.
     """
     from safetensors import SafetensorError
-    from safetensors.numpy import load_file
 
     folder = Path(folder)
     for name in FILES:
         if not (folder / name).is_file():
             raise UserError(f"{folder}: no {name}", hint="Expected a folder written by `unmask pretrain table`.")
     try:
-        about = json.loads((folder / "unmask.json").read_text(encoding="utf-8"))
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        tensors = load_file(folder / "model.safetensors")
-        schema = Schema.from_dict(about["schema"])
-        codings = [Coding.from_dict(c) for c in about["codings"]]
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"{folder}: damaged ({error})", hint="Copy or fit the model again.") from None
+        return _loaded(folder)
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{folder}: damaged ({what})", hint="Copy or fit the model again.") from None
+
+
+def _loaded(folder: Path) -> TableModel:
+    from safetensors.numpy import load_file
+
+    about = json.loads((folder / "unmask.json").read_text(encoding="utf-8"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tensors = load_file(folder / "model.safetensors")
+    schema = Schema.from_dict(about["schema"])
+    codings = [Coding.from_dict(c) for c in about["codings"]]
+    if len(codings) != len(schema.modelled):
+        raise ValueError(f"{len(codings)} codings of {len(schema.modelled)} columns")
     train = {k: v for k, v in config.pop("train").items() if v is not None}
     config.pop("model_type", None)
     base = TableSettings()
@@ -343,10 +352,7 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
     state = {k[8:]: torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")}
     if isinstance(network, RowModel) and "base.loading" in state:
         network.base = FactorBase(Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy()))
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as error:
-        raise UserError(f"{folder}: weights do not fit the configuration ({error})", hint="Copy it again.") from None
+    network.load_state_dict(state)
     network.eval()
     if isinstance(network, RowModel):
         network.settle()
@@ -356,6 +362,8 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
     )
     model = TableModel(schema, CellTable(fit, settings, scores), about["facts"])
     model.extra = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    if about.get("types"):
+        model.like = like_stored(about["types"])
     return model
 
 

@@ -16,12 +16,12 @@ from scipy import stats
 
 from unmask.errors import UserError
 from unmask.table.compatible import draw_compatible
-from unmask.table.data import Frame, as_polars, encode, filled_copy, match_columns, read_frame
+from unmask.table.data import as_polars, encode, filled_copy, handed_out, match_columns, read_frame
 from unmask.table.engine import CellTable
-from unmask.table.model import TableModel, read_schema
+from unmask.table.model import TableModel, schema_for
 from unmask.table.outcome import outcome_design
 from unmask.table.recipes import settings_of
-from unmask.table.schema import Schema, infer_schema
+from unmask.table.schema import Schema
 from unmask.table.survival import nelson_aalen, step_values
 
 
@@ -142,16 +142,7 @@ class MultipleImputation:
     def fit(self, data: Any) -> MultipleImputation:
         """Complete the table `draws` times; `completed` holds the results, of the input's kind (polars for a file)."""
         frame = read_frame(data)
-        schema = read_schema(self.schema)
-        if not isinstance(schema, Schema):
-            schema = infer_schema(
-                frame.names,
-                frame.columns,
-                override=schema,
-                duration=self.duration,
-                event=self.event,
-                source=frame.source,
-            )
+        schema = schema_for(frame, self.schema, duration=self.duration, event=self.event)
         order = match_columns(frame, schema)
         columns = encode(frame, schema)
         shape = TableModel(schema, None, {})  # type: ignore[arg-type]
@@ -163,7 +154,7 @@ class MultipleImputation:
         for m in range(self.draws):
             drawn = self._draw(shape, columns, sizes, m, moved)
             done = filled_copy(frame, shape.changes(holes, drawn), schema, order)
-            self.completed.append(as_polars(done) if isinstance(done, Frame) else done)
+            self.completed.append(handed_out(done))
         return self
 
     def _draw(

@@ -57,9 +57,7 @@ def pair_places(model: TableModel) -> tuple[int, int]:
     schema = model.schema
     assert schema.duration is not None
     assert schema.event is not None
-    return (
-        schema.modelled.index(schema.number(schema.duration)), schema.modelled.index(schema.number(schema.event))
-    )  # fmt: skip
+    return schema.place(schema.duration), schema.place(schema.event)
 
 
 def stored_outcome(model: TableModel) -> Outcome | None:

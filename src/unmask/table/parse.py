@@ -18,17 +18,29 @@ FORMATS = (
 _DATE_LIKE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 
 
+def no_value(value: Any) -> bool:
+    """Whether a cell is None or one of the many NaN: what is not equal to itself, or cannot say (pandas' NA)."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except TypeError:
+        return True
+
+
 def is_missing(raw: np.ndarray, also: Sequence[str] = ()) -> np.ndarray:
-    """Which raw cells hold no value.
+    """Which raw cells hold no value; `also` are further spellings of none, in a numeric column as numbers.
 
     >>> is_missing(np.array([1.0, np.nan])).tolist(), is_missing(np.array(["a", " NA ", None], object)).tolist()
     ([False, True], [False, True, True])
+    >>> is_missing(np.array([1.0, -99.0]), also=["-99"]).tolist()
+    [False, True]
     """
     if raw.dtype.kind == "f":
-        return np.isnan(raw)
+        return np.isnan(raw) | np.isin(raw, numbers(np.array(also, object))[0])
     if raw.dtype != object:
         return np.zeros(len(raw), bool)
-    spelled = MISSING_SPELLINGS | {m.strip().lower() for m in also}
+    spelled = MISSING_SPELLINGS | {text_of(m).lower() for m in also}
     known: dict[Any, bool] = {}
     out = np.zeros(len(raw), bool)
     for i, value in enumerate(raw):
@@ -40,9 +52,7 @@ def is_missing(raw: np.ndarray, also: Sequence[str] = ()) -> np.ndarray:
 
 
 def _gone(value: Any, spelled: frozenset[str]) -> bool:
-    if isinstance(value, str):
-        return value.strip().lower() in spelled
-    return value is None or value != value
+    return no_value(value) or text_of(value).lower() in spelled
 
 
 def numbers(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

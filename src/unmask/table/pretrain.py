@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unmask.core.pretrain import StepReport
 from unmask.errors import UserError
-from unmask.table.data import encode, read_frame
+from unmask.table.data import cell_texts, decode, encode, read_frame
 from unmask.table.model import TableModel, load, schema_for
 from unmask.table.recipes import TableSettings, settings_of
 from unmask.training.settings import to_dict
@@ -91,7 +93,9 @@ def write_report(model: TableModel, out: Path) -> Path:
     for c in model.schema.columns:
         what = ", ".join(c.categories[:6]) + (", ..." if len(c.categories) > 6 else "")
         if c.is_quantity and c.modelled:
-            what = f"{c.low:g} to {c.high:g}" + (f" {c.unit}" if c.unit else "")
+            ends = [c.low, c.high]
+            texts = cell_texts(decode(np.array(ends), c), c) if c.kind == "datetime" else [f"{v:g}" for v in ends]
+            what = " to ".join(texts) + (f" {c.unit}" if c.unit else "")
         role = {model.schema.duration: "follow-up time", model.schema.event: "event"}.get(c.name, "")
         rows.append((c.name, c.kind, role, what if c.modelled else "left out", " = ".join(c.structural or ())))
     report.section("Columns", table(("column", "kind", "role", "values", "empty where"), rows))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from unmask.errors import UserError, suggest
-from unmask.table.parse import datetime_format, is_missing, numbers, text_of
+from unmask.table.parse import datetime_format, days, is_missing, numbers, text_of
+from unmask.training.settings import check_types
 
 Kind = Literal["numeric", "integer", "ordinal", "nominal", "binary", "datetime", "id"]
 QUANTITIES = ("numeric", "integer", "datetime")
@@ -29,7 +30,7 @@ class Column:
         kind: numeric and integer are quantities; ordinal has ordered categories; an id is left out of the model.
         categories: every category as text, in order (ordinal: from low to high).
         decimals: values are rounded to this many; learnt where all data are so rounded, None for full precision.
-        low, high: predicted values stay within; learnt from the data unless given.
+        low, high: predicted values stay within; learnt from the data unless given. Of dates in days since 1970.
         unit: unit of measurement, for people.
         format: how dates are written (strptime).
         structural: (other column, its category): where that holds this column is empty by its meaning, and stays so.
@@ -46,8 +47,10 @@ class Column:
     structural: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise UserError(f"column {self.name!r}: kind={self.kind!r}", hint=suggest(str(self.kind), get_args(Kind)))
+        try:
+            check_types(self)
+        except UserError as error:
+            raise UserError(f"column {self.name!r}: {error.what}", hint=error.hint) from None
         if self.low is not None and self.high is not None and self.low > self.high:
             raise UserError(f"column {self.name!r}: low={self.low} is above high={self.high}", hint="Swap them.")
 
@@ -76,6 +79,17 @@ class Schema:
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    def __post_init__(self) -> None:
+        for c in self.columns:
+            if c.structural is None:
+                continue
+            other, level = c.structural
+            known = self.columns[self.number(other, where=f"column {c.name!r}: structural: ")].categories
+            if level not in known:
+                raise UserError(
+                    f"column {c.name!r}: structural: {other!r} has no category {level!r}", hint=suggest(level, known)
+                )
+
     @property
     def names(self) -> list[str]:
         return [c.name for c in self.columns]
@@ -84,6 +98,11 @@ class Schema:
     def modelled(self) -> list[int]:
         """Numbers of the columns that take part in the model."""
         return [i for i, c in enumerate(self.columns) if c.modelled]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of categories of every modelled column, 0 for a quantity."""
+        return [0 if c.is_quantity else len(c.categories) for c in self.columns if c.modelled]
 
     def number(self, name: str, *, where: str = "") -> int:
         """Which column has this name.
@@ -94,6 +113,17 @@ class Schema:
         if name not in self.names:
             raise UserError(f"{where}no column {name!r}", hint=suggest(name, self.names))
         return self.names.index(name)
+
+    def place(self, name: str, *, where: str = "") -> int:
+        """Where the column of this name stands among the modelled ones.
+
+        Raises:
+            UserError: there is none, with the closest name, or it is not modelled.
+        """
+        number = self.number(name, where=where)
+        if not self.columns[number].modelled:
+            raise UserError(f"{where}{name!r} is an identifier or empty", hint="It is not part of the model.")
+        return self.modelled.index(number)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -118,13 +148,14 @@ def infer_schema(
     duration: str | None = None,
     event: str | None = None,
     source: str = "table",
-    first_row: int = 1,
+    row_name: Callable[[int], int] = lambda row: row + 1,
 ) -> Schema:
     """The schema of raw columns (floats, or objects as read from a file), with a person's overrides laid over it.
 
     Args:
         override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
-        source: named in errors, with the row counted from `first_row` (2 for a CSV file: the header is line 1).
+        source: named in errors.
+        row_name: how errors number a row, e.g. by its line in a file.
 
     Raises:
         UserError: naming the column, row and value that do not fit, or an override of what is not there.
@@ -133,14 +164,16 @@ def infer_schema(
     known = {"columns", "duration", "event", "missing"}
     for key in set(override) - known:
         raise UserError(f"schema: unknown key {key!r}", hint=suggest(key, known))
-    given: dict[str, Any] = dict(override.get("columns", {}))
+    given = override.get("columns", {})
+    if not isinstance(given, Mapping) or not all(isinstance(v, Mapping) for v in given.values()):
+        raise UserError(f"schema: columns={given}", hint="Expected settings of each column: [columns.NAME] kind = ...")
     for name in given:
         if name not in names:
             raise UserError(f"schema: no column {name!r} in {source}", hint=suggest(name, names))
-    missing = tuple(str(m) for m in override.get("missing", ()))
+    missing = spellings(override.get("missing", ()))
     found, notes = [], []
     for name, raw in zip(names, columns, strict=True):
-        column, note = infer_column(name, raw, given.get(name, {}), missing=missing, source=source, first_row=first_row)
+        column, note = infer_column(name, raw, given.get(name, {}), missing=missing, source=source, row_name=row_name)
         found.append(column)
         notes += note
     schema = Schema(columns=tuple(found), missing=missing)
@@ -149,17 +182,28 @@ def infer_schema(
         raise UserError(f"duration={duration}, event={event}", hint="A survival pair needs both columns.")
     if duration is None:
         pair = [next((n for n in names if n.lower() in known), None) for known in (_DURATION_NAMES, _EVENT_NAMES)]
-        if pair[0] and pair[1] and _is_pair(schema, columns, pair[0], pair[1]):
+        if pair[0] and pair[1] and _is_pair(schema, pair[0], pair[1]):
             duration, event = pair
             notes.append(f"{duration!r} and {event!r} are taken for follow-up time and event")
     if duration is not None and event is not None:
-        schema = _with_pair(schema, columns, duration, event, source, first_row)
-    schema, more = _structural(schema, columns, set(given))
+        schema = _with_pair(schema, columns, duration, event, source, row_name)
+    schema, more = _structural(schema, columns, {name for name, v in given.items() if "structural" in v})
     return dataclasses.replace(schema, notes=tuple(notes + more))
 
 
+def spellings(given: Any) -> tuple[str, ...]:
+    """One spelling of a missing value, or several, as texts."""
+    return tuple(text_of(m) for m in (given if isinstance(given, list | tuple) else [given]))
+
+
 def infer_column(
-    name: str, raw: np.ndarray, given: Mapping[str, Any], *, missing: tuple[str, ...], source: str, first_row: int
+    name: str,
+    raw: np.ndarray,
+    given: Mapping[str, Any],
+    *,
+    missing: tuple[str, ...],
+    source: str,
+    row_name: Callable[[int], int],
 ) -> tuple[Column, list[str]]:
     """One column from its raw values; what is `given` is not inferred."""
     allowed = {f.name for f in dataclasses.fields(Column)} - {"name"}
@@ -171,11 +215,11 @@ def infer_column(
     numeric, bad = numbers(values)
     form = given.get("format")
     if kind is None:
-        kind, form = _infer_kind(name, values, numeric, bad, np.flatnonzero(~gone), source, first_row)
+        kind, form = _infer_kind(name, values, numeric, bad, np.flatnonzero(~gone), source, row_name)
     elif kind in ("numeric", "integer") and bad.any():
         at = int(np.flatnonzero(~gone)[bad.argmax()])
         raise UserError(
-            f"{source}, column {name!r}, row {at + first_row}: {values[bad.argmax()]!r} is not a number",
+            f"{source}, column {name!r}, row {row_name(at)}: {values[bad.argmax()]!r} is not a number",
             hint=f"The schema says {kind}. Correct the cell, or list the spelling under `missing`.",
         )
     if kind == "datetime":
@@ -183,13 +227,21 @@ def infer_column(
     fields: dict[str, Any] = {"name": name, "kind": kind, "format": form}
     notes = [f"{name!r} looks like an identifier and is left out"] if kind == "id" and "kind" not in given else []
     if kind in ("numeric", "integer"):
-        fields |= _quantity(name, numeric, source, np.flatnonzero(~gone), first_row, kind)
+        fields |= _quantity(name, numeric, source, np.flatnonzero(~gone), row_name, kind)
+    elif kind == "datetime":
+        numeric, bad = days(values, form or "")
+        if not bad.all():
+            fields |= {"low": float(numeric[~bad].min()), "high": float(numeric[~bad].max())}
     elif kind in ("nominal", "binary", "ordinal"):
         fields["categories"] = tuple(sorted({text_of(v) for v in set(values.tolist())}, key=_natural))
     if kind in QUANTITIES and not len(values):
         fields["low"] = float("inf")
         notes.append(f"{name!r} holds no value at all and is left out")
-    fields |= {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k != "kind"}
+    fields |= {
+        k: tuple(text_of(t) for t in v) if isinstance(v, list | tuple) else v for k, v in given.items() if k != "kind"
+    }
+    if fields.get("structural") is False:
+        fields["structural"] = None
     if kind == "binary" and len(fields["categories"]) > 2:
         raise UserError(
             f"column {name!r}: {len(fields['categories'])} categories in a binary column", hint="Use nominal."
@@ -198,7 +250,13 @@ def infer_column(
 
 
 def _infer_kind(
-    name: str, values: np.ndarray, numeric: np.ndarray, bad: np.ndarray, at: np.ndarray, source: str, first_row: int
+    name: str,
+    values: np.ndarray,
+    numeric: np.ndarray,
+    bad: np.ndarray,
+    at: np.ndarray,
+    source: str,
+    row_name: Callable[[int], int],
 ) -> tuple[Kind, str | None]:
     n = len(values)
     if n == 0:
@@ -220,7 +278,7 @@ def _infer_kind(
     if bad.mean() < 0.1:
         first = int(bad.argmax())
         raise UserError(
-            f"{source}, column {name!r}, row {int(at[first]) + first_row}: {values[first]!r} among numbers",
+            f"{source}, column {name!r}, row {row_name(int(at[first]))}: {values[first]!r} among numbers",
             hint="Correct the cell, list the spelling under `missing` in the schema, or declare the column nominal.",
         )
     form = datetime_format(values)
@@ -232,10 +290,12 @@ def _infer_kind(
     return ("binary" if unique_texts <= 2 else "nominal"), None
 
 
-def _quantity(name: str, values: np.ndarray, source: str, at: np.ndarray, first_row: int, kind: str) -> dict[str, Any]:
+def _quantity(
+    name: str, values: np.ndarray, source: str, at: np.ndarray, row_name: Callable[[int], int], kind: str
+) -> dict[str, Any]:
     infinite = ~np.isfinite(values)
     if infinite.any():
-        row = int(at[infinite.argmax()]) + first_row
+        row = row_name(int(at[infinite.argmax()]))
         raise UserError(
             f"{source}, column {name!r}, row {row}: {values[infinite.argmax()]}",
             hint="Expected a finite number or an empty cell.",
@@ -255,14 +315,19 @@ def _natural(text: str) -> tuple[int, float, str]:
         return (1, 0.0, text)
 
 
-def _is_pair(schema: Schema, columns: Sequence[np.ndarray], duration: str, event: str) -> bool:
+def _is_pair(schema: Schema, duration: str, event: str) -> bool:
     time, happened = (schema.columns[schema.number(n)] for n in (duration, event))
-    good_time = time.kind in ("numeric", "integer") and time.low is not None and time.low >= 0
+    good_time = time.kind in ("numeric", "integer") and time.modelled and time.low is not None and time.low >= 0
     return good_time and happened.kind == "binary" and set(happened.categories) <= {"0", "1", "True", "False"}
 
 
 def _with_pair(
-    schema: Schema, columns: Sequence[np.ndarray], duration: str, event: str, source: str, first_row: int
+    schema: Schema,
+    columns: Sequence[np.ndarray],
+    duration: str,
+    event: str,
+    source: str,
+    row_name: Callable[[int], int],
 ) -> Schema:
     d, e = schema.number(duration, where="duration: "), schema.number(event, where="event: ")
     time, bad = numbers(np.where(is_missing(columns[d], schema.missing), np.nan, columns[d].astype(object)))
@@ -270,15 +335,22 @@ def _with_pair(
     if len(wrong):
         row = int(wrong[0])
         raise UserError(
-            f"{source}, column {duration!r}, row {row + first_row}: {columns[d][row]!r} as a duration",
+            f"{source}, column {duration!r}, row {row_name(row)}: {columns[d][row]!r} as a duration",
             hint="Follow-up times are numbers, 0 or more.",
         )
     seen = np.flatnonzero(~is_missing(columns[e], schema.missing))
-    texts = {text_of(columns[e][i]): int(i) for i in seen}
-    for text, row in texts.items():
-        if text not in ("0", "1", "True", "False"):
+    texts = {text_of(columns[e][i]): int(i) for i in seen[::-1]}
+    for name, empty in ((duration, np.isnan(time).all()), (event, not texts)):
+        if empty:
             raise UserError(
-                f"{source}, column {event!r}, row {row + first_row}: {text!r} as an event indicator",
+                f"{source}, column {name!r}: no value at all", hint="Name the columns of follow-up time and event."
+            )
+    # Both levels, in this order, whatever was seen: the number of the category is the indicator.
+    levels = ("False", "True") if texts.keys() & {"False", "True"} else ("0", "1")
+    for text, row in texts.items():
+        if text not in levels:
+            raise UserError(
+                f"{source}, column {event!r}, row {row_name(row)}: {text!r} as an event indicator",
                 hint="Expected 0 (censored) or 1 (event happened).",
             )
     changed = list(schema.columns)
@@ -286,15 +358,18 @@ def _with_pair(
         values = time[~np.isnan(time)]
         changed[d] = Column(
             name=duration, kind="integer" if np.array_equal(values, np.round(values)) else "numeric",
-            low=float(values.min()) if len(values) else float("inf"), high=float(values.max()) if len(values) else None,
+            low=float(values.min()), high=float(values.max()),
         )  # fmt: skip
-    if changed[e].kind != "binary":
-        changed[e] = Column(name=event, kind="binary", categories=tuple(sorted(texts)))
+    changed[e] = Column(name=event, kind="binary", categories=levels)
     return dataclasses.replace(schema, columns=tuple(changed), duration=duration, event=event)
 
 
 def _structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -> tuple[Schema, list[str]]:
-    """Mark columns that are empty exactly where another one holds a certain category (FLChain: cause of death, alive)."""
+    """Mark columns that are empty exactly where another one holds a certain category (FLChain: cause of death, alive).
+
+    Args:
+        fixed: columns of which a person has said whether they are.
+    """
     gone = [is_missing(raw, schema.missing) for raw in columns]
     candidates = []
     for i, c in enumerate(schema.columns):
@@ -304,7 +379,7 @@ def _structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) 
     changed, notes = list(schema.columns), []
     for i, c in enumerate(schema.columns):
         share = float(gone[i].mean()) if len(gone[i]) else 0.0
-        if c.name in fixed and c.structural is not None:
+        if c.name in fixed:
             continue
         if not 0.02 <= share <= 0.98 or len(gone[i]) < 30:
             continue

@@ -18,7 +18,7 @@ import numpy as np
 from unmask.core.corruption import uniform
 from unmask.errors import UserError
 from unmask.table.conditions import Constraint, Limit, parse_constraints, parse_where
-from unmask.table.data import decode, encode, read_frame
+from unmask.table.data import decode, encode, handed_out, read_frame
 from unmask.table.network import RowModel
 from unmask.table.sampling import RowSampler
 
@@ -164,6 +164,6 @@ def perturb(model: TableModel, data: Any, *, share: float = 0.5, seed: int = 0) 
     holed = [np.where(uniform(seed, rows, c, 69) < share, np.nan, x) for c, x in enumerate(columns)]
     filled = model.table.draw(holed, seed=seed)
     filled = [np.where(np.isnan(x), np.nan, f) for x, f in zip(columns, filled, strict=True)]
-    return model.wrap(
-        {i: decode(x, model.schema.columns[i]) for i, x in zip(model.schema.modelled, filled, strict=True)}
+    return handed_out(
+        model.wrap({i: decode(x, model.schema.columns[i]) for i, x in zip(model.schema.modelled, filled, strict=True)})
     )
