@@ -62,7 +62,7 @@ def smote(columns, sizes, here, count, rng):
 def run(name: str, seed: int) -> list[dict]:
     from unmask.table import fidelity
     from unmask.table.data import Frame, read_frame
-    from unmask.table.evaluate import complete, outcome_of, sizes_of
+    from unmask.table.evaluate import complete, outcome_of
     from unmask.table.model import TableModel
     from unmask.table.outcome import pair_places
     from unmask.table.schema import infer_schema
@@ -80,7 +80,7 @@ def run(name: str, seed: int) -> list[dict]:
         train_rows, test_rows = rows, np.setdiff1d(order, rows)
         halves = [Frame(names=schema.names, columns=[c[r] for c in columns]) for r in (train_rows, test_rows)]
         model = TableModel.fit(halves[0], schema=schema, seed=seed * 2 + fold)
-        sizes = sizes_of(model)
+        sizes = model.schema.sizes
         train, test = (complete(model, h, seed) for h in halves)
         (x, t, e), _ = outcome_of(model, test)
         at = np.quantile(t, [0.25, 0.5, 0.75])

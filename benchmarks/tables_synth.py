@@ -154,14 +154,14 @@ def prepared(name: str, seed: int):
 
 def run(name: str, method: str, seed: int) -> dict | None:
     from unmask.table import fidelity
-    from unmask.table.evaluate import outcome_of, sizes_of
+    from unmask.table.evaluate import outcome_of
     from unmask.table.synthesise import synthesize
 
     ready = prepared(name, seed)
     if ready is None:
         return None
     model, (real, held_out), fitted = ready
-    sizes = sizes_of(model)
+    sizes = model.schema.sizes
     start = time.perf_counter()
     if method == "bootstrap":
         new = fidelity.bootstrap(real, seed)

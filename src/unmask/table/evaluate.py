@@ -12,15 +12,9 @@ from unmask.errors import UserError
 from unmask.table import fidelity
 from unmask.table.data import encode, read_frame
 from unmask.table.model import TableModel
-from unmask.table.outcome import covariates, pair_places
+from unmask.table.outcome import LEVELS, covariates, pair_places
 from unmask.table.survival import kaplan_meier, step_values
 from unmask.table.synthesise import synthesize
-
-
-def sizes_of(model: TableModel) -> list[int]:
-    """Number of categories of every modelled column, 0 for a quantity."""
-    columns = [model.schema.columns[i] for i in model.schema.modelled]
-    return [0 if c.is_quantity else len(c.categories) for c in columns]
 
 
 def evaluate_model(
@@ -41,17 +35,20 @@ def evaluate_model(
         report: where to write the HTML page.
 
     Raises:
-        UserError: the table does not fit the model, or has fewer than 20 rows.
+        UserError: the table does not fit the model, or there are fewer than 20 rows of either kind.
     """
     real = complete(model, data, seed)
-    if len(real[0]) < 20:
-        raise UserError(f"{len(real[0])} real rows", hint="At least 20 are needed to compare anything.")
-    made = synthesize(model, rows or len(real[0]), seed=seed)
+    rows = len(real[0]) if rows is None else rows
+    if min(len(real[0]), rows) < 20:
+        raise UserError(
+            f"{len(real[0])} real rows, {rows} synthetic ones", hint="At least 20 are needed to compare anything."
+        )
+    made = synthesize(model, rows, seed=seed)
     synthetic = _filled(model, made.columns)
     found = compare(model, real, synthetic, seed=seed)
     if train is not None:
         before = complete(model, train, seed)
-        a, b, c = (fidelity.wide(x, sizes_of(model), before) for x in (before, real, synthetic))
+        a, b, c = (fidelity.wide(x, model.schema.sizes, before) for x in (before, real, synthetic))
         found["privacy"] = fidelity.privacy(a, b, c, seed=seed) | fidelity.copies(before, synthetic)
     if report is not None:
         write_report(model, found, real, synthetic, Path(report))
@@ -75,14 +72,28 @@ def outcome_of(
     schema = model.schema
     names = [schema.columns[i].name for i in schema.modelled]
     levels = [schema.columns[i].categories for i in schema.modelled]
-    x, regressors = fidelity.design(columns, sizes_of(model), covariates(model), names, levels)
+    x, regressors = fidelity.design(columns, schema.sizes, covariates(model), names, levels)
     time, event = pair_places(model)
     return (x, columns[time], columns[event]), regressors
 
 
+def no_survival(model: TableModel, **tables: list[np.ndarray]) -> str | None:
+    """Why there are no hazard ratios to compare; None where there are. Tables are named for people."""
+    if model.schema.duration is None:
+        return "no survival pair"
+    if all(model.schema.sizes[place] > LEVELS for place in covariates(model)):
+        return f"nothing explains the outcome but categories of more than {LEVELS} levels"
+    _, event = pair_places(model)
+    without = [name for name, columns in tables.items() if not (columns[event] > 0).any()]
+    return f"no event among the {without[0]} rows" if without else None
+
+
 def compare(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray], *, seed: int = 0) -> dict[str, Any]:
-    """All figures, and beside them those of a bootstrap of the real rows (ceiling) and of shuffled columns (floor)."""
-    sizes = sizes_of(model)
+    """All figures, and beside them those of a bootstrap of the real rows (ceiling) and of shuffled columns (floor).
+
+    Without events, or covariates, figures of survival are left out, which `note` then says.
+    """
+    sizes = model.schema.sizes
     names = [model.schema.columns[i].name for i in model.schema.modelled]
 
     def figures(other: list[np.ndarray]) -> dict[str, Any]:
@@ -90,7 +101,7 @@ def compare(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarra
         out: dict[str, Any] = {
             "marginal_distance": float(np.mean(distance)), "correlation_gap": fidelity.correlation_gap(real, other, sizes),
         }  # fmt: skip
-        if model.schema.duration is not None:
+        if no_survival(model, real=real, synthetic=other) is None:
             (a, regressors), (b, _) = outcome_of(model, real), outcome_of(model, other)
             out |= fidelity.survival_figures(a, b, regressors)
         return out
@@ -104,8 +115,11 @@ def compare(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarra
     ceiling, floor = fidelity.bootstrap(real, seed, len(synthetic[0])), fidelity.independent(real, seed)
     for name, other in (("ceiling", ceiling), ("floor", floor)):
         found[name] = {k: v for k, v in figures(other).items() if isinstance(v, float | int)}
-    if model.schema.duration is not None:
+    why = no_survival(model, real=real, synthetic=synthetic)
+    if why is None:
         found["calibration"] = strata(model, real, synthetic)
+    elif model.schema.duration is not None:
+        found["note"] = f"figures of survival are left out: {why}"
     return found
 
 
@@ -163,7 +177,9 @@ def add_sections(
         "How alike", table(("figure", "synthetic", "bootstrap of real (ceiling)", "shuffled columns (floor)"), rows),
         note="The ceiling is what another sample of real patients would score; the floor has right columns and no structure.",
     )  # fmt: skip
-    if model.schema.duration is not None:
+    if "note" in found:
+        report.section("Survival", found["note"])
+    if "hazard_ratios" in found:
         (a, _), (b, _) = outcome_of(model, real), outcome_of(model, synthetic)
         grid = np.linspace(0, float(a[1].max()), 200)
         curves = {

@@ -1,0 +1,43 @@
+"""Synthetic rows beside real ones: figures of survival where there are events and covariates, a word where not."""
+
+import pytest
+from tables import patients
+
+from unmask.errors import UserError
+from unmask.table.evaluate import evaluate_model
+from unmask.table.model import TableModel
+
+
+@pytest.fixture(scope="module")
+def model() -> TableModel:
+    return TableModel.fit(patients(80), steps=0)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 0])
+def test_a_few_rows_are_nothing_to_compare(model, rows):
+    with pytest.raises(UserError, match=f"{rows} synthetic"):
+        evaluate_model(model, patients(40), rows=rows)
+
+
+def test_without_events_figures_of_survival_are_left_out(model, tmp_path):
+    found = evaluate_model(model, patients(40).assign(event=0), report=tmp_path / "r.html")
+    assert "no event among the real rows" in found["note"]
+    assert "km_area" not in found
+    assert found["marginal_distance"] > 0
+    assert found["note"] in (tmp_path / "r.html").read_text()
+
+
+def test_a_bootstrap_without_events_leaves_out_the_ceiling_only(model, monkeypatch):
+    from unmask.table import fidelity
+
+    monkeypatch.setattr(fidelity, "bootstrap", lambda columns, *_: [*columns[:-1], columns[-1] * 0])
+    found = evaluate_model(model, patients(40))
+    assert found["km_area"] >= 0
+    assert "km_area" not in found["ceiling"]
+    assert "note" not in found
+
+
+def test_a_pair_alone(tmp_path):
+    table = patients(80)[["time", "event"]]
+    found = evaluate_model(TableModel.fit(table, steps=0), table, report=tmp_path / "r.html")
+    assert "nothing explains the outcome" in found["note"]
