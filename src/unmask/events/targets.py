@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.events.meds import Labels
+from unmask.natural import natural
 
 INTERVALS = 12
 """Of the time to an event, cut at quantiles of the observed event times."""
@@ -227,15 +228,8 @@ def target_of(labels: Labels) -> Labelled:
     if labels.days is not None:
         return TimeToEvent.fit(labels)
     if labels.names is not None:
-        return Classes(names=tuple(sorted(set(labels.names), key=_natural)))
+        return Classes(names=tuple(sorted(set(labels.names), key=natural)))
     return Binary()
-
-
-def _natural(name: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(name), name)
-    except ValueError:
-        return (1, 0.0, name)
 
 
 def from_dict(data: dict[str, Any]) -> Target:
