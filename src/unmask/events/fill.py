@@ -17,7 +17,7 @@ import torch
 
 from unmask.core.batch import Example
 from unmask.core.corruption import hide
-from unmask.core.inference import at_rest, budgeted
+from unmask.core.inference import at_rest, budgeted, first_slots
 from unmask.events.clock import stretch
 from unmask.events.codec import EventPrediction
 from unmask.events.folder import EventFolder
@@ -48,10 +48,7 @@ def answers(folder: EventFolder, questions: Sequence[Question]) -> Iterator[tupl
         for start in range(0, len(questions), BLOCK):
             asked = questions[start : start + BLOCK]
             for batch, numbers in budgeted([q.example for q in asked], folder.settings.slots):
-                first = np.full(len(numbers), -1, np.int64)
-                index = batch.index.numpy().ravel()
-                places = np.flatnonzero(index >= 0)
-                first[index[places[::-1]]] = places[::-1]  # the last one written is the first slot
+                first = first_slots(batch, len(numbers))
                 flat = [first[i] + asked[n].hidden for i, n in enumerate(numbers.tolist())]
                 whole = torch.from_numpy(np.concatenate(flat))
                 prediction = model(batch.to(device), hide(whole.to(device)))

@@ -102,10 +102,12 @@ class Work:
         self.points, self.target, self.settings = points, target, settings
         self.histories = loaded.histories(events)
         self.y = target.encode(points)
-        self.x = loaded.features(self.histories, points, states=settings.states, summaries=settings.summaries)
-        plain, names = summarise(self.histories, points)
+        summary, names = summarise(self.histories, points)
+        self.x = loaded.features(
+            self.histories, points, states=settings.states, summaries=settings.summaries, summary=summary
+        )
         used = usual(names)
-        self.plain, self.last = plain[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
+        self.plain, self.last = summary[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
 
     def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
         if isinstance(self.target, TimeToEvent):

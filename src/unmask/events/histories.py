@@ -63,7 +63,7 @@ class Histories:
         room = max(0, slots - 1 - static)
         return np.r_[np.arange(static)[: slots - 1], np.arange(max(static, count - room), count)]
 
-    def example(self, subject: int, *, slots: int, prediction_time: int | None = None) -> Example:
+    def example(self, subject: int, prediction_time: int | None = None, *, slots: int) -> Example:
         """One patient: static events, then the latest timed ones that fit.
 
         Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event (the origin)
