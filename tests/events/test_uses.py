@@ -232,6 +232,6 @@ def test_commands_name_what_is_wrong(
 
 def test_one_class_only(home: Path, tmp_path: Path):
     task = labels(tmp_path / "task", [(i, DAY + timedelta(9000), True) for i in range(30)])
-    with pytest.raises(UserError, match="every label is True"):
+    with pytest.raises(UserError, match="every label to train on is True"):
         finetune_outcome(home / "model", home / "meds", task, tmp_path / "m")
     assert json.loads((home / "model" / "unmask.json").read_text())["kind"] == "events"

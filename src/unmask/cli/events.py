@@ -28,11 +28,14 @@ def finetune(
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
     from unmask.events.finetune import finetune_outcome
+    from unmask.events.outcome_report import SHOWN
 
     found = finetune_outcome(model, data, labels, out, settings=settings).figures
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out"]
+    for name, count in found.get("unseen_classes", {}).items():
+        lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
     for name, result in found["results"].items():
-        shown = [f"{k} {result[k]:.3f}" for k in result.get("intervals", {})]
+        shown = [f"{k} {result[k]:.3f}" for k in SHOWN if k in result]
         lines.append(f"{name:22} {'  '.join(shown)}")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])

@@ -38,6 +38,9 @@ def write(
         "Training labels": found["training"], "Held-out labels": found["held_out"], "Kind": target.kind,
         "Time": f"{found['seconds']:.0f} s",
     })  # fmt: skip
+    if found.get("unseen_classes"):
+        listed = ", ".join(f"{name} ({count})" for name, count in found["unseen_classes"].items())
+        page.facts({"Held-out labels of classes that training did not have": listed})
     page.section(
         "On held-out patients", figures_table(found["results"], "model"),
         note="95 % bootstrap intervals over prediction points; no model saw these patients' labels. Calibration error: "
@@ -52,15 +55,16 @@ def write(
                 assert points.value is not None
                 curves[name] = (x, [float(points.value[i].mean()) for i in parts])
         page.section("Calibration", line_chart(curves, "Observed against predicted", "predicted", "observed"))
-    if found.get("curve"):
-        key = next(k for k in SHOWN if k in found["curve"][0])
+    key = next((k for k in SHOWN if any(k in row for row in found.get("curve", ()))), None)
+    if key is not None:
         lines: dict[str, tuple[list[float], list[float]]] = {}
         for row in found["curve"]:
             lines.setdefault(row["model"], ([], []))[0].append(row["labels"])
             lines[row["model"]][1].append(row.get(key, float("nan")))
         for name, result in found["results"].items():
-            lines[name][0].append(found["training"])
-            lines[name][1].append(result.get(key, float("nan")))
+            x, y = lines.setdefault(name, ([], []))
+            x.append(found["training"])
+            y.append(result.get(key, float("nan")))
         page.section("Learning curve", line_chart(lines, f"{key.upper()} by labels", "training labels", key))
     groups = by_subgroup(histories, points, predicted, target) if predicted else []
     if groups:
@@ -79,13 +83,13 @@ def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
     shown = [k for k in SHOWN if any(k in r for r in results.values())]
     rows = []
     for name, result in results.items():
-        cells = [f"{result[k]:.3f}{_span(result['intervals'][k])}" if k in result else "" for k in shown]
+        cells = [f"{result[k]:.3f}{_span(result['intervals'].get(k))}" if k in result else "" for k in shown]
         rows.append([name, result["n"], *cells])
     return table([first, "n", *(NAMES.get(k, k.upper() if len(k) < 6 else k) for k in shown)], rows)
 
 
-def _span(interval: list[float]) -> str:
-    return "" if math.isnan(interval[0]) else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+def _span(interval: list[float] | None) -> str:
+    return "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
 
 
 def by_subgroup(
