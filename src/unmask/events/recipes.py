@@ -70,7 +70,7 @@ class EventSettings:
         ratio: share of the events to hide; hide: whole 'visit's (events of one time stamp) or single 'event's.
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
-        holdout: share of patients held out for validation.
+        holdout: share of patients held out for validation, 4,096 patients at most.
     """
 
     structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
