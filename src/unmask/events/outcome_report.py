@@ -17,7 +17,7 @@ from unmask.events.folder import EventFolder
 from unmask.events.histories import Histories
 from unmask.events.meds import STATIC, Labels
 from unmask.events.scoring import scored
-from unmask.events.targets import Binary, Labelled
+from unmask.events.targets import Binary, Classes, Labelled
 from unmask.events.vocabulary import FIRST
 
 LEAST = 30
@@ -73,7 +73,7 @@ def write(
             note=f"Static facts and age bands with {LEAST} held-out points or more.",
         )  # fmt: skip
     if len(points) and predicted:
-        _draw_timeline(page, folder, histories, points, predicted["ours"])
+        _draw_timeline(page, folder, histories, points, predicted["ours"], target)
     page.write(out / "report.html")
     return groups
 
@@ -133,16 +133,18 @@ def subgroups(histories: Histories, points: Labels) -> dict[str, np.ndarray]:
 
 
 def _draw_timeline(
-    page: Report, folder: EventFolder, histories: Histories, points: Labels, p: np.ndarray
-) -> None:  # fmt: skip
-    """The held-out patient of highest predicted risk: each visit hidden alone, what was expected of it."""
+    page: Report, folder: EventFolder, histories: Histories, points: Labels, p: np.ndarray, target: Labelled
+) -> None:
+    """The held-out patient of highest predicted risk (of classes, of the last): each visit hidden alone, what was
+    expected of it."""
     at = int(p[:, -1].argmax())
     subject, moment = int(points.subject[at]), int(points.time[at])
     rows = timeline(folder, histories, subject, moment)
     if not rows:
         return
+    risk = f"probability of {target.names[-1]}" if isinstance(target, Classes) else "risk"
     note = (
-        f"Subject {int(histories.events.subjects[subject])}, the one of highest predicted risk among the held out. "
+        f"Subject {int(histories.events.subjects[subject])}, the one of highest predicted {risk} among the held out. "
         "Each visit was hidden alone and predicted from all others; the interval is of 80 %."
     )
     page.section("A patient's timeline", "", note=note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -163,8 +164,11 @@ class OutcomeSettings:
         for name in ("members", "hidden", "epochs", "patience"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
-        if self.trees < 0:
-            raise UserError(f"trees={self.trees}", hint="Expected a whole number, 0 or more.")
+        for name in ("trees", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a number, 0 or more.")
+        if not 0 < self.learning_rate < math.inf:
+            raise UserError(f"learning_rate={self.learning_rate}", hint="Expected a number above 0.")
         for name in ("dropout", "holdout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(
