@@ -8,6 +8,9 @@ import typer
 
 from unmask.cli import options
 
+SHOWN_ROWS = 10
+"""Of the least natural records, on the screen."""
+
 
 def finetune(
     task: str, model: str, data: str, *, labels: str | None, out: str, given: dict[str, Any], as_json: bool
@@ -89,6 +92,30 @@ def fill(
     counts = dict(frame["kind"].value_counts().iter_rows())
     line = f"{out}: {counts.get('value', 0)} missing values filled, {counts.get('next', 0)} next events"
     output.write({"out": out, "rows": counts}, [line], device=str(loaded.device), precision=loaded.precision)
+
+
+def score(
+    model: str, data: str, *, by: str, mode: str, out: str | None, precision: str, device: str, as_json: bool
+) -> None:
+    """Pseudo-log-likelihood by patient, visit or event: a table, or the rows themselves."""
+    from typing import cast
+
+    from unmask.cli.common import Output
+    from unmask.events.model import load, write_predictions
+
+    output = Output(as_json)
+    loaded = load(model, device=device, precision=precision)
+    frame = loaded.score(data, by=cast(Any, by), mode=cast(Any, mode))
+    if out is not None:
+        write_predictions(frame, out)
+    least = frame.sort(frame["score"] / frame["slots"]).head(SHOWN_ROWS)
+    lines = [f"{len(frame)} {by}s, {frame['slots'].sum()} events; the least natural, by event:"]
+    for row in least.iter_rows(named=True):
+        shown = "  ".join(str(row[n]) for n in ("subject_id", "time", "code") if n in row)
+        lines.append(f"{row['score'] / row['slots']:10.3f}  {row['slots']:4d} events  {shown}")
+    found: dict[str, Any] = {"by": by, "rows": len(frame), "events": int(frame["slots"].sum())}
+    found |= {"out": out} if out is not None else {"results": frame.to_dicts()}
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def embed(model: str, data: str, *, out: str, precision: str, device: str, as_json: bool) -> None:

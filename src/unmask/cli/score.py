@@ -13,16 +13,25 @@ def register(app: Any) -> None:
     @app.command("score")
     def score(
         model: options.Model,
-        text: str = typer.Argument(..., help="A text, or a file with one text a line."),
-        mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
+        text: str = typer.Argument(..., help="A text, or a file with one text a line; a table, a MEDS folder."),
+        mode: str = typer.Option(
+            "unit", help="unit: later pieces of a word (events of a visit) are hidden too; slot: each alone."
+        ),
+        by: str = typer.Option("patient", help="Events: one row a patient, visit or event."),
+        out: str = typer.Option(None, help="Events: parquet to write the rows to."),
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
-        """Pseudo-log-likelihood of texts: the higher, the more natural."""
+        """Pseudo-log-likelihood of texts, rows or patients' events: the higher, the more natural."""
         from unmask.cli.common import Output, read_lines
         from unmask.kinds import kind_of, load
 
+        if kind_of(model) == "events":
+            from unmask.cli import events
+
+            events.score(model, text, by=by, mode=mode, out=out, precision=precision, device=device, as_json=json_)
+            return
         output = Output(json_)
         if kind_of(model) == "table":
             from unmask.cli.table import score_table

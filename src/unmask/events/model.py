@@ -14,6 +14,7 @@ import torch
 
 from unmask.core.embed import pool_states
 from unmask.core.inference import at_rest, budgeted
+from unmask.core.score import Mode
 from unmask.errors import UserError
 from unmask.events.fill import SCHEMA, missing_values, next_events
 from unmask.events.folder import EventFolder, load_folder
@@ -21,6 +22,7 @@ from unmask.events.histories import Histories
 from unmask.events.meds import Events, Labels, read_labels, read_meds
 from unmask.events.recipes import STRUCTURES
 from unmask.events.summaries import summarise
+from unmask.events.surprise import By, surprise
 from unmask.events.targets import from_dict
 from unmask.training.precision import resolve_device, resolve_precision
 
@@ -118,6 +120,13 @@ class EventModel:
         if top:
             parts.append(next_events(self.folder, histories, top=top, level=level))
         return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
+
+    def score(self, data: str | Path | Events, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
+        """How natural each patient, visit or event is to the model; see `surprise.surprise`."""
+        events = data if isinstance(data, Events) else read_meds(data)
+        self.folder.model.to(self.device)
+        with self._autocast():
+            return surprise(self.folder, self.histories(events), by=by, mode=mode)
 
     def inspect(self) -> dict[str, Any]:
         """Parameters, codes, and what the model was made with."""
