@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from unmask.errors import UserError, suggest
+from unmask.natural import natural
 from unmask.table.parse import datetime_format, is_missing, numbers, text_of
 
 Kind = Literal["numeric", "integer", "ordinal", "nominal", "binary", "datetime", "id"]
@@ -185,7 +186,7 @@ def infer_column(
     if kind in ("numeric", "integer"):
         fields |= _quantity(name, numeric, source, np.flatnonzero(~gone), first_row, kind)
     elif kind in ("nominal", "binary", "ordinal"):
-        fields["categories"] = tuple(sorted({text_of(v) for v in set(values.tolist())}, key=_natural))
+        fields["categories"] = tuple(sorted({text_of(v) for v in set(values.tolist())}, key=natural))
     if kind in QUANTITIES and not len(values):
         fields["low"] = float("inf")
         notes.append(f"{name!r} holds no value at all and is left out")
@@ -245,14 +246,6 @@ def _quantity(name: str, values: np.ndarray, source: str, at: np.ndarray, first_
     # A few cells with more digits than the rest (computed, not measured) do not make a column more precise.
     decimals = next((d for d in range(8) if (np.round(values, d) == values).mean() >= 0.99), None)
     return {"decimals": 0 if kind == "integer" else decimals, "low": float(values.min()), "high": float(values.max())}
-
-
-def _natural(text: str) -> tuple[int, float, str]:
-    """Sort key: numbers by value, before texts."""
-    try:
-        return (0, float(text), text)
-    except ValueError:
-        return (1, 0.0, text)
 
 
 def _is_pair(schema: Schema, columns: Sequence[np.ndarray], duration: str, event: str) -> bool:
