@@ -111,7 +111,7 @@ class Fold:
         from unmask.events.scoring import baselines
 
         y, x, test = self.points.value[few], self.plain[few], self.plain[self.test]
-        found = {n: p[:, 0] for n, p in baselines(x, y, test, last=self.last, seed=seed).items()}
+        found = {n: p[:, 1] for n, p in baselines(x, y, test, last=self.last, seed=seed).items()}
         trees = ExtraTreesClassifier(self.a.trees, min_samples_leaf=3, max_features=0.1, random_state=seed)
         model = make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), trees)
         return {**found, "extra trees": model.fit(x, y).predict_proba(test)[:, 1]}

@@ -4,6 +4,8 @@
     python benchmarks/tables_synth.py             # 10 seeds, whas500, gbsg2, ckd_uae, support2
 
 Every generator sees a random half of the rows (the other half is the holdout of the privacy figures) and draws as many.
+Columns that lack more than 5 % of their cells are left out, then rows that lack any: nothing is judged against cells that
+some method filled in.
 `bootstrap` (real rows again) is the ceiling, `independent` (shuffled columns) the floor. Also the published Masked
 Clinical Modelling procedure (arXiv 2410.16811 and its released code), re-implemented: `mcm-leaky-P` as released (the
 attention scores see the hidden values), `mcm-closed-P` with the leak closed, with P % of each real row hidden and filled
@@ -35,6 +37,8 @@ PAIRS = {
 }
 OUT = {"ckd_uae": ("TIME_YEAR", "Age.3.categories"), "support2": ("pid", "num_surv2m", "num_surv6m")}
 """Columns left out of the comparison: derived from others, or predictions of the outcome."""
+LACKING = 0.05
+"""Columns that lack a larger share are left out."""
 MOST = 4000
 """Rows used of a larger table, drawn anew for every seed."""
 METHODS = ("bootstrap", "independent", "unmask", "mcm-leaky-25", "mcm-leaky-50", "mcm-leaky-100", "mcm-closed-25",
@@ -108,6 +112,10 @@ np.save(target, out.to_numpy(float))
 """
 
 
+class PeerError(Exception):
+    """A rival in a Python of its own that ended in an error of its own."""
+
+
 def peer(name, columns, sizes, seed):
     python = os.environ.get("UNMASK_PEERS")
     if not python:
@@ -121,7 +129,7 @@ def peer(name, columns, sizes, seed):
             text=True,
         )
         if done.returncode:
-            raise ModuleNotFoundError(f"{name}: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}")
+            raise PeerError(done.stderr.strip().splitlines()[-1] if done.stderr else f"exit {done.returncode}")
         out = np.load(target)
     return [
         np.clip(np.round(v), 0, s - 1) if s else np.clip(v, c.min(), c.max())
@@ -131,17 +139,19 @@ def peer(name, columns, sizes, seed):
 
 @functools.lru_cache(maxsize=1)
 def prepared(name: str, seed: int):
-    """(model fitted to the training half, both halves complete, seconds of the fit); None where the file is missing."""
-    from unmask.table.data import Frame, read_frame
-    from unmask.table.evaluate import complete
+    """(model fitted to the training half, both halves coded, seconds of the fit); None where the file is missing."""
+    from unmask.table.data import Frame, encode, read_frame
     from unmask.table.model import TableModel
+    from unmask.table.parse import is_missing
 
     path = SHARED / f"{name}.csv"
     if not path.exists():
         return None
     whole = read_frame(path)
-    keep = [i for i, n in enumerate(whole.names) if n not in OUT.get(name, ())]
-    order = np.random.default_rng([seed, 9]).permutation(len(whole))[:MOST]
+    lacking = [is_missing(c) for c in whole.columns]
+    keep = [i for i, n in enumerate(whole.names) if n not in OUT.get(name, ()) and lacking[i].mean() <= LACKING]
+    rows = np.flatnonzero(~np.any([lacking[i] for i in keep], axis=0))
+    order = np.random.default_rng([seed, 9]).permutation(rows)[:MOST]
     halves = [
         Frame(names=[whole.names[i] for i in keep], columns=[whole.columns[i][rows] for i in keep], source=name)
         for rows in (order[: len(order) // 2], order[len(order) // 2 :])
@@ -149,7 +159,7 @@ def prepared(name: str, seed: int):
     start = time.perf_counter()
     model = TableModel.fit(halves[0], seed=seed, schema=_schema(whole, keep, *PAIRS[name]))
     fitted = time.perf_counter() - start
-    return model, [complete(model, h, seed) for h in halves], fitted
+    return model, [encode(h, model.schema) for h in halves], fitted
 
 
 def run(name: str, method: str, seed: int) -> dict | None:
@@ -247,6 +257,9 @@ def main() -> None:
                         found = run(name, method, seed)
                     except ModuleNotFoundError as missing:
                         print(f"skipped {method}: {missing}", file=sys.stderr)
+                        continue
+                    except PeerError as error:
+                        print(f"failed {method} on {name}: {error}", file=sys.stderr)
                         continue
                 if found is None:
                     print(f"skipped {name}: not at {SHARED}", file=sys.stderr)

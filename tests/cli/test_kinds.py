@@ -12,8 +12,7 @@ from unmask.cli import main
 @pytest.mark.parametrize(
     ("command", "kind", "hint"),
     [
-        (("score", "MODEL", "data"), "images", "text and of tables"),
-        (("score", "MODEL", "data"), "events", "text and of tables"),
+        (("score", "MODEL", "data"), "images", "text, tables and events"),
         (("evaluate", "MODEL", "data"), "events", "report.html"),
         (("finetune", "classify", "MODEL", "data", "--out", "x"), "table", "text, images and events"),
         (("predict", "MODEL", "data", "--out", "x"), "table", "text, images and events"),

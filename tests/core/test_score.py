@@ -96,3 +96,20 @@ def test_too_long_names_both_numbers_and_nothing_is_fine() -> None:
     assert score(model, [], slots=16) == []
     only_special = Example(values={"token": np.array([1, 2])}, identity=0, special=np.ones(2, bool))
     assert score(model, [only_special, text.example(1, 5)], slots=16)[0].slots == 0
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_parts_of_a_score_stand_side_by_side(setup: Setup, count: int) -> None:
+    examples = setup.examples(7, 4)
+    targets = [scorable(e)[:count] for e in examples]
+    whole = score(setup.model, examples, slots=64, targets=targets)
+    halves = score(
+        setup.model, examples, slots=64, targets=targets,
+        read=lambda p, true: torch.stack([0.25 * p.log_prob(true), 0.75 * p.log_prob(true)], -1),
+    )  # fmt: skip
+    for one, two in zip(whole, halves, strict=True):
+        assert two.total == pytest.approx(one.total)
+        assert two.slots == one.slots
+        if count:
+            assert two.per_slot.shape == (len(one.per_slot), 2)
+            np.testing.assert_allclose(two.per_slot.sum(1), one.per_slot)

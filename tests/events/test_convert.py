@@ -226,3 +226,47 @@ def test_rows_with_too_many_cells_are_counted(tmp_path: Path):
     reconciled(found)
     assert (found["rows"], found["rejected"]) == (3, {"wrong number of columns": 1})
     assert listed(tmp_path / "m")[1][2] == "c d"
+
+
+def resources(folder: Path, *found: object) -> Path:
+    """A bundle of these resources, beside entries that have none."""
+    bundle = {"resourceType": "Bundle", "entry": [{"resource": r} for r in found] + [{"request": {}}]}
+    (folder / "b.json").write_text(json.dumps(bundle))
+    return folder / "b.json"
+
+
+def test_fhir_dates_may_be_a_year_or_a_month(tmp_path: Path):
+    patient = {"resourceType": "Patient", "id": "p", "gender": "male", "birthDate": "1970"}
+    code = {"coding": [{"system": "http://snomed.info/sct", "code": "1"}]}
+    ill = {"resourceType": "Condition", "code": code, "subject": {"reference": "Patient/p"}, "onsetDateTime": "2020-05"}
+    reconciled(convert(resources(tmp_path, patient, ill), tmp_path / "m"))
+    assert listed(tmp_path / "m")[1:] == [
+        (0, datetime(1970, 1, 1), "MEDS_BIRTH", None), (0, datetime(2020, 5, 1), "CONDITION//SNOMED//1", None),
+    ]  # fmt: skip
+
+
+def test_fhir_encounters_need_a_class_not_a_type(tmp_path: Path):
+    about = {"subject": {"reference": "Patient/p"}, "period": {"start": "2020-01-01", "end": "2020-01-02"}}
+    visit = {"resourceType": "Encounter", "class": {"code": "IMP"}, **about}
+    found = convert(resources(tmp_path, visit, {"resourceType": "Encounter", **about}), tmp_path / "m")
+    assert [row[2] for row in listed(tmp_path / "m")] == ["ENCOUNTER//IMP", "ENCOUNTER_END//IMP"]
+    assert found["rejected"] == {"Encounter without a code": 1}
+
+
+def test_what_is_not_fhir_is_counted(tmp_path: Path):
+    code = {"coding": [{"system": "http://loinc.org", "code": "1"}]}
+    about = {"code": code, "subject": {"reference": "Patient/p"}, "effectiveDateTime": "2020-01-01"}
+    broken = [
+        {"resourceType": "Observation", **about, "valueQuantity": {"value": "seven"}},
+        {"resourceType": "Observation", **about, "subject": "Patient/p"},
+        {"resourceType": "Observation", **about, "code": [code]},
+        ["no object"],
+        {"resourceType": "Patient", "gender": "male"},
+    ]
+    good = {"resourceType": "Observation", **about, "valueQuantity": {"value": 7}}
+    found = convert(resources(tmp_path, good, *broken), tmp_path / "m")
+    reconciled(found)
+    assert (found["events"], found["rows"], found["rejected_rows"]) == (1, 6, 5)
+    assert found["rejected"]["Observation is not as FHIR R4 has it"] == 3
+    assert found["rejected"]["Patient without an id"] == 1
+    assert "entry 1" in (tmp_path / "m" / "rejected.jsonl").read_text().splitlines()[0]

@@ -50,6 +50,9 @@ def test_two_shards_and_wrong_types(tmp_path: Path):
         read_meds(tmp_path / "two")
     with pytest.raises(UserError, match="column 'time' is of type String"):
         read_meds(shard(tmp_path / "typed", frame.with_columns(pl.lit("x").alias("time"))))
+    large = frame.with_columns(pl.lit(2**63 + 1, pl.UInt64).alias("subject_id"))
+    with pytest.raises(UserError, match=f"row 0: subject_id is {2**63 + 1}"):
+        read_meds(shard(tmp_path / "large", large))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_bad_labels_are_named(tmp_path: Path, rows: list, says: str):
 
 
 def test_nothing_after_the_prediction_time_arrives(tmp_path: Path):
-    past = [(1, None, "SEX//F", None), (1, DAY, "a", 1.0), (1, DAY, "b", 2.0)] * 1
+    past = [(1, None, "SEX//F", None), (1, DAY, "a", 1.0), (1, DAY, "b", 2.0)]
     planted = [(1, DAY + timedelta(microseconds=1), "a", 99.0), (1, DAY + timedelta(3), "b", 99.0)]
     fit = read_meds(shard(tmp_path / "fit", table([*past, *planted])))
     vocabulary = Vocabulary.fit(fit, np.arange(len(fit.code)), floor=1)

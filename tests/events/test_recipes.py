@@ -16,7 +16,7 @@ from unmask.events.folder import new_model
 from unmask.events.histories import Histories, time_token
 from unmask.events.meds import HOUR, STATIC, Events, read_meds
 from unmask.events.pretrain import corruption_of
-from unmask.events.recipes import RECIPES, STRUCTURES, EventSettings, with_overrides
+from unmask.events.recipes import RECIPES, STRUCTURES, EventSettings, OutcomeSettings, with_overrides
 from unmask.events.vocabulary import FIRST, LONG, MONTHS, SEP, VISIT_END, VISIT_START, WEEKS, Vocabulary
 
 SMALL = {"width": 32, "layers": 2, "heads": 2, "inner": 32, "slots": 64, "batch_slots": 512}
@@ -142,6 +142,19 @@ def test_what_is_shown_is_no_target():
         with_overrides(EventSettings(), {"code_weight": 0.0, "value_weight": 0.0, "time_weight": 0.0})
     with pytest.raises(UserError, match="value_weight"):
         with_overrides(EventSettings(), {**RECIPES["behrt"], "value_weight": 0.1})
+
+
+def test_the_decoders_width_fits_its_heads():
+    """Half of the encoder's width need not be a multiple of the heads."""
+    for width, heads, want in ((264, 8, 128), (64, 4, 64), (288, 12, 192), (50, 1, 26)):
+        settings = with_overrides(EventSettings(), {"width": width, "heads": heads})
+        assert new_model(settings, FIRST + 3).decoder.config.width == want
+
+
+@pytest.mark.parametrize("wrong", [{"learning_rate": 0.0}, {"weight_decay": -1.0}, {"trees": -1}])
+def test_settings_of_the_head_are_checked(wrong: dict[str, float]):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        OutcomeSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_no_neighbour_tells_a_hidden_events_time(events: Events):

@@ -13,7 +13,6 @@ from event_data import DAY, labels, main_fails, main_ok, shard, table
 
 import unmask
 from unmask.errors import UserError
-from unmask.events.demo import simulate
 from unmask.events.finetune import finetune_outcome
 from unmask.events.histories import Histories
 from unmask.events.meds import Labels, read_labels, read_meds
@@ -24,16 +23,6 @@ from unmask.events.targets import Binary, TimeToEvent
 from unmask.events.vocabulary import Vocabulary
 
 QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with simulated patients (meds, task) and a model that has been trained for a moment."""
-    folder = tmp_path_factory.mktemp("home")
-    simulate(folder, patients=240)
-    small = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32"]
-    main_ok(["pretrain", "events", str(folder / "meds"), "--out", str(folder / "model"), "--steps", "25", *small])
-    return folder
 
 
 def relabelled(home: Path, out: Path, **columns: pl.Expr) -> Path:
@@ -243,6 +232,6 @@ def test_commands_name_what_is_wrong(
 
 def test_one_class_only(home: Path, tmp_path: Path):
     task = labels(tmp_path / "task", [(i, DAY + timedelta(9000), True) for i in range(30)])
-    with pytest.raises(UserError, match="every label is True"):
+    with pytest.raises(UserError, match="every label to train on is True"):
         finetune_outcome(home / "model", home / "meds", task, tmp_path / "m")
     assert json.loads((home / "model" / "unmask.json").read_text())["kind"] == "events"

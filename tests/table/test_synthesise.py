@@ -138,6 +138,28 @@ def test_a_formula(model):
     assert (new.age - (new.sbp - new.dbp / 2)).abs().max() <= 0.51
 
 
+def test_formulas_may_read_each_other_in_any_order(model):
+    new = model.synthesize(50, constraints=["sbp := dbp + 40", "dbp := age - 1"])
+    assert (new.dbp == new.age - 1).all()
+    assert (new.sbp == new.age + 39).all()
+
+
+@pytest.mark.parametrize(
+    ("where", "constraints", "says"),
+    [
+        ("sbp > 120", ["sbp := dbp + 40"], "'sbp', which is computed"),
+        (None, ["sbp := dbp + 40", "sbp < age"], "on a computed column"),
+        (None, ["sbp := dbp + 40", "dbp := sbp - 40"], "computed from itself"),
+        (None, ["sbp := dbp + 40", "sbp := age"], "once"),
+        (None, ["sbp := dbp + event"], "'event' is not a quantity"),
+        (None, ["stage := dbp"], "'stage' is not a quantity"),
+    ],
+)
+def test_a_formula_that_cannot_hold_is_refused(model, where, constraints, says):
+    with pytest.raises(UserError, match=says):
+        model.synthesize(5, where=where, constraints=constraints)
+
+
 def test_a_condition_without_support_is_said(model):
     with pytest.warns(UserWarning, match="extrapolation"):
         model.synthesize(5, where="age > 90")
@@ -155,17 +177,39 @@ def test_names_that_are_not_python_names():
     assert (new["Sex "] == "F").all()
 
 
-def test_structural_cells_are_empty():
+@pytest.fixture(scope="module")
+def causes() -> pd.DataFrame:
+    """A cause of death, empty for who lives, and unknown for some of the dead."""
     table = patients(300)
-    table["cause"] = np.where(table.event == 1, "heart", None)
+    table["cause"] = None
     table.loc[table.event == 1, "cause"] = np.where(table.age[table.event == 1] > 65, "heart", "cancer")
-    new = TableModel.fit(table, steps=3, members=2).synthesize(200)
+    return table
+
+
+def test_structural_cells_are_empty(causes):
+    new = TableModel.fit(causes, steps=3, members=2).synthesize(200)
     assert (new.cause.isna() == (new.event == 0)).all()
+
+
+def test_a_condition_on_a_structural_column_asks_for_rows_that_have_it(causes):
+    new = TableModel.fit(causes, steps=3, members=2).synthesize(200, where="cause == 'heart'")
+    assert (new.cause == "heart").all()
+    assert (new.event == 1).all()
 
 
 def test_missing_cells_on_request(table, model):
     new = synthesize(model, 2000, missing=True).table
     assert abs(new.dbp.isna().mean() - table.dbp.isna().mean()) < 0.03
+    assert not synthesize(model, 200, missing=True, where="dbp > 60").table.dbp.isna().any()
+
+
+def test_missing_cells_come_in_the_patterns_of_the_table(causes):
+    table = causes.assign(dbp=causes.dbp.where(causes.index % 3 > 0), sbp=causes.sbp.where(causes.index % 3 > 0))
+    new = synthesize(TableModel.fit(table, steps=3, members=2), 600, missing=True).table
+    assert (new.dbp.isna() == new.sbp.isna()).all()
+    assert abs(new.dbp.isna().mean() - 1 / 3) < 0.06
+    # Empty by its meaning is not missing: every dead patient has a cause in this table.
+    assert new.cause[new.event == 1].notna().all()
 
 
 def test_augment_adds_marked_rows(table, model):

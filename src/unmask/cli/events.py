@@ -8,6 +8,9 @@ import typer
 
 from unmask.cli import options
 
+SHOWN_ROWS = 10
+"""Of the least natural records, on the screen."""
+
 
 def finetune(
     task: str, model: str, data: str, *, labels: str | None, out: str, given: dict[str, Any], as_json: bool
@@ -28,11 +31,14 @@ def finetune(
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
     from unmask.events.finetune import finetune_outcome
+    from unmask.events.outcome_report import SHOWN
 
     found = finetune_outcome(model, data, labels, out, settings=settings).figures
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out"]
+    for name, count in found.get("unseen_classes", {}).items():
+        lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
     for name, result in found["results"].items():
-        shown = [f"{k} {result[k]:.3f}" for k in result.get("intervals", {})]
+        shown = [f"{k} {result[k]:.3f}" for k in SHOWN if k in result]
         lines.append(f"{name:22} {'  '.join(shown)}")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
@@ -90,6 +96,30 @@ def fill(
     counts = dict(frame["kind"].value_counts().iter_rows())
     line = f"{out}: {counts.get('value', 0)} missing values filled, {counts.get('next', 0)} next events"
     output.write({"out": out, "rows": counts}, [line], device=str(loaded.device), precision=loaded.precision)
+
+
+def score(
+    model: str, data: str, *, by: str, mode: str, out: str | None, precision: str, device: str, as_json: bool
+) -> None:
+    """Pseudo-log-likelihood by patient, visit or event: a table, or the rows themselves."""
+    from typing import cast
+
+    from unmask.cli.common import Output
+    from unmask.events.model import load, write_predictions
+
+    output = Output(as_json)
+    loaded = load(model, device=device, precision=precision)
+    frame = loaded.score(data, by=cast(Any, by), mode=cast(Any, mode))
+    if out is not None:
+        write_predictions(frame, out)
+    least = frame.sort(frame["score"] / frame["slots"]).head(SHOWN_ROWS)
+    lines = [f"{len(frame)} {by}s, {frame['slots'].sum()} events; the least natural, by event:"]
+    for row in least.iter_rows(named=True):
+        shown = "  ".join(str(row[n]) for n in ("subject_id", "time", "code") if n in row)
+        lines.append(f"{row['score'] / row['slots']:10.3f}  {row['slots']:4d} events  {shown}")
+    found: dict[str, Any] = {"by": by, "rows": len(frame), "events": int(frame["slots"].sum())}
+    found |= {"out": out} if out is not None else {"results": frame.to_dicts()}
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def embed(model: str, data: str, *, out: str, precision: str, device: str, as_json: bool) -> None:

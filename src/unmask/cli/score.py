@@ -13,26 +13,35 @@ def register(app: Any) -> None:
     @app.command("score")
     def score(
         model: options.Model,
-        text: str = typer.Argument(..., help="A text, or a file with one text a line; a table for its model."),
-        mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
+        text: str = typer.Argument(..., help="A text, or a file with one text a line; a table, a MEDS folder."),
+        mode: str = typer.Option(
+            "unit", help="unit: later pieces of a word (events of a visit) are hidden too; slot: each alone."
+        ),
+        by: str = typer.Option("patient", help="Events: one row a patient, visit or event."),
+        out: str = typer.Option(None, help="Events: parquet to write the rows to."),
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
-        """Pseudo-log-likelihood of texts or of a table's rows: the higher, the more natural."""
+        """Pseudo-log-likelihood of texts, rows or patients' events: the higher, the more natural."""
         from unmask.cli.common import Output, read_lines
         from unmask.errors import UserError
         from unmask.kinds import kind_of, load
 
-        output = Output(json_)
         kind = kind_of(model)
+        if kind == "events":
+            from unmask.cli import events
+
+            events.score(model, text, by=by, mode=mode, out=out, precision=precision, device=device, as_json=json_)
+            return
+        output = Output(json_)
         if kind == "table":
             from unmask.cli.table import score_table
 
             output.write(*score_table(model, text))
             return
         if kind != "text":
-            raise UserError(f"{model}: a model of {kind}", hint="Models of text and of tables score.")
+            raise UserError(f"{model}: a model of {kind}", hint="Models of text, tables and events score.")
         loaded = load(model, device=device, precision=precision)
         results = loaded.score(read_lines(text), mode=mode)
         lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]

@@ -7,6 +7,8 @@ from typing import Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import BATCH_SLOTS, at_rest, budgeted, first_slots, snug
@@ -53,18 +55,27 @@ def embed(
     return out
 
 
-def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: Pooling, include_special: bool) -> torch.Tensor:
+def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: Pooling, include_special: bool) -> Tensor:
     """Pooled states of a batch's `count` examples, (count, width) fp32, by `batch.index`."""
-    index = batch.index.flatten()
-    real = index >= 0
     if pooling == "first":
-        first = torch.from_numpy(first_slots(batch, count)).to(index.device)
+        device = batch.index.device
+        first = torch.from_numpy(first_slots(batch, count)).to(device)
         order = first.argsort()
-        vectors = torch.empty(count, model.encoder.config.width, device=index.device)
+        vectors = torch.empty(count, model.encoder.config.width, device=device)
         # Only the pooled slots are computed in the last layer.
         vectors[order] = model.states(batch, needed=first[order]).float()
         return vectors
-    states = model.states(batch).flatten(0, 1).float()
+    return pool_states(model.states(batch), batch, count, pooling, include_special)
+
+
+def pool_states(
+    states: Float[Tensor, "rows slots width"], batch: PackedBatch, count: int, pooling: Literal["mean", "max"],
+    include_special: bool,
+) -> Float[Tensor, "count width"]:  # fmt: skip
+    """Mean or maximum of states already computed, so that several poolings cost one pass of the encoder; fp32."""
+    index = batch.index.flatten()
+    real = index >= 0
+    states = states.flatten(0, 1).float()
     counted = real & batch.observed.flatten()
     if not include_special:
         counted &= ~batch.special.flatten()

@@ -6,12 +6,13 @@ slot in question reaches the head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
@@ -20,6 +21,8 @@ from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 
 Mode = Literal["unit", "slot"]
+Read = Callable[[Any, Tensor], Tensor]
+"""What is taken of a prediction and its targets: (asked,) or (asked, parts), parts that add up to the log-probability."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,8 @@ class Score:
 
     Attributes:
         total: sum over the scored slots.
-        per_slot: (slots,) log-probability of each slot's value, NaN where not scored (special, missing).
+        per_slot: (slots,) log-probability of each slot's value, or (slots, parts) of it; NaN where not scored (special,
+            missing).
         slots: how many were scored.
     """
 
@@ -45,6 +49,7 @@ def score(
     batch_slots: int = BATCH_SLOTS,
     mode: Mode = "unit",
     targets: Sequence[np.ndarray] | None = None,
+    read: Read | None = None,
 ) -> list[Score]:
     """Score examples by pseudo-log-likelihood.
 
@@ -54,6 +59,7 @@ def score(
             (Kauf & Ivanova 2023): otherwise the rest of a word gives each of its pieces away, and rare words that
             are cut into many pieces look likely. Where every unit is one slot the two agree.
         targets: slots to score in each example; default all that are observed and not special.
+        read: takes the log-probability of a prediction apart; default all of it.
 
     Raises:
         UserError: an example is longer than `slots`.
@@ -64,7 +70,7 @@ def score(
     # A copy is a pair of numbers until its batch is made: memory does not grow with copies x slots.
     owner = np.repeat(np.arange(len(examples)), [len(w) for w in wanted])
     slot = np.concatenate(wanted) if len(wanted) else np.zeros(0, np.int64)
-    found = np.zeros(len(owner))
+    found: np.ndarray | None = None
     lengths = np.array([len(e) for e in examples], np.int64)
     device = next(model.parameters()).device
     with at_rest(model):
@@ -80,11 +86,14 @@ def score(
             asked = torch.from_numpy(ask[order]).to(device)
             batch = batch.to(device)
             prediction = model(batch, hide(torch.from_numpy(np.concatenate(gone)).to(device)), ask=asked)
-            log_prob = prediction.log_prob(model.codec.targets(batch.values, asked))
+            true = model.codec.targets(batch.values, asked)
+            log_prob = prediction.log_prob(true) if read is None else read(prediction, true)
+            found = np.zeros((len(owner), *log_prob.shape[1:])) if found is None else found
             found[numbers[order]] = log_prob.double().cpu().numpy()
+    found = np.zeros(0) if found is None else found
     out, end = [], np.cumsum([len(w) for w in wanted])
     for example, w, stop in zip(examples, wanted, end, strict=True):
-        per_slot = np.full(len(example), np.nan)
+        per_slot = np.full((len(example), *found.shape[1:]), np.nan)
         per_slot[w] = found[stop - len(w) : stop]
         out.append(Score(total=float(per_slot[w].sum()), per_slot=per_slot, slots=len(w)))
     return out

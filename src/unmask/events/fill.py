@@ -17,7 +17,7 @@ import torch
 
 from unmask.core.batch import Example
 from unmask.core.corruption import hide
-from unmask.core.inference import at_rest, budgeted
+from unmask.core.inference import at_rest, budgeted, first_slots
 from unmask.events.clock import stretch
 from unmask.events.codec import EventPrediction
 from unmask.events.folder import EventFolder
@@ -48,10 +48,7 @@ def answers(folder: EventFolder, questions: Sequence[Question]) -> Iterator[tupl
         for start in range(0, len(questions), BLOCK):
             asked = questions[start : start + BLOCK]
             for batch, numbers in budgeted([q.example for q in asked], folder.settings.slots):
-                first = np.full(len(numbers), -1, np.int64)
-                index = batch.index.numpy().ravel()
-                places = np.flatnonzero(index >= 0)
-                first[index[places[::-1]]] = places[::-1]  # the last one written is the first slot
+                first = first_slots(batch, len(numbers))
                 flat = [first[i] + asked[n].hidden for i, n in enumerate(numbers.tolist())]
                 whole = torch.from_numpy(np.concatenate(flat))
                 prediction = model(batch.to(device), hide(whole.to(device)))
@@ -79,7 +76,7 @@ def missing_values(folder: EventFolder, histories: Histories, *, level: float = 
     vocabulary, events = histories.vocabulary, histories.events
     questions, about = [], []
     for subject in range(len(events)):
-        rows, codes, static = _kept(histories, subject, folder.settings.slots)
+        rows, codes, static = histories.cut(subject, slots=folder.settings.slots)
         gone = np.isnan(histories.score[rows]) & (codes >= FIRST) & vocabulary.valued[codes]
         gone[:static] = False
         if gone.any():
@@ -152,7 +149,7 @@ def timeline(
     """
     slots, vocabulary = folder.settings.slots, histories.vocabulary
     example = histories.example(subject, slots=slots, prediction_time=prediction_time)
-    rows, codes, _ = _kept(histories, subject, slots, prediction_time)
+    rows, codes, _ = histories.cut(subject, prediction_time, slots=slots)
     unit = np.asarray(example.unit)
     visits = [np.flatnonzero(unit == u) for u in np.unique(unit[unit >= 0])]
     out: list[dict[str, Any]] = []
@@ -169,25 +166,16 @@ def timeline(
                 shown = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), 0.8)]
             value = float(histories.events.value[row])
             out.append({
-                "time": int(histories.events.time[row]), "code": _name(vocabulary.codes, code),
+                "time": int(histories.events.time[row]), "code": name_of(vocabulary.codes, code),
                 "value": value if math.isfinite(value) else None, "probability": float(log_probs[place].exp()),
-                "likeliest": _name(vocabulary.codes, int(likely[place])), "expected": shown[0], "low": shown[1],
+                "likeliest": name_of(vocabulary.codes, int(likely[place])), "expected": shown[0], "low": shown[1],
                 "high": shown[2], "slot": slot,
             })  # fmt: skip
     return sorted(out, key=lambda r: r["slot"])
 
 
-def _name(codes: list[str], number: int) -> str:
+def name_of(codes: list[str], number: int) -> str:
     return codes[number - FIRST] if number >= FIRST else "(rare)"
-
-
-def _kept(
-    histories: Histories, subject: int, slots: int, prediction_time: int | None = None
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Rows and codes of the slots behind the first that `Histories.example` keeps."""
-    rows, codes, static = histories.slots_of(subject, prediction_time)
-    kept = histories.kept(len(rows), static, slots)
-    return rows[kept], codes[kept], min(static, slots - 1)
 
 
 def _frame(rows: list[tuple]) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ from unmask.events import outcome_report
 from unmask.events.folder import save_folder
 from unmask.events.meds import Events, Labels, read_labels, read_meds
 from unmask.events.model import EventModel, load
-from unmask.events.outcome import fit_head
+from unmask.events.outcome import Head, fit_head
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.scoring import baselines, scored
 from unmask.events.summaries import last_values, summarise, usual
-from unmask.events.targets import Labelled, TimeToEvent, target_of
+from unmask.events.targets import Classes, Labelled, TimeToEvent, target_of
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
+FEWEST = 10
+"""Labels that a head is trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,23 +53,20 @@ def finetune_outcome(
     """
     settings = settings or OutcomeSettings()
     started, out = time.perf_counter(), Path(out)
-    if (out / "unmask.json").exists():
-        raise UserError(f"{out} already holds a model", hint="Choose another --out.")
-    loaded = load(model, device=settings.device, precision=settings.precision)
-    events = data if isinstance(data, Events) else read_meds(data)
+    loaded, events = begin(model, data, out, settings)
     points = read_labels(labels, events)
-    target = target_of(points)
-    y = target.encode(points)
-    held = uniform(settings.seed, events.subjects[points.subject], 62) < settings.holdout
-    check(target, y, held, str(labels))
-    work = Work(loaded, events, points, target, settings)
+    held = held_out(events, points, settings)
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
-    head = fit_head(work.x[train], y[train], points.subject[train], settings, target)
+    target = target_for(points.take(train), str(labels))
+    work = Work(loaded, events, points, target, settings)
+    head = work.head(train)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     predicted = {"ours": head.predict(work.x[test], target)} if len(test) else {}
     if settings.baselines and len(test):
         predicted |= work.baselines(train, test)
     seen = points.take(test)
+    if isinstance(target, Classes):
+        found["unseen_classes"] = dict(Counter(name for name in seen.names or () if name not in target.names))
     found["results"] = {n: scored(target, seen, p, seed=settings.seed) for n, p in predicted.items()}
     if settings.curve and len(test):
         found["curve"] = work.curve(train, test)
@@ -79,18 +79,48 @@ def finetune_outcome(
     return OutcomeRun(folder=out, figures=found)
 
 
-def check(target: Labelled, y: np.ndarray, held: np.ndarray, labels: str) -> None:
-    """Raises: UserError: too few labels to train on, or all of one kind."""
-    strata = target.strata(y)
-    if len(np.unique(strata)) < 2 and not (isinstance(target, TimeToEvent) and strata.any()):
-        said = f"every label is {bool(strata[0])}" if target.kind == "binary" else "every label is the same"
-        raise UserError(f"{labels}: {said}", hint="A task needs at least two outcomes.")
-    kinds, counts = np.unique(strata[~held], return_counts=True)
-    if (~held).sum() < 10 or (len(kinds) < 2 and not isinstance(target, TimeToEvent)):
+def begin(
+    model: str | Path, data: str | Path | Events, out: Path, settings: OutcomeSettings
+) -> tuple[EventModel, Events]:
+    """The pretrained model and the events.
+
+    Raises:
+        UserError: for anything wrong with them; `out` holds a model.
+    """
+    if (out / "unmask.json").exists():
+        raise UserError(f"{out} already holds a model", hint="Choose another --out.")
+    loaded = load(model, device=settings.device, precision=settings.precision)
+    return loaded, data if isinstance(data, Events) else read_meds(data)
+
+
+def held_out(events: Events, points: Labels, settings: OutcomeSettings) -> np.ndarray:
+    """Which points nothing is fitted on: all those of a share of the patients, chosen by a hash of their ids."""
+    return uniform(settings.seed, events.subjects[points.subject], 62) < settings.holdout
+
+
+def target_for(training: Labels, labels: str) -> Labelled:
+    """What the training labels ask for: classes and cuts of the time are theirs alone.
+
+    Raises:
+        UserError: too few labels to train on, or they are all alike.
+    """
+    if len(training) < FEWEST:
         raise UserError(
-            f"{int((~held).sum())} labels to train on, of kinds {dict(zip(kinds.tolist(), counts.tolist(), strict=True))}",
-            hint="Give 10 or more with both outcomes, or a smaller holdout=.",
+            f"{labels}: {len(training)} labels to train on", hint=f"Give {FEWEST} or more, or a smaller holdout=."
         )
+    target = target_of(training)
+    strata = target.strata(target.encode(training))
+    if not tells(target, strata):
+        said = bool(strata[0]) if target.kind == "binary" else "the same"
+        raise UserError(
+            f"{labels}: every label to train on is {said}", hint="Give two outcomes at least, or a smaller holdout=."
+        )
+    return target
+
+
+def tells(target: Labelled, strata: np.ndarray) -> bool:
+    """Whether something can be learnt from labels of these strata: two outcomes, or an event that was seen."""
+    return bool(strata.any()) if isinstance(target, TimeToEvent) else len(np.unique(strata)) > 1
 
 
 class Work:
@@ -102,20 +132,26 @@ class Work:
         self.points, self.target, self.settings = points, target, settings
         self.histories = loaded.histories(events)
         self.y = target.encode(points)
-        self.x = loaded.features(self.histories, points, states=settings.states, summaries=settings.summaries)
-        plain, names = summarise(self.histories, points)
+        summary, names = summarise(self.histories, points)
+        self.x = loaded.features(
+            self.histories, points, states=settings.states, summaries=settings.summaries, summary=summary
+        )
         used = usual(names)
-        self.plain, self.last = plain[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
+        self.plain, self.last = summary[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
+
+    def head(self, train: np.ndarray) -> Head:
+        return fit_head(self.x[train], self.y[train], self.points.subject[train], self.settings, self.target)
 
     def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
         if isinstance(self.target, TimeToEvent):
             start = 1 / (1 + np.exp(-self.target.start(self.y[train])))
             return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1))}
-        y = self.target.strata(self.y)
-        return baselines(
-            self.plain[train], y[train], self.plain[test], last=self.last, classes=max(2, self.target.outputs),
-            seed=self.settings.seed,
+        found = baselines(
+            self.plain[train], self.target.strata(self.y[train]), self.plain[test], last=self.last,
+            classes=self.target.classes, seed=self.settings.seed,
         )  # fmt: skip
+        # Of a yes or no the probability of yes alone.
+        return {name: p[:, -self.target.outputs :] for name, p in found.items()}
 
     def curve(self, train: np.ndarray, test: np.ndarray) -> list[dict[str, Any]]:
         """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""
@@ -123,10 +159,11 @@ class Work:
         order, out = rng.permutation(train), []
         for share in SHARES:
             few = np.sort(order[: round(share * len(order))])
-            if len(few) < 20 or len(np.unique(self.target.strata(self.y[few]))) < 2:
+            if len(few) < 2 * FEWEST or not tells(self.target, self.target.strata(self.y[few])):
                 continue
-            head = fit_head(self.x[few], self.y[few], self.points.subject[few], self.settings, self.target)
-            predicted = {"ours": head.predict(self.x[test], self.target), **self.baselines(few, test)}
+            predicted = {"ours": self.head(few).predict(self.x[test], self.target)}
+            if self.settings.baselines:
+                predicted |= self.baselines(few, test)
             seen = self.points.take(test)
             for name, p in predicted.items():
                 figures = scored(self.target, seen, p, draws=100, seed=self.settings.seed)

@@ -37,7 +37,6 @@ class EventFolder:
 def new_model(settings: EventSettings, codes: int) -> MaskedModel:
     """A new model with random weights, made from the seed alone."""
     torch.manual_seed(settings.train.seed)
-
     shape = STRUCTURES[settings.structure]
     codec = EventCodec(
         EventCodecConfig(
@@ -48,7 +47,9 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel:
     )  # fmt: skip
     decoder = None
     if settings.architecture == "visible_only":
-        width = max(16 * settings.heads, settings.width // 2)
+        # About half of the encoder's, a multiple of the heads, and even for sines and cosines.
+        each = max(16, settings.width // (2 * settings.heads))
+        width = settings.heads * (each + each * settings.heads % 2)
         decoder = EncoderConfig(
             width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=SinCos(),
             feedforward=MLP(inner=2 * width),
@@ -109,14 +110,14 @@ def load_folder(path: str | Path) -> EventFolder:
         ) from None
     weights = read_weights(path / "model.safetensors")
     model = new_model(settings, len(vocabulary))
-    head = Head(**about["head"]) if "head" in about else None
     try:
+        head = Head(**about["head"]) if "head" in about else None
         model.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("model.")})
         if head is not None:
             head.load_state_dict({k[5:]: v for k, v in weights.items() if k.startswith("head.")})
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise UserError(
-            f"{path / 'model.safetensors'}: does not fit config.json ({str(error).splitlines()[0]})",
+            f"{path / 'model.safetensors'}: does not fit unmask.json ({str(error).splitlines()[0]})",
             hint="Copy the folder again.",
         ) from None
     return EventFolder(

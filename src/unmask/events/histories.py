@@ -63,7 +63,15 @@ class Histories:
         room = max(0, slots - 1 - static)
         return np.r_[np.arange(static)[: slots - 1], np.arange(max(static, count - room), count)]
 
-    def example(self, subject: int, *, slots: int, prediction_time: int | None = None) -> Example:
+    def cut(
+        self, subject: int, prediction_time: int | None = None, *, slots: int
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """As `slots_of`, cut to a model of `slots` slots."""
+        rows, codes, static = self.slots_of(subject, prediction_time)
+        kept = self.kept(len(rows), static, slots)
+        return rows[kept], codes[kept], min(static, slots - 1)
+
+    def example(self, subject: int, prediction_time: int | None = None, *, slots: int) -> Example:
         """One patient: static events, then the latest timed ones that fit.
 
         Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event (the origin)
@@ -71,9 +79,7 @@ class Histories:
         1970, the same in every slot; visit: number of the visit, 1.. , 0 at static events. Static events and marks are
         special: never hidden.
         """
-        rows, codes, static = self.slots_of(subject, prediction_time)
-        kept = self.kept(len(rows), static, slots)
-        rows, codes, static = rows[kept], codes[kept], min(static, slots - 1)
+        rows, codes, static = self.cut(subject, prediction_time, slots=slots)
         n = len(rows) + 1
         time = self.events.time[rows]
         begin = int(time[static]) if static < len(rows) else None

@@ -118,8 +118,6 @@ def _read(path: Path, wanted: dict[str, str], optional: Iterable[str] = ()) -> p
     try:
         names = pq.read_schema(path).names
         frame = pl.read_parquet(path, columns=[n for n in names if n in wanted], hive_partitioning=False)
-    except UserError:
-        raise
     except Exception as error:  # pyarrow and polars raise many kinds for a damaged file
         first = str(error).splitlines()[0]
         raise UserError(f"{path}: not a whole parquet file ({first})", hint="Write it again.") from None
@@ -140,7 +138,13 @@ def _read(path: Path, wanted: dict[str, str], optional: Iterable[str] = ()) -> p
             raise UserError(f"{path}: column {name!r} is of type {have}", hint=f"MEDS has {kinds[kind]} there.")
         if isinstance(have, pl.Datetime) and have.time_zone:
             column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        out.append(column.cast(kinds[kind]))
+        try:
+            out.append(column.cast(kinds[kind]))
+        except pl.exceptions.InvalidOperationError:
+            row = column.cast(kinds[kind], strict=False).is_null().arg_max() or 0
+            raise UserError(
+                f"{path}: row {row}: {name} is {column[row]}", hint=f"MEDS has {kinds[kind]} there."
+            ) from None
     return pl.DataFrame(out)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.embed import pool
+from unmask.core.embed import pool_states
 from unmask.core.inference import at_rest, budgeted
+from unmask.core.score import Mode
 from unmask.errors import UserError
 from unmask.events.fill import SCHEMA, missing_values, next_events
 from unmask.events.folder import EventFolder, load_folder
@@ -20,9 +21,14 @@ from unmask.events.histories import Histories
 from unmask.events.meds import Events, Labels, read_labels, read_meds
 from unmask.events.recipes import STRUCTURES
 from unmask.events.summaries import summarise
+from unmask.events.surprise import By, surprise
 from unmask.events.targets import from_dict
 from unmask.files import written
 from unmask.training.precision import resolve_device, resolve_precision
+
+POOLINGS: tuple[Literal["mean", "max"], ...] = ("mean", "max")
+BLOCK = 1024
+"""Examples held at once."""
 
 
 @dataclass
@@ -48,32 +54,29 @@ class EventModel:
         slots = self.folder.settings.slots
         n = len(histories.events) if points is None else len(points)
         out = np.zeros((n, 2 * self.folder.settings.width), np.float32)
-        block = 1024
         model = self.folder.model.to(self.device)
-        for start in range(0, n, block):
-            asked = range(start, min(n, start + block))
-            if points is None:
-                examples = [histories.example(i, slots=slots) for i in asked]
-            else:
-                examples = [
-                    histories.example(int(points.subject[i]), slots=slots, prediction_time=int(points.time[i]))
-                    for i in asked
-                ]
+        for start in range(0, n, BLOCK):
+            asked = range(start, min(n, start + BLOCK))
+            examples = [histories.example(*known(points, i), slots=slots) for i in asked]
             with at_rest(model), self._autocast():
                 for batch, numbers in budgeted(examples, slots):
                     batch = batch.to(self.device)
-                    mean = pool(model, batch, len(numbers), "mean", True)
-                    out[start + numbers] = np.concatenate([mean.float().cpu().numpy(), self._max(batch, numbers)], 1)
+                    found = model.states(batch)
+                    pooled = [pool_states(found, batch, len(numbers), kind, True) for kind in POOLINGS]
+                    out[start + numbers] = torch.cat(pooled, 1).cpu().numpy()
         return out
 
-    def _max(self, batch: Any, numbers: np.ndarray) -> np.ndarray:
-        return pool(self.folder.model, batch, len(numbers), "max", True).float().cpu().numpy()
+    def features(
+        self, histories: Histories, points: Labels, *, states: bool, summaries: bool, summary: np.ndarray | None = None
+    ) -> np.ndarray:
+        """What the outcome head reads: summaries, then pooled states.
 
-    def features(self, histories: Histories, points: Labels, *, states: bool, summaries: bool) -> np.ndarray:
-        """What the outcome head reads."""
+        Args:
+            summary: of these points, where `summarise` was called before.
+        """
         parts = []
         if summaries:
-            parts.append(summarise(histories, points)[0])
+            parts.append(summarise(histories, points)[0] if summary is None else summary)
         if states:
             parts.append(self.states(histories, points))
         return np.concatenate(parts, 1)
@@ -118,6 +121,13 @@ class EventModel:
             parts.append(next_events(self.folder, histories, top=top, level=level))
         return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
 
+    def score(self, data: str | Path | Events, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
+        """How natural each patient, visit or event is to the model; see `surprise.surprise`."""
+        events = data if isinstance(data, Events) else read_meds(data)
+        self.folder.model.to(self.device)
+        with self._autocast():
+            return surprise(self.folder, self.histories(events), by=by, mode=mode)
+
     def inspect(self) -> dict[str, Any]:
         """Parameters, codes, and what the model was made with."""
         s = self.folder.settings
@@ -131,6 +141,11 @@ class EventModel:
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
+
+
+def known(points: Labels | None, number: int) -> tuple[int, int | None]:
+    """Subject and prediction time of a point; without points every subject is one, its history whole."""
+    return (number, None) if points is None else (int(points.subject[number]), int(points.time[number]))
 
 
 def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> EventModel:

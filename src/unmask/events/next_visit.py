@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from unmask.core.corruption import uniform
 from unmask.errors import UserError
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
-from unmask.events.finetune import OutcomeRun
+from unmask.events.finetune import FEWEST, OutcomeRun, begin, held_out
 from unmask.events.folder import save_folder
 from unmask.events.histories import Histories
-from unmask.events.meds import STATIC, Events, Labels, read_meds
-from unmask.events.model import load
+from unmask.events.meds import STATIC, Events, Labels
 from unmask.events.outcome import fit_head
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.targets import MultiLabel
@@ -103,21 +101,20 @@ def finetune_next_visit(
     """
     settings = settings or OutcomeSettings()
     started, out = time.perf_counter(), Path(out)
-    if (out / "unmask.json").exists():
-        raise UserError(f"{out} already holds a model", hint="Choose another --out.")
-    loaded = load(model, device=settings.device, precision=settings.precision)
-    events = data if isinstance(data, Events) else read_meds(data)
+    loaded, events = begin(model, data, out, settings)
     histories = loaded.histories(events)
     visits = next_visits(histories, tuple(p.strip() for p in settings.codes.split(",")))
-    held = uniform(settings.seed, events.subjects[visits.points.subject], 62) < settings.holdout
-    if (~held).sum() < 10:
-        raise UserError(f"{int((~held).sum())} patients to train on", hint="Give 10 or more, or a smaller holdout=.")
+    held = held_out(events, visits.points, settings)
+    if (~held).sum() < FEWEST:
+        raise UserError(
+            f"{int((~held).sum())} patients to train on", hint=f"Give {FEWEST} or more, or a smaller holdout=."
+        )
     x = loaded.features(histories, visits.points, states=settings.states, summaries=settings.summaries)
     target = MultiLabel(names=tuple(visits.names))
     head = fit_head(x[~held], visits.came[~held], visits.points.subject[~held], settings, target)
-    predicted = {"ours": head.predict(x[held], target)} if held.any() else {}
+    predicted = {}
     if held.any():
-        predicted |= baselines(visits, ~held, held)
+        predicted = {"ours": head.predict(x[held], target), **baselines(visits, ~held, held)}
     results = {n: figures(visits.came[held], visits.before[held], p) for n, p in predicted.items()}
     folder = loaded.folder
     folder.head, folder.outcome = head, {**dataclasses.asdict(settings), "target": target.to_dict()}

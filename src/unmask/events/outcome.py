@@ -116,10 +116,12 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
         head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
     z, wanted = head.inputs(x), torch.from_numpy(y)
     fold = _folds(target.strata(y), groups, generator)
-    stop = torch.stack([torch.from_numpy(np.isin(fold, [m % 5])) for m in range(k)])
+    stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
     optimiser = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     best = torch.full((k,), torch.inf)
     kept = {n: p.detach().clone() for n, p in head.named_parameters()}
+    # With fewer than five patients some members have nobody to stop on: they watch what they learn from.
+    watched = stop | ~stop.any(1, keepdim=True)
     waited, size = torch.zeros(k), min(256, max(16, len(y) // 12))
     for _ in range(settings.epochs):
         head.train()
@@ -133,7 +135,7 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
         head.eval()
         with torch.no_grad():
             loss = target.loss(head.logits(z), wanted)
-            held = (loss * stop).sum(1) / stop.sum(1).clamp_min(1)
+            held = (loss * watched).sum(1) / watched.sum(1)
             better = held < best
             best = torch.where(better, held, best)
             waited = torch.where(better, 0.0, waited + 1)

@@ -17,7 +17,7 @@ from unmask.events.folder import EventFolder
 from unmask.events.histories import Histories
 from unmask.events.meds import STATIC, Labels
 from unmask.events.scoring import scored
-from unmask.events.targets import Binary, Labelled
+from unmask.events.targets import Binary, Classes, Labelled
 from unmask.events.vocabulary import FIRST
 
 LEAST = 30
@@ -38,6 +38,9 @@ def write(
         "Training labels": found["training"], "Held-out labels": found["held_out"], "Kind": target.kind,
         "Time": f"{found['seconds']:.0f} s",
     })  # fmt: skip
+    if found.get("unseen_classes"):
+        listed = ", ".join(f"{name} ({count})" for name, count in found["unseen_classes"].items())
+        page.facts({"Held-out labels of classes that training did not have": listed})
     page.section(
         "On held-out patients", figures_table(found["results"], "model"),
         note="95 % bootstrap intervals over prediction points; no model saw these patients' labels. Calibration error: "
@@ -52,15 +55,16 @@ def write(
                 assert points.value is not None
                 curves[name] = (x, [float(points.value[i].mean()) for i in parts])
         page.section("Calibration", line_chart(curves, "Observed against predicted", "predicted", "observed"))
-    if found.get("curve"):
-        key = next(k for k in SHOWN if k in found["curve"][0])
+    key = next((k for k in SHOWN if any(k in row for row in found.get("curve", ()))), None)
+    if key is not None:
         lines: dict[str, tuple[list[float], list[float]]] = {}
         for row in found["curve"]:
             lines.setdefault(row["model"], ([], []))[0].append(row["labels"])
             lines[row["model"]][1].append(row.get(key, float("nan")))
         for name, result in found["results"].items():
-            lines[name][0].append(found["training"])
-            lines[name][1].append(result.get(key, float("nan")))
+            x, y = lines.setdefault(name, ([], []))
+            x.append(found["training"])
+            y.append(result.get(key, float("nan")))
         page.section("Learning curve", line_chart(lines, f"{key.upper()} by labels", "training labels", key))
     groups = by_subgroup(histories, points, predicted, target) if predicted else []
     if groups:
@@ -69,7 +73,7 @@ def write(
             note=f"Static facts and age bands with {LEAST} held-out points or more.",
         )  # fmt: skip
     if len(points) and predicted:
-        _draw_timeline(page, folder, histories, points, predicted["ours"])
+        _draw_timeline(page, folder, histories, points, predicted["ours"], target)
     page.write(out / "report.html")
     return groups
 
@@ -79,13 +83,13 @@ def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
     shown = [k for k in SHOWN if any(k in r for r in results.values())]
     rows = []
     for name, result in results.items():
-        cells = [f"{result[k]:.3f}{_span(result['intervals'][k])}" if k in result else "" for k in shown]
+        cells = [f"{result[k]:.3f}{_span(result['intervals'].get(k))}" if k in result else "" for k in shown]
         rows.append([name, result["n"], *cells])
     return table([first, "n", *(NAMES.get(k, k.upper() if len(k) < 6 else k) for k in shown)], rows)
 
 
-def _span(interval: list[float]) -> str:
-    return "" if math.isnan(interval[0]) else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+def _span(interval: list[float] | None) -> str:
+    return "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
 
 
 def by_subgroup(
@@ -129,16 +133,18 @@ def subgroups(histories: Histories, points: Labels) -> dict[str, np.ndarray]:
 
 
 def _draw_timeline(
-    page: Report, folder: EventFolder, histories: Histories, points: Labels, p: np.ndarray
-) -> None:  # fmt: skip
-    """The held-out patient of highest predicted risk: each visit hidden alone, what was expected of it."""
+    page: Report, folder: EventFolder, histories: Histories, points: Labels, p: np.ndarray, target: Labelled
+) -> None:
+    """The held-out patient of highest predicted risk (of classes, of the last): each visit hidden alone, what was
+    expected of it."""
     at = int(p[:, -1].argmax())
     subject, moment = int(points.subject[at]), int(points.time[at])
     rows = timeline(folder, histories, subject, moment)
     if not rows:
         return
+    risk = f"probability of {target.names[-1]}" if isinstance(target, Classes) else "risk"
     note = (
-        f"Subject {int(histories.events.subjects[subject])}, the one of highest predicted risk among the held out. "
+        f"Subject {int(histories.events.subjects[subject])}, the one of highest predicted {risk} among the held out. "
         "Each visit was hidden alone and predicted from all others; the interval is of 80 %."
     )
     page.section("A patient's timeline", "", note=note)

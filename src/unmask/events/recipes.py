@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -70,7 +71,7 @@ class EventSettings:
         ratio: share of the events to hide; hide: whole 'visit's (events of one time stamp) or single 'event's.
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
-        holdout: share of patients held out for validation.
+        holdout: share of patients held out for validation, 4,096 patients at most.
     """
 
     structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
@@ -163,8 +164,11 @@ class OutcomeSettings:
         for name in ("members", "hidden", "epochs", "patience"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
-        if self.trees < 0:
-            raise UserError(f"trees={self.trees}", hint="Expected a whole number, 0 or more.")
+        for name in ("trees", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a number, 0 or more.")
+        if not 0 < self.learning_rate < math.inf:
+            raise UserError(f"learning_rate={self.learning_rate}", hint="Expected a number above 0.")
         for name in ("dropout", "holdout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(

@@ -15,14 +15,16 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
     """Figures of probabilities (points, outputs) as the kind of label wants them, each with its interval.
 
     Binary: AUROC, AUPRC, Brier score, calibration. Classes: accuracy, AUROC one against the rest, averaged, log loss.
-    Time to an event: Harrell's C.
+    Time to an event: Harrell's C. A figure that these labels do not define is left out, and so is its interval. A class
+    that training did not have counts against the accuracy and has no part in the log loss.
     """
     y = target.encode(labels)
     if isinstance(target, Binary):
         return figures(y[:, 0].astype(np.int64), p[:, 0], draws=draws, seed=seed)
     if isinstance(target, Classes):
         rules = {"accuracy": _accuracy, "macro_auroc": _macro_auroc, "log_loss": _log_loss}
-        out: dict[str, Any] = {"n": len(y), "classes": np.bincount(y[:, 0], minlength=p.shape[1]).tolist()}
+        known = y[y[:, 0] >= 0, 0]
+        out: dict[str, Any] = {"n": len(y), "classes": np.bincount(known, minlength=p.shape[1]).tolist()}
         return out | _estimated(rules, y[:, 0], p, draws, seed)
     assert labels.days is not None
     out = {"n": len(y), "events": int(y[:, 1].sum())}
@@ -45,10 +47,11 @@ def _estimated(rules: dict[str, Any], y: np.ndarray, p: np.ndarray, draws: int, 
     again = [i for i in again if y.ndim > 1 or len(np.unique(y[i])) > 1]
     out: dict[str, Any] = {"intervals": {}}
     for name, rule in rules.items():
-        out[name] = float(rule(y, p))
-        drawn = [rule(y[i], p[i]) for i in again]
-        low, high = np.nanquantile(drawn, [0.025, 0.975]) if drawn else (np.nan, np.nan)
-        out["intervals"][name] = [float(low), float(high)]
+        value, drawn = float(rule(y, p)), np.array([rule(y[i], p[i]) for i in again])
+        if np.isfinite(value):
+            out[name] = value
+            if np.isfinite(drawn).any():
+                out["intervals"][name] = np.nanquantile(drawn, [0.025, 0.975]).tolist()
     return out
 
 
@@ -57,7 +60,8 @@ def _accuracy(y: np.ndarray, p: np.ndarray) -> float:
 
 
 def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
-    return float(-np.log(p[np.arange(len(y)), y].clip(1e-12)).mean())
+    known = np.flatnonzero(y >= 0)
+    return float(-np.log(p[known, y[known]].clip(1e-12)).mean()) if len(known) else float("nan")
 
 
 def _macro_auroc(y: np.ndarray, p: np.ndarray) -> float:
@@ -80,7 +84,7 @@ def calibration(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
 def baselines(
     x: np.ndarray, y: np.ndarray, test: np.ndarray, *, last: np.ndarray, classes: int = 2, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Probabilities for `test`, (points, 1) of two classes, else (points, classes), of models fitted on summaries.
+    """Probabilities for `test`, (points, classes), of models fitted on summaries.
 
     Prevalence; logistic regression on last values alone, and on everything; gradient boosting on everything.
 
@@ -119,4 +123,4 @@ def baselines(
         if used.any():
             out[name] = np.zeros((len(test), classes))
             out[name][:, known] = model.fit(x[:, used], y).predict_proba(test[:, used])
-    return out if classes > 2 else {name: p[:, 1:] for name, p in out.items()}
+    return out

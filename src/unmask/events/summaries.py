@@ -17,22 +17,22 @@ KINDS = ("count", "last", "min", "max", "mean", "first", "deviation", "recent", 
 """Baselines take the first five, as is usual."""
 
 
-def summarise(histories: Histories, points: Labels, codes: int | None = None) -> tuple[np.ndarray, list[str]]:
+def summarise(histories: Histories, points: Labels) -> tuple[np.ndarray, list[str]]:
     """(points, features) float32 and the features' names "code|kind", from events known at each point.
 
-    Args:
-        codes: how many of the most frequent codes; default all up to 200.
+    The `MOST_CODES` most frequent codes have features.
     """
     vocabulary, events = histories.vocabulary, histories.events
-    count = min(len(vocabulary) - FIRST, codes or MOST_CODES)
+    count = min(len(vocabulary) - FIRST, MOST_CODES)
     grid = np.full((len(points) * count, len(KINDS)), np.nan, np.float32)
     grid[:, 0] = 0
     more = np.full((len(points), 2), np.nan, np.float32)
-    known = [histories.rows(s, t) for s, t in zip(points.subject.tolist(), points.time.tolist(), strict=True)]
-    rows = np.concatenate(known) if known else np.zeros(0, np.int64)
-    point = np.repeat(np.arange(len(points)), [len(k) for k in known])
+    known = [np.zeros(0, np.int64)]
     for i, (subject, moment) in enumerate(zip(points.subject.tolist(), points.time.tolist(), strict=True)):
-        more[i] = histories.age(subject, moment, moment) or np.nan, np.log1p(len(known[i]))
+        known.append(histories.rows(subject, moment))
+        more[i] = histories.age(subject, moment, moment) or np.nan, np.log1p(len(known[-1]))
+    rows = np.concatenate(known)
+    point = np.repeat(np.arange(len(points)), [len(k) for k in known[1:]])
     code = histories.code[rows] - FIRST
     fits = (code >= 0) & (code < count)
     rows, point, code = rows[fits], point[fits], code[fits]

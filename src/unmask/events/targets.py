@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unmask.errors import UserError
 from unmask.events.meds import Labels
+from unmask.natural import natural
 
 INTERVALS = 12
 """Of the time to an event, cut at quantiles of the observed event times."""
@@ -80,6 +82,7 @@ class Classes:
         return len(self.names)
 
     def encode(self, labels: Labels) -> np.ndarray:
+        """(points, 1): number of the class, -1 for one that training did not have."""
         assert labels.names is not None
         number = {name: i for i, name in enumerate(self.names)}
         return np.array([number.get(n, -1) for n in labels.names], np.int64)[:, None]
@@ -127,10 +130,21 @@ class TimeToEvent:
 
     @classmethod
     def fit(cls, labels: Labels) -> TimeToEvent:
+        """Cut at quantiles of the times of the events seen, rounded up to the digits that `columns` names them by.
+
+        Raises:
+            UserError: no event was seen.
+        """
         assert labels.days is not None
-        seen = labels.days[labels.value == 1] if labels.value is not None else labels.days
+        assert labels.value is not None
+        seen = labels.days[labels.value == 1]
+        if not len(seen):
+            raise UserError(
+                f"no event was seen in {len(labels)} labels to train on",
+                hint="boolean_value says whether the event was seen; give labels where it was.",
+            )
         ends = np.quantile(seen, np.arange(1, INTERVALS + 1) / INTERVALS)
-        return cls(cuts=tuple(float(c) for c in np.unique(ends)))
+        return cls(cuts=tuple(sorted({_rounded_up(float(c)) for c in ends})))
 
     def encode(self, labels: Labels) -> np.ndarray:
         """(points, 2): number of the interval the time falls into (outputs: after all of them), and whether seen."""
@@ -209,6 +223,12 @@ class MultiLabel:
         return {"kind": self.kind, "names": list(self.names)}
 
 
+def _rounded_up(x: float) -> float:
+    """To six digits, and not below `x`."""
+    near = float(f"{x:.6g}")
+    return near if near >= x else float(f"{x + abs(x) * 1e-5:.6g}")
+
+
 def _geometric(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Logarithm of the normalised geometric mean of two distributions, (points, classes)."""
     both = (np.log(np.clip(p, 1e-3, 1)) + np.log(np.clip(q, 1e-3, 1))) / 2
@@ -227,15 +247,8 @@ def target_of(labels: Labels) -> Labelled:
     if labels.days is not None:
         return TimeToEvent.fit(labels)
     if labels.names is not None:
-        return Classes(names=tuple(sorted(set(labels.names), key=_natural)))
+        return Classes(names=tuple(sorted(set(labels.names), key=natural)))
     return Binary()
-
-
-def _natural(name: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(name), name)
-    except ValueError:
-        return (1, 0.0, name)
 
 
 def from_dict(data: dict[str, Any]) -> Target:

@@ -19,8 +19,7 @@ WEEKS, MONTHS, LONG = 5, 9, 21
 FIRST = 22
 """Where the codes of the data begin."""
 KNOTS = 33
-
-
+"""Quantiles of a code's values, the lowest and the highest among them."""
 STEPS = 10
 """Parents followed upward from a rare code."""
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -249,9 +250,15 @@ _OPERATIONS: dict[type, Callable] = {
 
 def _formula(text: str, schema: Schema) -> Constraint:
     target, expression = (part.strip() for part in text.split(":=", 1))
-    goal = schema.number(target.strip("`"), where=f"constraint {text!r}: ")
+    where = f"constraint {text!r}: "
     tree, quoted = _tree(expression, schema, "constraint")
     used: list[int] = []
+
+    def quantity(name: str) -> int:
+        number = schema.number(name, where=where)
+        if not schema.columns[number].modelled or not schema.columns[number].is_quantity:
+            raise UserError(f"{where}{name!r} is not a quantity", hint="Formulas compute with quantities.")
+        return number
 
     def build(node: ast.expr) -> Callable[[dict[int, np.ndarray]], np.ndarray]:
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
@@ -261,7 +268,7 @@ def _formula(text: str, schema: Schema) -> Constraint:
             constant = np.asarray(node.value, np.float64)
             return lambda values: constant
         if isinstance(node, ast.Name | ast.Attribute):
-            number = _column(node, schema, quoted, f"constraint {text!r}: ")
+            number = quantity(quoted.get(ast.unparse(node), ast.unparse(node)))
             used.append(number)
             return lambda values: values[number]
         raise UserError(
@@ -269,4 +276,25 @@ def _formula(text: str, schema: Schema) -> Constraint:
         )
 
     formula = build(tree)
-    return Constraint(text=text, kind="formula", columns=(goal, *used), formula=formula)
+    return Constraint(text=text, kind="formula", columns=(quantity(target.strip("`")), *used), formula=formula)
+
+
+def formulas_in_order(rules: Sequence[Constraint]) -> list[Constraint]:
+    """The formulas among the rules, each after those whose result it reads.
+
+    Raises:
+        UserError: a column is computed twice, in a circle, or bound by another rule as well.
+    """
+    found: dict[int, Constraint] = {}
+    for rule in (r for r in rules if r.kind == "formula"):
+        if rule.columns[0] in found:
+            raise UserError(f"{rule.text!r} and {found[rule.columns[0]].text!r}", hint="Compute a column once.")
+        found[rule.columns[0]] = rule
+    for rule in (r for r in rules if r.kind != "formula" and set(r.columns) & set(found)):
+        raise UserError(f"constraint {rule.text!r}: on a computed column", hint="Bind what it is computed from.")
+    try:
+        order = list(TopologicalSorter({k: r.columns[1:] for k, r in found.items()}).static_order())
+    except CycleError as error:
+        rule = found[error.args[1][0]]
+        raise UserError(f"constraint {rule.text!r}: computed from itself", hint="Break the circle.") from None
+    return [found[k] for k in order if k in found]

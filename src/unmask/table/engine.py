@@ -6,6 +6,7 @@ kinds of tables and files.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,9 +27,14 @@ from unmask.table.prediction import CellPrediction, Quantities
 from unmask.table.recipes import TableSettings, settings_of
 
 ROWS = 512
-"""Rows per pass. The last pass is padded to as many, so that a row's result does not depend on how many others there are."""
+"""Rows per pass, FEW where there are no more: a short pass is padded to as many, so that a row's result does not depend
+on its company in the pass."""
+FEW = 32
 CALIBRATION_ROWS = 2000
 CALIBRATION_LEAST = 30
+CALIBRATION_WANTED = 100
+"""Scores wanted of every quantity: small tables are masked several times over."""
+CALIBRATION_ROUNDS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +74,13 @@ class CellTable:
     ) -> CellTable:
         """Fit to columns with NaN where missing; `categories` holds 0 for a quantity."""
         settings = settings or settings_of(**overrides)
-        table = cls(fit_cells(columns, categories, settings, weight=weight, linear=linear, watch=watch), settings)
+        fit = fit_cells(
+            columns, categories, settings, weight=weight, linear=linear, calibrate=calibrate, watch=watch
+        )  # fmt: skip
+        table = cls(fit, settings)
         if calibrate:
             table.calibrate(columns)
+        fit.held_out = None  # it would keep a linear part a member
         return table
 
     @property
@@ -85,7 +95,7 @@ class CellTable:
         rows = np.arange(len(cells)) if rows is None else rows
         for start in range(0, len(rows), ROWS):
             take = rows[start : start + ROWS]
-            yield take, batch_of(cells[take], take, rows=ROWS if len(rows) > 32 else 32)
+            yield take, batch_of(cells[take], take, rows=ROWS if len(rows) > FEW else FEW)
 
     def impute(self, columns: Sequence[np.ndarray], *, interval: float | None = None) -> Imputed:
         """Point values of missing cells: the mean of a quantity, the likeliest category; observed ones unchanged.
@@ -139,7 +149,7 @@ class CellTable:
         return min(float(scores[min(rank, len(scores) - 1)]) + 1e-4, 1.0)  # an atom is reached only beyond its border
 
     def calibrate(self, columns: Sequence[np.ndarray]) -> None:
-        """Conformity scores on cells of rows that their member never trained on."""
+        """Conformity scores of cells in rows that neither their member nor its linear part was fitted to."""
         if isinstance(self.network, FilterModel):
             return  # points, no distributions
         cells = self.cells(columns)
@@ -148,28 +158,40 @@ class CellTable:
         if len(rows) > CALIBRATION_ROWS:
             order = np.argsort(mix(self.settings.train.seed, rows, 45), kind="stable")
             rows = rows[np.sort(order[:CALIBRATION_ROWS])]
-        found: dict[int, list[np.ndarray]] = {}
         lacking = ~cells.seen[~cells.seen.all(1)]
         select = CellMasks(low=0.05, high=0.5, copied=1.0, patterns=lacking if len(lacking) else None)
         corruption = Corruption(select=select, replace=ALL_MASK)
+        found: dict[int, list[np.ndarray]] = {c: [] for c in self.quantities}
+        for epoch in range(CALIBRATION_ROUNDS):
+            for member in range(members):
+                own = rows[self.fitted.fold[rows] == member]
+                with self.fitted.held_out(member) if self.fitted.held_out else contextlib.nullcontext():
+                    self._conformity(columns, cells, own, member, corruption, epoch, found)
+            if all(sum(map(len, v)) >= CALIBRATION_WANTED for v in found.values()):
+                break
+        self.scores = {c: np.sort(np.concatenate(v)) for c, v in found.items() if v}
+
+    def _conformity(
+        self, columns: Sequence[np.ndarray], cells: Cells, rows: np.ndarray, member: int, corruption: Corruption,
+        epoch: int, found: dict[int, list[np.ndarray]],
+    ) -> None:  # fmt: skip
+        """Adds to `found`, by column, how much of the member's distribution hidden cells of the rows ask for."""
         with at_rest(self.network):
             for take, batch in self.passes(cells, rows):
-                hidden = corruption.draw(batch, seed=self.settings.train.seed + 2, epoch=0)
+                hidden = corruption.draw(batch, seed=self.settings.train.seed + 2, epoch=epoch)
                 lost = missing_slots(batch, len(take))
                 prediction = self.network(batch, hide(torch.cat([hidden.flat, lost])), ask=hidden.flat)
                 row, column = (hidden.flat // batch.shape[1]).numpy(), (hidden.flat % batch.shape[1]).numpy()
-                owner = torch.from_numpy(self.fitted.fold[take][row])
                 for places, distribution in prediction.pieces:
                     if not isinstance(distribution, Quantities):
                         continue
                     p = places.numpy()
                     truth = np.array([columns[c][r] for c, r in zip(column[p], take[row[p]], strict=True)])
-                    own = _of_owner(distribution, owner[places])
+                    own = distribution.of_member(member)
                     below, upto = own.shares_at(torch.tensor(truth, dtype=torch.float32))
                     needed = 2 * torch.maximum(below - 0.5, 0.5 - upto).clamp_min(0).numpy()
                     for c in np.unique(column[p]):
-                        found.setdefault(int(c), []).append(needed[column[p] == c])
-        self.scores = {c: np.sort(np.concatenate(v)) for c, v in found.items()}
+                        found[int(c)].append(needed[column[p] == c])
 
     def draw(
         self,
@@ -177,9 +199,7 @@ class CellTable:
         *,
         seed: int = 0,
         member: int | None = None,
-        temperature: float = 1.0,
         shift: dict[int, float] | None = None,
-        sweeps: int = 0,
     ) -> list[np.ndarray]:
         """One completed copy of the columns: missing cells are drawn one by one, each given those before it.
 
@@ -187,48 +207,43 @@ class CellTable:
             member: the network to draw from; default a row's own, chosen at random. Drawing each completed table from
                 another member makes the draws differ as the fits do, which proper multiple imputation needs.
             shift: column -> added to its drawn values, in its unit (delta adjustment); later cells see the shifted ones.
-            sweeps: how often all drawn cells are drawn again given all others.
         """
         cells = self.cells(columns)
         out = [np.array(x, np.float64) for x in columns]
         incomplete = np.flatnonzero(~cells.seen.all(1))
         with at_rest(self.network):
             for take, batch in self.passes(cells, incomplete):
-                self._draw_batch(take, batch, out, seed, member, temperature, shift or {}, sweeps)
+                self._draw_batch(take, batch, out, seed, member, shift or {})
         return out
 
     def _draw_batch(
         self, take: np.ndarray, batch: PackedBatch, out: list[np.ndarray], seed: int, member: int | None,
-        temperature: float, shift: dict[int, float], sweeps: int,
+        shift: dict[int, float],
     ) -> None:  # fmt: skip
         slots = batch.shape[1]
         flat = missing_slots(batch, len(take))
         column = (flat % slots).numpy()
         members = self.network.codec.members
-        order = [c for c in visiting_order(slots, seed) if (column == c).any()]
-        open_ = torch.ones(len(flat), dtype=torch.bool)
-        for turn in range(1 + sweeps):
-            for c in order:
-                here = torch.from_numpy(column == c)
-                # In a sweep all other cells are known; in the first turn those not yet drawn are hidden with this one.
-                gone = open_ | here if turn == 0 else here
-                prediction = self.network(batch, hide(flat[gone]), ask=flat[here])
-                identity = take[(flat[here] // slots).numpy()]
-                u = np.stack([uniform(seed, identity, c, 50 + k, turn) for k in range(3)], -1)
-                if member is None:
-                    which = (mix(seed, identity, 49) % np.uint64(members)).astype(np.int64)
-                else:
-                    which = np.full(len(identity), member % members)
-                own = torch.from_numpy(which % prediction.members)
-                new = prediction.draw(torch.tensor(u, dtype=torch.float32), own, temperature)
-                value = self.codings[c].decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
-                if c in shift:
-                    value = value + shift[c]
-                    number, score = self.codings[c].encode(value)
-                    new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)
-                batch = dataclasses.replace(batch, values=self.network.codec.write(batch.values, flat[here], new))
-                out[c][identity] = value
-                open_ &= ~here
+        gone = torch.ones(len(flat), dtype=torch.bool)
+        for c in (c for c in visiting_order(slots, seed) if (column == c).any()):
+            here = torch.from_numpy(column == c)
+            prediction = self.network(batch, hide(flat[gone]), ask=flat[here])
+            identity = take[(flat[here] // slots).numpy()]
+            u = np.stack([uniform(seed, identity, c, 50 + k, 0) for k in range(3)], -1)
+            if member is None:
+                which = (mix(seed, identity, 49) % np.uint64(members)).astype(np.int64)
+            else:
+                which = np.full(len(identity), member % members)
+            own = torch.from_numpy(which % prediction.members)
+            new = prediction.draw(torch.tensor(u, dtype=torch.float32), own)
+            value = self.codings[c].decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
+            if c in shift:
+                value = value + shift[c]
+                number, score = self.codings[c].encode(value)
+                new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)
+            batch = dataclasses.replace(batch, values=self.network.codec.write(batch.values, flat[here], new))
+            out[c][identity] = value
+            gone &= ~here
 
     def log_prob(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """(rows, columns) log-probability of every observed cell given the others of its row (pseudo-likelihood)."""
@@ -276,13 +291,3 @@ def _exact(value: np.ndarray, coding: Coding) -> np.ndarray:
     before = (after - 1).clip(0)
     near = np.where(np.abs(atoms[after] - value) < np.abs(atoms[before] - value), atoms[after], atoms[before])
     return np.where(np.isclose(value, near, rtol=1e-6, atol=1e-12), near, value)
-
-
-def _of_owner(distribution: Quantities, owner: Tensor) -> Quantities:
-    """The distribution of one member a cell, the one that did not train on it."""
-    row, owner = torch.arange(len(owner)), owner % len(distribution.tilt)
-    own = Quantities.__new__(Quantities)
-    own.grid, own.column, own._log_probs = distribution.grid, distribution.column, None
-    own.tilt = distribution.tilt[owner, row][None]
-    own.location, own.deviation = distribution.location[owner, row][None], distribution.deviation[owner, row][None]
-    return own

@@ -1,11 +1,13 @@
 """Fitting a table model: codings, linear part, then the network by the core's six steps.
 
 With several members every row is held out from exactly one of them (cross-validation for free): a member stops where
-the rows it never trained on say so, and the whole table calibrates intervals. Members differ in weights and in data.
+the rows it never trained on say so, and the whole table calibrates intervals. For such rows the linear part, too, is
+one fitted without them. Members differ in weights and in data.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import ALL_MASK, Corruption, mix
+from unmask.core.corruption import ALL_MASK, Corruption, Hidden, mix
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import Machine, StepReport, pretrain
 from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
@@ -43,6 +45,7 @@ class Fit:
 
     Attributes:
         fold: (rows,) the member that did not train on a row.
+        held_out: the network as it is for the rows held out from a member; None where nothing can be held out.
         history: (step, held-out loss) of every check; step 0 is the linear part alone.
     """
 
@@ -50,6 +53,7 @@ class Fit:
     codings: list[Coding]
     moments: np.ndarray
     fold: np.ndarray
+    held_out: HeldOut | None = None
     steps: int = 0
     seconds: float = 0.0
     history: list[tuple[int, float]] = field(default_factory=list)
@@ -66,7 +70,19 @@ def moments_of(cells: Cells) -> np.ndarray:
 
 def build_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int = 0) -> MaskedModel:
     """A network with random weights made from the seed alone; its linear part, of so many factors, is empty."""
-    torch.manual_seed(settings.train.seed)
+    with seeded(settings.train.seed):
+        return _new_network(codings, moments, settings, factors)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's random numbers from a seed; afterwards they go on as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _new_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int) -> MaskedModel:
     if settings.network == "cells":
         return _cell_model(codings, settings)
     if settings.network == "filter":
@@ -95,9 +111,10 @@ def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
     return CellModel(codec, Encoder(encoder), decoder)
 
 
-def fit_base(network: RowModel, cells: Cells, settings: TableSettings, weight: np.ndarray | None = None) -> None:
-    """Fit the linear part to the cells, on a sample of the rows where there are many."""
-    rows = np.arange(len(cells))
+def fit_base(
+    network: RowModel, cells: Cells, settings: TableSettings, rows: np.ndarray, weight: np.ndarray | None = None
+) -> FactorBase:
+    """The linear part fitted to some rows, on a sample of them where they are many."""
     if len(rows) > BASE_ROWS:
         rows = np.sort(np.argsort(mix(settings.train.seed, rows, 41), kind="stable")[:BASE_ROWS])
     part = cells[rows]
@@ -107,7 +124,35 @@ def fit_base(network: RowModel, cells: Cells, settings: TableSettings, weight: n
         x.double().numpy(), v.numpy() > 0, factors=count, shrink=settings.shrink,
         weight=None if weight is None else weight[rows],
     )  # fmt: skip
-    network.base = FactorBase(found)
+    return FactorBase(found)
+
+
+class HeldOut:
+    """The network as it is for the rows held out from a member: its linear part is then one fitted without them.
+
+    Judged by the linear part of all rows, those rows would look better known than new ones are: with 200 rows of 20
+    columns "90 %" intervals held 86 % of new cells. Above BASE_ROWS rows the difference is gone, and so is this work.
+    """
+
+    def __init__(
+        self, network: RowModel, cells: Cells, settings: TableSettings, fold: np.ndarray, weight: np.ndarray | None
+    ) -> None:
+        self.network = network
+        self._bases: dict[int, FactorBase] = {}
+        if len(cells) <= BASE_ROWS:
+            self._bases = {
+                m: fit_base(network, cells, settings, np.flatnonzero(fold != m), weight)
+                for m in range(settings.members)
+            }
+
+    @contextlib.contextmanager
+    def __call__(self, member: int) -> Iterator[None]:
+        whole = self.network.base
+        self.network.base = self._bases.get(member, whole)
+        try:
+            yield
+        finally:
+            self.network.base = whole
 
 
 def factors_for(dims: int, rows: int, settings: TableSettings) -> int:
@@ -133,6 +178,7 @@ def fit_cells(
     *,
     weight: np.ndarray | None = None,
     linear: Collection[int] = (),
+    calibrate: bool = True,
     watch: Callable[[StepReport, int], None] | None = None,
 ) -> Fit:
     """Fit a network to coded columns (see `data.encode`).
@@ -141,6 +187,7 @@ def fit_cells(
         categories: of each column, 0 for a quantity.
         weight: (rows,) of each row in the fit, for bootstrap members.
         linear: quantities scored by their distance from the mean; see `codec.Coding`.
+        calibrate: held-out rows will be asked for after the fit too.
         watch: called after every step with its report and the number of steps.
     """
     start = time.perf_counter()
@@ -150,13 +197,16 @@ def fit_cells(
     cells = to_cells(columns, codings)
     moments = moments_of(cells)
     network = build_network(codings, moments, settings)
-    if isinstance(network, RowModel) and factors_for(len(network.dims), len(cells), settings):
-        fit_base(network, cells, settings, weight)
     fold = folds(len(cells), settings)
     fit = Fit(network=network, codings=codings, moments=moments, fold=fold)
-    steps = steps_for(len(cells), settings)
-    if steps and len(cells) >= 10:
-        fit.steps = _train(fit, cells, settings, steps, weight, watch)
+    steps = steps_for(len(cells), settings) if len(cells) >= 10 else 0
+    if isinstance(network, RowModel) and factors_for(len(network.dims), len(cells), settings):
+        network.base = fit_base(network, cells, settings, np.arange(len(cells)), weight)
+        if steps or calibrate:
+            fit.held_out = HeldOut(network, cells, settings, fold, weight)
+    if steps:
+        with seeded(settings.train.seed):  # dropout
+            fit.steps = _train(fit, cells, settings, steps, weight, watch)
     network.eval()
     if isinstance(network, RowModel):
         network.settle()
@@ -167,8 +217,9 @@ def fit_cells(
 def folds(rows: int, settings: TableSettings) -> np.ndarray:
     """Which member a row is held out from: about equal shares, decided by the row alone. One member: a sixth of the
     rows is held out from it (fold 0), the others are marked 1."""
-    number = (mix(settings.train.seed, np.arange(rows), 42) % np.uint64(max(settings.members, 6))).astype(np.int64)
-    return number % settings.members if settings.members > 1 else np.minimum(number, 1)
+    count = settings.members if settings.members > 1 else 6
+    number = (mix(settings.train.seed, np.arange(rows), 42) % np.uint64(count)).astype(np.int64)
+    return number if settings.members > 1 else np.minimum(number, 1)
 
 
 def _train(fit: Fit, cells: Cells, settings: TableSettings, steps: int, weight: np.ndarray | None, watch: Any) -> int:
@@ -244,12 +295,15 @@ class Checker:
         if len(rows) > CHECKED_ROWS:
             rows = np.sort(np.argsort(mix(seed, rows, 44), kind="stable")[:CHECKED_ROWS])
             rows = np.flatnonzero(cells.seen.any(1) & held)[rows]
-        self.batch = batch_of(cells[rows], rows)
         select: Any = corruption.select
         imputing = dataclasses.replace(select, copied=1.0) if isinstance(select, CellMasks) else select
-        self.hidden = Corruption(select=imputing, replace=ALL_MASK).draw(self.batch, seed=seed + 1, epoch=0)
-        row = (self.hidden.flat // self.batch.shape[1]).numpy()
-        self.owner = torch.from_numpy(fit.fold[rows][row])
+        mask = Corruption(select=imputing, replace=ALL_MASK)
+        self.parts: list[tuple[int, PackedBatch, Hidden]] = []
+        for member in range(self.members):
+            own = rows[fit.fold[rows] == member]
+            if len(own):
+                batch = batch_of(cells[own], own)
+                self.parts.append((member, batch, mask.draw(batch, seed=seed + 1, epoch=0)))
         self.best = torch.full((self.members,), torch.inf)
         self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
         self.history: list[tuple[int, float]] = []
@@ -262,21 +316,20 @@ class Checker:
 
     @torch.no_grad()
     def __call__(self, number: int) -> None:
-        if not len(self.hidden):
-            return
         self.network.eval()
-        prediction = self.network(self.batch, self.hidden)
-        target = self.network.codec.targets(self.batch.values, self.hidden.flat)
-        log_prob = prediction.member_log_prob(target)
-        own = -log_prob.gather(1, self.owner[:, None])[:, 0]
-        count = torch.bincount(self.owner, minlength=self.members)
-        loss = torch.bincount(self.owner, own, minlength=self.members) / count.clamp_min(1)
-        self.history.append((number, float(own.mean())))
-        self.idle = 0 if bool(((loss < self.best) & (count > 0)).any()) else self.idle + 1
-        for member in range(self.members):
-            if loss[member] < self.best[member] and count[member]:
-                self.best[member] = loss[member]
+        total, cells, better = 0.0, 0, False
+        for member, batch, hidden in self.parts:
+            with self.fit.held_out(member) if self.fit.held_out else contextlib.nullcontext():
+                prediction = self.network(batch, hidden)
+            target = self.network.codec.targets(batch.values, hidden.flat)
+            loss = -prediction.member_log_prob(target)[:, member % prediction.members]
+            total, cells = total + float(loss.sum()), cells + len(loss)
+            if len(loss) and loss.mean() < self.best[member]:
+                self.best[member], better = loss.mean(), True
                 self.kept[member] = {i: p[at].clone() for i, (p, at) in enumerate(member_parts(self.network, member))}
+        if cells:
+            self.history.append((number, total / cells))
+            self.idle = 0 if better else self.idle + 1
         self.network.train()
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.core.corruption import mix
 from unmask.errors import UserError
 from unmask.files import written_folder
 from unmask.table.base import FactorBase, Factors
@@ -31,12 +32,15 @@ from unmask.table.data import (
 )  # fmt: skip
 from unmask.table.engine import CellTable
 from unmask.table.fit import Fit, build_network
+from unmask.table.mcm import FilterModel
 from unmask.table.network import RowModel
 from unmask.table.recipes import TableSettings, settings_of
 from unmask.table.schema import Schema, infer_schema
 from unmask.training.settings import load_toml, to_dict
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
+PATTERNS = 2000
+"""Rows whose pattern of missing cells is kept with the model."""
 
 
 def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schema | dict[str, Any]:
@@ -67,6 +71,21 @@ def schema_for(
         frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
         row_name=frame.row_name,
     )  # fmt: skip
+
+
+def shifted_places(schema: Schema, shift: Mapping[str, float] | None) -> dict[int, float]:
+    """Place among the modelled columns -> what to add to its drawn values.
+
+    Raises:
+        UserError: an unknown column, or one that is not a quantity.
+    """
+    moved = {}
+    for name, delta in (shift or {}).items():
+        number = schema.number(name, where="shift: ")
+        if not schema.columns[number].modelled or not schema.columns[number].is_quantity:
+            raise UserError(f"shift: {name!r} is not a quantity", hint="Categories and identifiers cannot be shifted.")
+        moved[schema.modelled.index(number)] = float(delta)
+    return moved
 
 
 class TableModel:
@@ -128,11 +147,13 @@ class TableModel:
         facts = {
             "rows": len(columns[0]), "columns": len(columns), "steps": table.fitted.steps,
             "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
-            "missing_share": [round(float(np.isnan(x).mean()), 6) for x in columns],
             "history": table.fitted.history, "notes": list(found.notes),
         }  # fmt: skip
         model = cls(found, table, facts)
         model.like = frame
+        # What rows lack, for synthetic ones that are to lack as much.
+        lacking = np.column_stack(model.holes(columns)).astype(np.uint8)
+        model.extra["holes"] = lacking[np.argsort(mix(settings.train.seed, np.arange(len(lacking)), 46))[:PATTERNS]]
         model.facts["point"] = [
             writes_point(raw, c)
             for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
@@ -162,24 +183,30 @@ class TableModel:
         for hole, x, i in zip(holes, filled, self.schema.modelled, strict=True):
             rows = np.flatnonzero(hole)
             if len(rows):
-                column = self.schema.columns[i]
-                changes[i] = (
-                    rows,
-                    decode(np.clip(x[rows], column.low, column.high) if column.is_quantity else x[rows], column),
-                )
+                changes[i] = (rows, self._plain(x[rows], i))
         return changes
+
+    def _plain(self, x: np.ndarray, i: int) -> list[Any]:
+        """Coded values of a column as plain ones, within its bounds."""
+        column = self.schema.columns[i]
+        return decode(np.clip(x, column.low, column.high) if column.is_quantity else x, column)
 
     def impute_frame(
         self, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None, unseen: str = "error",
         shift: Mapping[str, float] | None = None,
     ) -> tuple[list[Any], list[dict[str, Any]], int]:  # fmt: skip
         """The work behind `impute`: (tables, one record a filled cell where an interval is asked, number of cells)."""
+        moved = shifted_places(self.schema, shift)
+        if (draws or interval is not None) and isinstance(self.table.network, FilterModel):
+            raise UserError(
+                f"recipe {self.table.settings.recipe!r} has point values alone: no draws, no intervals",
+                hint="Fit with the recipe 'masked'.",
+            )
         frame = read_frame(data)
         order = match_columns(frame, self.schema)
         columns = encode(frame, self.schema, unseen=unseen)
         holes = self.holes(columns)
         records: list[dict[str, Any]] = []
-        moved = {self.schema.modelled.index(self.schema.number(k)): float(v) for k, v in (shift or {}).items()}
         if draws:
             members = self.table.network.codec.members
             filled = [
@@ -205,7 +232,7 @@ class TableModel:
         for place, i in enumerate(self.schema.modelled):
             column = self.schema.columns[i]
             rows = np.flatnonzero(holes[place])
-            values = [decode(v[place][rows], column) for v in (point, low, high)]
+            values = [self._plain(v[place][rows], i) for v in (point, low, high)]
             for row, value, a, b in zip(rows, *values, strict=True):
                 ends = {"low": a, "high": b} if column.is_quantity else {}
                 out.append({"row": frame.row_name(int(row)), "column": column.name, "value": value, **ends})
@@ -224,7 +251,8 @@ class TableModel:
 
         Args:
             draws: 0 for one table of point values (means, likeliest categories); m for a list of m completed tables,
-                drawn from the joint distribution, each from another member: input to Rubin's rules.
+                drawn from the joint distribution, members taking turns. For Rubin's rules see `MultipleImputation`,
+                whose every table comes from a fit of its own.
             unseen: what a category that the model does not know is: an "error" or "missing".
             shift: column -> added to every drawn value, in its unit (delta adjustment for values missing not at random).
 

@@ -18,7 +18,7 @@ from unmask.errors import UserError
 from unmask.table.compatible import draw_compatible
 from unmask.table.data import as_polars, encode, filled_copy, handed_out, match_columns, read_frame
 from unmask.table.engine import CellTable
-from unmask.table.model import TableModel, schema_for
+from unmask.table.model import TableModel, schema_for, shifted_places
 from unmask.table.outcome import outcome_design
 from unmask.table.recipes import settings_of
 from unmask.table.schema import Schema
@@ -149,7 +149,7 @@ class MultipleImputation:
         holes = shape.holes(columns)
         self.schema_ = schema
         sizes = [0 if c.is_quantity else len(c.categories) for c in (schema.columns[i] for i in schema.modelled)]
-        moved = {schema.modelled.index(schema.number(k)): float(v) for k, v in self.shift.items()}
+        moved = shifted_places(schema, self.shift)
         self.completed = []
         for m in range(self.draws):
             drawn = self._draw(shape, columns, sizes, m, moved)

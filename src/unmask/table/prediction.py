@@ -9,6 +9,7 @@ Shape letters: asked (cells predicted), members (networks), bins (padded to the 
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -60,6 +61,18 @@ class Quantities:
         self.location = location + deviation * raw[..., -2]
         self.deviation = deviation * raw[..., -1].clamp(-3, 3).exp()
         self._log_probs: Tensor | None = None
+
+    def of_member(self, member: int) -> Quantities:
+        """The distributions of one member alone; of the only one where an untrained network has but one."""
+        own = copy.copy(self)
+        at = slice(member % len(self.tilt), member % len(self.tilt) + 1)
+        own.tilt, own.location, own.deviation, own._log_probs = (
+            self.tilt[at],
+            self.location[at],
+            self.deviation[at],
+            None,
+        )
+        return own
 
     def _cdf(self, edge: Tensor) -> Tensor:
         """The normal's distribution function at (asked, n) borders: (members, asked, n)."""

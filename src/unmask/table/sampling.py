@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.core.corruption import mix, uniform
 from unmask.core.inference import at_rest
 from unmask.errors import UserError
-from unmask.table.conditions import Constraint, Limit
+from unmask.table.conditions import Constraint, Limit, formulas_in_order
 from unmask.table.outcome import outcome_design, pair_places, stored_outcome
 from unmask.table.prediction import BACKGROUND, pick
 
@@ -37,6 +37,18 @@ class RowSampler:
         self.codings = model.table.codings
         self.columns = [model.schema.columns[i] for i in model.schema.modelled]
         self.limits = {place: self._bounds(place) for place in range(len(self.codings))}
+        self.formulas = formulas_in_order(rules)
+        self.fillers = {p: self._filler(*c.structural) for p, c in enumerate(self.columns) if c.structural is not None}
+        computed = {r.columns[0] for r in self.formulas}
+        if computed & set(limits):
+            name = self.columns[min(computed & set(limits))].name
+            raise UserError(f"condition on {name!r}, which is computed", hint="Condition what it is computed from.")
+        # A condition on a column that is empty for some asks for the others.
+        limits = dict(limits)
+        for place in set(limits) & set(self.fillers):
+            other, level = self.fillers[place]
+            there = Limit(allowed=np.arange(self.codings[other].size) != level)
+            limits[other] = limits[other] & there if other in limits else there
         for place, limit in limits.items():
             self.limits[place] = self.limits[place] & limit
             if self.limits[place].empty:
@@ -51,10 +63,13 @@ class RowSampler:
         if pair & touched:
             self.outcome = None  # conditioned outcomes are drawn cell by cell, like everything else
             pair = set()
-        structural = {p for p, c in enumerate(self.columns) if c.structural is not None}
-        computed = {r.columns[0] for r in rules if r.kind == "formula"}
-        self.free = [p for p in range(len(self.codings)) if p not in pair | structural | computed]
-        self.pair, self.structural = sorted(pair), sorted(structural - computed)
+        self.free = [p for p in range(len(self.codings)) if p not in pair | set(self.fillers) | computed]
+        self.structural = sorted(set(self.fillers) - computed)
+
+    def _filler(self, name: str, level: str) -> tuple[int, int]:
+        """(place of the column, its category) that leave a structural column empty."""
+        other = self.model.schema.modelled.index(self.model.schema.number(name))
+        return other, self.columns[other].categories.index(level)
 
     def _bounds(self, place: int) -> Limit:
         column, coding = self.columns[place], self.codings[place]
@@ -87,15 +102,13 @@ class RowSampler:
         if self.outcome is not None:
             self._draw_outcome(state, values, rows, seed)
         for place in self.structural:
-            name, level = self.columns[place].structural or ("", "")
-            other = self.model.schema.modelled.index(self.model.schema.number(name))
-            empty = values[other] == self.columns[other].categories.index(level)
+            other, level = self.fillers[place]
             self._draw(state, values, place, rows, seed)
-            values[place] = np.where(empty, np.nan, values[place])
-        for rule in self.rules:
-            if rule.kind == "formula" and rule.formula is not None:
-                with np.errstate(all="ignore"):
-                    values[rule.columns[0]] = rule.formula({c: values[c] for c in rule.columns})
+            values[place] = np.where(values[other] == level, np.nan, values[place])
+        for rule in self.formulas:
+            assert rule.formula is not None
+            with np.errstate(all="ignore"):
+                values[rule.columns[0]] = rule.formula({c: values[c] for c in rule.columns})
         return values
 
     def _conditioned(self) -> set[int]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.errors import UserError, suggest
+from unmask.natural import natural
 from unmask.table.parse import datetime_format, days, is_missing, numbers, text_of
 from unmask.training.settings import check_types
 
@@ -233,7 +234,7 @@ def infer_column(
         if not bad.all():
             fields |= {"low": float(numeric[~bad].min()), "high": float(numeric[~bad].max())}
     elif kind in ("nominal", "binary", "ordinal"):
-        fields["categories"] = tuple(sorted({text_of(v) for v in set(values.tolist())}, key=_natural))
+        fields["categories"] = tuple(sorted({text_of(v) for v in set(values.tolist())}, key=natural))
     if kind in QUANTITIES and not len(values):
         fields["low"] = float("inf")
         notes.append(f"{name!r} holds no value at all and is left out")
@@ -305,14 +306,6 @@ def _quantity(
     # A few cells with more digits than the rest (computed, not measured) do not make a column more precise.
     decimals = next((d for d in range(8) if (np.round(values, d) == values).mean() >= 0.99), None)
     return {"decimals": 0 if kind == "integer" else decimals, "low": float(values.min()), "high": float(values.max())}
-
-
-def _natural(text: str) -> tuple[int, float, str]:
-    """Sort key: numbers by value, before texts."""
-    try:
-        return (0, float(text), text)
-    except ValueError:
-        return (1, 0.0, text)
 
 
 def _is_pair(schema: Schema, duration: str, event: str) -> bool:

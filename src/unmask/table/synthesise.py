@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.core.corruption import uniform
+from unmask.core.corruption import mix, uniform
 from unmask.errors import UserError
 from unmask.table.conditions import Constraint, Limit, parse_constraints, parse_where
 from unmask.table.data import decode, encode, handed_out, read_frame
@@ -55,7 +55,7 @@ def synthesize(
         where: conditions every row meets exactly, e.g. "sex == 0 and age >= 70".
         constraints: rules every row meets: "dbp < sbp", "pregnant == 1 -> sex == 'F'", "bmi := weight / height**2".
         temperature: below 1 keeps to the common, above 1 spreads.
-        missing: leave cells empty as often, and in the patterns in which, the training table does.
+        missing: leave cells empty as the training table does, row patterns and all; conditioned columns stay full.
 
     Raises:
         UserError: a condition on what is not there, or that no row can meet.
@@ -71,12 +71,9 @@ def synthesize(
     said = support_warnings(model, limits)
     sampler = RowSampler(model, limits, rules, temperature)
     values = sampler.sample(rows, seed)
-    drawn = {}
-    for place, i in enumerate(model.schema.modelled):
-        column = model.schema.columns[i]
-        drawn[i] = decode(values[place], column)
     if missing:
-        _punch(model, drawn, seed)
+        _punch(model, values, set(limits), seed)
+    drawn = {i: decode(x, model.schema.columns[i]) for x, i in zip(values, model.schema.modelled, strict=True)}
     for text in said:
         warnings.warn(text, stacklevel=3)
     return Synthetic(table=model.wrap(drawn), columns=values, warnings=said)
@@ -125,12 +122,12 @@ def _share(model: TableModel, place: int, limit: Limit) -> float:
     return max(float(high - low), float(np.diff(coding.scale.edge)[coding.scale.atom][atoms].sum()))
 
 
-def _punch(model: TableModel, drawn: dict[int, list[Any]], seed: int) -> None:
-    """Empty cells at the training table's rates, column by column."""
-    rows = len(next(iter(drawn.values())))
-    for i, share in zip(model.schema.modelled, model.facts.get("missing_share", []), strict=False):
-        hit = uniform(seed, np.arange(rows), i, 68) < share
-        drawn[i] = [None if h else v for v, h in zip(drawn[i], hit, strict=True)]
+def _punch(model: TableModel, values: list[np.ndarray], kept: set[int], seed: int) -> None:
+    """Empty the cells that a training row, drawn for every new row, lacked."""
+    patterns = model.extra["holes"]
+    donor = (mix(seed, np.arange(len(values[0])), 68) % np.uint64(len(patterns))).astype(np.int64)
+    for place in set(range(len(values))) - kept:
+        values[place][patterns[donor, place] != 0] = np.nan
 
 
 def augment(

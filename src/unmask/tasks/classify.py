@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.errors import UserError
+from unmask.natural import natural
 from unmask.tasks import scorers
 from unmask.tasks.data import Item
 from unmask.tasks.encoding import Encoder
@@ -60,7 +61,7 @@ class Classify:
             values = np.array([_number(item) for item in items])
             about |= {"labels": [], "low": float(values.min()), "high": float(values.max())}
             return cls(encoder, about, **options)
-        labels = sorted({name for item in items for name in names_of(item)}, key=_natural)
+        labels = sorted({name for item in items for name in names_of(item)}, key=natural)
         if len(labels) < 2:
             shown = labels[0] if labels else "none"
             raise UserError(f"training data has one label only: {shown!r}", hint="Two or more are needed.")
@@ -235,10 +236,3 @@ def _number(item: Item) -> float:
     if not np.isfinite(value):
         raise UserError(f"{item.where}: label {item.label!r} is not a number", hint="Regression needs numbers.")
     return value
-
-
-def _natural(name: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(name), name)
-    except ValueError:
-        return (1, 0.0, name)

@@ -68,10 +68,13 @@ def _of(name: str, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     except (ValueError, TypeError) as error:
         where = f"{name}:{number}" if number else name
         raise UserError(f"{where}: not a FHIR resource ({error})", hint="Give FHIR R4 bundles or ndjson.") from None
-    if found.get("resourceType") == "Bundle":
-        yield from ((name, e["resource"]) for e in found.get("entry") or [] if "resource" in e)
-    else:
+    if found.get("resourceType") != "Bundle":
         yield name, found
+        return
+    for number, entry in enumerate(found.get("entry") or []):
+        resource = entry.get("resource") if isinstance(entry, dict) else entry
+        if resource is not None:  # an entry may hold a request or a response alone
+            yield f"{name} entry {number}", resource
 
 
 def _resource(found: Any) -> dict[str, Any]:
@@ -90,7 +93,11 @@ def read(path: Path, ledger: Ledger, names: dict[str, str], subjects: dict[str, 
     rows: list[Row] = []
     for where, resource in _resources(path):
         ledger.rows += 1
-        rows += _rows(where, resource, ledger, names, subjects)
+        try:
+            rows += _rows(where, resource, ledger, names, subjects)
+        except (AttributeError, TypeError, ValueError, LookupError) as error:
+            kind = resource.get("resourceType") if isinstance(resource, dict) else type(resource).__name__
+            ledger.add(f"{kind} is not as FHIR R4 has it", {"where": where, "error": str(error)})
         if len(rows) >= CHUNK:
             yield pl.DataFrame(rows, schema=SCHEMA, orient="row")
             rows = []
@@ -104,7 +111,10 @@ def _rows(
     kind = r.get("resourceType")
     about = {"where": where, "resourceType": kind, "id": r.get("id")}
     if kind == "Patient":
-        subject = subjects.setdefault(str(r.get("id")), len(subjects))
+        if not r.get("id"):
+            ledger.add("Patient without an id", about)
+            return []
+        subject = subjects.setdefault(str(r["id"]), len(subjects))
         out: list[Row] = [(subject, None, f"GENDER//{str(r.get('gender', 'unknown')).upper()}", None)]
         for code, when in ((BIRTH, _time(r.get("birthDate"))), (DEATH, _time(r.get("deceasedDateTime")))):
             if when is not None:
@@ -139,14 +149,22 @@ def _events(kind: str, prefix: str, r: Mapping[str, Any], names: dict[str, str])
     if kind == "Observation" and r.get("component"):
         for part in r["component"]:
             if (code := _code(part.get("code"), prefix, names)) is not None:
-                yield _answered(code, part, names), (part.get("valueQuantity") or {}).get("value")
+                yield _answered(code, part, names), _value(part)
         return
     concept = r.get({"MedicationRequest": "medicationCodeableConcept", "Immunization": "vaccineCode"}.get(kind, "code"))
     if kind == "Encounter":
         concept = (r.get("type") or [None])[0]
         prefix = f"{prefix}//{(r.get('class') or {}).get('code', 'UNKNOWN')}"
-    if (code := _code(concept, prefix, names)) is not None:
-        yield _answered(code, r, names), (r.get("valueQuantity") or {}).get("value")
+    code = _code(concept, prefix, names)
+    if code is None and kind == "Encounter" and r.get("class"):  # R4 demands a class, not a type
+        code = prefix
+    if code is not None:
+        yield _answered(code, r, names), _value(r)
+
+
+def _value(r: Mapping[str, Any]) -> float | None:
+    value = (r.get("valueQuantity") or {}).get("value")
+    return None if value is None else float(value)
 
 
 def _answered(code: str, r: Mapping[str, Any], names: dict[str, str]) -> str:
@@ -166,11 +184,12 @@ def _code(concept: Mapping[str, Any] | None, prefix: str, names: dict[str, str])
 
 
 def _time(value: Any) -> datetime | None:
-    """A FHIR date, dateTime or Period's start as UTC without zone."""
+    """A FHIR date, dateTime or Period's start as UTC without zone; of a year or a month alone its first day."""
     if isinstance(value, Mapping):
         value = value.get("start")
     if not isinstance(value, str):
         return None
+    value += {4: "-01-01", 7: "-01"}.get(len(value), "")
     try:
         found = datetime.fromisoformat(value)
     except ValueError:

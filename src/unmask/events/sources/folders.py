@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,10 @@ MIMIC = Folder(
 )  # fmt: skip
 """MIMIC-IV's diagnoses have no time of their own: they are coded after discharge, and stand at its time."""
 FOLDERS = (OMOP, MIMIC)
+PREFIXES = ("GENDER", "VISIT", "CONDITION", "DRUG", "PROCEDURE", "MEASUREMENT", "OBSERVATION", "DEVICE")
+"""Of OMOP's codes."""
+NAMED = 200_000
+"""Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
 
 
 def files_of(path: Path) -> dict[str, Path]:
@@ -164,8 +169,6 @@ def _table(
 
 def _wanted(table: Table, have: list[str]) -> list[str]:
     """Columns of the file that its events read."""
-    import string
-
     used = {table.subject, table.joined, table.concept}
     if table.concept:
         used.add(table.concept.replace("_concept_id", "_source_value"))
@@ -231,8 +234,6 @@ def _event(event: Event, frame: pl.DataFrame, subject: str) -> pl.DataFrame:
 
 def _code(template: str, have: Sequence[str]) -> pl.Expr:
     """The template filled in; null where a column is empty or absent."""
-    import string
-
     parts = []
     for literal, name, _, _ in string.Formatter().parse(template):
         if literal:
@@ -253,10 +254,9 @@ def _concepts(files: dict[str, Path], names: dict[str, str]) -> pl.DataFrame | N
             text("concept_code").alias("concept_code"), text("concept_name").alias("name"),
         ))  # fmt: skip
     whole = pl.concat(parts)
-    for prefix in ("GENDER", "VISIT", "CONDITION", "DRUG", "PROCEDURE", "MEASUREMENT", "OBSERVATION", "DEVICE"):
+    if len(whole) <= NAMED:
         for vocabulary, code, name in whole.select("vocabulary", "concept_code", "name").iter_rows():
-            if len(whole) <= 200_000:  # a whole vocabulary has millions: names of those are left out
-                names[f"{prefix}//{vocabulary}//{code}"] = name
+            names |= {f"{prefix}//{vocabulary}//{code}": name for prefix in PREFIXES}
     return whole.drop("name")
 
 

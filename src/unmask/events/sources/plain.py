@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -24,20 +24,10 @@ def read(path: Path, columns: Mapping[str, str], ledger: Ledger) -> Iterator[pl.
     """
     columns = {**COLUMNS, **columns}
     have = columns_of(path)
-    for role in ("subject", "time", "code"):
-        if columns[role] not in have:
-            raise UserError(
-                f"{path}: no column {columns[role]!r}", hint=f"Found {', '.join(have)}; name it with --{role}."
-            )
-    with_value = columns["value"] in have
-    wanted = list(dict.fromkeys(columns[r] for r in ("subject", "time", "code", *(["value"] if with_value else []))))
+    _check(columns, have, f"{path}: ")
+    wanted = [name for name in dict.fromkeys(columns.values()) if name in have]
     for frame in chunks(path, wanted, ledger):
-        raw = pl.col(columns["value"]) if with_value else pl.lit(None, dtype=pl.String)
-        named = frame.select(
-            pl.col(columns["subject"]).alias("subject"), pl.col(columns["time"]).alias("when"),
-            pl.col(columns["code"]).alias("code"), raw.alias("raw"),
-        )  # fmt: skip
-        yield parsed(named, ledger, path.name)
+        yield parsed(_named(frame, columns), ledger, path.name)
 
 
 def from_frame(frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger) -> Iterator[pl.DataFrame]:
@@ -47,13 +37,24 @@ def from_frame(frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger) 
         UserError: a column is absent.
     """
     columns = {**COLUMNS, **columns}
-    for role in ("subject", "time", "code"):
-        if columns[role] not in frame.columns:
-            raise UserError(f"no column {columns[role]!r}", hint=f"Found {', '.join(frame.columns)}.")
+    _check(columns, frame.columns, "")
     ledger.rows += len(frame)
-    value = pl.col(columns["value"]) if columns["value"] in frame.columns else pl.lit(None, dtype=pl.String)
-    named = frame.select(
+    yield parsed(_named(frame, columns), ledger, "table")
+
+
+def _check(columns: Mapping[str, str], have: Sequence[str], where: str) -> None:
+    for role in ("subject", "time", "code"):
+        if columns[role] not in have:
+            raise UserError(
+                f"{where}no column {columns[role]!r}", hint=f"Found {', '.join(have)}; name it with --{role}."
+            )
+
+
+def _named(frame: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame:
+    """The raw columns that `parsed` takes; without a column of values there are none."""
+    valued = columns["value"] in frame.columns
+    return frame.select(
         pl.col(columns["subject"]).alias("subject"), pl.col(columns["time"]).alias("when"),
-        pl.col(columns["code"]).alias("code"), value.alias("raw"),
+        pl.col(columns["code"]).alias("code"),
+        (pl.col(columns["value"]) if valued else pl.lit(None, dtype=pl.String)).alias("raw"),
     )  # fmt: skip
-    yield parsed(named, ledger, "table")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ def _csv(path: Path, wanted: list[str] | None, ledger: Ledger) -> Any:
     delimiter = "\t" if ".tsv" in path.suffixes else ","
     with pa.input_stream(str(path), compression="detect") as head:
         first = head.read(1 << 20).split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
-    names = next(iter(_split(first, delimiter)), [])
+    names = next(csv.reader([first.removeprefix("\ufeff")], delimiter=delimiter), [])
     return pa.csv.open_csv(
         pa.input_stream(str(path), compression="detect"),
         read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
@@ -120,12 +121,6 @@ def _csv(path: Path, wanted: list[str] | None, ledger: Ledger) -> Any:
             quoted_strings_can_be_null=True, null_values=[""], check_utf8=True,
         ),
     )  # fmt: skip
-
-
-def _split(line: str, delimiter: str) -> Iterator[list[str]]:
-    import csv
-
-    yield from csv.reader([line.removeprefix("\ufeff")], delimiter=delimiter)
 
 
 def text(name: str) -> pl.Expr:

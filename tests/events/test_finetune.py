@@ -1,0 +1,139 @@
+"""Fine-tuning looks at the labels of training patients alone, whatever those of the others say."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from event_data import main_ok
+
+import unmask
+from unmask.core.corruption import uniform
+from unmask.errors import UserError
+from unmask.events.finetune import finetune_outcome
+from unmask.events.meds import Labels
+from unmask.events.recipes import OutcomeSettings
+from unmask.events.scoring import scored
+from unmask.events.targets import Classes, TimeToEvent
+
+QUICK = OutcomeSettings(epochs=8, members=2, hidden=16, trees=20, curve=False, baselines=False)
+
+
+def task(folder: Path, home: Path, **columns: object) -> Path:
+    """The simulated patients' prediction points with other labels."""
+    folder.mkdir()
+    points = pl.read_parquet(home / "task" / "0.parquet").select("subject_id", "prediction_time")
+    points.with_columns(**columns).write_parquet(folder / "0.parquet")  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture
+def held(home: Path) -> np.ndarray:
+    """Which patients the default settings hold out."""
+    return uniform(0, pl.read_parquet(home / "task" / "0.parquet")["subject_id"].to_numpy(), 62) < QUICK.holdout
+
+
+def test_held_out_labels_change_nothing_that_is_fitted(home: Path, tmp_path: Path, held: np.ndarray):
+    rng = np.random.default_rng(0)
+    days, seen = rng.exponential(60, 240), rng.random(240) < 0.5
+    assert 20 < held.sum() < 80
+    folders = []
+    for name, factor, flip in (("a", 1.0, False), ("b", 1000.0, True)):
+        columns = {
+            "float_value": pl.Series(np.where(held, days * factor, days), dtype=pl.Float32),
+            "boolean_value": pl.Series(np.where(held, seen ^ flip, seen)),
+        }
+        labels = task(tmp_path / f"task_{name}", home, **columns)
+        folders.append(finetune_outcome(home / "model", home / "meds", labels, tmp_path / name, settings=QUICK).folder)
+    about = [json.loads((f / "unmask.json").read_text()) for f in folders]
+    assert about[0]["outcome"] == about[1]["outcome"]  # the cuts of the time among it
+    frames = [unmask.load(f).predict(home / "meds", tmp_path / "task_a")[0] for f in folders]
+    assert frames[0].equals(frames[1])
+
+
+def test_a_class_that_training_lacks_is_reported(
+    home: Path, tmp_path: Path, held: np.ndarray, capsys: pytest.CaptureFixture[str]
+):
+    names = np.where(np.arange(240) % 2 == 0, "even", "odd").astype(object)
+    names[np.flatnonzero(held)[:3]] = "rare"
+    labels = task(tmp_path / "task", home, categorical_value=pl.Series(names.tolist()))
+    quick = [f"--set={k}={getattr(QUICK, k)}" for k in ("epochs", "members", "hidden", "trees", "curve")]
+    command = [
+        "finetune",
+        "outcome",
+        home / "model",
+        home / "meds",
+        "--labels",
+        labels,
+        "--out",
+        tmp_path / "m",
+        *quick,
+    ]
+    main_ok([str(a) for a in command] + ["--json"])
+    found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert found["unseen_classes"] == {"rare": 3}
+    assert set(found["results"]["ours"]) == {"n", "classes", "intervals", "accuracy", "macro_auroc", "log_loss"}
+    assert "rare (3)" in (tmp_path / "m" / "report.html").read_text()
+    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", labels)
+    assert [c for c in frame.columns if c.startswith("predicted_p")] == [
+        "predicted_probability_even", "predicted_probability_odd",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"float_value": pl.lit(3.0, pl.Float32), "boolean_value": pl.lit(False)}, "no event was seen in"),
+        ({"categorical_value": pl.lit("one")}, "every label to train on is the same"),
+    ],
+)
+def test_labels_that_tell_nothing_are_named(home: Path, tmp_path: Path, columns: dict[str, pl.Expr], says: str):
+    with pytest.raises(UserError, match=says):
+        finetune_outcome(home / "model", home / "meds", task(tmp_path / "t", home, **columns), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_too_few_labels_are_named(home: Path, tmp_path: Path):
+    labels = task(tmp_path / "t", home, boolean_value=pl.Series(np.arange(240) % 2 == 0))
+    pl.read_parquet(labels / "0.parquet").head(8).write_parquet(labels / "0.parquet")
+    with pytest.raises(UserError, match=r"\d labels to train on"):
+        finetune_outcome(home / "model", home / "meds", labels, tmp_path / "m")
+
+
+def test_an_unknown_class_counts_against_accuracy_alone():
+    labels = Labels(subject=np.arange(4), time=np.zeros(4, np.int64), names=["a", "b", "a", "new"])
+    p = np.array([[0.9, 0.1], [0.1, 0.9], [0.9, 0.1], [0.5, 0.5]])
+    found = scored(Classes(names=("a", "b")), labels, p, draws=20)
+    assert (found["accuracy"], found["classes"]) == (0.75, [2, 1])
+    assert found["log_loss"] == pytest.approx(-np.log(0.9))
+    nothing = scored(Classes(names=("a", "b")), labels.take(np.array([3])), p[3:], draws=20)
+    assert "log_loss" not in nothing
+    assert "macro_auroc" not in nothing
+    json.dumps(nothing, allow_nan=False)
+
+
+def test_the_names_of_the_cuts_differ():
+    days = 10_000 + np.arange(120) / 1000
+    labels = Labels(subject=np.arange(120), time=np.zeros(120, np.int64), value=np.ones(120, np.int64), days=days)
+    target = TimeToEvent.fit(labels)
+    assert target.encode(labels)[:, 0].max() == target.outputs - 1  # no event lies behind the last cut
+    shown = target.columns(np.full((120, target.outputs), 0.5), labels)
+    assert len([c for c in shown if c.startswith("predicted_probability_by_")]) == target.outputs
+
+
+def test_a_member_without_patients_to_stop_on_is_trained_all_the_same(home: Path, tmp_path: Path):
+    """Labels of fewer than five patients leave some members nobody to stop on."""
+    start = datetime(2016, 1, 1)
+    rows = [(s, start + timedelta(days=d), (s + d) % 2 == 0) for s in range(3) for d in range(8)]
+    (tmp_path / "t").mkdir()
+    schema = {"subject_id": pl.Int64, "prediction_time": pl.Datetime("us"), "boolean_value": pl.Boolean}
+    pl.DataFrame(rows, schema=schema, orient="row").write_parquet(tmp_path / "t" / "0.parquet")
+    settings = OutcomeSettings(epochs=8, members=5, hidden=16, trees=0, curve=False, baselines=False, holdout=0.0)
+    run = finetune_outcome(home / "model", home / "meds", tmp_path / "t", tmp_path / "m", settings=settings)
+    assert run.figures["training"] == 24
+    linear = unmask.load(tmp_path / "m").folder.head.linear
+    assert (linear.abs().amax((1, 2)) > 5e-3).all()  # a member that stops after one epoch has hardly moved
