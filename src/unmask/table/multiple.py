@@ -148,24 +148,22 @@ class MultipleImputation:
         shape = TableModel(schema, None, {})  # type: ignore[arg-type]
         holes = shape.holes(columns)
         self.schema_ = schema
-        sizes = [0 if c.is_quantity else len(c.categories) for c in (schema.columns[i] for i in schema.modelled)]
         moved = shifted_places(schema, self.shift)
         self.completed = []
         for m in range(self.draws):
-            drawn = self._draw(shape, columns, sizes, m, moved)
+            drawn = self._draw(shape, columns, m, moved)
             done = filled_copy(frame, shape.changes(holes, drawn), schema, order)
             self.completed.append(handed_out(done))
         return self
 
-    def _draw(
-        self, shape: TableModel, columns: list[np.ndarray], sizes: list[int], m: int, moved: dict[int, float]
-    ) -> list[np.ndarray]:
+    def _draw(self, shape: TableModel, columns: list[np.ndarray], m: int, moved: dict[int, float]) -> list[np.ndarray]:
         """The m-th completed columns, from models fitted to the m-th bootstrap sample."""
         rows = len(columns[0])
         weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
         settings = settings_of(seed=self.seed + m, **self.overrides)
         seed = self.seed + 7919 * (m + 1)
         given, pair = _with_hazard(shape.schema, columns)
+        sizes = shape.schema.sizes
         linear = () if pair is None else (pair[0],)
         table = CellTable.fit(given, sizes, settings=settings, weight=weight, linear=linear, calibrate=False)
         if pair is None:
@@ -219,7 +217,7 @@ def _with_hazard(schema: Schema, columns: list[np.ndarray]) -> tuple[list[np.nda
     """
     if schema.duration is None or schema.event is None:
         return columns, None
-    time, event = (schema.modelled.index(schema.number(n)) for n in (schema.duration, schema.event))
+    time, event = schema.place(schema.duration), schema.place(schema.event)
     if np.isnan(columns[time]).any() or np.isnan(columns[event]).any():
         return columns, None
     at, hazard = nelson_aalen(columns[time], columns[event])

@@ -68,7 +68,7 @@ class RowSampler:
 
     def _filler(self, name: str, level: str) -> tuple[int, int]:
         """(place of the column, its category) that leave a structural column empty."""
-        other = self.model.schema.modelled.index(self.model.schema.number(name))
+        other = self.model.schema.place(name)
         return other, self.columns[other].categories.index(level)
 
     def _bounds(self, place: int) -> Limit:
