@@ -41,3 +41,10 @@ def test_a_pair_alone(tmp_path):
     table = patients(80)[["time", "event"]]
     found = evaluate_model(TableModel.fit(table, steps=0), table, report=tmp_path / "r.html")
     assert "nothing explains the outcome" in found["note"]
+
+
+def test_where_everyone_had_the_event_an_outcome_is_learnt():
+    table = patients(80).assign(event=1)
+    model = TableModel.fit(table, steps=0)
+    assert set(model.synthesize(40)["event"]) == {1}
+    assert evaluate_model(model, table)["km_area"] < 0.3
