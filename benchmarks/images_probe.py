@@ -90,10 +90,10 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
 
 
 def probed(work: Path, images, most: int | None) -> dict[str, Any]:
+    from unmask.images.arrays import as_floats
     from unmask.images.build import initialise, set_positions
     from unmask.images.model import features, load
     from unmask.images.probe import knn_predict, probe_predict
-    from unmask.images.sources import as_floats
 
     model = load(work / "model", precision="fp32")
     train, test = (images.take(np.flatnonzero(images.test == part)[:most]) for part in (False, True))
@@ -117,10 +117,10 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
 
 
 def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
+    from unmask.images.arrays import as_floats
     from unmask.images.finetune import FinetuneSettings, finetune_classify, with_overrides
     from unmask.images.model import load
     from unmask.images.probe import knn_predict, probe_predict
-    from unmask.images.sources import as_floats
 
     train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
     rng = np.random.default_rng(1000 + seed)

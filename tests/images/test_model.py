@@ -11,6 +11,7 @@ import unmask
 from tiny_images import TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
+from unmask.images.arrays import ImageSet
 from unmask.images.augment import Augment, mix_batch, smoothed
 from unmask.images.batches import image_batch
 from unmask.images.build import at_size, codec_config, new_model
@@ -102,14 +103,14 @@ def test_reconstruction_is_in_pixels_under_normalised_targets(depth, top, seed):
     pixels = (np.random.default_rng(0).random((3, 8, 8)) * top).astype(depth)
     s = settings(statistics=0.0)
     perfect = TruePattern(new_model(s, codec_config(s, (8, 8), 1, (0.4,), (0.2,))))
-    model = ImageModel(ImageFolder(model=perfect), torch.device("cpu"), "fp32")
+    model = ImageModel(ImageFolder(model=perfect, depth=np.dtype(depth).name), torch.device("cpu"), "fp32")
     _, batch = next(model.batches(model.read(pixels)))
     perfect.truth = batch.values["patch"]
     found = model.reconstruct(pixels, statistics="truth").filled[..., 0]
     np.testing.assert_allclose(found.astype(float), pixels.astype(float), atol=1 if depth != np.float32 else 0.03)
     with pytest.raises(UserError, match="neighbours"):
         model.reconstruct(pixels, statistics="predicted")
-    assert np.isfinite(model.reconstruct(pixels.astype(np.float32)).filled).all()
+    assert np.isfinite(model.reconstruct((pixels / top).astype(np.float32)).filled).all()
 
 
 def test_embeddings_keep_the_order_and_do_not_depend_on_company(trained):
@@ -123,6 +124,36 @@ def test_embeddings_keep_the_order_and_do_not_depend_on_company(trained):
     )
     assert model.attention(pixels).shape == (7, 2, 6, 6)
     assert model.resized((16, 8)).embed(np.zeros((2, 16, 8), np.uint8)).shape == (2, 32)
+
+
+def test_floats_are_compared_with_the_models_depth(trained):
+    model = unmask.load(trained.folder)
+    pixels, _ = bars(4)
+    with pytest.raises(UserError, match="divide 8-bit pixels by 255"):
+        model.embed(pixels.astype(np.float32))
+    np.testing.assert_allclose(model.embed((pixels / 255).astype(np.float32)), model.embed(pixels), atol=1e-4)
+    np.testing.assert_array_equal(model.embed((pixels // 4).astype(np.int64)), model.embed(pixels // 4))
+
+
+def test_validation_and_live_probe_see_every_class(seed, monkeypatch):
+    """Folders come sorted by class: what is cut is taken from all over."""
+    from unmask.images import pretrain as room
+
+    pixels, labels = bars(3000)
+    order = labels.argsort(kind="stable")
+    images = ImageSet(pixels=pixels[order][..., None], labels=labels[order])
+    seen = []
+    monkeypatch.setattr(room, "features", lambda model, part, *_: seen.append(part.labels) or np.eye(3)[part.labels])
+    train, held_out = np.arange(0, 3000, 2), np.arange(1, 3000, 2)
+    found = room.live_probe(images, train, held_out, (12, 12))(torch.nn.Linear(1, 1))
+    assert [np.unique(s).tolist() for s in seen] == [[0, 1, 2]] * 2
+    assert found["knn_accuracy"] == 1
+    monkeypatch.setattr(room, "VALIDATION", 60)
+    s = settings()
+    model = new_model(s, codec_config(s, (12, 12), 1, (0.0,), (1.0,)))
+    job, _ = room.make_job(model, images, train, held_out, s)
+    shown = np.concatenate([b.identity[:, 0].numpy() for b in job.validation])
+    assert np.unique(images.labels[shown]).tolist() == [0, 1, 2]
 
 
 def test_evaluate(trained):

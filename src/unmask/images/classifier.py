@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
+from unmask.images.arrays import ImageSet
 from unmask.images.codec import PatchCodecConfig
 from unmask.images.folder import save_folder
-from unmask.images.sources import ImageSet
 
 ClassPooling = Literal["mean", "first"]
 

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 
 from unmask.errors import UserError, suggest
+from unmask.images.arrays import ImageSet, as_floats
 from unmask.images.augment import Augment, mix_batch, smoothed
 from unmask.images.batches import image_batch
 from unmask.images.build import initialise, set_positions
 from unmask.images.classifier import Classifier, ClassifierNet, layer_groups, matched_labels
 from unmask.images.model import ImageModel, load
 from unmask.images.probe import stratified
-from unmask.images.sources import ImageSet, as_floats
 from unmask.training.memory import keep_freed_memory
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_precision
