@@ -12,10 +12,10 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.errors import UserError
+from unmask.families.heads import SEQUENCE
 from unmask.tasks import scorers
 from unmask.tasks.data import Item
 from unmask.tasks.encoding import Encoder
-from unmask.tasks.heads import SEQUENCE
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Prepared
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.embed import pool
+from unmask.core.embed import Pooling, pool
 from unmask.errors import UserError
+from unmask.families.heads import CLASSES, TaskHead, new_head
 from unmask.kinds import task_of
-from unmask.tasks.heads import CLASSES, TaskHead, head_of
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.training.precision import resolve_device, resolve_precision
 
@@ -26,20 +26,18 @@ class TaskModel(nn.Module):
     Args:
         masked: the masked model, in place; its decoder, if it has one, is not used.
         head: None for a task that works on pooled states alone (similarity).
-        pooling: 'first' or 'mean' for one vector an example, 'each' for all slots.
+        pooling: of the states where there is no head.
     """
 
-    def __init__(self, masked: Any, head: TaskHead | None, pooling: str) -> None:
+    def __init__(self, masked: Any, head: TaskHead | None, pooling: Pooling = "mean") -> None:
         super().__init__()
         self.masked, self.head, self.pooling = masked, head, pooling
 
     def forward(self, batch: PackedBatch, count: int) -> Tensor:
-        """(count, outputs), or for 'each' (rows * slots, outputs)."""
-        if self.pooling == "each":
-            x = self.masked.states(batch).flatten(0, 1)
-        else:
-            x = pool(self.masked, batch, count, self.pooling, True)  # type: ignore[arg-type]
-        return x.float() if self.head is None else self.head(x)
+        """(count, outputs), or for a head on each slot (rows * slots, outputs)."""
+        if self.head is None:
+            return pool(self.masked, batch, count, self.pooling, True)
+        return self.head.logits(self.masked, batch, count)
 
 
 @dataclass
@@ -80,25 +78,13 @@ class TaskFolder:
 
 
 def build(
-    text: TextFolder, kind: str | None, outputs: int, *, pooling: str | None = None
+    text: TextFolder, kind: str | None, outputs: int, *, pooling: Pooling | None = None
 ) -> tuple[TaskModel, list[str]]:
     """An encoder with a head of `outputs` outputs, whatever head weights the folder holds read; (model, random names)."""
     if kind is None:
         return TaskModel(text.model, None, pooling or "mean"), []
-    spec = head_of(text.family, kind)
-    where = spec.pool
-    if spec.pooling_key is not None:
-        asked = str(text.hf_config.get(*spec.pooling_key))
-        where = {"cls": "first", "bos": "first"}.get(asked, asked)
-    if where not in ("first", "mean", "each"):
-        raise UserError(f"pooling {where!r} of {text.family.name} models", hint="Known: cls and mean.")
-    encoder = text.model.encoder.config
-    share = text.hf_config.get("classifier_dropout")
-    head = TaskHead(
-        spec, text.model.codec, width=encoder.width, outputs=outputs, config=text.hf_config,
-        dropout=float(encoder.dropout if share is None else share), deviation=encoder.initial_deviation,
-    )  # fmt: skip
-    return TaskModel(text.model, head, where), head.read(text.passengers)
+    head = new_head(text.family, kind, text.model, text.hf_config, outputs)
+    return TaskModel(text.model, head), head.read(text.passengers)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TaskFolder:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.errors import UserError
+from unmask.families.heads import TOKEN
 from unmask.tasks import scorers
 from unmask.tasks.conll import Sentence
 from unmask.tasks.encoding import Encoder, best_window
-from unmask.tasks.heads import TOKEN
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Prepared
 from unmask.text.tokenizer import Encoded

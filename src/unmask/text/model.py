@@ -388,16 +388,16 @@ class TextModel:
         texts = [texts] if isinstance(texts, str) else list(texts)
         examples = self.examples(texts, max_slots=self.slots)
         out: list[dict[str, Any]] = [{} for _ in texts]
+        head.to(self.device)
         for batch, members in budgeted(examples, self.slots):
             batch = batch.to(self.device)
-            real = (batch.segment.flatten() > 0).nonzero().flatten()
-            owner = batch.index.flatten()[real]
-            order = owner.argsort(stable=True)
             with torch.inference_mode(), self.context():
-                states = self.model.states(batch, needed=real)[order].float()
-                logits = head.to(self.device)(states, owner[order]).float().cpu()
-            each = logits.shape[0] != len(members) or head.pool == "each"
-            parts = logits.split(torch.bincount(owner).tolist()) if each else logits.split(1)
+                logits = head.logits(self.model, batch, len(members)).cpu()
+            if head.pool == "each":
+                index = batch.index.flatten().cpu()
+                parts = [logits[index == number] for number in range(len(members))]
+            else:
+                parts = list(logits.split(1))
             for member, part in zip(members.tolist(), parts, strict=True):
                 out[member] = {"text": texts[member], "logits": part.tolist()}
                 if head.kind == "detect":
