@@ -17,7 +17,7 @@ from unmask.errors import UserError
 from unmask.families.heads import CLASSES, TaskHead, new_head
 from unmask.kinds import task_of
 from unmask.text.folder import TextFolder, load_folder, save_folder
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import computing, precision_of, resolve_device
 
 
 class TaskModel(nn.Module):
@@ -72,9 +72,7 @@ class TaskFolder:
         return bool(self.text.model.codec.config.types)
 
     def context(self) -> contextlib.AbstractContextManager:
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return contextlib.nullcontext()
+        return computing(self.precision, self.device)
 
 
 def build(
@@ -120,8 +118,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
             f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task."
         )
     model.to(where).eval()
-    small = sum(p.numel() for p in model.parameters()) < 10_000_000
-    chosen = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    chosen = precision_of(model, precision, where)
     return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen)
 
 

@@ -112,7 +112,7 @@ class Tag:
 
     def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
         windows, lengths = prepared.extra["windows"], prepared.extra["lengths"]
-        best = best_window(windows, len(prepared.items), lengths)
+        best = best_window(windows, lengths)
         out = []
         for item, chosen, words, length in zip(prepared.items, best, prepared.extra["words"], lengths, strict=True):
             scores = np.full((length, len(self.labels)), -30.0)

@@ -26,7 +26,7 @@ from unmask.errors import UserError
 from unmask.text.batches import text_example
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.text.tokenizer import Encoded
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import computing, precision_of, resolve_device
 
 if TYPE_CHECKING:
     from unmask.text.swift import Swift
@@ -97,9 +97,7 @@ class TextModel:
         self.__dict__["_swift"] = self._laid_out(texts)
 
     def context(self) -> contextlib.AbstractContextManager:
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return contextlib.nullcontext()
+        return computing(self.precision, self.device)
 
     def examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:
         """Texts as one example each, special tokens included.
@@ -473,11 +471,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
     if precision == "int8" and where.type != "cpu":
         raise UserError("precision=int8 is built for CPUs", hint="Use bf16 on this device.")
     folder = load_folder(path)
-    small = sum(p.numel() for p in folder.model.parameters()) < 10_000_000
-    if precision == "int8":
-        name = "int8"
-    else:
-        name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    name = "int8" if precision == "int8" else precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
     return TextModel(folder=folder, device=where, precision=name, compiled=compile)
 
