@@ -124,8 +124,9 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
 
 def test_regression_and_multilabel(tmp_path):
     model = folder(tmp_path / "model")
-    numbers = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(32)]
-    result = finetune("classify", model, numbers, validation=numbers, **(FAST | {"epochs": 12}))
+    numbers, said = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(32)], []
+    result = finetune("classify", model, numbers, validation=numbers, say=said.append, **(FAST | {"epochs": 12}))
+    assert [line.split(",")[0] for line in said if line.startswith("problem")] == ["problem: regression"]
     assert result["metric"] == "pearson"
     assert result["value"] > 0.9
     several = [{"text": t, "label": [label, "all"]} for t, label in sentiment(32)]
@@ -294,6 +295,32 @@ def test_zero_shot_and_features(tmp_path):
     assert [texts[0][a:b] for a, b in zip(frame["start"][0], frame["end"][0], strict=True)][1] == "quick"
 
 
+def test_the_least_error_is_the_best(tmp_path, monkeypatch):
+    import unmask.tasks.finetune as room
+
+    numbers = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(16)]
+    result = finetune(
+        "classify", folder(tmp_path / "model"), numbers, validation=numbers, metric="rmse", **(FAST | {"epochs": 3})
+    )
+    errors = [row["rmse"] for row in result["history"]]
+    assert result["value"] == pytest.approx(min(errors)) != pytest.approx(max(errors))
+    values = {0: 0.5, 1: 0.9, 2: 0.2}
+    monkeypatch.setattr(room, "finetune", lambda *_, seed, **__: {"metric": "rmse", "value": values[seed]})
+    assert room.over_seeds("classify", "model", numbers, validation=numbers, count=3)[1] == 2
+
+
+def test_a_published_classifier_with_default_labels_predicts(tmp_path):
+    import transformers
+
+    from published import CASES, SMALL
+
+    config = transformers.BertConfig(**SMALL, **CASES["bert"][1])
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer("wordpiece").save(tmp_path)
+    assert "id2label" not in json.loads((tmp_path / "config.json").read_text())
+    assert set(predict(tmp_path, ["the fox"])[0]["probabilities"]) == {"LABEL_0", "LABEL_1"}
+
+
 def test_attributions_add_up(tmp_path):
     from unmask.tasks.attribution import attributions
 
@@ -305,9 +332,17 @@ def test_attributions_add_up(tmp_path):
     assert len(found["tokens"]) == len(found["shares"])
 
 
-def test_glue_layouts(tmp_path):
+def test_glue_layouts(tmp_path, monkeypatch):
+    import unmask.tasks.finetune as room
     from unmask.tasks.glue import evaluate_glue
 
+    really = room.finetune
+
+    def watched(*given, **options):
+        assert options.get("validation") is None  # nothing is chosen on the data that is scored
+        return really(*given, **options)
+
+    monkeypatch.setattr(room, "finetune", watched)
     model, root = folder(tmp_path / "model"), tmp_path / "glue"
     rows = {
         "CoLA": ("src\t{y}\t\tthe fox {i}\n", "", "index\tsentence\n", "0\tthe fox\n"),

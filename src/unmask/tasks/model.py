@@ -100,14 +100,15 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
     text = load_folder(path)
     about = dict(text.settings.get("task") or {})
     kinds = {"classify": "sequence", "tag": "token", "answer": "span"}
-    labels = [str(v) for _, v in sorted((text.hf_config.get("id2label") or {}).items(), key=lambda kv: int(kv[0]))]
+    names = text.hf_config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # as transformers has it
+    labels = [str(v) for _, v in sorted(names.items(), key=lambda kv: int(kv[0]))]
     if not about:
         problem = {"multi_label_classification": "multi", "regression": "regression"}
         about = {"name": name, "labels": labels, "slots": text.model.encoder.config.longest}
         about["problem"] = problem.get(
             str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single"
         )
-    outputs = len(about.get("labels") or labels) or 2
+    outputs = len(about.get("labels") or labels)
     if name == "answer":
         outputs = 2
     elif about.get("problem") == "regression":
