@@ -19,6 +19,7 @@ from unmask.tasks import model as models
 from unmask.tasks.data import Columns, as_items
 from unmask.tasks.encoding import Encoder
 from unmask.tasks.model import TaskFolder, build
+from unmask.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import merit
 from unmask.text.folder import load_folder
@@ -232,11 +233,14 @@ def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
-    The interval resamples items with replacement and scores again (percentile bootstrap).
+    The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents, queries
+    and judgements goes to `retrieval.evaluate_retrieval`.
 
     Raises:
         UserError: a label the model was not trained for, with its row.
     """
+    if is_collection(data) and not isinstance(model, TaskFolder):
+        return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
     folder, task = opened(model, device=device, precision=precision)
     items, _ = read(task.name, data, labelled=True, columns=columns)
     predictions, _ = _predict(folder, task, items, labelled=True)

@@ -147,7 +147,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     return TextFolder(
         model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
         random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
-        loaded=found, sentences=read_sentences(folder),
+        loaded=found, sentences=read_sentences(folder, settings.get("task") or {}),
     )  # fmt: skip
 
 
