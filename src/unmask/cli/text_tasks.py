@@ -68,7 +68,7 @@ def predict(
 
 
 def evaluate(model: str, data: list[str], *, seed: int, precision: str, device: str, as_json: bool) -> None:
-    """unmask evaluate M2 FILE for a fine-tuned model."""
+    """unmask evaluate M2 FILE for a fine-tuned model, or a folder of queries and documents."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.tasks import finetune as room

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from unmask.tasks import model as models
 from unmask.tasks.data import Columns, as_items
 from unmask.tasks.encoding import Encoder
 from unmask.tasks.model import TaskFolder, build
+from unmask.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import merit
 from unmask.text.folder import load_folder
 from unmask.training.precision import resolve_device, resolve_precision
 from unmask.training.settings import apply_overrides, to_dict
@@ -120,6 +122,8 @@ def finetune(
     """
     if task not in TASKS:
         raise UserError(f"task {task!r}", hint=suggest(task, TASKS))
+    if metric is not None and task != "classify":
+        raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
     chosen = apply_overrides(settings or FinetuneSettings(), overrides)
     target = None if out is None else Path(out)
     if target is not None:
@@ -137,6 +141,9 @@ def finetune(
     encoder = Encoder(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
     options = {"metric": metric} if task == "classify" else {}
     work = new_task(task, encoder, items, chosen, **options)
+    for guess in ("problem", "loss"):
+        if guess in work.about and getattr(chosen, guess) == "auto":
+            say(f"{guess}: {work.about[guess]}, by the labels and columns (--set {guess}=... overrules)")
     torch.manual_seed(chosen.seed)
     built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
     built.to(device)
@@ -226,11 +233,14 @@ def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
-    The interval resamples items with replacement and scores again (percentile bootstrap).
+    The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents, queries
+    and judgements goes to `retrieval.evaluate_retrieval`.
 
     Raises:
         UserError: a label the model was not trained for, with its row.
     """
+    if is_collection(data) and not isinstance(model, TaskFolder):
+        return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
     folder, task = opened(model, device=device, precision=precision)
     items, _ = read(task.name, data, labelled=True, columns=columns)
     predictions, _ = _predict(folder, task, items, labelled=True)
@@ -277,11 +287,9 @@ def over_seeds(
     """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one.
 
     Raises:
-        UserError: several seeds without validation data; `out` holds a model, or cannot be written; and what `finetune`
-            raises.
+        UserError: no validation data; `out` holds a model, or cannot be written; and what `finetune` raises.
     """
-    if count > 1 and options.get("validation") is None:
-        raise UserError(f"{count} seeds without validation data", hint="Give --validation: which is best goes by it.")
+    require_validation(options, "several seeds")
     if out is not None:
         _refuse_model(Path(out))
     runs: list[dict[str, Any]] = []
@@ -291,8 +299,7 @@ def over_seeds(
             trial = None if kept is None else kept.with_name(f"{kept.name}.trial")
             try:
                 runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
-                values = values_of(runs)
-                best = int(np.nanargmax(values)) if np.isfinite(values).any() else 0
+                best = max(range(len(runs)), key=lambda i: merit(runs[i]["metric"], runs[i]["value"]))
                 if trial is not None and kept is not None and best == number:
                     shutil.rmtree(kept)
                     trial.rename(kept)
@@ -305,8 +312,16 @@ def over_seeds(
 
 
 def values_of(runs: Sequence[dict[str, Any]]) -> np.ndarray:
-    """The metric of each run, nan where there was no validation data."""
-    return np.array([np.nan if r["value"] is None else r["value"] for r in runs], np.float64)
+    """The metric of each run."""
+    return np.array([r["value"] for r in runs], np.float64)
+
+
+def require_validation(options: Mapping[str, Any], what: str) -> None:
+    """Raises:
+    UserError: there is no validation data to compare `what` on.
+    """
+    if options.get("validation") is None:
+        raise UserError(f"{what} without validation data", hint="Give --validation DATA: they are compared on it.")
 
 
 def _refuse_model(folder: Path) -> None:

@@ -26,7 +26,7 @@ from unmask.core.inference import at_rest, budgeted
 from unmask.errors import UserError
 from unmask.tasks.model import TaskModel
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import Prepared, Task
+from unmask.tasks.task import Prepared, Task, merit
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.schedule import rate
@@ -288,7 +288,7 @@ def train(
                     tracker.log(
                         done, done / total, kind="validation", **{f"validation_{k}": v for k, v in metrics.items()}
                     )
-                value = metrics[task.metric] if np.isfinite(metrics[task.metric]) else -np.inf
+                value = merit(task.metric, metrics[task.metric])
                 if value > best[0] or best[2] is None:
                     last = done == total
                     best = (value, metrics, {} if last else copy.deepcopy(model.state_dict()))

@@ -100,6 +100,7 @@ class FinetuneSettings:
             "threshold": (0 < self.threshold < 1, "a probability"),
             "temperature": (self.temperature > 0, "more than 0"),
             "mlm_weight": (self.mlm_weight >= 0, "0 or more"),
+            "seed": (self.seed >= 0, "0 or more"),
         }
         for name, (fine, expected) in rules.items():
             if not fine:
