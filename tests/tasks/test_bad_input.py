@@ -246,6 +246,8 @@ def test_command_line(model, tmp_path, capsys):
     assert "accuracy" in json.loads(capsys.readouterr().out)
     run(["zeroshot", str(model), "the fox", "--label", "rows", "--label", "readers", "--json"])
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1
+    assert run(["finetune", "classify", str(model), str(train), "--out", "x", "--seeds", "2", "--resume"]) == 2
+    assert "no --seeds" in capsys.readouterr().err
     assert run(["finetune", "sort", str(model), str(train), "--out", str(tmp_path / "x")]) == 2
     assert "task 'sort'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from unmask.tasks import model as models
 from unmask.tasks.data import Columns, as_items
 from unmask.tasks.encoding import Encoder
 from unmask.tasks.model import TaskFolder, build
+from unmask.tasks.resume import Keeper
 from unmask.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import merit
@@ -95,6 +98,8 @@ def finetune(
     settings: FinetuneSettings | None = None,
     columns: Columns | None = None,
     metric: str | None = None,
+    checkpoints: bool = False,
+    resume: bool = False,
     console: bool = False,
     say: Callable[[str], None] = lambda line: None,
     **overrides: Any,
@@ -110,12 +115,14 @@ def finetune(
         out: where the folder goes; None trains and scores without writing (for several seeds).
         columns: which columns to read where names do not tell.
         metric: classify: what early stopping goes by.
+        checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run.
+        resume: go on from the checkpoint of an interrupted run to `out`, on the same data with the same settings.
         say: called with remarks for people (which columns were read, what was guessed).
         overrides: any field of `FinetuneSettings`.
 
     Returns:
         task, metric, value, metrics (on the validation data), steps, seconds, tokens_per_second, peak_memory_mb, stopped,
-        seed, device, precision, and out.
+        seed, device, precision, and out. Where `stopped` is 'signal' there is no folder yet, and no metrics.
 
     Raises:
         UserError: naming what is wrong in the model, the data or the settings.
@@ -136,7 +143,14 @@ def finetune(
     if text.model.visible_only:
         say("the decoder of the visible-only model is left out: tasks stand on its encoder")
     device = resolve_device(chosen.device)
-    precision = resolve_precision(chosen.precision, device)
+    keeper = None
+    if target is not None and (checkpoints or resume):
+        keeper = Keeper(
+            target.with_name(f".{target.name}.training"), seconds=chosen.checkpoint_seconds, resume=resume,
+            fingerprint=_fingerprint(task, metric, to_dict(chosen), items, held),
+        )  # fmt: skip
+    resumed = keeper.found if keeper else None
+    precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
     slots = min(chosen.slots or 10**9, text.model.encoder.config.longest or 512)
     encoder = Encoder(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
     options = {"metric": metric} if task == "classify" else {}
@@ -153,15 +167,23 @@ def finetune(
     training = work.prepare(items, labelled=True)
     checked = None if held is None else work.prepare(held, labelled=True)
     scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
+    if keeper is not None:
+        scratch, keeper.precision = keeper.folder, precision.name
+    stopped = ""
     try:
-        with Tracker(scratch, total="fine-tuning", console=console) as tracker:
-            tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device), task=task)
+        step = resumed.step if resumed else None
+        with Tracker(scratch, total="fine-tuning", console=console, resumed_step=step) as tracker:
+            if not resumed:
+                tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device), task=task)
             outcome = loop.train(
                 built, work, training, checked, chosen, slots=slots, device=device, context=folder.context,
-                tracker=tracker if target is not None or console else None,
+                tracker=tracker if target is not None or console else None, keeper=keeper,
             )  # fmt: skip
+        stopped = outcome.stopped
         metrics, predictions, found = outcome.best, None, None
-        if checked is not None:
+        if stopped == "signal":
+            metrics, target = {}, None
+        elif checked is not None:
             if chosen.freeze:  # stored states stand for the frozen layers only while training
                 checked = work.prepare(held, labelled=True)
             found = loop.outputs(built, work, checked, slots=slots, device=device, context=folder.context)
@@ -187,9 +209,13 @@ def finetune(
             write_report(target, folder, work, checked, predictions, result)
             result["out"] = str(target)
     finally:
-        if scratch is not None:
+        if scratch is not None and (keeper is None or stopped in ("finished", "early") or not keeper.kept()):
             shutil.rmtree(scratch, ignore_errors=True)
     return result
+
+
+def _fingerprint(*parts: Any) -> int:
+    return zlib.crc32(json.dumps(parts, default=str).encode())
 
 
 def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, Any]:
