@@ -3,8 +3,8 @@
     python benchmarks/images_cifar_gpu.py --data FOLDER --work DIR [--stage pretrain|finetune|scratch|all] [--minutes 9]
 
 FOLDER holds CIFAR-10 as pictures in train/CLASS and test/CLASS (or is an .npz of x_train, y_train, x_test,
-y_test). Each stage fits one call of ten minutes; a pretraining call that is repeated with --resume goes on. The published pair for this encoder
-(192 wide x 12, patch 2, decoder of 4 layers) is 74.1 % from scratch and 89.8 % after 2000 epochs of MAE.
+y_test). Each stage fits one call of ten minutes; a pretraining call that is repeated with --resume goes on. The published pair
+for this encoder (192 wide x 12, patch 2, decoder of 4 layers) is 74.1 % from scratch and 89.8 % after 2000 epochs of MAE.
 Utilisation is useful FLOPs (matrix products of the shapes, forward and backward) over the peak given by --peak (TFLOP/s).
 """
 
@@ -43,9 +43,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--work", required=True, type=Path)
     parser.add_argument("--stage", choices=("pretrain", "finetune", "scratch", "all"), default="all")
-    parser.add_argument(
-        "--minutes", type=float, default=9.0, help="wall clock of pretraining, and of each fine-tuning at most"
-    )
+    parser.add_argument("--minutes", type=float, default=9.0, help="wall clock of pretraining")
     parser.add_argument("--peak", type=float, default=989.0, help="bf16 TFLOP/s of the device (H100 and H200: 989)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
