@@ -122,6 +122,8 @@ def test_embeddings_keep_the_order_and_do_not_depend_on_company(trained):
     np.testing.assert_allclose(
         np.linalg.norm(model.embed(pixels, pooling="first", normalise=True), axis=1), 1, rtol=1e-5
     )
+    with pytest.raises(UserError, match="pooling=middle"):
+        model.embed(pixels, pooling="middle")
     assert model.attention(pixels).shape == (7, 2, 6, 6)
     assert model.resized((16, 8)).embed(np.zeros((2, 16, 8), np.uint8)).shape == (2, 32)
 
@@ -273,6 +275,14 @@ def test_a_crop_shows_that_part_of_the_picture():
         found = augment(ramp, np.array([number]), key=(0, 0))
         assert abs(float(found.mean()) - (x * 32 - 0.5) / 31) < 0.02
         assert w == pytest.approx(0.5)
+
+
+def test_crops_of_larger_pictures_are_as_smooth_as_shrunk_ones(seed):
+    noise = torch.rand(20, 1, 48, 40)
+    shrunk = torch.nn.functional.interpolate(noise, (12, 10), mode="bicubic", antialias=True)
+    crops = Augment(scale=(1.0, 1.0))(noise, np.arange(20), key=(0, 0), size=(12, 10))
+    assert crops.shape == shrunk.shape
+    assert 0.75 < float(crops.std() / shrunk.std()) < 1.25
 
 
 def test_mixing_keeps_targets_adding_up_to_one(seed):
