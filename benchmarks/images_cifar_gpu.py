@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ def main() -> None:
             settings = tune_with(FinetuneSettings(), changes | common)
             start = time.perf_counter()
             model = load(args.work / "model", device=args.device)
+            shutil.rmtree(args.work / stage, ignore_errors=True)  # of an earlier call
             done = finetune_classify(model, train, args.work / stage, settings=settings)
             right = done.classifier.probabilities(test).argmax(-1) == test.labels
             found[stage] = {"accuracy": float(right.mean()), "seconds": time.perf_counter() - start, **done.figures}

@@ -347,6 +347,35 @@ def test_finetune_learns_saves_and_predicts(tmp_path, pooling):
     assert right == pytest.approx(again.evaluate((pixels, labels))["accuracy"])
     assert right == pytest.approx(done.figures["validation_accuracy"])
     assert again.embed(pixels).shape == (60, 32)
+    few = [again.evaluate((pixels, labels // 2), most=20, seed=n) for n in (0, 0, 1)]
+    assert few[0] == few[1] != few[2]
+    assert few[0]["pictures"] == 20
+
+
+def test_finetune_with_one_picture_a_class_holds_none_out(tmp_path, seed):
+    s = settings()
+    save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
+    chosen = finetune_with(FinetuneSettings(), {"epochs": 1, "precision": "fp32"})
+    done = finetune_classify(tmp_path / "base", bars(3), tmp_path / "out", settings=chosen, console=False)
+    assert "validation_accuracy" not in done.figures
+    assert unmask.load(tmp_path / "out").classes == ["0", "1", "2"]
+
+
+def test_from_scratch_keeps_nothing_of_the_pretrained_weights(tmp_path, seed):
+    """Norms and class token too: what is trained from scratch does not depend on the model it takes its shape from."""
+    s = settings()
+    made = []
+    for value in (0.0, 5.0):
+        model = new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,)))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(value)
+        save_folder(tmp_path / f"base{value}", model)
+        chosen = finetune_with(FinetuneSettings(), {"steps": 1, "precision": "fp32", "from_scratch": True})
+        out = tmp_path / f"out{value}"
+        made.append(finetune_classify(tmp_path / f"base{value}", bars(30), out, settings=chosen, console=False))
+    first, second = (d.classifier.net.state_dict() for d in made)
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
 def test_finetune_names_what_is_wrong(tmp_path, seed):
@@ -360,8 +389,11 @@ def test_finetune_names_what_is_wrong(tmp_path, seed):
         finetune_classify(tmp_path / "base", (pixels, labels * 0), out, console=False)
     with pytest.raises(UserError, match="class '2' is not one"):
         finetune_classify(tmp_path / "base", (pixels, labels % 2), out, validation=(pixels, labels), console=False)
-    with pytest.raises(UserError, match="unknown setting"):
-        finetune_with(FinetuneSettings(), {"layer_decy": 1})
+    for change in ({"layer_decy": 1}, {"patience": 3}, {"train.optimiser": "stable_adamw"}, {"train": {"keep": 5}}):
+        with pytest.raises(UserError, match="unknown setting"):
+            finetune_with(FinetuneSettings(), change)
+    with pytest.raises(UserError, match="already holds a model"):
+        finetune_classify(tmp_path / "base", (pixels, labels), tmp_path / "base", console=False)
     assert not out.exists()
 
 
