@@ -127,7 +127,7 @@ def test_curves_of_a_run_with_half_a_last_line(tmp_path):
 def test_curves_know_the_kinds_of_lines(tmp_path):
     drawn = curves_of(
         tmp_path,
-        {"kind": "train", "step": 1, "loss": 9.0, "padding": 0.1},
+        {"kind": "train", "step": 1, "loss": 9.0, "padding_waste": 0.1},
         {"kind": "validation", "step": 1, "loss": 7.0, "seconds": 3},
         {"kind": "checkpoint", "step": 1, "loss": 555.0},
     )

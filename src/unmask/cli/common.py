@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ class Output:
     def write(
         self, result: dict[str, Any], lines: Iterable[str], *, device: str = "cpu", precision: str = "fp32"
     ) -> None:
+        if os.environ.get("RANK", "0") != "0":
+            return  # under a launcher the first process speaks for all
         if self.as_json:
             seconds = round(time.perf_counter() - self.started, 3)
             about = {"seed": self.seed, "seconds": seconds, "device": device, "precision": precision}
@@ -77,12 +80,16 @@ def write_array(array: Any, path: str | Path) -> None:
 
 
 def overrides(config: str | None, pairs: Sequence[str], **flags: Any) -> dict[str, Any]:
-    """Settings from a TOML file, then --set, then the command's own flags (None means not given)."""
-    from unmask.training.settings import load_toml, parse_set
+    """Settings from a TOML file, then --set, then the command's own flags (None means not given).
+
+    A run has one ending: naming one replaces whichever was named before.
+    """
+    from unmask.training.settings import load_toml, parse_set, without_endings
 
     found: dict[str, Any] = dict(load_toml(Path(config))) if config else {}
-    found |= parse_set(pairs)
-    return found | {k: v for k, v in flags.items() if v is not None}
+    for later in (parse_set(pairs), {k: v for k, v in flags.items() if v is not None}):
+        found = (found if without_endings(later) == later else without_endings(found)) | later
+    return found
 
 
 def with_recipe(recipe: str | None, recipes: Mapping[str, Any], settings: Any, change: Any, given: Any) -> Any:

@@ -22,7 +22,6 @@ from unmask.evaluation.metrics import Band
 from unmask.files import written
 
 _SMOOTHED = 200  # a training curve is drawn with at most this many points, each a mean of successive records
-_VALIDATION_KINDS = ("validation", "evaluate", "evaluation", "eval")
 
 
 class Report:
@@ -209,7 +208,7 @@ def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden sl
     Args:
         loss: unit of the loss.
         metrics_path: the file; lines hold `step` and any of `loss`, `accuracy`, `slots_per_second`,
-            `padding_waste` (or `padding`), `validation_loss`, `validation_accuracy`, `learning_rate`.
+            `padding_waste`, `validation_loss`, `validation_accuracy`, `learning_rate`.
     """
     train, validation = _curves(_records(Path(metrics_path)))
     charts: list[Markup] = []
@@ -271,8 +270,8 @@ def _curves(
         for key, value in record.items():
             if not (value is None or isinstance(value, int | float)) or isinstance(value, bool):
                 continue
-            found, name = train, {"padding": "padding_waste"}.get(key, key)
-            if kind in _VALIDATION_KINDS or key.startswith("validation_"):
+            found, name = train, key
+            if kind == "validation" or key.startswith("validation_"):
                 found, name = validation, key.removeprefix("validation_")
             elif kind != "train":
                 continue
