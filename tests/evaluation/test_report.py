@@ -7,10 +7,9 @@ import pytest
 from markupsafe import Markup
 
 from unmask.errors import UserError
-from unmask.evaluation.metrics import Estimate, by_band
+from unmask.evaluation.metrics import Estimate
 from unmask.evaluation.report import (
     Report,
-    band_table,
     filled_examples,
     nearest_words,
     scored_sentences,
@@ -50,7 +49,6 @@ def test_hostile_text_is_escaped_everywhere():
         .section("a", filled_examples([{"text": f"{EVIL} [MASK] {EVIL}", "blanks": [blank]}]))
         .section("b", nearest_words([{"word": EVIL, "neighbours": [(EVIL, 0.5)]}]))
         .section("c", scored_sentences([{"text": EVIL, "score": -3.0, "slots": 2}]))
-        .section("d", band_table(by_band([1], [1], [2], [0], labels=[EVIL, EVIL]), EVIL, EVIL))
         .chart(EVIL)
         .html()
     )

@@ -17,8 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from unmask.evaluation.charts import bar, bars, cell_text, line_chart, number, table
-from unmask.evaluation.metrics import Band
+from unmask.evaluation.charts import bar, bars, cell_text, line_chart, table
 from unmask.files import written
 
 _SMOOTHED = 200  # a training curve is drawn with at most this many points, each a mean of successive records
@@ -171,30 +170,6 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
         for row, s in zip(rows, surprise, strict=True)
     ]
     return table(("sentence", "surprise", "nats per slot", "score", "slots"), drawn)
-
-
-def band_table(bands: Iterable[Band], key: str = "band", value: str = "mean", *, percent: bool = True) -> Markup:
-    """A table of means by bands, such as accuracy by training frequency, with a bar and an interval each.
-
-    Args:
-        bands: rows as `by_band` gives them.
-        key: header of the band column.
-        value: header of the mean.
-        percent: the mean is a share; otherwise bars are relative to the largest.
-    """
-    rows = list(bands)
-    finite = [row.estimate.value for row in rows if math.isfinite(row.estimate.value)]
-    full = 1.0 if percent else max(finite, default=0.0)
-    drawn = []
-    for row in rows:
-        e = row.estimate
-        interval = Markup('<small class="interval">{} to {}</small>').format(
-            number(e.low, percent=percent), number(e.high, percent=percent)
-        )
-        shown = Markup('<span class="surprise">{}</span>').format(bar(e.value / full if full else 0.0))
-        mean = number(e.value, percent=percent)
-        drawn.append((row.label, shown, mean, interval if math.isfinite(e.low) else None, e.n))
-    return table((key, "", value, "95% interval", "hidden slots"), drawn)
 
 
 def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden slot") -> Markup:
