@@ -15,7 +15,7 @@ from unmask.text.cache import TokenCache
 from unmask.text.folder import load_folder, save_folder
 from unmask.text.pretrain import TextRun, _sayer, make_job, write_report
 from unmask.text.recipes import TextSettings, as_dict
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.run import run
 
 ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
@@ -116,10 +116,6 @@ def adapt(
 def _measure(
     model: Any, cache: TokenCache, extra: dict[str, Any], settings: TextSettings, special: Any
 ) -> dict[str, float]:
-    import contextlib
-
-    import torch
-
     from unmask.core.pretrain import validate
 
     device = resolve_device(settings.train.device)
@@ -128,7 +124,7 @@ def _measure(
     domain = validation_batches(cache, np.asarray(cache.validation), slots=settings.slots, special_ids=special)
     found: dict[str, float] = {}
     for prefix, batches in {"": domain, **{f"{k}_": v for k, v in extra.items()}}.items():
-        with torch.autocast(device.type, precision.dtype) if precision.name == "bf16" else contextlib.nullcontext():
+        with computing(precision.name, device):
             metrics = validate(model, batches, measuring_corruption(), device=device)
         found |= {f"{prefix}{name}": metrics[name] for name in ("loss", "accuracy")}
     return found
