@@ -77,6 +77,27 @@ def file_lines(path: str | Path) -> list[str]:
     return lines
 
 
+def refuse_unread(context: Any, reads: Mapping[str, str], reader: str) -> None:
+    """Refuse flags given to a command for something that does not read them: nothing a person says is passed over.
+
+    Args:
+        context: typer's, of the running command.
+        reads: kind of data (or task) -> the command's parameters that it reads, parted by blanks. Those named nowhere are
+            read by all.
+        reader: the kind at hand; one without an entry is refused as a whole, elsewhere.
+
+    Raises:
+        UserError: naming the first such flag, and whom it is for.
+    """
+    for parameter in context.command.params:
+        readers = [name for name, read in reads.items() if parameter.name in read.split()]
+        given = context.get_parameter_source(parameter.name).name == "COMMANDLINE"
+        if given and readers and reader in reads and reader not in readers:
+            raise UserError(
+                f"{parameter.opts[0]}: not read for {reader}", hint=f"It is for {', '.join(readers)} alone."
+            )
+
+
 def write_array(array: Any, path: str | Path) -> None:
     """Write a NumPy array as .npy, under whatever name, whole or not at all.
 
