@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,20 +41,27 @@ def _plain(value: Any) -> Any:
 
 
 def read_lines(source: str) -> list[str]:
-    """The lines of a UTF-8 text file, or the text itself when no such file is there and it cannot be one."""
+    """The lines of a UTF-8 text file, or the text itself where it cannot be meant for one.
+
+    A folder, and a single word without a blank that has a slash or a file's suffix, is taken for a path.
+
+    Raises:
+        UserError: no such file; not UTF-8; no line in it.
+    """
     path = Path(source)
     try:
-        is_file = path.is_file()
+        is_file, is_folder = path.is_file(), path.is_dir()
     except OSError:
-        is_file = False
+        is_file = is_folder = False
     if not is_file:
-        if path.suffix in (".txt", ".jsonl", ".csv") and " " not in source:
+        if is_folder or re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
             raise UserError(
                 f"{source}: no such file", hint="Give a text file with one text a line, or the text itself."
             )
         return [source]
     try:
-        lines = split_lines(path.read_text(encoding="utf-8"))
+        # As bytes: reading as text would turn a lone carriage return inside a line into a line's end.
+        lines = split_lines(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
         raise UserError(f"{source}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
