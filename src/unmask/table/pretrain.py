@@ -12,6 +12,7 @@ import numpy as np
 
 from unmask.core.pretrain import StepReport
 from unmask.errors import UserError
+from unmask.files import check_folder
 from unmask.table.data import cell_texts, decode, encode, read_frame
 from unmask.table.model import TableModel, load, schema_for
 from unmask.table.recipes import TableSettings, settings_of
@@ -49,7 +50,7 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
     """
-    out = Path(out)
+    out = check_folder(out)
     if (out / "unmask.json").exists():
         if resume:
             return TableRun(folder=out, model=load(out))

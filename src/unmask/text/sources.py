@@ -8,8 +8,9 @@ import glob
 import gzip
 import hashlib
 import json
+import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,8 +73,11 @@ def _readable(path: Path) -> bool:
     return suffix_of(path) in (*SUFFIXES, ".raw") and not (path.suffix == ".gz" and suffix_of(path) == ".parquet")
 
 
-def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
+def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = None) -> list[Path]:
     """Files named by files, folders (recursively) and globs, sorted within each, without repeats.
+
+    Args:
+        without: a folder whose files are left out where a folder or glob finds them (a run's own, inside its data).
 
     Raises:
         UserError: nothing there, or a named file of a format that is not read.
@@ -84,7 +88,7 @@ def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
     for item in inputs:
         path = Path(item)
         if path.is_dir():
-            inside = [p for p in sorted(path.rglob("*")) if _readable(p) and p.is_file()]
+            inside = _outside(without, (p for p in sorted(_inside(path)) if _readable(p) and p.is_file()))
             if not inside:
                 raise UserError(f"{path}: no text files in this folder", hint=formats)
         elif path.is_file():
@@ -92,7 +96,7 @@ def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
                 raise UserError(f"{path}: format {''.join(path.suffixes[-2:]) or '(none)'} is not read", hint=formats)
             inside = [path]
         elif matches := sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file()):
-            inside = [p for p in matches if _readable(p)]
+            inside = _outside(without, (p for p in matches if _readable(p)))
             if not inside:
                 raise UserError(f"{item}: {len(matches)} files match, none of a format that is read", hint=formats)
         else:
@@ -103,6 +107,31 @@ def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
             )
         found |= dict.fromkeys(inside)
     return list(found)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """All files below a folder, those of linked folders too, each folder once."""
+    seen: set[str] = set()
+    for where, folders, files in os.walk(folder, followlinks=True):
+        folders.sort()
+        if (real := os.path.realpath(where)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (Path(where, name) for name in files)
+
+
+def _outside(folder: Path | None, paths: Iterable[Path]) -> list[Path]:
+    return [p for p in paths if folder is None or not p.resolve().is_relative_to(folder.resolve())]
+
+
+def resolve(inputs: Sequence[str], out: Path) -> list[str]:
+    """The files that inputs name, and `hf:NAME` as it is: what a run in `out` reads now and when it is resumed.
+
+    Raises:
+        UserError: see `expand`.
+    """
+    return [str(i) for item in inputs for i in ([item] if item.startswith("hf:") else expand(item, without=out))]
 
 
 def iter_documents(
@@ -155,7 +184,16 @@ def iter_documents(
         yield document
     if not report.documents:
         why = f"{report.empty} empty, {report.undecodable} not UTF-8" if inputs else "nothing was given"
-        raise UserError(f"no text found in {', '.join(map(str, inputs))} ({why})", hint="; ".join(report.examples[:3]))
+        raise UserError(f"no text found in {listed(inputs)} ({why})", hint="; ".join(report.examples[:3]))
+
+
+def listed(inputs: Sequence[str | Path]) -> str:
+    """The first inputs by name, and how many more there are.
+
+    >>> listed(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(map(str, inputs[:3])) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
 
 
 def pieces(text: str, longest: int) -> Iterator[str]:
@@ -202,10 +240,10 @@ def _raw(inputs: Sequence[str | Path], column: str | None, report: ReadReport, l
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, unzipped; a damaged file or one without permission is the user's to mend."""
+def opened(path: Path, *, unzip: bool = True) -> Iterator[IO[bytes]]:
+    """The file's bytes, unzipped where .gz; a damaged file or one without permission is the user's to mend."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path, "rb") if unzip and path.suffix == ".gz" else path.open("rb") as file:
             yield file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
         hint = "Is it a whole gzip file?" if path.suffix == ".gz" else "Check the file and its permissions."
@@ -213,7 +251,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _refuse_binary(path: Path) -> None:
-    with _opened(path) as file:
+    with opened(path) as file:
         head = file.read(8192)
     if b"\0" in head:
         raise UserError(f"{path}: a binary file, not text", hint="Give UTF-8 text; UTF-16 must be converted first.")
@@ -223,7 +261,7 @@ def _lines(path: Path, report: ReadReport, longest: int) -> Iterator[tuple[int, 
     """(line number, text) with bounded memory: an over-long line comes in pieces, a bad one as None."""
     # A character takes at most 4 bytes: a line within the limit is never cut.
     most = 4 * longest
-    with _opened(path) as file:
+    with opened(path) as file:
         number, pending, noted = 1, bytearray(), False
         while True:
             chunk = file.readline(_CHUNK)
@@ -343,7 +381,7 @@ def _undecodable(text: str, where: str, report: ReadReport) -> bool:
 
 
 def _jsonl(path: Path, column: str | None, report: ReadReport) -> Iterator[Document]:
-    with _opened(path) as file:
+    with opened(path) as file:
         for number, line in enumerate(_rows(file, path), start=1):
             where = f"{path}:{number}"
             if not line.strip() or _undecodable(line, where, report):
@@ -362,7 +400,7 @@ def _jsonl(path: Path, column: str | None, report: ReadReport) -> Iterator[Docum
 def _csv(path: Path, column: str | None, report: ReadReport, separator: str) -> Iterator[Document]:
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_ROW))
     start = 1
-    with _opened(path) as file:
+    with opened(path) as file:
         reader = csv.reader(_rows(file, path), delimiter=separator)
         try:
             header = next(reader, [])

@@ -105,6 +105,8 @@ def run(
     from accelerate import Accelerator
 
     out = Path(out)
+    if not job.validation and (settings.patience is not None or job.stop_when is not None):
+        raise UserError("nothing is held out to stop early by", hint="Hold some out (holdout), or set patience=none.")
     keep_freed_memory()
     device = resolve_device(settings.device)
     accelerator = Accelerator(cpu=device.type == "cpu")
