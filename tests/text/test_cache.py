@@ -1,4 +1,5 @@
 import errno
+import json
 
 import numpy as np
 import pytest
@@ -87,6 +88,29 @@ def test_a_file_without_permission_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(type(path), "open", refused)
     with pytest.raises(UserError, match=r"corpus\.txt: cannot be read"):
         build(tmp_path)
+
+
+@pytest.mark.parametrize("piece", [500_000, 12])
+def test_an_entity_is_one_unit(piece, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_PIECE_CHARACTERS", piece)
+    text = "  The quick brown fox jumps over the lazy dog."
+    start = text.index("brown")
+    row = {"text": text, "entities": [{"start": start, "end": start + len("brown fox"), "label": "animal"}]}
+    (tmp_path / "one.jsonl").write_text(json.dumps(row), encoding="utf-8")
+
+    def words(**more):
+        cache = TokenCache.build(str(tmp_path / "one.jsonl"), tokenizer("wordpiece"), tmp_path / "cache", **more)
+        ids, units = cache.example(0)
+        return [tokenizer("wordpiece").decode(ids[units == unit]) for unit in range(units.max() + 1)]
+
+    assert words(entities=False)[2:4] == ["brown", "fox"]
+    assert words(entities=True)[2:4] == ["brown fox", "jumps"]
+    (tmp_path / "one.jsonl").write_text(json.dumps(row | {"entities": [3]}))
+    with pytest.raises(UserError, match=r"one\.jsonl:1: entities is \[3\]"):
+        words(entities=True)
+    (tmp_path / "one.jsonl").write_text(json.dumps({"text": text}))
+    with pytest.raises(UserError, match="no entity is marked"):
+        words(entities=True)
 
 
 def test_one_document_holds_out_its_end(tmp_path):

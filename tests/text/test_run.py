@@ -171,9 +171,9 @@ def test_the_tokenizer_never_sees_held_out_text(corpus, tmp_path):
 
 
 def test_the_decoders_heads_divide_its_width(corpus):
-    chosen = settings(width=288, heads=4, architecture="visible_only")
+    chosen = settings(width=400, heads=4, architecture="visible_only")
     model, _ = build_model(chosen, tokenizer("wordpiece"))
-    assert (model.decoder.config.width, model.decoder.config.heads) == (144, 4)
+    assert (model.decoder.config.width, model.decoder.config.heads) == (200, 5)
 
 
 def test_a_folder_that_cannot_be_one_is_refused_before_work(corpus, tmp_path, monkeypatch):
@@ -181,6 +181,11 @@ def test_a_folder_that_cannot_be_one_is_refused_before_work(corpus, tmp_path, mo
     for out in (corpus, corpus / "run"):
         with pytest.raises(UserError, match=r"corpus\.txt is not a folder"):
             pretrain(str(corpus), out, settings=settings(steps=1), console=False)
+
+
+def test_hiding_entities_needs_entities(corpus, tmp_path):
+    with pytest.raises(UserError, match="no entity is marked"):
+        pretrain(str(corpus), tmp_path / "run", settings=settings(steps=1, hide="entity"), console=False)
 
 
 def test_nothing_held_out_stops_nothing_early(corpus, tmp_path):

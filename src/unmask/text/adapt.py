@@ -104,6 +104,7 @@ def adapt(
         return TokenCache.build(
             source, loaded.tokenizer, out / name, max_slots=settings.slots, column=settings.column,
             holdout=settings.holdout if name == "cache" else 0.999, seed=settings.train.seed,
+            entities=settings.hide == "entity" and name == "cache",
         )  # fmt: skip
 
     with first_process_first(settings.train) as first:

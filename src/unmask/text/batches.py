@@ -62,6 +62,7 @@ def corruption_of(settings: TextSettings) -> Corruption:
         "token": lambda r: Uniform(ratio=r),
         "word": lambda r: Units(ratio=r),
         "span": lambda r: Spans(ratio=r),
+        "entity": lambda r: Units(ratio=r),
     }
     replacement = Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
     return Corruption(select=kinds[settings.hide](ratio), replace=replacement, static=settings.static)

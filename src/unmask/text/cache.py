@@ -22,8 +22,9 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import fsync
-from unmask.text.sources import Document, ReadReport, expand, iter_documents, listed, opened, pieces
+from unmask.text.sources import Document, ReadReport, expand, iter_documents, listed, moved, opened, pieces
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.units import entity_units
 
 VERSION = 4
 _FILES = ("tokens.bin", "starts.bin", "offsets.bin", "split.bin")
@@ -114,6 +115,7 @@ class TokenCache:
         holdout: float = 0.01,
         min_tokens: int = 8,
         seed: int = 0,
+        entities: bool = False,
         progress: Callable[[dict[str, int]], None] | None = None,
     ) -> TokenCache:
         """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
@@ -122,9 +124,10 @@ class TokenCache:
             holdout: share of documents held out, chosen by a hash of the text, so that it is stable. If that draws
                 none (a single book), the last examples are held out instead, and `meta["held_out_by"]` says "tail".
             min_tokens: shorter pieces are left out.
+            entities: the "entities" of .jsonl rows are units, as whole words are else.
 
         Raises:
-            UserError: bad input, a full disk (what was begun is removed), or a folder that holds other things.
+            UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a folder that holds other things.
         """
         names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         settings: dict[str, Any] = {
@@ -133,6 +136,7 @@ class TokenCache:
             "holdout": holdout,
             "min_tokens": min_tokens,
             "seed": seed,
+            "entities": entities,
         }
         key = _key(names, tokenizer, settings)
         folder = Path(folder)
@@ -204,6 +208,7 @@ def _write(
     holdout: float,
     min_tokens: int,
     seed: int,
+    entities: bool,
 ) -> dict[str, Any]:
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
     room = max_slots - len(tokenizer.before) - len(tokenizer.after)
@@ -214,14 +219,15 @@ def _write(
         sorted(i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None), np.int64
     )
     report = ReadReport()
-    examples = document = tokens = held_out = 0
-    stream = iter_documents(inputs, column=column, report=report)
+    examples = document = tokens = held_out = marked = 0
+    stream = iter_documents(inputs, column=column, report=report, entities=entities)
     files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in _FILES}
     try:
         files["offsets.bin"].write(np.zeros(1, np.int64).tobytes())
         for group in _groups(stream):
             for d, (ids, starts) in zip(group, _tokenise(group, tokenizer), strict=True):
                 held = is_held_out(d.text, holdout, seed)
+                marked += len(d.entities)
                 for begin, end in cut(ids, starts, room, stops):
                     if end - begin < least:
                         continue
@@ -242,6 +248,11 @@ def _write(
         raise UserError(
             f"no example of at least {least} tokens in {listed(inputs)}",
             hint="The corpus is too short: give more text.",
+        )
+    if entities and not marked:
+        raise UserError(
+            f"no entity is marked in {listed(inputs)}",
+            hint='Give .jsonl rows with "entities", a list of {"start", "end"} in characters of the text.',
         )
     tail = 0 if held_out else min(math.ceil(holdout * examples), examples // 2)
     if tail:
@@ -275,10 +286,15 @@ def _tokenise(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.
     """(ids, unit starts) of each document; a long one is tokenised in pieces, cut at white space."""
     parts = [list(pieces(d.text, _PIECE_CHARACTERS)) for d in group]
     encoded = iter(tokenizer.encode([text for part in parts for text in part], specials=False))
-    for part in parts:
-        mine = [next(encoded) for _ in part]
-        starts = [np.append(1, np.diff(e.units) != 0).astype(np.uint8)[: len(e)] for e in mine]
-        yield np.concatenate([e.ids for e in mine]), np.concatenate(starts)
+    for d, part in zip(group, parts, strict=True):
+        ids, starts, begin = [], [], 0
+        for text in part:
+            e, here = next(encoded), moved(d.entities, begin)
+            units = entity_units(e.units, here, e.offsets) if here else e.units
+            ids.append(e.ids)
+            starts.append(np.append(1, np.diff(units) != 0).astype(np.uint8)[: len(e)])
+            begin += len(text)
+        yield np.concatenate(ids), np.concatenate(starts)
 
 
 def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> list[tuple[int, int]]:

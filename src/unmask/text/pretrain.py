@@ -120,7 +120,7 @@ def pretrain(
         tokenizer.require_mask()
         cache = TokenCache.build(
             data, tokenizer, out / "cache", max_slots=settings.slots, column=settings.column, holdout=settings.holdout,
-            seed=settings.train.seed,
+            seed=settings.train.seed, entities=settings.hide == "entity",
         )  # fmt: skip
     model, family = build_model(settings, tokenizer)
     job = make_job(model, cache, tokenizer, settings)

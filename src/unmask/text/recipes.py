@@ -31,7 +31,8 @@ class TextSettings:
         tokenizer: a tokenizer.json or folder to use instead.
         lowercase: for WordPiece.
         ratio: share of the slots to hide; `ratio_end` moves it linearly over the run.
-        hide: 'token', 'word' (whole words) or 'span' (geometric lengths).
+        hide: 'token', 'word' (whole words), 'span' (geometric lengths) or 'entity' (whole words, and whole entities where
+            .jsonl rows mark them: "entities", a list of {"start", "end"} in characters).
         mask, random, keep: what stands in hidden slots, shares that add up to 1.
         static: the same masks in every epoch.
         holdout: share of documents held out for validation.
@@ -54,7 +55,7 @@ class TextSettings:
     lowercase: bool = True
     ratio: float = 0.3
     ratio_end: float | None = 0.15
-    hide: Literal["token", "word", "span"] = "token"
+    hide: Literal["token", "word", "span", "entity"] = "token"
     mask: float = 0.8
     random: float = 0.1
     keep: float = 0.1

@@ -27,11 +27,13 @@ _LONGEST_ROW = 256 << 20
 
 @dataclass(slots=True)
 class Document:
-    """A text and where it came from (file, first line)."""
+    """A text, where it came from (file, first line), and its entities as (start, end) characters, where they were asked
+    for."""
 
     text: str
     source: str
     line: int
+    entities: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -141,6 +143,7 @@ def iter_documents(
     report: ReadReport | None = None,
     deduplicate: bool = True,
     max_characters: int = 10_000_000,
+    entities: bool = False,
 ) -> Iterator[Document]:
     """Stream documents.
 
@@ -152,6 +155,7 @@ def iter_documents(
         report: filled as documents are read.
         deduplicate: drop exact copies (a 64-bit hash a document is remembered: about 70 MB per million).
         max_characters: a longer document is cut at white space.
+        entities: read "entities" of .jsonl rows, a list of {"start", "end"} in characters of the text.
 
     Raises:
         UserError: missing, binary or malformed input, or no text at all.
@@ -159,7 +163,7 @@ def iter_documents(
     inputs = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     report = ReadReport() if report is None else report
     seen: set[int] = set()
-    for document in _raw(inputs, column, report, max_characters):
+    for document in _raw(inputs, column, report, max_characters, entities):
         text, where = document.text.strip(), f"{document.source}:{document.line}"
         if not text:
             report.empty += 1
@@ -180,6 +184,7 @@ def iter_documents(
             seen.add(mark)
         report.documents += 1
         report.characters += len(text)
+        document.entities = moved(document.entities, document.text.index(text))
         document.text = text
         yield document
     if not report.documents:
@@ -194,6 +199,11 @@ def listed(inputs: Sequence[str | Path]) -> str:
     'a, b, c and 2 more'
     """
     return ", ".join(map(str, inputs[:3])) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
+
+
+def moved(entities: Sequence[tuple[int, int]], by: int) -> list[tuple[int, int]]:
+    """Entities of a text, counted from its character `by`; those that end before are left out."""
+    return [(start - by, end - by) for start, end in entities if end > by]
 
 
 def pieces(text: str, longest: int) -> Iterator[str]:
@@ -212,7 +222,9 @@ def pieces(text: str, longest: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _raw(inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int) -> Iterator[Document]:
+def _raw(
+    inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int, entities: bool
+) -> Iterator[Document]:
     read: set[Path] = set()
     for item in inputs:
         if str(item).startswith("hf:"):
@@ -232,7 +244,7 @@ def _raw(inputs: Sequence[str | Path], column: str | None, report: ReadReport, l
                 continue
             _refuse_binary(path)
             if kind == ".jsonl":
-                yield from _cut(_jsonl(path, column, report), report, longest)
+                yield from _cut(_jsonl(path, column, report, entities), report, longest)
             elif kind in (".csv", ".tsv"):
                 yield from _cut(_csv(path, column, report, "\t" if kind == ".tsv" else ","), report, longest)
             else:
@@ -355,8 +367,10 @@ def _cut(documents: Iterator[Document], report: ReadReport, longest: int) -> Ite
             continue
         report.split += 1
         report.note(f"{d.source}:{d.line}", f"longer than {longest:,} characters, cut into several documents")
+        start = 0
         for piece in pieces(d.text, longest):
-            yield Document(piece, d.source, d.line)
+            yield Document(piece, d.source, d.line, moved(d.entities, start))
+            start += len(piece)
 
 
 def _rows(file: IO[bytes], path: Path) -> Iterator[str]:
@@ -380,7 +394,7 @@ def _undecodable(text: str, where: str, report: ReadReport) -> bool:
     return True
 
 
-def _jsonl(path: Path, column: str | None, report: ReadReport) -> Iterator[Document]:
+def _jsonl(path: Path, column: str | None, report: ReadReport, entities: bool) -> Iterator[Document]:
     with opened(path) as file:
         for number, line in enumerate(_rows(file, path), start=1):
             where = f"{path}:{number}"
@@ -390,11 +404,22 @@ def _jsonl(path: Path, column: str | None, report: ReadReport) -> Iterator[Docum
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise UserError(f"{where}: not JSON ({error})", hint="Expected one JSON object a line.") from None
+            found = _entities(row, where) if entities and isinstance(row, dict) else []
             if isinstance(row, dict):
                 row = row[_pick(list(row), column, where)]
             elif not isinstance(row, str):
                 raise UserError(f"{where}: a JSON {type(row).__name__}", hint="Expected an object with a text key.")
-            yield Document(_text(row, where), str(path), number)
+            yield Document(_text(row, where), str(path), number, found)
+
+
+def _entities(row: dict[str, Any], where: str) -> list[tuple[int, int]]:
+    try:
+        return [(int(e["start"]), int(e["end"])) for e in row.get("entities", [])]
+    except (TypeError, KeyError, ValueError):
+        raise UserError(
+            f"{where}: entities is {json.dumps(row['entities'])[:60]}",
+            hint='Expected a list of {"start": ..., "end": ...}, in characters of the text.',
+        ) from None
 
 
 def _csv(path: Path, column: str | None, report: ReadReport, separator: str) -> Iterator[Document]:
