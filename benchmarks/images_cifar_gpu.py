@@ -43,9 +43,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--work", required=True, type=Path)
     parser.add_argument("--stage", choices=("pretrain", "finetune", "scratch", "all"), default="all")
-    parser.add_argument(
-        "--minutes", type=float, default=9.0, help="wall clock of pretraining, and of each fine-tuning at most"
-    )
+    parser.add_argument("--minutes", type=float, default=9.0, help="wall clock of pretraining")
     parser.add_argument("--peak", type=float, default=989.0, help="bf16 TFLOP/s of the device (H100 and H200: 989)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true")

@@ -46,6 +46,12 @@ def test_fill(capsys, model):
     assert all(0 < c["probability"] < 1 for s in result["slots"] for c in s["candidates"])
 
 
+def test_fill_with_no_candidates_asked_for(capsys, model):
+    code, _, error = run(capsys, "fill", model, "the quick [MASK] fox", "--top", -1)
+    assert code == 2
+    assert "top=-1" in error
+
+
 def test_fill_compares_answers_of_several_tokens(capsys, model):
     flags = ["--candidate", "brown", "--candidate", "unbelievable lazy"]
     code, out, _ = run(capsys, "fill", model, "the quick [MASK] fox", *flags, "--json")

@@ -20,8 +20,9 @@ from unmask.events.meds import STATIC, read_meds
 
 
 def reconciled(found: dict) -> None:
-    assert found["rows"] == found["kept_rows"] + found["rejected_rows"]
-    assert sum(found["rejected"].values()) == found["rejected_rows"]
+    """Where a row has one event, the reasons account for every row that gave none."""
+    assert found["kept_rows"] > 0
+    assert sum(found["rejected"].values()) == found["rejected_rows"] == found["rows"] - found["kept_rows"]
 
 
 def listed(folder: Path) -> list[tuple]:
@@ -115,6 +116,27 @@ def test_omop_in_parquet_without_concepts(tmp_path: Path):
     found = convert(tmp_path / "cdm", tmp_path / "m")
     reconciled(found)
     assert listed(tmp_path / "m") == [(5, None, "GENDER//OMOP//8532", None), (5, DAY, "MEDS_BIRTH", None)]
+
+
+def test_a_row_of_several_events_is_left_out_once(tmp_path: Path):
+    """A person gives a sex, a birth and a death: nobody is left out twice, and who gives one of them is kept."""
+    patients = "subject_id,gender,anchor_age,anchor_year,dod\nx,F,50,2150,2151-02-03\n8,,60,2150,\n9,M,70,2150,"
+    stay = "subject_id,hadm_id,admittime,dischtime,admission_type\n9,90,2150-01-01 10:00:00,,URGENT"
+    tables = {"patients": patients, "admissions": stay}
+    found = convert(write_tables(tmp_path / "hosp", tables), tmp_path / "m")
+    assert (found["rows"], found["kept_rows"], found["rejected_rows"]) == (4, 3, 1)
+    assert found["rejected"] == {"subject is not a whole number": 3, "no code": 1}
+    assert {(row[0], row[2]) for row in listed(tmp_path / "m")} == {
+        (8, "MEDS_BIRTH"), (9, "GENDER//M"), (9, "MEDS_BIRTH"), (9, "HOSPITAL_ADMISSION//URGENT"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("time", [[1577836800], [1577836800.5]])
+def test_numbers_are_no_times(tmp_path: Path, time: list):
+    frame = pl.DataFrame({"subject_id": [1], "time": time, "code": ["A"]})
+    with pytest.raises(UserError, match=r"times are numbers, such as \[15778368"):
+        convert(frame, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
 
 
 MIMIC = {

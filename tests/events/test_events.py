@@ -17,7 +17,7 @@ from unmask.events.histories import Histories
 from unmask.events.meds import STATIC, Labels, read_labels, read_meds
 from unmask.events.shards import write_meds
 from unmask.events.summaries import summarise
-from unmask.events.vocabulary import FIRST, Vocabulary
+from unmask.events.vocabulary import FIRST, Vocabulary, shortened
 
 
 def test_reads_what_it_writes(tmp_path: Path):
@@ -165,6 +165,8 @@ def test_codes_roll_up(tmp_path: Path):
     assert (short.numbers(["ICD//E11.7", "ICD//X"]) == [FIRST, 1]).all()
     assert Vocabulary.fit(events, np.arange(4), floor=2, rollup="parts:1").codes == ["ICD"]
     assert Vocabulary.from_dict(json.loads(json.dumps(short.to_dict()))).rollup == "characters:3"
+    ages = ["MEDS_BIRTH", "MEDS_DEATH", "MEDS//X"]
+    assert [shortened(ages, rule)[:2] for rule in ("characters:3", "parts:1")] == [ages[:2]] * 2
     with pytest.raises(UserError, match="rollup=three"):
         Vocabulary.fit(events, np.arange(4), floor=1, rollup="three")
     with pytest.raises(UserError, match="no parents"):

@@ -76,6 +76,29 @@ def test_padding_and_longer_positions_change_no_answer(folder, tmp_path):
     assert not info["unexpected_keys"]
     with pytest.raises(UserError, match="positions"):
         extend_positions(after, 50)
+    with pytest.raises(UserError, match="pad_vocabulary=0"):
+        pad_vocabulary(after, 0)
+
+
+def test_a_model_in_use_embeds_longer_texts_once_extended(folder):
+    model = unmask.load(folder, precision="fp32", device="cpu")
+    model.embed(["the fox"])
+    extend_positions(model, 100)
+    assert model.embed([" ".join(["fox"] * 80)]).shape == (1, 32)
+
+
+def test_relative_distances_stay_as_they_were_when_the_context_grows(tmp_path):
+    pytest.importorskip("transformers")
+    from published import published
+
+    published("deberta-v3", tmp_path / "model")  # its config.json has max_relative_positions -1
+    model = unmask.load(tmp_path / "model", precision="fp32", device="cpu")
+    text = " ".join(SENTENCES[:2])[:90]
+    before = model.embed([text])
+    extend_positions(model, 256)
+    model.save(tmp_path / "long")
+    after = unmask.load(tmp_path / "long", precision="fp32", device="cpu")
+    np.testing.assert_allclose(after.embed([text]), before, atol=1e-5)
 
 
 def test_folders_appear_whole_or_not_at_all(folder, tmp_path):
@@ -132,6 +155,9 @@ def test_commands(folder, tmp_path, capsys):
             main([str(a) for a in arguments])
         assert done.value.code == 0
         assert {"seed", "seconds", "device", "precision"} <= json.loads(capsys.readouterr().out).keys()
-    with pytest.raises(SystemExit) as done:
-        main(["surgery", str(folder), "--out", str(tmp_path / "x")])
-    assert done.value.code == 2
+    for flags, message in (([], "nothing to do"), (["--prune", str(tmp_path / "corpus.raw")], "corpus.raw: No such")):
+        with pytest.raises(SystemExit) as done:
+            main(["surgery", str(folder), "--out", str(tmp_path / "x"), *flags])
+        assert done.value.code == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "x").exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +35,7 @@ def test_a_label_only_in_validation(model):
 
 
 def test_nothing_to_choose_by_is_said_before_training(model, tmp_path):
-    with pytest.raises(UserError, match="2 seeds without validation data"):
+    with pytest.raises(UserError, match="several seeds without validation data"):
         seeds("classify", model, sentiment(), count=2, out=tmp_path / "m", **QUICK)
     with pytest.raises(UserError, match="adapting without validation data"):
         adapt_then_finetune("classify", model, sentiment(), ["some text"], out=tmp_path / "m", **QUICK)
@@ -68,6 +70,63 @@ def test_conll_line_with_a_missing_column(tmp_path):
     path.write_text("a O\nb WRONG\n")
     with pytest.raises(UserError, match=r"d\.conll:2: tag 'WRONG'"):
         read_conll(path)
+
+
+@pytest.mark.parametrize("tag", ["PER", 3])
+def test_tags_of_rows_are_checked_as_those_of_columns(tag):
+    rows = [{"tokens": ["a", "b"], "tags": ["O", "B-X"]}, {"tokens": ["a", "b", "c"], "tags": ["O", tag, "O"]}]
+    with pytest.raises(UserError, match=rf"row 2: tag {tag!r}"):
+        as_sentences(rows, labelled=True)
+    assert as_sentences(rows, labelled=False)[1].text == "a b c"
+
+
+def test_numbers_of_a_datasets_classes_become_their_names(monkeypatch):
+    class Rows(list):
+        @property
+        def features(self):
+            return {
+                "text": SimpleNamespace(dtype="string"),
+                "tokens": SimpleNamespace(feature=SimpleNamespace(dtype="string")),
+                "ner_tags": SimpleNamespace(feature=SimpleNamespace(names=["O", "B-PER"])),
+                "label": SimpleNamespace(names=["neg", "pos"]),
+            }
+
+    def load_dataset(name, split):
+        if split == "dev":
+            raise ValueError("Unknown split 'dev'")
+        return Rows([{"text": "ab c", "tokens": ["ab", "c"], "ner_tags": [1, 0], "label": 1}])
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    assert as_items("hf:some/set")[0][0].label == "pos"
+    assert as_sentences("hf:some/set", labelled=True)[0].spans == ((0, 2, "PER"),)
+    with pytest.raises(UserError, match=r"hf:some/set:dev: cannot be loaded .*Unknown split"):
+        as_items("hf:some/set:dev")
+
+
+def test_a_file_of_separators_has_no_rows(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text(",\n,\n")
+    with pytest.raises(UserError, match="no rows"):
+        as_items(path)
+
+
+def test_what_cannot_be_compared_is_refused_before_training(model):
+    with pytest.raises(UserError, match=r"metric=acuracy\n.*'accuracy'"):
+        finetune("classify", model, sentiment(), metric="acuracy", **QUICK)
+    with pytest.raises(UserError, match="metric=f1"):
+        finetune("similarity", model, ["a", "b"], metric="f1", **QUICK)
+    with pytest.raises(UserError, match="several seeds without validation data"):
+        seeds("classify", model, sentiment(), count=2, **QUICK)
+    with pytest.raises(UserError, match="adapting without validation data"):
+        adapt_then_finetune("classify", model, sentiment(), "nowhere.txt", **QUICK)
+    with pytest.raises(UserError, match="seed=-1"):
+        finetune("classify", model, sentiment(), seed=-1, **QUICK)
+
+
+def test_single_texts_to_a_model_of_pairs(model, tmp_path):
+    finetune("classify", model, [("a", "b", i % 2) for i in range(6)], out=tmp_path / "m", **QUICK)
+    with pytest.raises(UserError, match="fine-tuned on pairs and is given single texts"):
+        predict(tmp_path / "m", ["a"])
 
 
 def test_answer_not_at_its_offset(tmp_path):
@@ -189,6 +248,8 @@ def test_command_line(model, tmp_path, capsys):
     assert "accuracy" in json.loads(capsys.readouterr().out)
     run(["zeroshot", str(model), "the fox", "--label", "rows", "--label", "readers", "--json"])
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1
+    assert run(["finetune", "classify", str(model), str(train), "--out", "x", "--seeds", "2", "--resume"]) == 2
+    assert "no --seeds" in capsys.readouterr().err
     assert run(["finetune", "sort", str(model), str(train), "--out", str(tmp_path / "x")]) == 2
     assert "task 'sort'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

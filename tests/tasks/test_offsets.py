@@ -100,7 +100,7 @@ def test_a_token_is_believed_where_it_has_most_context():
     examples, windows = made.windows(made.texts(["one two three four five six seven eight nine ten " * 2]), stride=4)
     assert len(examples) > 2
     length = windows[-1].last
-    best = best_window(windows, 1, [length])[0]
+    best = best_window(windows, [length])[0]
     assert best[0] == 0
     assert best[-1] == len(windows) - 1
     for t, number in enumerate(best):

@@ -24,31 +24,30 @@ def model(request, tmp_path):
 
 
 def test_classify_learns_and_transformers_agrees(model, tmp_path):
-    import transformers
-
     data, out = sentiment(), tmp_path / "out"
     result = finetune("classify", model, data, validation=data[:16], out=out, **FAST)
     assert result["value"] == 1.0
     for name in ("config.json", "model.safetensors", "metrics.jsonl", "report.html", "unmask.json"):
         assert (out / name).exists()
-    opened_folder, task = opened(out, device="cpu", precision="fp32")
     texts = [t for t, _ in data[:6]]
-    prepared = task.prepare([Item(text=t) for t in texts], labelled=False)
-    ours = loop.outputs(
-        opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context
-    )
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
-    tokens = transformers.AutoTokenizer.from_pretrained(out)(texts, return_tensors="pt", padding=True)
-    tokens.pop("token_type_ids", None)
-    with torch.no_grad():
-        expected = theirs(**tokens).logits.numpy()
-    assert np.abs(np.stack(ours) - expected).max() < 1e-4
+    theirs = agrees_with_transformers(out, texts)
     assert theirs.config.id2label == {0: "bad", 1: "good"}
     rows = predict(out, texts)
     assert [r["label"] for r in rows] == [label for _, label in data[:6]]
     assert sum(rows[0]["probabilities"].values()) == pytest.approx(1.0)
     found = evaluate(out, data, draws=10)
     assert found["low"] <= found["value"] <= found["high"]
+
+
+@pytest.mark.parametrize("name", ["bigbird-full", "eurobert"])
+def test_heads_are_as_config_json_says(name, tmp_path):
+    """BigBird names its activation gelu_new; EuroBERT averages outputs over the slots."""
+    from published import published
+
+    published(name, tmp_path / "model")
+    data, out = sentiment(8), tmp_path / "out"
+    finetune("classify", tmp_path / "model", data, out=out, steps=1, precision="fp32")
+    agrees_with_transformers(out, [t for t, _ in data])
 
 
 def test_what_was_never_trained_is_not_saved(tmp_path):
@@ -63,22 +62,30 @@ def test_what_was_never_trained_is_not_saved(tmp_path):
 
 
 def test_pairs_agree_with_transformers(tmp_path):
-    import transformers
-
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     data = [("one two", f"the fox {i}", i % 2) for i in range(12)]
     finetune("classify", model, data, out=out, **(FAST | {"epochs": 1}))
+    agrees_with_transformers(out, [a for a, *_ in data], [b for _, b, _ in data])
+
+
+def agrees_with_transformers(out, texts, second=None):
+    """A folder's logits are those of its transformers class on padded rows; returns that model."""
+    import transformers
+
     opened_folder, task = opened(out, device="cpu", precision="fp32")
-    prepared = task.prepare([Item(text=a, text2=b) for a, b, _ in data], labelled=False)
+    items = [Item(text=a, text2=b) for a, b in zip(texts, second or [None] * len(texts), strict=True)]
+    prepared = task.prepare(items, labelled=False)
     ours = loop.outputs(
         opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context
     )
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
-    made = transformers.AutoTokenizer.from_pretrained(out)
-    tokens = made([a for a, *_ in data], [b for _, b, _ in data], return_tensors="pt", padding=True)
-    tokens["token_type_ids"] = torch.tensor([e.type_ids for e in tokens.encodings])
+    tokens = transformers.AutoTokenizer.from_pretrained(out)(texts, second, return_tensors="pt", padding=True)
+    tokens.pop("token_type_ids", None)
+    if second:
+        tokens["token_type_ids"] = torch.tensor([e.type_ids for e in tokens.encodings])
     with torch.no_grad():
         assert np.abs(np.stack(ours) - theirs(**tokens).logits.numpy()).max() < 1e-4
+    return theirs
 
 
 def test_training_matches_a_plain_padded_loop(tmp_path):
@@ -117,8 +124,9 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
 
 def test_regression_and_multilabel(tmp_path):
     model = folder(tmp_path / "model")
-    numbers = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(32)]
-    result = finetune("classify", model, numbers, validation=numbers, **(FAST | {"epochs": 12}))
+    numbers, said = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(32)], []
+    result = finetune("classify", model, numbers, validation=numbers, say=said.append, **(FAST | {"epochs": 12}))
+    assert [line.split(",")[0] for line in said if line.startswith("problem")] == ["problem: regression"]
     assert result["metric"] == "pearson"
     assert result["value"] > 0.9
     several = [{"text": t, "label": [label, "all"]} for t, label in sentiment(32)]
@@ -287,6 +295,32 @@ def test_zero_shot_and_features(tmp_path):
     assert [texts[0][a:b] for a, b in zip(frame["start"][0], frame["end"][0], strict=True)][1] == "quick"
 
 
+def test_the_least_error_is_the_best(tmp_path, monkeypatch):
+    import unmask.tasks.finetune as room
+
+    numbers = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(16)]
+    result = finetune(
+        "classify", folder(tmp_path / "model"), numbers, validation=numbers, metric="rmse", **(FAST | {"epochs": 3})
+    )
+    errors = [row["rmse"] for row in result["history"]]
+    assert result["value"] == pytest.approx(min(errors)) != pytest.approx(max(errors))
+    values = {0: 0.5, 1: 0.9, 2: 0.2}
+    monkeypatch.setattr(room, "finetune", lambda *_, seed, **__: {"metric": "rmse", "value": values[seed]})
+    assert room.over_seeds("classify", "model", numbers, validation=numbers, count=3)[1] == 2
+
+
+def test_a_published_classifier_with_default_labels_predicts(tmp_path):
+    import transformers
+
+    from published import CASES, SMALL
+
+    config = transformers.BertConfig(**SMALL, **CASES["bert"][1])
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer("wordpiece").save(tmp_path)
+    assert "id2label" not in json.loads((tmp_path / "config.json").read_text())
+    assert set(predict(tmp_path, ["the fox"])[0]["probabilities"]) == {"LABEL_0", "LABEL_1"}
+
+
 def test_attributions_add_up(tmp_path):
     from unmask.tasks.attribution import attributions
 
@@ -298,9 +332,17 @@ def test_attributions_add_up(tmp_path):
     assert len(found["tokens"]) == len(found["shares"])
 
 
-def test_glue_layouts(tmp_path):
+def test_glue_layouts(tmp_path, monkeypatch):
+    import unmask.tasks.finetune as room
     from unmask.tasks.glue import evaluate_glue
 
+    really = room.finetune
+
+    def watched(*given, **options):
+        assert options.get("validation") is None  # nothing is chosen on the data that is scored
+        return really(*given, **options)
+
+    monkeypatch.setattr(room, "finetune", watched)
     model, root = folder(tmp_path / "model"), tmp_path / "glue"
     rows = {
         "CoLA": ("src\t{y}\t\tthe fox {i}\n", "", "index\tsentence\n", "0\tthe fox\n"),

@@ -10,7 +10,7 @@ import torch
 from unmask.errors import UserError
 from unmask.training import precision
 from unmask.training.memory import peak_memory
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import computing, precision_of, resolve_device, resolve_precision
 
 
 def _pretend(monkeypatch, features: list[str], gain: float) -> None:
@@ -92,3 +92,12 @@ def test_peak_memory_grows_with_use():
     block = torch.ones(int(before * 1e6 / 4) + 10_000_000)
     assert peak_memory() >= before + 20
     del block
+
+
+def test_a_small_model_is_used_in_fp32_unless_asked_otherwise(monkeypatch):
+    _pretend(monkeypatch, ["AMX"], 4.0)
+    small, cpu = torch.nn.Linear(4, 4), torch.device("cpu")
+    assert precision_of(small, "auto", cpu) == "fp32"
+    assert precision_of(small, "bf16", cpu) == "bf16"
+    with computing("bf16", cpu):
+        assert small(torch.ones(1, 4)).dtype == torch.bfloat16

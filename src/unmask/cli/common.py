@@ -59,14 +59,26 @@ def read_lines(source: str) -> list[str]:
                 f"{source}: no such file", hint="Give a text file with one text a line, or the text itself."
             )
         return [source]
+    return file_lines(path)
+
+
+def file_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 text file.
+
+    Raises:
+        UserError: it is not there, not UTF-8, or empty.
+    """
+    path = Path(path)
     try:
         # As bytes: reading as text would turn a lone carriage return inside a line into a line's end.
         lines = split_lines(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", hint="Give a text file with one text a line.") from None
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise UserError(f"{source}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
+        raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
     if not lines:
-        raise UserError(f"{source}: empty", hint="Give one text a line.")
+        raise UserError(f"{path}: empty", hint="Give one text a line.")
     return lines
 
 

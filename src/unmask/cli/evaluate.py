@@ -15,7 +15,7 @@ def register(app: Any) -> None:
         model: str = typer.Argument(..., help="Model folder or hub name; or the word glue, then --model."),
         data: list[str] = typer.Argument(
             ...,
-            help="Held-out text (files, folders, globs), pictures, tables, or labelled data for a fine-tuned model.",
+            help="Held-out text (files, folders, globs), pictures, tables; for a fine-tuned model labelled data, or a BEIR folder.",
         ),
         glue_model: str = typer.Option(None, "--model", help="glue: the model to fine-tune on each task."),
         out: str = typer.Option(None, help="glue: where test predictions go, in the leaderboard's format."),
@@ -32,7 +32,7 @@ def register(app: Any) -> None:
         device: options.Device = "auto",
         json_: options.Json = False,
     ) -> None:
-        """Text: loss, perplexity, accuracy on hidden tokens. Pictures: neighbours and linear probe. Tables: synthetic rows beside real."""
+        """Text: loss, perplexity, accuracy on hidden tokens; fine-tuned: its metrics; queries and documents: retrieval. Pictures: neighbours and linear probe. Tables: synthetic rows beside real."""
         import itertools
 
         from unmask.cli import text_tasks
@@ -51,7 +51,7 @@ def register(app: Any) -> None:
             )
             return
         kind = kind_of(model)
-        if kind == "text" and task_of(model):
+        if kind == "text" and (task_of(model) or _is_collection(data[0])):
             text_tasks.evaluate(model, data, seed=seed, precision=precision, device=device, as_json=json_)
             return
 
@@ -81,3 +81,9 @@ def register(app: Any) -> None:
         shown = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots")
         lines = [f"{name:16}{found[name]}" for name in shown if name in found]
         output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def _is_collection(data: str) -> bool:
+    from unmask.tasks.retrieval import is_collection
+
+    return is_collection(data)

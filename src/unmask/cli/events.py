@@ -164,6 +164,8 @@ def register(app: Any) -> None:
 
         output = Output(json_)
         found = run(source, out, columns={"subject": subject, "time": time, "code": code, "value": value})
-        lines = [f"{found['events']:,} events of {found['subjects']:,} subjects, {found['rejected_rows']:,} rejected"]
+        lines = [
+            f"{found['events']:,} events of {found['subjects']:,} subjects, {found['rejected_rows']:,} rows without one"
+        ]
         lines += [f"  {reason}: {count:,}" for reason, count in found["rejected"].items()]
         output.write(found, lines)

@@ -21,7 +21,7 @@ def register(app: Any) -> None:
         order: str = typer.Option("confidence", help="confidence, random or left_to_right."),
         temperature: float = typer.Option(0.0, help="0 takes the likeliest, above 0 samples."),
         candidate: list[str] = typer.Option([], help="Score these answers (one blank, any number of tokens)."),
-        longest: int = typer.Option(1, help="Answers of up to this many tokens for the one blank of a text."),
+        longest: int = typer.Option(1, min=1, help="Answers of up to this many tokens for the one blank of a text."),
         out: str = typer.Option(
             None,
             help="Texts: JSON lines to write. Pictures: a .png (original | masked | filled) or .npy. Tables: the filled "

@@ -33,24 +33,30 @@ def register(app: Any) -> None:
         epochs: options.Epochs = None,
         minutes: options.Minutes = None,
         seed: options.RunSeed = None,
+        resume: options.Resume = False,
         precision: options.RunPrecision = None,
         device: options.RunDevice = None,
         json_: options.Json = False,
     ) -> None:
         """Fine-tune a model for a task; the folder loads in transformers too."""
         from unmask.cli.common import overrides
+        from unmask.errors import UserError
         from unmask.kinds import kind_of
 
         settings = overrides(
             config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
         )
         kind = kind_of(model)
+        if resume and (kind != "text" or adapt or seeds > 1):
+            raise UserError(
+                "--resume", hint="One fine-tuning run of a text model can be resumed: no --seeds, no --adapt."
+            )
         if kind == "text":
             from unmask.cli import text_tasks
 
             text_tasks.finetune(
                 task, model, train, out=out, validation=validation, text=text, text2=text2, label=label, metric=metric,
-                seeds=seeds, adapt=adapt, settings=settings, as_json=json_,
+                seeds=seeds, adapt=adapt, resume=resume, settings=settings, as_json=json_,
             )  # fmt: skip
             return
         if kind == "images":
@@ -63,6 +69,4 @@ def register(app: Any) -> None:
 
             events.finetune(task, model, train, labels=labels, out=out, given=settings, as_json=json_)
             return
-        from unmask.errors import UserError
-
         raise UserError(f"{model}: a model of {kind}", hint="Models of text, images and events are fine-tuned.")

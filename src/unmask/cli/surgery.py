@@ -20,7 +20,7 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Longer positions, a smaller vocabulary, round tables; what the model says stays the same."""
-        from unmask.cli.common import Output, read_lines
+        from unmask.cli.common import Output, file_lines
         from unmask.errors import UserError
         from unmask.export import surgery
         from unmask.export.folders import to_hf
@@ -30,14 +30,15 @@ def register(app: Any) -> None:
             raise UserError(f"{model}: not a text model", hint="Surgery is for text models.")
         if positions is None and prune is None and pad_vocabulary is None:
             raise UserError("nothing to do", hint="Give --positions, --prune or --pad-vocabulary.")
+        corpus = None if prune is None else file_lines(prune)
         output = Output(json_)
         loaded = load(model, device="cpu", precision="fp32")
         found: dict[str, Any] = {}
         if positions is not None:
             surgery.extend_positions(loaded, positions)
             found["positions"] = positions
-        if prune is not None:
-            found |= surgery.prune_vocabulary(loaded, read_lines(prune))
+        if corpus is not None:
+            found |= surgery.prune_vocabulary(loaded, corpus)
         if pad_vocabulary is not None:
             found["rows_added"] = surgery.pad_vocabulary(loaded, pad_vocabulary)
         found |= to_hf(loaded, out)

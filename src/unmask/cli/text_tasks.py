@@ -12,7 +12,7 @@ def _say(line: str) -> None:
 
 def finetune(
     task: str, model: str, train: str, *, out: str, validation: str | None, text: str | None, text2: str | None,
-    label: str | None, metric: str | None, seeds: int, adapt: list[str], settings: dict[str, Any], as_json: bool,
+    label: str | None, metric: str | None, seeds: int, adapt: list[str], resume: bool, settings: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
     """unmask finetune classify|tag|answer|similarity M TRAIN --validation DEV --out M2"""
     from unmask.cli.common import Output
@@ -34,7 +34,11 @@ def finetune(
     elif seeds > 1:
         found = room.seeds(task, model, train, count=seeds, out=out, **options)
     else:
-        found = room.finetune(task, model, train, out=out, **options)
+        found = room.finetune(task, model, train, out=out, checkpoints=True, resume=resume, **options)
+    if found["stopped"] == "signal":
+        lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
+        output.write(found, lines, device=found["device"], precision=found["precision"])
+        return
     lines = [f"{name:20}{value:.4f}" for name, value in found["metrics"].items() if isinstance(value, float)]
     if "over_seeds" in found:
         o = found["over_seeds"]
@@ -68,7 +72,7 @@ def predict(
 
 
 def evaluate(model: str, data: list[str], *, seed: int, precision: str, device: str, as_json: bool) -> None:
-    """unmask evaluate M2 FILE for a fine-tuned model."""
+    """unmask evaluate M2 FILE for a fine-tuned model, or a folder of queries and documents."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.tasks import finetune as room

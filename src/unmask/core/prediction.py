@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.errors import UserError
+
 CHUNK = 1024
 """Hidden slots scored at once: bounds the logits to CHUNK x values, whatever the batch."""
 
@@ -202,7 +204,13 @@ class Categorical:
         return self.log_probs.exp()
 
     def top(self, k: int) -> tuple[Int[Tensor, "hidden k"], Float[Tensor, "hidden k"]]:
-        """The k likeliest values and their log-probabilities."""
+        """The k likeliest values and their log-probabilities.
+
+        Raises:
+            UserError: k is below 1.
+        """
+        if k < 1:
+            raise UserError(f"top={k}", hint="Expected 1 or more.")
         found = self._proposals().topk(min(k, len(self.weight)), -1)
         return found.indices, self.log_probs.gather(1, found.indices)
 

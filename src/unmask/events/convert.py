@@ -1,7 +1,6 @@
 """`unmask events convert`: a plain event table, FHIR R4, or an OMOP or MIMIC-IV folder -> a MEDS folder.
 
-Every row (table) or resource (FHIR) is kept, or left out with a reason that is counted: `rows = kept_rows +
-rejected_rows`. A sample of what was rejected stands in OUT/rejected.jsonl. Nothing is held whole in memory.
+Every row (table) or resource (FHIR) gives events, or is left out with a reason that is counted. A sample of what was rejected stands in OUT/rejected.jsonl. Nothing is held whole in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ def convert(
         columns: of a plain table: role (subject, time, code, value) -> its name.
 
     Returns:
-        rows, kept_rows, rejected_rows, rejected (by reason), events, subjects, codes.
+        rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason), events,
+        subjects, codes.
 
     Raises:
         UserError: nothing readable there, a column is absent, or `out` exists.
@@ -51,8 +51,8 @@ def convert(
             mapped.write_parquet(shards.folder / "metadata" / "source_ids.parquet")
         target = shards.finish(name=_name(source), descriptions=names)
         return {
-            "out": str(target), "rows": ledger.rows, "kept_rows": ledger.rows - ledger.rejected,
-            "rejected_rows": ledger.rejected, "rejected": dict(ledger.counts), "events": shards.rows,
+            "out": str(target), "rows": ledger.rows, "kept_rows": ledger.kept,
+            "rejected_rows": ledger.rows - ledger.kept, "rejected": dict(ledger.counts), "events": shards.rows,
             "subjects": shards.subjects, "codes": len(shards.counts),
         }  # fmt: skip
 

@@ -98,8 +98,14 @@ def missing_values(folder: EventFolder, histories: Histories, *, level: float = 
 
 
 def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
-    """The likeliest codes of one more event behind each record, with the value expected of each."""
+    """The likeliest codes of one more event behind each record, with the value expected of each.
+
+    Of time and value only what the model was trained to predict; without codes among that there are no next events.
+    """
     vocabulary, events = histories.vocabulary, histories.events
+    if not folder.settings.code_weight:
+        return _frame([])
+    top = min(top, len(vocabulary.codes))
     questions = [Question(example=e, hidden=np.array([len(e) - 1])) for e in _longer(folder, histories)]
     out: list[tuple] = []
     for number, prediction, places in answers(folder, questions):
@@ -108,7 +114,7 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
         last = int(events.time[events.offsets[number + 1] - 1])
         begin = last - int(float(questions[number].example.values["hours"][-1]) * 3.6e9)
         when = None
-        if prediction.time is not None and last != STATIC:
+        if prediction.time is not None and folder.settings.time_weight and last != STATIC:
             when = begin + int(float(stretch(prediction.time[place, 0])) * 3.6e9)
         for code, log_prob in zip(codes[place].tolist(), log_probs[place].tolist(), strict=True):
             found: list[float | None] = [None, None, None]
@@ -162,7 +168,7 @@ def timeline(
         for place, slot in zip(places.tolist(), visits[number].tolist(), strict=True):
             code, row = int(codes[slot - 1]), int(rows[slot - 1])
             shown: list[float | None] = [None, None, None]
-            if code >= FIRST and vocabulary.valued[code]:
+            if code >= FIRST and vocabulary.valued[code] and folder.settings.value_weight:
                 shown = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), 0.8)]
             value = float(histories.events.value[row])
             out.append({

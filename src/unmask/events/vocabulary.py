@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.events.meds import BIRTH, Events
+from unmask.events.meds import BIRTH, DEATH, Events
 
 CLS, RARE, SEP, VISIT_START, VISIT_END = range(5)
 """Code numbers: the first slot of every patient, codes below the floor, and marks between visits."""
@@ -134,6 +134,7 @@ class Vocabulary:
 
 def shortened(codes: list[str], rule: str) -> list[str]:
     """Codes by a rule: 'parts:2' keeps the first two parts between //, 'characters:3' three characters of the last.
+    Birth and death have names of their own, and keep them.
 
     Raises:
         UserError: the rule is another.
@@ -146,7 +147,14 @@ def shortened(codes: list[str], rule: str) -> list[str]:
     kind, _, number = rule.partition(":")
     if kind not in ("parts", "characters") or not number.isdigit() or not int(number):
         raise UserError(f"rollup={rule}", hint="Expected parts:N, characters:N or parents.")
-    if kind == "parts":
-        return ["//".join(c.split("//")[: int(number)]) for c in codes]
-    cut = [c.rpartition("//") for c in codes]
-    return [head + between + last[: int(number)] for head, between, last in cut]
+    keep = int(number)
+
+    def short(code: str) -> str:
+        if code.startswith((BIRTH, DEATH)):
+            return code
+        if kind == "parts":
+            return "//".join(code.split("//")[:keep])
+        head, between, last = code.rpartition("//")
+        return head + between + last[:keep]
+
+    return [short(code) for code in codes]

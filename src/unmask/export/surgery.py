@@ -46,11 +46,20 @@ def extend_positions(model: Any, slots: int) -> None:
     key = "max_length" if model.folder.family.name == "neobert" else "max_position_embeddings"
     extra = positions.offset if isinstance(positions, Learned) else 0
     model.folder.hf_config[key] = slots + extra
+    if isinstance(positions, Disentangled):  # a file may say -1, "as far as the context": that would grow with it
+        model.folder.hf_config["max_relative_positions"] = positions.furthest
+    _forget_layout(model)
     assert isinstance(positions, Learned | Rotary | Disentangled)
 
 
 def pad_vocabulary(model: Any, multiple: int = 64) -> int:
-    """Round the tables up to a multiple of rows, in place; new rows are zero and never predicted. Returns the rows."""
+    """Round the tables up to a multiple of rows, in place; new rows are zero and never predicted. Returns the rows.
+
+    Raises:
+        UserError: a multiple below 1.
+    """
+    if multiple < 1:
+        raise UserError(f"pad_vocabulary={multiple}", hint="Expected 1 or more, such as 64.")
     codec = model.model.codec
     size = -(-codec.config.vocabulary // multiple) * multiple
     added = size - codec.config.vocabulary
@@ -111,6 +120,11 @@ def _replace_tables(model: Any, size: int, change: Any, spare: tuple[int, ...]) 
     new.load_state_dict(state)
     model.model.codec = new.eval()
     model.folder.hf_config["vocab_size"] = size
+    _forget_layout(model)
+
+
+def _forget_layout(model: Any) -> None:
+    """Drop what a used model keeps of its old shape."""
     model.__dict__.pop("_swift", None)
     model.__dict__.pop("_marks_spaces", None)
 

@@ -1,9 +1,9 @@
-"""Published task heads, loaded with the encoder: what a checkpoint says about sequences, tokens, spans, replaced tokens.
+"""Published task heads: what a family says of them as data, and the one module they are, to predict with and to train.
 
 A family lists its heads as data (`Family.heads`); the tensors are among the folder's passengers. `published_head` gives the
-head as a module that takes encoder states, ready to use and to fine-tune further.
+head of a loaded checkpoint, `new_head` one with as many outputs as a task needs.
 
-Shape letters: slots (all, without padding), width, examples, labels.
+Shape letters: n (examples, or slots), width, outputs.
 """
 
 from __future__ import annotations
@@ -12,93 +12,138 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from unmask.core.batch import PackedBatch
+from unmask.core.embed import pool
+from unmask.core.model import MaskedModel
+from unmask.encoder.dropout import drop
 from unmask.encoder.transformer import activation
+from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name
 
-_KIND = {
-    "ForSequenceClassification": "sequence",
-    "ForTokenClassification": "token",
-    "ForQuestionAnswering": "span",
-    "ForPreTraining": "detect",
-}
+SEQUENCE, TOKEN, SPAN, DETECT = "sequence", "token", "span", "detect"
+CLASSES = {
+    SEQUENCE: "ForSequenceClassification", TOKEN: "ForTokenClassification", SPAN: "ForQuestionAnswering",
+    DETECT: "ForPreTraining",
+}  # fmt: skip
+"""How the names of the transformers classes end that read these heads."""
 
 
-class PublishedHead(nn.Module):
-    """A head as it was published: linear steps with activations between, on the first slot, the mean, or each slot.
+class TaskHead(nn.Module):
+    """Dropout and linear layers on an encoder's states; the weights are saved under the published names.
+
+    Args:
+        kind: sequence, token, span or detect (was this token replaced?).
+        head: which layers, under which names.
+        model: whose states it is given, and whose codec's transform ModernBERT's heads share.
+        config: config.json: activations, pooling, dropout, labels.
+        outputs: of the last layer.
 
     Attributes:
-        kind: sequence, token, span or detect (was this token replaced?).
+        pool: 'first', 'mean' or 'each' slot, or 'late': each slot, and the outputs averaged (EuroBERT).
         labels: their names, where config.json has them.
+        dropout: in front of the last layer (and of the first of two, as published).
+
+    Raises:
+        UserError: config.json asks for another pooling or an activation we do not have.
     """
 
-    def __init__(self, kind: str, pool: str, steps: list[tuple[nn.Module, str | None]], labels: list[str]) -> None:
+    def __init__(self, kind: str, head: Head, model: MaskedModel, config: Mapping[str, Any], outputs: int) -> None:
         super().__init__()
-        self.kind, self.pool, self.labels = kind, pool, labels
-        self.steps = nn.ModuleList([module for module, _ in steps])
-        self.activations = [name for _, name in steps]
+        encoder = model.encoder.config
+        share = config.get("classifier_dropout")
+        self.kind, self.head, self.pool = kind, head, _pooling(head, config)
+        self.dropout = float(encoder.dropout if share is None else share)
+        names = config.get("id2label") or {}
+        self.labels = [names[k] for k in sorted(names, key=int)] if kind in (SEQUENCE, TOKEN) else []
+        self._codec: list[Any] = [model.codec]  # in a list: the codec's parameters are not the head's
+        self.layers = nn.ModuleDict()
+        for name, _ in head.steps:
+            if name.startswith("="):
+                continue
+            layer = nn.Linear(encoder.width, outputs if name == head.steps[-1][0] else encoder.width)
+            nn.init.normal_(layer.weight, std=encoder.initial_deviation)
+            nn.init.zeros_(layer.bias)
+            self.layers[name.replace(".", "/")] = layer
+        self.activations = [_activation(act, config) for _, act in head.steps]
 
-    def forward(self, states: Float[Tensor, "slots width"], example: Int[Tensor, "slots"]) -> Tensor:
-        """Logits.
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, width) states -> (n, outputs), fp32."""
+        early = self.head.steps[0][0].startswith("classifier.")
+        for i, ((name, _), act) in enumerate(zip(self.head.steps, self.activations, strict=True)):
+            if name.startswith("="):
+                codec = self._codec[0]
+                x = codec.norm(codec.activation(codec.transform(x)))
+                continue
+            if i == len(self.head.steps) - 1 or (early and i == 0):
+                x = drop(x, self.dropout, self.training)
+            x = self.layers[name.replace(".", "/")](x)
+            if act is not None:
+                x = activation(act)(x)
+        return x.float()
 
-        Args:
-            states: of all examples' slots, each example's in a row.
-            example: which example a slot belongs to, ascending from 0.
+    def logits(self, model: MaskedModel, batch: PackedBatch, count: int) -> Tensor:
+        """What a batch's `count` examples get: (count, outputs), or of a head on each slot (rows * slots, outputs)."""
+        if self.pool not in ("each", "late"):
+            return self(pool(model, batch, count, self.pool, True))  # type: ignore[arg-type]
+        x = self(model.states(batch).flatten(0, 1))
+        if self.pool == "each":
+            return x
+        index = batch.index.flatten()
+        real = (index >= 0).nonzero().flatten()
+        total = x.new_zeros(count, x.shape[1]).index_add_(0, index[real], x[real])
+        return total / torch.bincount(index[real], minlength=count)[:, None]
 
-        Returns:
-            (examples, labels), or (slots, labels) for heads on each slot.
-        """
-        count = int(example.max()) + 1
-        if self.pool == "first":
-            starts = torch.searchsorted(example.contiguous(), torch.arange(count, device=example.device))
-            states = states[starts]
-        elif self.pool == "mean":
-            states = _mean(states, example, count)
-        for module, name in zip(self.steps, self.activations, strict=True):
-            states = module(states) if name is None else activation(name)(module(states))
-        return _mean(states, example, count) if self.pool == "late" else states
+    def published(self) -> dict[str, Tensor]:
+        """Weights by published name."""
+        return {k.removeprefix("layers.").replace("/", "."): v.detach().cpu() for k, v in self.state_dict().items()}
+
+    def read(self, tensors: Mapping[str, Tensor]) -> list[str]:
+        """Fill from published tensors of the right shape; returns the names that stayed random."""
+        random = []
+        with torch.no_grad():
+            for name, ours in self.state_dict().items():
+                theirs = tensors.get(name.removeprefix("layers.").replace("/", "."))
+                if theirs is not None and theirs.shape == ours.shape:
+                    ours.copy_(theirs)
+                    continue
+                random.append(name.removeprefix("layers.").replace("/", "."))
+        return random
 
 
-def _mean(x: Tensor, example: Tensor, count: int) -> Tensor:
-    total = x.new_zeros(count, x.shape[1]).index_add_(0, example, x)
-    return total / torch.bincount(example, minlength=count)[:, None].to(x.dtype)
+def new_head(family: Family, kind: str, model: MaskedModel, config: Mapping[str, Any], outputs: int) -> TaskHead:
+    """A head of a family for 'sequence', 'token' or 'span', its weights random.
+
+    Raises:
+        UserError: the family has no published one.
+    """
+    if kind not in family.heads:
+        raise UserError(
+            f"{family.name} models have no published head for this task",
+            hint="Use another family (BERT, RoBERTa, ELECTRA, ModernBERT, DistilBERT, ALBERT, DeBERTa, ...).",
+        )
+    return TaskHead(kind, family.heads[kind], model, config, outputs)
 
 
 def published_head(
-    family: Family, config: Mapping[str, Any], passengers: Mapping[str, Tensor], codec: nn.Module
-) -> PublishedHead | None:
-    """The task head of a loaded checkpoint, None where it has none that its family knows.
+    family: Family, config: Mapping[str, Any], passengers: Mapping[str, Tensor], model: MaskedModel
+) -> TaskHead | None:
+    """The task head of a loaded checkpoint, None where it has none that its family knows, whole.
 
     Args:
         config: config.json.
         passengers: tensors the masked model had no place for.
-        codec: the masked model's: some heads share its transform (ModernBERT).
     """
-    said = next((k for a in config.get("architectures") or () for end, k in _KIND.items() if a.endswith(end)), None)
+    classes = config.get("architectures") or ()
+    said = next((kind for a in classes for kind, end in CLASSES.items() if a.endswith(end)), None)
     for kind, head in family.heads.items():
-        own = [name for name, _ in head.steps if not name.startswith("=")]
-        if (said in (None, kind)) and all(f"{name}.weight" in passengers for name in own):
-            return _build(kind, head, config, passengers, codec)
+        last = passengers.get(f"{head.steps[-1][0]}.weight")
+        if said in (None, kind) and last is not None:
+            found = TaskHead(kind, head, model, config, len(last))
+            if not found.read(passengers):
+                return found.eval()
     return None
-
-
-def _build(
-    kind: str, head: Head, config: Mapping[str, Any], passengers: Mapping[str, Tensor], codec: nn.Module
-) -> PublishedHead:
-    steps: list[tuple[nn.Module, str | None]] = []
-    for name, act in head.steps:
-        if name == "=head":
-            steps += [(codec.transform, codec.config.head_activation), (codec.norm, None)]  # type: ignore[union-attr,list-item]
-            continue
-        weight, bias = passengers[f"{name}.weight"], passengers.get(f"{name}.bias")
-        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-        linear.load_state_dict({"weight": weight.float()} | ({} if bias is None else {"bias": bias.float()}))
-        steps.append((linear, _activation(act, config)))
-    names = config.get("id2label") or {}
-    labels = [names[k] for k in sorted(names, key=int)] if kind in ("sequence", "token") else []
-    return PublishedHead(kind, _pool(head, config), steps, labels)
 
 
 def _activation(name: str | None, config: Mapping[str, Any]) -> str | None:
@@ -108,9 +153,12 @@ def _activation(name: str | None, config: Mapping[str, Any]) -> str | None:
     return activation_name(config.get("pooler_hidden_act", "gelu")) if name == "pooler" else name
 
 
-def _pool(head: Head, config: Mapping[str, Any]) -> str:
+def _pooling(head: Head, config: Mapping[str, Any]) -> str:
     if head.pooling_key is None:
         return head.pool
     key, default = head.pooling_key
-    said = config.get(key, default)
-    return {"cls": "first", "bos": "first"}.get(said, said)
+    said = str(config.get(key, default))
+    found = {"cls": "first", "bos": "first"}.get(said, said)
+    if found not in ("first", "mean", "late"):
+        raise UserError(f"{key} {said!r} in config.json is not known", hint="Known: cls, mean and late.")
+    return found

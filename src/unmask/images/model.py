@@ -30,7 +30,7 @@ from unmask.images.masking import image_corruption, patches_in_box, patches_in_m
 from unmask.images.probe import knn_predict, probe_predict, stratified
 from unmask.images.recipes import sides
 from unmask.images.sources import ImageSet, as_floats, chunks, read_images
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import computing, precision_of, resolve_device
 
 Statistics = Literal["predicted", "neighbours", "truth"]
 
@@ -68,9 +68,7 @@ class ImageModel:
         return read_images(images, size=self.config.image, channels=self.config.channels, **options)
 
     def _context(self) -> contextlib.AbstractContextManager:
-        if self.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return computing(self.precision, self.device)
 
     def batches(self, images: ImageSet, rows: int = 256) -> Iterator[tuple[slice, PackedBatch]]:
         """Pictures in batches on the model's device; each picture's identity is its place."""
@@ -259,8 +257,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
     """
     where = resolve_device(device)
     folder = load_folder(path, **shape)
-    small = sum(p.numel() for p in folder.model.parameters()) < 10_000_000
-    name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    name = precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
     model = ImageModel(folder, where, name)
     if folder.classifier is None:

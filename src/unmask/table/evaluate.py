@@ -12,7 +12,7 @@ from unmask.errors import UserError
 from unmask.table import fidelity
 from unmask.table.data import encode, read_frame
 from unmask.table.model import TableModel
-from unmask.table.outcome import LEVELS, covariates, pair_places
+from unmask.table.outcome import LEVELS, covariates, pair_places, regressors
 from unmask.table.survival import kaplan_meier, step_values
 from unmask.table.synthesise import synthesize
 
@@ -69,12 +69,9 @@ def outcome_of(
     model: TableModel, columns: Sequence[np.ndarray]
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], list[str]]:
     """((regressors, time, event), names of the regressors)."""
-    schema = model.schema
-    names = [schema.columns[i].name for i in schema.modelled]
-    levels = [schema.columns[i].categories for i in schema.modelled]
-    x, regressors = fidelity.design(columns, schema.sizes, covariates(model), names, levels)
+    x, names = regressors(model, columns)
     time, event = pair_places(model)
-    return (x, columns[time], columns[event]), regressors
+    return (x, columns[time], columns[event]), names
 
 
 def no_survival(model: TableModel, **tables: list[np.ndarray]) -> str | None:
@@ -102,8 +99,8 @@ def compare(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarra
             "marginal_distance": float(np.mean(distance)), "correlation_gap": fidelity.correlation_gap(real, other, sizes),
         }  # fmt: skip
         if no_survival(model, real=real, synthetic=other) is None:
-            (a, regressors), (b, _) = outcome_of(model, real), outcome_of(model, other)
-            out |= fidelity.survival_figures(a, b, regressors)
+            (a, shown), (b, _) = outcome_of(model, real), outcome_of(model, other)
+            out |= fidelity.survival_figures(a, b, shown)
         return out
 
     found = figures(synthetic)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.table.survival import concordance, curve_area, fit_cox, kaplan_meier, step_values
+from unmask.table.survival import concordance, curve_area, fit_baseline, fit_cox, kaplan_meier, step_values
 
 Columns = Sequence[np.ndarray]
 
@@ -25,21 +25,6 @@ def wide(columns: Columns, sizes: Sequence[int], reference: Columns | None = Non
         else:
             parts.append(((x - r.mean()) / max(float(r.std()), 1e-9))[:, None])
     return np.hstack(parts).astype(np.float64)
-
-
-def design(
-    columns: Columns, sizes: Sequence[int], places: Sequence[int], names: Sequence[str], levels: Sequence[Sequence[str]]
-) -> tuple[np.ndarray, list[str]]:
-    """Regressors and their names: quantities as they are, indicators for every category but the first."""
-    parts, out = [], []
-    for p in places:
-        if sizes[p] == 0:
-            parts.append(columns[p][:, None])
-            out.append(names[p])
-        elif sizes[p] <= 20:
-            parts.append((columns[p][:, None] == np.arange(1, sizes[p])).astype(float))
-            out += [names[p] if sizes[p] == 2 else f"{names[p]}={levels[p][k]}" for k in range(1, sizes[p])]
-    return np.hstack(parts), out
 
 
 def marginals(real: Columns, synthetic: Columns, sizes: Sequence[int]) -> list[float]:
@@ -245,13 +230,7 @@ def risks(
     """(rows, times) risks of an event by each time from a Cox regression, and the linear predictors."""
     center, scale = train[0].mean(0), np.maximum(train[0].std(0), 1e-9)
     z, new = (train[0] - center) / scale, (x - center) / scale
-    beta = fit_cox(z, train[1], train[2], ridge=ridge, weight=weight).beta
-    w = np.ones(len(z)) if weight is None else weight
-    hazard = w * np.exp(np.clip(z @ beta, -30, 30))
-    order = np.argsort(train[1], kind="stable")
-    times, first = np.unique(train[1][order], return_index=True)
-    deaths = np.add.reduceat((w * (train[2] > 0))[order], first)
-    at_risk = np.cumsum(hazard[order][::-1])[::-1][first]
-    total = step_values(times, np.cumsum(deaths / at_risk), at, start=0.0)
-    linear = np.clip(new @ beta, -30, 30)
+    base = fit_baseline(z, train[1], train[2], ridge, weight=weight)
+    linear = np.clip((new - np.average(z, axis=0, weights=weight)) @ base.beta, -30, 30)
+    total = step_values(base.at, base.hazard, at, start=0.0)
     return 1 - np.exp(-np.exp(linear)[:, None] * total[None]), linear

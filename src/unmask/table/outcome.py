@@ -18,14 +18,23 @@ LEVELS = 20
 
 def outcome_design(model: TableModel, columns: Sequence[np.ndarray]) -> np.ndarray:
     """Complete covariates as regressors: quantities as they are, an indicator for every category but the first."""
-    parts = [np.zeros((len(columns[0]), 0))]
+    return regressors(model, columns)[0]
+
+
+def regressors(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    """The design and the names of its regressors, which are those of the columns, with the level where there are more
+    than two."""
+    parts, names = [np.zeros((len(columns[0]), 0))], []
     for place in covariates(model):
         x, column = columns[place], model.schema.columns[model.schema.modelled[place]]
+        levels = column.categories
         if column.is_quantity:
             parts.append(x[:, None])
-        elif len(column.categories) <= LEVELS:
-            parts.append((x[:, None] == np.arange(1, len(column.categories))).astype(float))
-    return np.hstack(parts)
+            names.append(column.name)
+        elif len(levels) <= LEVELS:
+            parts.append((x[:, None] == np.arange(1, len(levels))).astype(float))
+            names += [column.name if len(levels) == 2 else f"{column.name}={level}" for level in levels[1:]]
+    return np.hstack(parts), names
 
 
 def covariates(model: TableModel) -> list[int]:

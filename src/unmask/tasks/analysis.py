@@ -51,13 +51,12 @@ def _loss(task: Any, prediction: dict[str, Any], item: Any) -> float:
         return 1.0 - prediction["probabilities"].get(names_of(item)[0], 0.0)
     if isinstance(task, Classify) and task.problem == "regression":
         return abs(prediction["value"] - float(str(item.label)))
-    scores = task.score([prediction], [item])
     if task.name == "similarity":
         return abs(prediction["score"] - float(str(item.label)))
     if task.name == "tag":
         guess = {(e["start"], e["end"], e["label"]) for e in prediction["entities"]}
         return float(len(guess ^ set(item.spans or ())))
-    return -float(scores[task.metric])
+    return -float(task.score([prediction], [item])[task.metric])
 
 
 def _lengths(report: Report, task: Any, checked: Prepared, predictions: Sequence[dict[str, Any]]) -> None:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots
+from unmask.families.heads import SPAN
 from unmask.tasks import scorers
 from unmask.tasks.encoding import Encoder, Window
-from unmask.tasks.heads import SPAN
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.squad import Question
 from unmask.tasks.tag import by_example

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.errors import UserError
+from unmask.errors import UserError, suggest
+from unmask.families.heads import SEQUENCE
 from unmask.natural import natural
 from unmask.tasks import scorers
 from unmask.tasks.data import Item
 from unmask.tasks.encoding import Encoder
-from unmask.tasks.heads import SEQUENCE
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Prepared
 
@@ -31,6 +31,9 @@ class Classify:
         about: labels, problem, temperature: what unmask.json keeps.
         weights: a weight a class for the loss, None for all alike.
         metric: what early stopping goes by; default accuracy, micro F1 or Pearson's correlation.
+
+    Raises:
+        UserError: the problem has no such metric.
     """
 
     name, head = "classify", SEQUENCE
@@ -42,6 +45,8 @@ class Classify:
         self.problem, self.labels = about["problem"], list(about.get("labels") or [])
         self.number = {label: i for i, label in enumerate(self.labels)}
         self.metric = metric or {"single": "accuracy", "multi": "f1_micro", "regression": "pearson"}[self.problem]
+        if self.metric not in (known := self._metrics()):
+            raise UserError(f"metric={metric}", hint=suggest(str(metric), known))
 
     @classmethod
     def from_items(
@@ -88,9 +93,22 @@ class Classify:
             "id2label": {str(i): n for i, n in enumerate(labels)}, "label2id": {n: i for i, n in enumerate(labels)},
         }  # fmt: skip
 
+    def _metrics(self) -> list[str]:
+        """Names of what `score` measures, by scoring one made-up prediction."""
+        made_up = self.decode([np.zeros(self.outputs)], Prepared([], [], []))
+        label = 0.0 if self.problem == "regression" else self.labels[0]
+        return list(self.score(made_up, [Item(text="", label=label)]))
+
     def prepare(self, items: Sequence[Item], *, labelled: bool) -> Prepared:
         if any((i.text2 is None) != (items[0].text2 is None) for i in items):
             raise UserError("some rows have a second text and some have none", hint="Fill in the second column.")
+        pair = items[0].text2 is not None
+        if self.about.get("pair", pair) != pair:
+            given, learnt = ("pairs", "single texts") if pair else ("single texts", "pairs")
+            raise UserError(
+                f"{items[0].where}: the model was fine-tuned on {learnt} and is given {given}",
+                hint="Give columns text and text2 (--text2 COLUMN) to a model of pairs, and one column to another.",
+            )
         examples = self.encoder.whole([i.text for i in items], [i.text2 for i in items])
         extra = {"target": self._targets(items)} if labelled else {}
         return Prepared(items, examples, [[i] for i in range(len(items))], extra)

@@ -94,19 +94,25 @@ def read_conll(path: Path) -> list[Sentence]:
                 f"{path}:{n}: {len([c for c in cells if c])} columns, expected {max(2, width)}: {line[:60]!r}",
                 hint="Each line holds a word and its tag; sentences are parted by a blank line.",
             )
-        tag = cells[-1]
-        if tag != "O" and not (tag[:1] in "BIESLU" and tag[1:2] == "-" and tag[2:]):
-            raise UserError(
-                f"{path}:{n}: tag {tag!r}", hint="Expected O, B-TYPE, I-TYPE (or E, S, L, U) last in the line."
-            )
         if not words:
             began = n
         words.append(cells[0])
-        tags.append(tag)
+        tags.append(checked(cells[-1], f"{path}:{n}"))
     close()
     if not sentences:
         raise UserError(f"{path}: no sentences", hint="Each line holds a word and its tag.")
     return sentences
+
+
+def checked(tag: Any, where: str) -> str:
+    """A tag, if it is one.
+
+    Raises:
+        UserError: it is of no known scheme.
+    """
+    if tag == "O" or (isinstance(tag, str) and tag[:1] in "BIESLU" and tag[1:2] == "-" and tag[2:]):
+        return tag
+    raise UserError(f"{where}: tag {tag!r}", hint="Expected O, B-TYPE or I-TYPE (or E, S, L, U).")
 
 
 def joined(words: Sequence[str], tags: Sequence[str] | None, *, where: str = "") -> Sentence:
@@ -125,10 +131,13 @@ def _row(where: str, row: dict[str, Any], labelled: bool) -> Sentence:
     """{"text", "entities": [{start, end, label}]}, or {"tokens", "tags"}."""
     words = row.get("tokens") or row.get("words")
     if isinstance(words, list):
-        tags = next((row[k] for k in ("tags", "ner_tags", "labels") if isinstance(row.get(k), list)), None)
-        if labelled and (tags is None or len(tags) != len(words)):
-            raise UserError(f"{where}: {len(words)} tokens, {len(tags or [])} tags", hint="Give one tag a token.")
-        return joined([str(w) for w in words], None if tags is None else [str(t) for t in tags], where=where)
+        words = [str(w) for w in words]
+        if not labelled:
+            return joined(words, None, where=where)
+        tags: list[Any] = next((row[k] for k in ("tags", "ner_tags", "labels") if isinstance(row.get(k), list)), [])
+        if len(tags) != len(words):
+            raise UserError(f"{where}: {len(words)} tokens, {len(tags)} tags", hint="Give one tag a token.")
+        return joined(words, [checked(tag, where) for tag in tags], where=where)
     text = row.get("text") if isinstance(row.get("text"), str) else row.get("sentence")
     if not isinstance(text, str):
         raise UserError(f"{where}: no 'text'", hint='Expected {"text": ..., "entities": [{"start", "end", "label"}]}.')

@@ -123,9 +123,25 @@ def _dataset(name: str) -> list[tuple[str, dict[str, Any]]]:
         import datasets
     except ImportError:
         raise UserError(f"hf:{name}: datasets is not installed", hint="Run: pip install 'unmask[datasets]'") from None
-    name, _, split = name.partition(":")
-    found = datasets.load_dataset(name, split=split or "train")
-    return [(f"hf:{name}:{i}", dict(row)) for i, row in enumerate(found)]
+    where, _, split = name.partition(":")
+    try:
+        found = datasets.load_dataset(where, split=split or "train")
+    except Exception as error:  # the hub raises many kinds
+        raise UserError(
+            f"hf:{name}: cannot be loaded ({error})", hint="Check the name, the split and the network."
+        ) from None
+    return [
+        (f"hf:{where}:{i}", {column: _named(value, found.features.get(column)) for column, value in row.items()})
+        for i, row in enumerate(found)
+    ]
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """Numbers of classes as their names; -1, where a published test set hides its labels, stays."""
+    if isinstance(value, list):
+        return [_named(v, getattr(feature, "feature", None)) for v in value]
+    names = getattr(feature, "names", None)
+    return names[value] if names and isinstance(value, int) and value >= 0 else value
 
 
 def _parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -157,8 +173,6 @@ def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _separated(path: Path, separator: str, broken: list[str] | None = None) -> list[tuple[str, dict[str, Any]]]:
     text = read_text(path)
-    if not text.strip():
-        return []
     # Published tsv files hold unpaired quotes: there, a quote is a character like any other.
     quoting: Any = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
     csv.field_size_limit(1 << 28)
@@ -170,6 +184,8 @@ def _separated(path: Path, separator: str, broken: list[str] | None = None) -> l
                 lines.append((reader.line_num, cells))
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: {error}", hint="Check the quotes around that line.") from None
+    if not lines:
+        return []
     header = [cell.strip().lower() for cell in lines[0][1]]
     known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE}
     if any(name in known for name in header):

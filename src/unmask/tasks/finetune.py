@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,10 @@ from unmask.tasks import model as models
 from unmask.tasks.data import Columns, as_items
 from unmask.tasks.encoding import Encoder
 from unmask.tasks.model import TaskFolder, build
+from unmask.tasks.resume import Keeper
+from unmask.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import merit
 from unmask.text.folder import load_folder
 from unmask.training.precision import resolve_device, resolve_precision
 from unmask.training.settings import apply_overrides, to_dict
@@ -93,6 +98,8 @@ def finetune(
     settings: FinetuneSettings | None = None,
     columns: Columns | None = None,
     metric: str | None = None,
+    checkpoints: bool = False,
+    resume: bool = False,
     console: bool = False,
     say: Callable[[str], None] = lambda line: None,
     **overrides: Any,
@@ -108,18 +115,22 @@ def finetune(
         out: where the folder goes; None trains and scores without writing (for several seeds).
         columns: which columns to read where names do not tell.
         metric: classify: what early stopping goes by.
+        checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run.
+        resume: go on from the checkpoint of an interrupted run to `out`, on the same data with the same settings.
         say: called with remarks for people (which columns were read, what was guessed).
         overrides: any field of `FinetuneSettings`.
 
     Returns:
         task, metric, value, metrics (on the validation data), steps, seconds, tokens_per_second, peak_memory_mb, stopped,
-        seed, device, precision, and out.
+        seed, device, precision, and out. Where `stopped` is 'signal' there is no folder yet, and no metrics.
 
     Raises:
         UserError: naming what is wrong in the model, the data or the settings.
     """
     if task not in TASKS:
         raise UserError(f"task {task!r}", hint=suggest(task, TASKS))
+    if metric is not None and task != "classify":
+        raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
     chosen = apply_overrides(settings or FinetuneSettings(), overrides)
     target = None if out is None else Path(out)
     if target is not None:
@@ -132,11 +143,21 @@ def finetune(
     if text.model.visible_only:
         say("the decoder of the visible-only model is left out: tasks stand on its encoder")
     device = resolve_device(chosen.device)
-    precision = resolve_precision(chosen.precision, device)
+    keeper = None
+    if target is not None and (checkpoints or resume):
+        keeper = Keeper(
+            target.with_name(f".{target.name}.training"), seconds=chosen.checkpoint_seconds, resume=resume,
+            fingerprint=_fingerprint(task, metric, to_dict(chosen), items, held),
+        )  # fmt: skip
+    resumed = keeper.found if keeper else None
+    precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
     slots = min(chosen.slots or 10**9, text.model.encoder.config.longest or 512)
     encoder = Encoder(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
     options = {"metric": metric} if task == "classify" else {}
     work = new_task(task, encoder, items, chosen, **options)
+    for guess in ("problem", "loss"):
+        if guess in work.about and getattr(chosen, guess) == "auto":
+            say(f"{guess}: {work.about[guess]}, by the labels and columns (--set {guess}=... overrules)")
     torch.manual_seed(chosen.seed)
     built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
     built.to(device)
@@ -146,15 +167,23 @@ def finetune(
     training = work.prepare(items, labelled=True)
     checked = None if held is None else work.prepare(held, labelled=True)
     scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
+    if keeper is not None:
+        scratch, keeper.precision = keeper.folder, precision.name
+    stopped = ""
     try:
-        with Tracker(scratch, total="fine-tuning", console=console) as tracker:
-            tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device), task=task)
+        step = resumed.step if resumed else None
+        with Tracker(scratch, total="fine-tuning", console=console, resumed_step=step) as tracker:
+            if not resumed:
+                tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device), task=task)
             outcome = loop.train(
                 built, work, training, checked, chosen, slots=slots, device=device, context=folder.context,
-                tracker=tracker if target is not None or console else None,
+                tracker=tracker if target is not None or console else None, keeper=keeper,
             )  # fmt: skip
+        stopped = outcome.stopped
         metrics, predictions, found = outcome.best, None, None
-        if checked is not None:
+        if stopped == "signal":
+            metrics, target = {}, None
+        elif checked is not None:
             if chosen.freeze:  # stored states stand for the frozen layers only while training
                 checked = work.prepare(held, labelled=True)
             found = loop.outputs(built, work, checked, slots=slots, device=device, context=folder.context)
@@ -180,9 +209,13 @@ def finetune(
             write_report(target, folder, work, checked, predictions, result)
             result["out"] = str(target)
     finally:
-        if scratch is not None:
+        if scratch is not None and (keeper is None or stopped in ("finished", "early") or not keeper.kept()):
             shutil.rmtree(scratch, ignore_errors=True)
     return result
+
+
+def _fingerprint(*parts: Any) -> int:
+    return zlib.crc32(json.dumps(parts, default=str).encode())
 
 
 def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, Any]:
@@ -226,11 +259,14 @@ def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
-    The interval resamples items with replacement and scores again (percentile bootstrap).
+    The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents, queries
+    and judgements goes to `retrieval.evaluate_retrieval`.
 
     Raises:
         UserError: a label the model was not trained for, with its row.
     """
+    if is_collection(data) and not isinstance(model, TaskFolder):
+        return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
     folder, task = opened(model, device=device, precision=precision)
     items, _ = read(task.name, data, labelled=True, columns=columns)
     predictions, _ = _predict(folder, task, items, labelled=True)
@@ -277,11 +313,9 @@ def over_seeds(
     """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one.
 
     Raises:
-        UserError: several seeds without validation data; `out` holds a model, or cannot be written; and what `finetune`
-            raises.
+        UserError: no validation data; `out` holds a model, or cannot be written; and what `finetune` raises.
     """
-    if count > 1 and options.get("validation") is None:
-        raise UserError(f"{count} seeds without validation data", hint="Give --validation: which is best goes by it.")
+    require_validation(options, "several seeds")
     if out is not None:
         _refuse_model(Path(out))
     runs: list[dict[str, Any]] = []
@@ -291,8 +325,7 @@ def over_seeds(
             trial = None if kept is None else kept.with_name(f"{kept.name}.trial")
             try:
                 runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
-                values = values_of(runs)
-                best = int(np.nanargmax(values)) if np.isfinite(values).any() else 0
+                best = max(range(len(runs)), key=lambda i: merit(runs[i]["metric"], runs[i]["value"]))
                 if trial is not None and kept is not None and best == number:
                     shutil.rmtree(kept)
                     trial.rename(kept)
@@ -305,8 +338,16 @@ def over_seeds(
 
 
 def values_of(runs: Sequence[dict[str, Any]]) -> np.ndarray:
-    """The metric of each run, nan where there was no validation data."""
-    return np.array([np.nan if r["value"] is None else r["value"] for r in runs], np.float64)
+    """The metric of each run."""
+    return np.array([r["value"] for r in runs], np.float64)
+
+
+def require_validation(options: Mapping[str, Any], what: str) -> None:
+    """Raises:
+    UserError: there is no validation data to compare `what` on.
+    """
+    if options.get("validation") is None:
+        raise UserError(f"{what} without validation data", hint="Give --validation DATA: they are compared on it.")
 
 
 def _refuse_model(folder: Path) -> None:

@@ -25,7 +25,7 @@ class Glue:
 
     Attributes:
         text, text2, label: spellings of the columns, the published one first.
-        metrics: names as in `scorers`: the first is what early stopping goes by; the score is the mean of all.
+        metrics: names as in `scorers`; the score is the mean of all.
         out: name of the leaderboard's file.
         names: what the leaderboard calls labels that some copies of the files number: 0, 1, ...
     """
@@ -134,10 +134,12 @@ def score(task: Glue, predictions: list[dict[str, Any]], items: list[Item]) -> d
 
 
 def evaluate_glue(
-    model: str | Path, folder: str | Path, *, out: str | Path | None = None, tasks: list[str] | None = None,
+    model: str | Path, folder: str | Path, *, out: str | Path | None = None,
     say: Callable[[str], None] = lambda line: None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Fine-tune on every task whose folder is there; scores on dev, test predictions in the leaderboard's format.
+
+    The dev data takes no part in training: the last state is scored, not the best one on the data it is scored on.
 
     Raises:
         UserError: no task's folder is there, or a file is not as published.
@@ -147,7 +149,7 @@ def evaluate_glue(
     from unmask.tasks.finetune import finetune, opened
 
     root = Path(folder)
-    places = {n: find(root, t, n) for n, t in TASKS.items() if tasks is None or n in tasks}
+    places = {n: find(root, t, n) for n, t in TASKS.items()}
     present = {n: p for n, p in places.items() if p is not None}
     if not present:
         raise UserError(f"{root}: none of {', '.join(TASKS)}", hint="Give the folder that holds the tasks' folders.")
@@ -159,8 +161,8 @@ def evaluate_glue(
         with tempfile.TemporaryDirectory() as scratch:
             place = Path(scratch) / "model"
             run = finetune(
-                "classify", model, read_glue(train, task, labelled=True, say=say), validation=held, out=place,
-                **({"problem": task.problem, "metric": task.metrics[0]} | settings),
+                "classify", model, read_glue(train, task, labelled=True, say=say), out=place,
+                **({"problem": task.problem} | settings),
             )  # fmt: skip
             device, precision = run["device"], run["precision"]
             opened_folder, work = opened(place, device=device, precision=precision)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.core.inference import at_rest, budgeted
 from unmask.errors import UserError
 from unmask.tasks.model import TaskModel
+from unmask.tasks.resume import Keeper, Progress
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import Prepared, Task
+from unmask.tasks.task import Prepared, Task, merit
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.schedule import rate
@@ -36,7 +38,7 @@ from unmask.training.tracking import Tracker
 
 @dataclass
 class Outcome:
-    """How a fine-tuning run ended."""
+    """How a fine-tuning run ended: 'finished', 'early' (patience) or 'signal' (saved, to be resumed)."""
 
     steps: int
     seconds: float
@@ -219,9 +221,13 @@ def outputs(
 
 def train(
     model: TaskModel, task: Task, training: Prepared, validation: Prepared | None, settings: FinetuneSettings, *,
-    slots: int, device: torch.device, context: Callable, tracker: Tracker | None = None,
+    slots: int, device: torch.device, context: Callable, tracker: Tracker | None = None, keeper: Keeper | None = None,
 ) -> Outcome:  # fmt: skip
-    """Fine-tune; the model ends in its best state by the task's metric on the validation data."""
+    """Fine-tune; the model ends in its best state by the task's metric on the validation data.
+
+    Args:
+        keeper: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
+    """
     started, worked = time.perf_counter(), time.process_time()
     keep_freed_memory()
     per_epoch = -(-len(training.items) // settings.batch)
@@ -252,16 +258,17 @@ def train(
         steps=total, learning_rate=settings.learning_rate, schedule=settings.schedule, warmup=settings.warmup,
         decay=settings.decay, minimum_rate=settings.minimum_rate,
     )  # fmt: skip
-    guard, history, tokens, shrink = NanGuard(), [], 0, 1.0
+    guard, run = NanGuard(), Progress()
+    best: dict[str, Tensor] | None = None
     bottom = settings.learning_rate * settings.layer_decay ** (len(model.masked.encoder.layers) + 1)
-    best: tuple[float, dict[str, float], dict[str, Tensor] | None] = (-np.inf, {}, None)
-    best_shrink = 1.0
-    looking, waited = 0.0, 0
-    stopped, done = "finished", 0
+    tokens, looking, stopped = 0, 0.0, "finished"
     torch.manual_seed(settings.seed)
     model.train()
-    with prefix.cut() if prefix else contextlib.nullcontext():
-        for done, chosen in enumerate(_stream(len(training.items), settings, total), start=1):
+    with prefix.cut() if prefix else contextlib.nullcontext(), keeper.signals if keeper else contextlib.nullcontext():
+        if keeper:
+            run, best = keeper.restore(model, optimiser)
+        for chosen in itertools.islice(_stream(len(training.items), settings, total), run.step, None):
+            run.step = done = run.step + 1
             numbers = [n for item in chosen.tolist() for n in training.groups[item]]
             batch = batch_of(training.examples, numbers, slots)
             tokens += batch.real_slots
@@ -273,7 +280,7 @@ def train(
             norm = step(optimiser, trained, clip=settings.clip, rate=factor)
             applied = guard.check(norm)
             if applied and settings.weight_decay:
-                shrink *= 1 - bottom * factor * settings.weight_decay
+                run.shrink *= 1 - bottom * factor * settings.weight_decay
             optimiser.zero_grad(set_to_none=True)
             if tracker and (done % 10 == 0 or done == 1):
                 spent = time.perf_counter() - started
@@ -283,32 +290,36 @@ def train(
                 looked, working = time.perf_counter(), time.process_time()
                 found = outputs(model, task, validation, slots=slots, device=device, context=context, compact=compact)
                 metrics = task.score(task.decode(found, validation), validation.items)
-                history.append({"step": done, **metrics})
+                run.history.append({"step": done, **metrics})
                 if tracker:
                     tracker.log(
                         done, done / total, kind="validation", **{f"validation_{k}": v for k, v in metrics.items()}
                     )
-                value = metrics[task.metric] if np.isfinite(metrics[task.metric]) else -np.inf
-                if value > best[0] or best[2] is None:
-                    last = done == total
-                    best = (value, metrics, {} if last else copy.deepcopy(model.state_dict()))
-                    waited, best_shrink = 0, shrink
+                value = merit(task.metric, metrics[task.metric])
+                if value > run.merit or best is None:
+                    best = {} if done == total else copy.deepcopy(model.state_dict())
+                    run.merit, run.metrics, run.best_shrink, run.waited = value, metrics, run.shrink, 0
                 else:
-                    waited += 1
-                    if settings.patience is not None and waited >= settings.patience:
+                    run.waited += 1
+                    if settings.patience is not None and run.waited >= settings.patience:
                         stopped = "early"
                         break
                 model.train()
                 looking += time.perf_counter() - looked
                 worked += time.process_time() - working
-        if best[2]:
-            model.load_state_dict(best[2])
+            if keeper and keeper.due():
+                keeper.save(run, model, best, optimiser)
+                if keeper.signals.requested:
+                    stopped = "signal"
+                    break
+        if best:
+            model.load_state_dict(best)
     if compact:
-        compact.restore(best_shrink if best[2] else shrink)
+        compact.restore(run.best_shrink if best else run.shrink)
     model.eval()
     return Outcome(
-        steps=done, seconds=time.perf_counter() - started, cpu_seconds=time.process_time() - worked,
-        validation_seconds=looking, stopped=stopped, best=best[1], history=history, tokens=tokens,
+        steps=run.step, seconds=time.perf_counter() - started, cpu_seconds=time.process_time() - worked,
+        validation_seconds=looking, stopped=stopped, best=run.metrics, history=run.history, tokens=tokens,
         peak_memory_mb=peak_memory(),
     )  # fmt: skip
 

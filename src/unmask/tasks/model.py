@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.embed import pool
+from unmask.core.embed import Pooling, pool
 from unmask.errors import UserError
+from unmask.families.heads import CLASSES, TaskHead, new_head
 from unmask.kinds import task_of
-from unmask.tasks.heads import CLASSES, TaskHead, head_of
 from unmask.text.folder import TextFolder, load_folder, save_folder
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import computing, precision_of, resolve_device
 
 
 class TaskModel(nn.Module):
@@ -26,20 +26,18 @@ class TaskModel(nn.Module):
     Args:
         masked: the masked model, in place; its decoder, if it has one, is not used.
         head: None for a task that works on pooled states alone (similarity).
-        pooling: 'first' or 'mean' for one vector an example, 'each' for all slots.
+        pooling: of the states where there is no head.
     """
 
-    def __init__(self, masked: Any, head: TaskHead | None, pooling: str) -> None:
+    def __init__(self, masked: Any, head: TaskHead | None, pooling: Pooling = "mean") -> None:
         super().__init__()
         self.masked, self.head, self.pooling = masked, head, pooling
 
     def forward(self, batch: PackedBatch, count: int) -> Tensor:
-        """(count, outputs), or for 'each' (rows * slots, outputs)."""
-        if self.pooling == "each":
-            x = self.masked.states(batch).flatten(0, 1)
-        else:
-            x = pool(self.masked, batch, count, self.pooling, True)  # type: ignore[arg-type]
-        return x.float() if self.head is None else self.head(x)
+        """(count, outputs), or for a head on each slot (rows * slots, outputs)."""
+        if self.head is None:
+            return pool(self.masked, batch, count, self.pooling, True)
+        return self.head.logits(self.masked, batch, count)
 
 
 @dataclass
@@ -74,31 +72,17 @@ class TaskFolder:
         return bool(self.text.model.codec.config.types)
 
     def context(self) -> contextlib.AbstractContextManager:
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return contextlib.nullcontext()
+        return computing(self.precision, self.device)
 
 
 def build(
-    text: TextFolder, kind: str | None, outputs: int, *, pooling: str | None = None
+    text: TextFolder, kind: str | None, outputs: int, *, pooling: Pooling | None = None
 ) -> tuple[TaskModel, list[str]]:
     """An encoder with a head of `outputs` outputs, whatever head weights the folder holds read; (model, random names)."""
     if kind is None:
         return TaskModel(text.model, None, pooling or "mean"), []
-    spec = head_of(text.family, kind)
-    where = spec.pool
-    if spec.pooling_key is not None:
-        asked = str(text.hf_config.get(*spec.pooling_key))
-        where = {"cls": "first", "bos": "first"}.get(asked, asked)
-    if where not in ("first", "mean", "each"):
-        raise UserError(f"pooling {where!r} of {text.family.name} models", hint="Known: cls and mean.")
-    encoder = text.model.encoder.config
-    share = text.hf_config.get("classifier_dropout")
-    head = TaskHead(
-        spec, text.model.codec, width=encoder.width, outputs=outputs, config=text.hf_config,
-        dropout=float(encoder.dropout if share is None else share), deviation=encoder.initial_deviation,
-    )  # fmt: skip
-    return TaskModel(text.model, head, where), head.read(text.passengers)
+    head = new_head(text.family, kind, text.model, text.hf_config, outputs)
+    return TaskModel(text.model, head), head.read(text.passengers)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TaskFolder:
@@ -116,14 +100,15 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
     text = load_folder(path)
     about = dict(text.settings.get("task") or {})
     kinds = {"classify": "sequence", "tag": "token", "answer": "span"}
-    labels = [str(v) for _, v in sorted((text.hf_config.get("id2label") or {}).items(), key=lambda kv: int(kv[0]))]
+    names = text.hf_config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # as transformers has it
+    labels = [str(v) for _, v in sorted(names.items(), key=lambda kv: int(kv[0]))]
     if not about:
         problem = {"multi_label_classification": "multi", "regression": "regression"}
         about = {"name": name, "labels": labels, "slots": text.model.encoder.config.longest}
         about["problem"] = problem.get(
             str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single"
         )
-    outputs = len(about.get("labels") or labels) or 2
+    outputs = len(about.get("labels") or labels)
     if name == "answer":
         outputs = 2
     elif about.get("problem") == "regression":
@@ -134,8 +119,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
             f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task."
         )
     model.to(where).eval()
-    small = sum(p.numel() for p in model.parameters()) < 10_000_000
-    chosen = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    chosen = precision_of(model, precision, where)
     return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen)
 
 

@@ -23,21 +23,21 @@ def adapt_then_finetune(
 
     Returns:
         The result of the kept model, with `adaptation`: masked-token loss before and after on the domain (and on general
-        text), the task's values per seed for either side, the mean difference with a paired 95 % t interval, `pays`.
+        text), the task's values per seed for either side, the mean gain (more is better, of an error too) with a paired
+        95 % t interval, `pays`.
 
     Raises:
-        UserError: there is no validation data to compare by.
+        UserError: no validation data; and what `adapt` and `finetune` raise.
     """
     from scipy.stats import t
 
-    from unmask.errors import UserError
     from unmask.files import written_folder
-    from unmask.tasks.finetune import over_seeds, values_of
+    from unmask.tasks.finetune import over_seeds, require_validation, values_of
+    from unmask.tasks.task import merit
     from unmask.text.adapt import ADAPT, adapt
     from unmask.text.recipes import TextSettings, with_overrides
 
-    if options.get("validation") is None:
-        raise UserError("adapting without validation data", hint="Give --validation: whether it pays goes by it.")
+    require_validation(options, "adapting")
     with tempfile.TemporaryDirectory() as scratch:
         settings = with_overrides(TextSettings(), ADAPT | (adaptation or {}))
         adapted = adapt(
@@ -50,7 +50,9 @@ def adapt_then_finetune(
             place = None if out is None else Path(scratch) / f"best-{name}"
             runs, best = over_seeds(task, source, train, count=count, out=place, **options)
             sides[name], found[name] = values_of(runs).tolist(), runs[best]
-        gain = np.subtract(sides["adapted"], sides["plain"])
+        metric = found["plain"]["metric"]
+        merits = {name: [merit(metric, value) for value in values] for name, values in sides.items()}
+        gain = np.subtract(merits["adapted"], merits["plain"])
         half = float(t.ppf(0.975, count - 1) * gain.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
         better = "adapted" if gain.mean() > 0 else "plain"
         result = found[better]

@@ -43,6 +43,7 @@ class FinetuneSettings:
         temperature: similarity: of the softmax over in-batch similarities, and CoSENT's scale.
         mlm_weight: similarity: weight of the masked-token loss beside SimCSE's (Gao et al. 2021, sec. 3.1).
         pooling: similarity: 'mean', 'first' or 'max' of the states.
+        checkpoint_seconds: seconds between checkpoints, where they are kept.
         precision, device, seed: as in pretraining.
     """
 
@@ -77,6 +78,7 @@ class FinetuneSettings:
     temperature: float = 0.05
     mlm_weight: float = 0.1
     pooling: Literal["mean", "first", "max"] = "mean"
+    checkpoint_seconds: float = 300.0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: int = 0
@@ -100,6 +102,8 @@ class FinetuneSettings:
             "threshold": (0 < self.threshold < 1, "a probability"),
             "temperature": (self.temperature > 0, "more than 0"),
             "mlm_weight": (self.mlm_weight >= 0, "0 or more"),
+            "checkpoint_seconds": (self.checkpoint_seconds > 0, "more than 0"),
+            "seed": (self.seed >= 0, "0 or more"),
         }
         for name, (fine, expected) in rules.items():
             if not fine:

@@ -101,11 +101,9 @@ class Similarity:
         """The masked-token loss of the batch's texts, another draw at every step."""
         from unmask.core.corruption import Corruption, Replacement, Uniform
 
-        self._step = getattr(self, "_step", -1) + 1
         corruption = Corruption(select=Uniform(ratio=0.15), replace=Replacement())
-        hidden = corruption.draw(batch, seed=int(self.about.get("seed") or 0), epoch=self._step).to(
-            batch.segment.device
-        )
+        number = int(torch.randint(2**31, ()))  # torch's generator is what a resumed run puts back
+        hidden = corruption.draw(batch, seed=int(self.about.get("seed") or 0), epoch=number).to(batch.segment.device)
         prediction = model.masked(batch, hidden)
         return prediction.loss(model.masked.codec.targets(batch.values, hidden.flat)) / max(1, len(hidden.flat))
 

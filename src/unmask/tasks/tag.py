@@ -17,10 +17,10 @@ from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.errors import UserError
+from unmask.families.heads import TOKEN
 from unmask.tasks import scorers
 from unmask.tasks.conll import Sentence
 from unmask.tasks.encoding import Encoder, best_window
-from unmask.tasks.heads import TOKEN
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Prepared
 from unmask.text.tokenizer import Encoded
@@ -112,7 +112,7 @@ class Tag:
 
     def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
         windows, lengths = prepared.extra["windows"], prepared.extra["lengths"]
-        best = best_window(windows, len(prepared.items), lengths)
+        best = best_window(windows, lengths)
         out = []
         for item, chosen, words, length in zip(prepared.items, best, prepared.extra["words"], lengths, strict=True):
             scores = np.full((length, len(self.labels)), -30.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from unmask.text.folder import load_folder, save_folder
 from unmask.text.pretrain import TextRun, _sayer, make_job, write_report
 from unmask.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.text.sources import resolve
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.run import first_process_first, run
 
 ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
@@ -160,7 +159,7 @@ def _measure(model: Any, sets: Mapping[str, Sequence[PackedBatch]], settings: Te
     model.to(device)
     found: dict[str, float | None] = {}
     for prefix, batches in sets.items():
-        with torch.autocast(device.type, precision.dtype) if precision.name == "bf16" else contextlib.nullcontext():
+        with computing(precision.name, device):
             metrics = validate(model, batches, measuring_corruption(), device=device) if batches else {}
         found |= {f"{prefix}{name}": metrics.get(name) for name in ("loss", "accuracy")}
     return found

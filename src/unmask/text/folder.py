@@ -20,7 +20,7 @@ from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned,
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, is_tied, load_state, published_names, published_state
-from unmask.families.heads import PublishedHead, published_head
+from unmask.families.heads import TaskHead, published_head
 from unmask.files import written_folder
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 from unmask.text.sentences import Sentences, read_sentences
@@ -58,9 +58,9 @@ class TextFolder:
     loaded: Loaded = field(default_factory=Loaded)
     sentences: Sentences = field(default_factory=Sentences)
 
-    def head(self) -> PublishedHead | None:
+    def head(self) -> TaskHead | None:
         """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""
-        return published_head(self.family, self.hf_config, self.passengers, self.model.codec)
+        return published_head(self.family, self.hf_config, self.passengers, self.model)
 
     def why_not_masked(self) -> str | None:
         """Why this model cannot predict hidden tokens, None where it can: its head was not in the file."""
@@ -147,7 +147,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     return TextFolder(
         model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
         random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
-        loaded=found, sentences=read_sentences(folder),
+        loaded=found, sentences=read_sentences(folder, settings.get("task") or {}),
     )  # fmt: skip
 
 

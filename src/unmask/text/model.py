@@ -26,7 +26,7 @@ from unmask.errors import UserError
 from unmask.text.batches import text_example
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.text.tokenizer import Encoded
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import computing, precision_of, resolve_device
 
 if TYPE_CHECKING:
     from unmask.text.swift import Swift
@@ -97,9 +97,7 @@ class TextModel:
         self.__dict__["_swift"] = self._laid_out(texts)
 
     def context(self) -> contextlib.AbstractContextManager:
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return contextlib.nullcontext()
+        return computing(self.precision, self.device)
 
     def examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:
         """Texts as one example each, special tokens included.
@@ -396,16 +394,16 @@ class TextModel:
         texts = [texts] if isinstance(texts, str) else list(texts)
         examples = self.examples(texts, max_slots=self.slots)
         out: list[dict[str, Any]] = [{} for _ in texts]
+        head.to(self.device)
         for batch, members in budgeted(examples, self.slots):
             batch = batch.to(self.device)
-            real = (batch.segment.flatten() > 0).nonzero().flatten()
-            owner = batch.index.flatten()[real]
-            order = owner.argsort(stable=True)
             with torch.inference_mode(), self.context():
-                states = self.model.states(batch, needed=real)[order].float()
-                logits = head.to(self.device)(states, owner[order]).float().cpu()
-            each = logits.shape[0] != len(members) or head.pool == "each"
-            parts = logits.split(torch.bincount(owner).tolist()) if each else logits.split(1)
+                logits = head.logits(self.model, batch, len(members)).cpu()
+            if head.pool == "each":
+                index = batch.index.flatten().cpu()
+                parts = [logits[index == number] for number in range(len(members))]
+            else:
+                parts = list(logits.split(1))
             for member, part in zip(members.tolist(), parts, strict=True):
                 out[member] = {"text": texts[member], "logits": part.tolist()}
                 if head.kind == "detect":
@@ -481,11 +479,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
     if precision == "int8" and where.type != "cpu":
         raise UserError("precision=int8 is built for CPUs", hint="Use bf16 on this device.")
     folder = load_folder(path)
-    small = sum(p.numel() for p in folder.model.parameters()) < 10_000_000
-    if precision == "int8":
-        name = "int8"
-    else:
-        name = "fp32" if precision == "auto" and small else resolve_precision(precision, where).name
+    name = "int8" if precision == "int8" else precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
     return TextModel(folder=folder, device=where, precision=name, compiled=compile)
 

@@ -1,8 +1,9 @@
-"""What a sentence-transformers folder says of embedding: pooling, normalisation, longest text."""
+"""What a folder says of embedding (sentence-transformers' files, or ours of a similarity model): pooling, normalisation, length."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,12 +28,17 @@ class Sentences:
     slots: int | None = None
 
 
-def read_sentences(folder: Path) -> Sentences:
-    """The settings of a sentence-transformers folder; plain mean pooling where there is no modules.json.
+def read_sentences(folder: Path, task: Mapping[str, Any]) -> Sentences:
+    """The settings of a sentence-transformers folder, or of training for similarity; else plain mean pooling.
+
+    Args:
+        task: what unmask.json says of fine-tuning.
 
     Raises:
         UserError: a pooling we do not have, or files that are not JSON.
     """
+    if task.get("name") == "similarity":
+        return Sentences(pooling=task["pooling"], normalise=True, slots=task["slots"])
     if not (folder / "modules.json").exists():
         return Sentences()
     modules = _read(folder / "modules.json")

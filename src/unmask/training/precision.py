@@ -7,16 +7,20 @@ a second.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+from torch import nn
 
 from unmask.errors import UserError
 
 WORTH_IT = 1.15
 """How much faster bf16 must measure before 'auto' gives up fp32's digits for it."""
+SMALL = 10_000_000
+"""Parameters of a model below which casting costs more than bf16 saves when the trained model is used."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,18 @@ def resolve_precision(precision: str, device: torch.device | str) -> Precision:
         where += f", and bf16 measured {gain:.2f}x the speed of fp32 ({WORTH_IT}x is needed)"
         native = gain > WORTH_IT
     return Precision("bf16", torch.bfloat16, where) if native else Precision("fp32", torch.float32, where)
+
+
+def precision_of(model: nn.Module, precision: str, device: torch.device) -> str:
+    """The name of the precision to use a trained model in: as `resolve_precision`, but 'auto' is fp32 for small ones."""
+    if precision == "auto" and sum(p.numel() for p in model.parameters()) < SMALL:
+        return "fp32"
+    return resolve_precision(precision, device).name
+
+
+def computing(precision: str, device: torch.device) -> contextlib.AbstractContextManager:
+    """Within, products are computed in bf16 where `precision` is 'bf16'; else as they are."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
 
 def bf16_features() -> list[str]:

@@ -94,7 +94,9 @@ def read(path: Path, ledger: Ledger, names: dict[str, str], subjects: dict[str, 
     for where, resource in _resources(path):
         ledger.rows += 1
         try:
-            rows += _rows(where, resource, ledger, names, subjects)
+            made = _rows(where, resource, ledger, names, subjects)
+            rows += made
+            ledger.kept += bool(made)
         except (AttributeError, TypeError, ValueError, LookupError) as error:
             kind = resource.get("resourceType") if isinstance(resource, dict) else type(resource).__name__
             ledger.add(f"{kind} is not as FHIR R4 has it", {"where": where, "error": str(error)})

@@ -11,7 +11,7 @@ import polars as pl
 
 from unmask.errors import UserError
 from unmask.events.meds import BIRTH, DEATH
-from unmask.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, parsed, text
+from unmask.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, parsed, refuse_numbers, text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table by the stem of its file; its first event is the row's own, others come beside it."""
+    """A table by the stem of its file."""
 
     name: str
     events: Sequence[Event]
@@ -162,9 +162,13 @@ def _table(
             raise UserError(f"{path}: none of the columns {', '.join(event.times)}", hint=f"Found {', '.join(have)}.")
     for raw in chunks(path, [lower[w] for w in wanted], ledger):
         frame = _prepared(table, raw.rename({lower[w]: w for w in wanted}), concepts, joined)
+        kept = pl.repeat(False, len(frame), eager=True)
         for event in table.events:
-            made = _event(event, frame, table.subject)
-            yield parsed(made, ledger, path.name, static=not event.times, optional=event.optional)
+            raw_event = _event(event, frame, table.subject, path.name)
+            made, good = parsed(raw_event, ledger, path.name, static=not event.times, optional=event.optional)
+            kept |= good
+            yield made
+        ledger.kept += int(kept.sum())
 
 
 def _wanted(table: Table, have: list[str]) -> list[str]:
@@ -214,9 +218,11 @@ def _prepared(
     return frame
 
 
-def _event(event: Event, frame: pl.DataFrame, subject: str) -> pl.DataFrame:
+def _event(event: Event, frame: pl.DataFrame, subject: str, where: str) -> pl.DataFrame:
     """Raw columns subject, when, code, raw of one event a row."""
     times = [t for t in event.times if t in frame.columns]
+    for name in times:
+        refuse_numbers(frame[name], f"{where}, column {name!r}")
     if times and all(frame[t].dtype == pl.String for t in times):
         when = pl.coalesce(*(text(t) for t in times))
     elif times:

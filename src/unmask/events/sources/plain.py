@@ -27,7 +27,7 @@ def read(path: Path, columns: Mapping[str, str], ledger: Ledger) -> Iterator[pl.
     _check(columns, have, f"{path}: ")
     wanted = [name for name in dict.fromkeys(columns.values()) if name in have]
     for frame in chunks(path, wanted, ledger):
-        yield parsed(_named(frame, columns), ledger, path.name)
+        yield _events(frame, columns, ledger, path.name)
 
 
 def from_frame(frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger) -> Iterator[pl.DataFrame]:
@@ -39,7 +39,13 @@ def from_frame(frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger) 
     columns = {**COLUMNS, **columns}
     _check(columns, frame.columns, "")
     ledger.rows += len(frame)
-    yield parsed(_named(frame, columns), ledger, "table")
+    yield _events(frame, columns, ledger, "table")
+
+
+def _events(frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, where: str) -> pl.DataFrame:
+    made, good = parsed(_named(frame, columns), ledger, where)
+    ledger.kept += int(good.sum())
+    return made
 
 
 def _check(columns: Mapping[str, str], have: Sequence[str], where: str) -> None:

@@ -34,11 +34,13 @@ class Ledger:
 
     Attributes:
         rows: rows or resources read.
-        counts: rejected ones by reason.
+        kept: those of them that gave an event.
+        counts: events left out, by reason. Most rows have one event; one of a person may have a birth and a death too.
         samples: a few of each.
     """
 
     rows: int = 0
+    kept: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     samples: list[dict[str, Any]] = field(default_factory=list)
 
@@ -46,10 +48,6 @@ class Ledger:
         self.counts[reason] += count
         if sum(s["reason"] == reason for s in self.samples) < SAMPLES:
             self.samples.append({"reason": reason, "row": row})
-
-    @property
-    def rejected(self) -> int:
-        return sum(self.counts.values())
 
 
 def is_table(path: Path) -> bool:
@@ -129,6 +127,19 @@ def text(name: str) -> pl.Expr:
     return pl.when(trimmed == "").then(None).otherwise(trimmed)
 
 
+def refuse_numbers(when: pl.Series, where: str) -> None:
+    """Numbers are no times: whether they count days or microseconds, and from when, they do not say.
+
+    Raises:
+        UserError: they are numbers.
+    """
+    if when.dtype.is_numeric():
+        raise UserError(
+            f"{where}: times are numbers, such as {when.drop_nulls().head(1).to_list()}",
+            hint="Give dates, timestamps, or texts such as 2020-01-31 08:30:00.",
+        )
+
+
 def _times(when: pl.Series) -> pl.Series:
     """Times without a zone; null where they cannot be read. Later formats are tried on what the earlier ones left."""
     if when.dtype == pl.String:
@@ -147,15 +158,19 @@ def _times(when: pl.Series) -> pl.Series:
 
 def parsed(
     frame: pl.DataFrame, ledger: Ledger, where: str, *, static: bool = True, optional: bool = False
-) -> pl.DataFrame:
-    """Raw columns subject, when, code, raw -> events; the others are counted as rejected.
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Raw columns subject, when, code, raw -> (events, which rows gave one); the others are counted by reason.
 
     Args:
         where: file of the rows, for the samples.
         static: rows without a time are facts; else they are rejected.
         optional: rows without a time are no events and no rejects either (a discharge that has not been).
+
+    Raises:
+        UserError: the times are numbers.
     """
     when = frame["when"]
+    refuse_numbers(when, where)
     given, time = pl.col("when"), _times(when)
     if when.dtype == pl.String:
         given = text("when")
@@ -165,8 +180,6 @@ def parsed(
         text("code").alias("code"), raw.cast(pl.Float32, strict=False).alias("numeric_value"),
         given.is_not_null().alias("given"), raw.is_not_null().alias("valued"),
     )  # fmt: skip
-    if optional:
-        made = made.filter("given")
     reason = (
         pl.when(pl.col("subject_id").is_null()).then(pl.lit("subject is not a whole number"))
         .when(pl.col("code").is_null()).then(pl.lit("no code"))
@@ -174,11 +187,12 @@ def parsed(
         .when(pl.col("time").is_null() & pl.col("given")).then(pl.lit("time cannot be read"))
         .when(pl.col("numeric_value").is_null() & pl.col("valued")).then(pl.lit("value is not a number"))
     )  # fmt: skip
-    made = made.with_columns(reason.alias("reason"))
-    bad = made.filter(pl.col("reason").is_not_null())
+    made = made.with_columns(reason.alias("reason"), (pl.col("given") | pl.lit(not optional)).alias("asked"))
+    bad = made.filter(pl.col("reason").is_not_null() & pl.col("asked"))
     for (name,), part in bad.group_by("reason", maintain_order=True):
         rows = part.head(SAMPLES).select("subject", "when", "code", "raw").to_dicts()
         for row in rows:
             ledger.add(str(name), {"file": where, **row}, 0)
         ledger.counts[str(name)] += len(part)
-    return made.filter(pl.col("reason").is_null()).select("subject_id", "time", "code", "numeric_value")
+    good = made.select(pl.col("reason").is_null() & pl.col("asked")).to_series()
+    return made.filter(good).select("subject_id", "time", "code", "numeric_value"), good

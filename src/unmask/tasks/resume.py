@@ -1,0 +1,107 @@
+"""Going on with an interrupted fine-tuning run: what its checkpoints keep, and when they are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import UserError
+from unmask.training.checkpoint import Checkpoint, SignalGuard, load_latest, save_checkpoint
+
+
+@dataclass
+class Progress:
+    """What a run has come to, besides weights and optimiser.
+
+    Attributes:
+        step: how many are done.
+        shrink: what weight decay leaves of embedding rows that never occur.
+        merit, metrics, best_shrink: of the best state so far.
+        waited: looks at the validation data since then.
+        history: all looks.
+    """
+
+    step: int = 0
+    shrink: float = 1.0
+    merit: float = -np.inf
+    metrics: dict[str, float] = field(default_factory=dict)
+    best_shrink: float = 1.0
+    waited: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Keeper:
+    """Keeps the newest checkpoint of a run.
+
+    Args:
+        folder: where; empty unless a run was interrupted.
+        seconds: between checkpoints.
+        fingerprint: of data and settings: a run goes on with the same ones only.
+        resume: go on with the run whose checkpoint is there, if any.
+
+    Attributes:
+        found: the checkpoint to go on from.
+        precision: of the run, kept with it; 'auto' might choose another one the next time.
+        signals: to be held open around the steps.
+
+    Raises:
+        UserError: there is a checkpoint and `resume` was not asked for, or it is of a run on other data or settings.
+    """
+
+    def __init__(self, folder: Path, *, seconds: float, fingerprint: int, resume: bool) -> None:
+        self.folder, self.seconds, self.fingerprint = folder, seconds, fingerprint
+        self.precision, self.signals = "", SignalGuard()
+        self._saved_at = time.monotonic()
+        self.found: Checkpoint | None = load_latest(folder)
+        if self.found is not None and not resume:
+            raise UserError(
+                f"{folder}: the checkpoint of an interrupted run",
+                hint="Add --resume to go on with it, or remove that folder.",
+            )
+        if self.found is not None and self.found.extra["fingerprint"] != fingerprint:
+            raise UserError(
+                f"{folder}: the data or settings differ from those the run was started with",
+                hint="Resume with the same ones, or remove that folder.",
+            )
+
+    def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[Progress, dict[str, Tensor] | None]:
+        """Put model, optimiser and random generators where the run was; how far that is, and its best state so far."""
+        if self.found is None:
+            return Progress(), None
+        state: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}}
+        for key, tensor in self.found.model_state.items():
+            part, _, name = key.partition(".")
+            state[part][name] = tensor
+        model.load_state_dict(state["now"])
+        optimiser.load_state_dict(self.found.optimiser_state)
+        self.found.restore_random_state()
+        return Progress(**self.found.extra["progress"]), state["best"] or None
+
+    def kept(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return (self.folder / "checkpoints").exists()
+
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint: some time after the last one, or at a signal."""
+        return self.signals.requested or time.monotonic() - self._saved_at > self.seconds
+
+    def save(
+        self, progress: Progress, model: nn.Module, best: dict[str, Tensor] | None, optimiser: torch.optim.Optimizer
+    ) -> None:
+        """Write a checkpoint; the one before it goes."""
+        parts = {"now": model.state_dict(), "best": best or {}}
+        save_checkpoint(
+            self.folder, step=progress.step, keep=1, optimiser_state=optimiser.state_dict(),
+            model_state={f"{part}.{name}": t for part, state in parts.items() for name, t in state.items()},
+            extra={
+                "progress": dataclasses.asdict(progress), "fingerprint": self.fingerprint, "precision": self.precision
+            },
+        )  # fmt: skip
+        self._saved_at = time.monotonic()
