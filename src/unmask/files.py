@@ -49,6 +49,21 @@ def check_place(path: str | Path) -> Path:
     return path
 
 
+def check_folder(folder: str | Path) -> Path:
+    """A folder's path, if it is one or can be made one: asked before long work whose results go there.
+
+    Raises:
+        UserError: something else has its name, or that of a folder above it, or nothing may be written there.
+    """
+    folder = Path(folder)
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
+    if not there.is_dir():
+        raise UserError(f"{folder}: {there} is not a folder", hint="Choose another --out.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{folder}: no permission to write in {there}", hint="Choose another --out.")
+    return folder
+
+
 @contextlib.contextmanager
 def written(path: str | Path) -> Iterator[Path]:
     """A place to write a file, of the same suffix; after the block the file stands at `path`, whole or not at all.

@@ -5,8 +5,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from unmask.cli.common import Output, overrides, run_lines
+from unmask.cli.common import Output, overrides, read_lines, run_lines
+from unmask.errors import UserError
 from unmask.text.recipes import TextSettings, with_overrides
+
+
+@pytest.mark.parametrize("path", ["notes.md", "data/held-out", "held.parquet", "/"])
+def test_a_path_is_not_read_as_a_text(path):
+    with pytest.raises(UserError, match="no such file"):
+        read_lines(path)
+
+
+@pytest.mark.parametrize("text", ["word", "An end.", "and/or both", "3.14", "[MASK]/day", "e.g. this", "MKTAYIAK"])
+def test_a_text_is_itself(text):
+    assert read_lines(text) == [text]
 
 
 def test_a_run_tells_what_it_measured():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,14 +44,20 @@ def _plain(value: Any) -> Any:
 
 
 def read_lines(source: str) -> list[str]:
-    """The lines of a UTF-8 text file, or the text itself when no such file is there and it cannot be one."""
+    """The lines of a UTF-8 text file, or the text itself where it cannot be meant for one.
+
+    A folder, and a single word without a blank that has a slash or a file's suffix, is taken for a path.
+
+    Raises:
+        UserError: no such file; not UTF-8; no line in it.
+    """
     path = Path(source)
     try:
-        is_file = path.is_file()
+        is_file, is_folder = path.is_file(), path.is_dir()
     except OSError:
-        is_file = False
+        is_file = is_folder = False
     if not is_file:
-        if path.suffix in (".txt", ".jsonl", ".csv") and " " not in source:
+        if is_folder or re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
             raise UserError(
                 f"{source}: no such file", hint="Give a text file with one text a line, or the text itself."
             )
@@ -66,7 +73,8 @@ def file_lines(path: str | Path) -> list[str]:
     """
     path = Path(path)
     try:
-        lines = split_lines(path.read_text(encoding="utf-8"))
+        # As bytes: reading as text would turn a lone carriage return inside a line into a line's end.
+        lines = split_lines(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", hint="Give a text file with one text a line.") from None
     except UnicodeDecodeError as error:

@@ -28,7 +28,7 @@ def embed(
     normalise: bool = False,
     shared_rows: bool = True,
 ) -> np.ndarray:
-    """One vector an example, (examples, width) float32, in the order given.
+    """One vector an example, (examples, width) float32, in the order given; zeros for an example without slots.
 
     Args:
         slots: longest example the model takes.
@@ -44,13 +44,14 @@ def embed(
         raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
     device = next(model.parameters()).device
     out = np.zeros((len(examples), model.encoder.config.width), np.float32)
+    some = np.flatnonzero([len(e) for e in examples])
     with at_rest(model):
-        for batch, numbers in (budgeted if shared_rows else snug)(examples, slots, batch_slots):
+        for batch, numbers in (budgeted if shared_rows else snug)([examples[int(i)] for i in some], slots, batch_slots):
             batch = batch.to(device)
             vectors = pool(model, batch, len(numbers), pooling, True)
             if normalise:
                 vectors = torch.nn.functional.normalize(vectors, dim=-1)
-            out[numbers] = vectors.cpu().numpy()
+            out[some[numbers]] = vectors.cpu().numpy()
     return out
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.core.batch import PackedBatch, pack, place_best_fit
+from unmask.core.batch import PackedBatch, packer, place_best_fit
 from unmask.core.corruption import Corruption, Replacement, Uniform, Units, uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
@@ -24,6 +24,7 @@ from unmask.events.histories import Histories
 from unmask.events.meds import Events, read_meds
 from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
+from unmask.files import check_folder
 from unmask.training.run import Job, RunResult, run
 from unmask.training.settings import lasting
 
@@ -58,7 +59,7 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     settings = settings or EventSettings()
-    out = Path(out)
+    out = check_folder(out)
     events = data if isinstance(data, Events) else read_meds(data)
     chosen = np.arange(len(events)) if subjects is None else np.asarray(subjects)
     drawn = uniform(settings.train.seed, events.subjects[chosen], 61)
@@ -111,15 +112,7 @@ def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], 
     Examples are made anew for every batch, 3 to 5 million slots a second on one core where a step of the default model
     takes in 40 thousand: keeping them (57 bytes a slot) would cost more memory than the events themselves.
     """
-
-    def make(planned: list[list[int]], rows: int) -> PackedBatch:
-        examples = [histories.example(i, slots=slots) for row in planned for i in row]
-        ends = np.cumsum([len(row) for row in planned]).tolist()
-        placement = [list(range(end - len(row), end)) for row, end in zip(planned, ends, strict=True)]
-        # A share without rows is all padding, and has the channels of any other.
-        return pack(examples or [histories.example(0, slots=slots)], slots=slots, rows=rows, placement=placement)
-
-    return make
+    return packer(lambda number: histories.example(number, slots=slots), slots)
 
 
 def make_job(

@@ -19,6 +19,7 @@ from unmask.core.corruption import uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
+from unmask.files import check_folder
 from unmask.images.augment import Augment
 from unmask.images.batches import batch_maker
 from unmask.images.build import codec_config, new_model
@@ -74,7 +75,7 @@ def pretrain(
     """
     settings = settings or ImageSettings()
     say = _sayer(console)
-    out = Path(out)
+    out = check_folder(out)
     images = prepare(data, settings)
     for name, reason in images.skipped[:5]:
         say(f"skipped {name}: {reason}")

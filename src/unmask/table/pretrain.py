@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unmask.core.pretrain import StepReport
+from unmask.files import check_folder
 from unmask.table.data import cell_texts, decode, encode, read_frame
 from unmask.table.model import TableModel, load, schema_for
 from unmask.table.recipes import TableSettings, settings_of
@@ -49,7 +50,7 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
     """
-    out = Path(out)
+    out = check_folder(out)
     if resume and (out / "unmask.json").exists():
         return TableRun(folder=out, model=load(out))
     refuse_to_replace(out, resume=resume)

@@ -106,6 +106,8 @@ def run(
     from accelerate import Accelerator
 
     out = Path(out)
+    if not job.validation and (settings.patience is not None or job.stop_when is not None):
+        raise UserError("nothing is held out to stop early by", hint="Hold some out (holdout), or set patience=none.")
     keep_freed_memory()
     device = resolve_device(settings.device)
     # The precision is ours to choose: a launcher's own would be on top of it.
