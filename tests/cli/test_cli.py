@@ -60,6 +60,20 @@ def test_fill_compares_answers_of_several_tokens(capsys, model):
     assert sorted(values) == ["brown", "unbelievable lazy"]
 
 
+def test_fill_finds_answers_of_several_tokens_and_writes_them(capsys, model, tmp_path):
+    text = "the quick [MASK] fox"
+    code, out, _ = run(capsys, "fill", model, text, "--longest", 2, "--top", 2, "--out", tmp_path / "f.jsonl", "--json")
+    assert code == 0
+    (result,) = json.loads(out)["results"]
+    candidates = result["slots"][0]["candidates"]
+    assert [c["tokens"] for c in candidates].count(2) == [c["tokens"] for c in candidates].count(1) == 2
+    assert result["filled"] == candidates[0]["filled"]
+    assert all(c["filled"].endswith(" fox") and "[MASK]" not in c["filled"] for c in candidates)
+    assert [json.loads(line) for line in (tmp_path / "f.jsonl").read_text("utf-8").splitlines()] == [result]
+    assert "exactly one" in bad(capsys, "fill", model, "[MASK] or [MASK]", "--longest", 2)
+    assert "does not exist" in bad(capsys, "fill", model, text, "--out", tmp_path / "no" / "f.jsonl")
+
+
 def test_score_embed_evaluate_inspect(capsys, model, tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(SENTENCES[:4]), encoding="utf-8")
@@ -74,6 +88,7 @@ def test_score_embed_evaluate_inspect(capsys, model, tmp_path):
     code, out, _ = run(capsys, "evaluate", model, write_corpus(tmp_path / "held.txt", 30), "--json")
     assert code == 0
     assert {"loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots"} <= set(json.loads(out))
+    assert "ratio=0" in bad(capsys, "evaluate", model, tmp_path / "held.txt", "--ratio", 0)
     code, out, _ = run(capsys, "inspect", model, "--json")
     assert code == 0
     assert json.loads(out)["vocabulary"] == tokenizer("wordpiece").vocab_size
@@ -91,6 +106,7 @@ def test_mistakes_in_texts_and_models(capsys, model, tmp_path):
     assert "has no [MASK]" in bad(capsys, "fill", model, "no blank here")
     long = "[MASK] " + "fox " * 100
     assert "the model takes 40" in bad(capsys, "fill", model, long)
+    assert "seed=-1" in bad(capsys, "evaluate", model, tmp_path / "held.txt", "--seed", "-1")
     assert "no such model folder" in bad(capsys, "fill", tmp_path / "nowhere", "a [MASK]")
     assert "does not exist" in bad(capsys, "embed", model, "text", "--out", tmp_path / "no" / "v.npy")
     weights = model / "model.safetensors"
@@ -123,6 +139,8 @@ def test_mistakes_in_corpora_and_settings(capsys, tmp_path):
     assert "no text found" in pretrain(tmp_path / "empty.txt")
     assert "Did you mean 'learning_rate'" in pretrain(corpus, "--set", "leraning_rate=1")
     assert "contradict" in pretrain(corpus, "--steps", 3, "--minutes", 1)
+    assert "seed=-1" in pretrain(corpus, "--seed", "-1")
+    assert "seed=99999999999999999999" in pretrain(corpus, "--set", "seed=99999999999999999999")
     assert "does not divide" in pretrain(corpus, "--set", "vocabulary=300", "--set", "heads=7", "--steps", 1)
     (tmp_path / "vocab.json").write_text(
         json.dumps({t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *"abc"])})

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tiny import MODALITIES, Setup, make_model
-from unmask.core.batch import pack
+from unmask.core.batch import Example, pack
 from unmask.core.embed import embed, pool
 from unmask.core.inference import budgeted
 from unmask.errors import UserError
@@ -19,6 +19,16 @@ def test_order_and_neighbours_do_not_matter(setup: Setup, pooling: str) -> None:
     together = embed(setup.model, examples, slots=64, batch_slots=80, pooling=pooling)  # type: ignore[arg-type]
     alone = [embed(setup.model, [e], slots=64, pooling=pooling)[0] for e in examples]  # type: ignore[arg-type]
     np.testing.assert_allclose(together, np.stack(alone), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("shared_rows", [True, False])
+def test_an_example_without_slots_is_zero(pooling: str, shared_rows: bool) -> None:
+    model, example = make_model(MODALITIES["text"], "in_place", "bert", 0), MODALITIES["text"].example(0, 5)
+    none = Example(values={"token": np.zeros(0, np.int64)}, identity=1)
+    found = embed(model, [none, example], slots=64, pooling=pooling, shared_rows=shared_rows)  # type: ignore[arg-type]
+    np.testing.assert_allclose(found[0], 0)
+    np.testing.assert_allclose(found[1], embed(model, [example], slots=64, pooling=pooling)[0], atol=1e-5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -40,7 +50,8 @@ def test_pooling_is_what_it_says() -> None:
     expected = {("mean", True): states.mean(0), ("max", True): states.amax(0), ("first", True): states[0],
                 ("mean", False): inner.mean(0), ("max", False): inner.amax(0)}  # fmt: skip
     for (pooling, special), vector in expected.items():
-        got = embed(model, [example], slots=64, pooling=pooling, include_special=special)[0]  # type: ignore[arg-type]
+        with torch.no_grad():
+            got = pool(model, pack([example], slots=9), 1, pooling, special)[0]  # type: ignore[arg-type]
         np.testing.assert_allclose(got, vector, atol=1e-5)
     unit = embed(model, [example], slots=64, normalise=True)[0]
     np.testing.assert_allclose(unit, states.mean(0) / states.mean(0).norm(), atol=1e-5)

@@ -165,6 +165,8 @@ def test_a_line_is_what_other_tools_count(tmp_path):
     assert [i.text for i in as_items(path, labelled=False)[0]] == ["one\u2028still one\x0c\x85", "", "three"]
     assert [s.text for s in as_sentences(path, labelled=False)] == ["one\u2028still one\x0c\x85", "", "three"]
     assert read_lines(str(path)) == ["one\u2028still one\x0c\x85", "", "three"]
+    path.write_bytes(b"\xef\xbb\xbfone\rstill one\r\n\nthree")
+    assert read_lines(str(path)) == ["one\rstill one", "", "three"]
 
 
 def test_half_a_surrogate_pair_is_written(tmp_path):

@@ -1,14 +1,18 @@
 import errno
+import json
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
 
-from text_corpus import tokenizer, write_corpus
+from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
 from unmask.text import cache as module
 from unmask.text.cache import TokenCache, cut
+from unmask.text.tokenizer import Tokenizer
 
 
 @given(starts=st.lists(st.booleans(), min_size=1, max_size=80), room=st.integers(1, 20), seed=st.integers(0, 9))
@@ -28,16 +32,26 @@ def build(tmp_path, **options):
     )
 
 
+def by_document(cache, tmp_path) -> list[tuple[list[int], list[int]]]:
+    """(token ids, example numbers) of each document of the corpus, in order."""
+    texts = (tmp_path / "corpus.txt").read_text(encoding="utf-8").split("\n\n")
+    number, out = 0, []
+    for e in tokenizer("wordpiece").encode(texts, specials=False):
+        first, size = number, 0
+        while size < len(e):
+            size += len(cache.example(number)[0]) - 2
+            number += 1
+        out.append((e.ids.tolist(), list(range(first, number))))
+    return out
+
+
 def test_examples_are_the_documents_tokens(tmp_path):
     cache = build(tmp_path, min_tokens=1)
-    made = tokenizer("wordpiece")
-    texts = (tmp_path / "corpus.txt").read_text(encoding="utf-8").split("\n\n")
-    for number in (0, 7, 31):
-        mine = [cache.example(i) for i in np.flatnonzero(np.asarray(cache.documents) == number)]
-        assert (
-            np.concatenate([ids[1:-1] for ids, _ in mine]).tolist()
-            == made.encode([texts[number]], specials=False)[0].ids.tolist()
-        )
+    documents = by_document(cache, tmp_path)
+    assert documents[-1][1][-1] == len(cache) - 1
+    for tokens, numbers in documents:
+        mine = [cache.example(i) for i in numbers]
+        assert np.concatenate([ids[1:-1] for ids, _ in mine]).tolist() == tokens
         for ids, units in mine:
             assert (ids[0], ids[-1], units[0], units[-1]) == (2, 3, -1, -1)
             assert len(ids) <= 32
@@ -45,12 +59,58 @@ def test_examples_are_the_documents_tokens(tmp_path):
 
 
 def test_no_document_is_in_both_splits(tmp_path):
-    cache = build(tmp_path)
-    documents = np.asarray(cache.documents)
+    cache = build(tmp_path, min_tokens=1)
     assert len(cache.validation)
-    assert not set(documents[cache.train]) & set(documents[cache.validation])
+    for _, numbers in by_document(cache, tmp_path):
+        assert len(set(np.isin(numbers, cache.train).tolist())) == 1
     assert sorted([*cache.train, *cache.validation]) == list(range(len(cache)))
     assert (cache.lengths == [len(cache.example(i)[0]) for i in range(len(cache))]).all()
+
+
+@pytest.mark.parametrize("adds", [None, "[CLS] $A", "$A [SEP]"])
+def test_an_example_begins_and_ends_as_a_text_in_use_does(adds, tmp_path):
+    backend = Backend.from_str(tokenizer("wordpiece").backend.to_str())
+    backend.post_processor = adds and TemplateProcessing(single=adds, special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    made = Tokenizer(backend)
+    text = " ".join(SENTENCES[:2])
+    (tmp_path / "one.txt").write_text(text, encoding="utf-8")
+    cache = TokenCache.build(str(tmp_path / "one.txt"), made, tmp_path / "cache", max_slots=64)
+    assert len(cache) == 1
+    assert cache.example(0)[0].tolist() == made.encode([text])[0].ids.tolist()
+
+
+def test_a_file_without_permission_is_named(tmp_path, monkeypatch):
+    path = write_corpus(tmp_path / "corpus.txt")
+
+    def refused(self, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(type(path), "open", refused)
+    with pytest.raises(UserError, match=r"corpus\.txt: cannot be read"):
+        build(tmp_path)
+
+
+@pytest.mark.parametrize("piece", [500_000, 12])
+def test_an_entity_is_one_unit(piece, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_PIECE_CHARACTERS", piece)
+    text = "  The quick brown fox jumps over the lazy dog."
+    start = text.index("brown")
+    row = {"text": text, "entities": [{"start": start, "end": start + len("brown fox"), "label": "animal"}]}
+    (tmp_path / "one.jsonl").write_text(json.dumps(row), encoding="utf-8")
+
+    def words(**more):
+        cache = TokenCache.build(str(tmp_path / "one.jsonl"), tokenizer("wordpiece"), tmp_path / "cache", **more)
+        ids, units = cache.example(0)
+        return [tokenizer("wordpiece").decode(ids[units == unit]) for unit in range(units.max() + 1)]
+
+    assert words(entities=False)[2:4] == ["brown", "fox"]
+    assert words(entities=True)[2:4] == ["brown fox", "jumps"]
+    (tmp_path / "one.jsonl").write_text(json.dumps(row | {"entities": [3]}))
+    with pytest.raises(UserError, match=r"one\.jsonl:1: entities is \[3\]"):
+        words(entities=True)
+    (tmp_path / "one.jsonl").write_text(json.dumps({"text": text}))
+    with pytest.raises(UserError, match="no entity is marked"):
+        words(entities=True)
 
 
 def test_one_document_holds_out_its_end(tmp_path):
@@ -96,13 +156,6 @@ def test_a_damaged_cache_is_named(tmp_path):
     (tmp_path / "cache" / "tokens.bin").write_bytes(b"short")
     with pytest.raises(UserError, match=r"tokens\.bin: 5 bytes, expected"):
         TokenCache.open(tmp_path / "cache")
-
-
-def test_gather_is_example_by_example(tmp_path):
-    cache = build(tmp_path)
-    for (ids, units), number in zip(cache.gather([3, 0]), (3, 0), strict=True):
-        assert ids.tolist() == cache.example(number)[0].tolist()
-        assert units.tolist() == cache.example(number)[1].tolist()
 
 
 def test_pieces_are_cut_between_units(tmp_path):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer as Backend
 
 from text_corpus import SENTENCES, tokenizer
 from unmask.core.batch import pack
@@ -15,6 +16,7 @@ from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, text_example
 from unmask.text.folder import TextFolder, new_text_model
 from unmask.text.model import TextModel, load
+from unmask.text.tokenizer import Tokenizer
 
 KINDS = ("wordpiece", "bpe", "unigram")
 SLOTS = 64
@@ -162,6 +164,16 @@ def test_answers_find_the_likeliest_pair(model: TextModel) -> None:
     single = model.answers(text, lengths=(1,), top=3)
     shown = model.fill(text, top=3)[0]["slots"][0]["candidates"]
     assert [a["value"] for a in single] == [c["value"] for c in shown]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_an_empty_text_has_a_vector_whatever_the_tokenizer_adds(precision: str) -> None:
+    made = make()
+    backend = Backend.from_str(made.tokenizer.backend.to_str())
+    backend.post_processor = None
+    made.folder.tokenizer, made.precision = Tokenizer(backend), precision
+    for texts in ([""], ["", "The quick fox"]):
+        assert np.isfinite(made.embed(texts)).all()
 
 
 def test_scores_and_order(model: TextModel) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,17 +12,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from text_corpus import write_corpus
+from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.text.adapt import adapt
+from unmask.text.adapt import adapt, adapt_settings
+from unmask.text.cache import is_held_out
 from unmask.text.model import load
-from unmask.text.pretrain import pretrain
-from unmask.text.recipes import TextSettings, with_overrides
+from unmask.text.pretrain import build_model, build_tokenizer, pretrain
+from unmask.text.recipes import RECIPES, TextSettings, with_overrides
+from unmask.text.tokenizer import Tokenizer
 
 SMALL = {
     "recipe": "bert", "width": 32, "layers": 2, "heads": 2, "slots": 32, "vocabulary": 300, "holdout": 0.1, "batch_slots": 256,
     "precision": "fp32", "device": "cpu", "dropout": 0.1, "log_every": 1, "learning_rate": 3e-3,
 }  # fmt: skip
+
+
+SHORT = {k: SMALL[k] for k in ("slots", "holdout", "batch_slots", "precision", "device")}
 
 
 def settings(**more):
@@ -32,6 +38,11 @@ def command(corpus, out, **more):
     pairs = [f"{k}={v}" for k, v in (SMALL | more).items()]
     flags = [part for pair in pairs for part in ("--set", pair)]
     return [sys.executable, "-m", "unmask", "pretrain", "text", str(corpus), "--out", str(out), *flags]
+
+
+def launcher(processes):
+    return [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes),
+            "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]  # fmt: skip
 
 
 def one_thread():
@@ -51,8 +62,8 @@ def test_it_learns_and_leaves_a_whole_folder(architecture, recipe, corpus, tmp_p
         str(corpus), out, settings=settings(steps=120, recipe=recipe, architecture=architecture), console=False
     )
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    losses = [r["loss"] for r in records if r["kind"] == "train"]
-    assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
+    curve = losses(out)
+    assert sum(curve[-10:]) < 0.85 * sum(curve[:10])
     for name in ("config.json", "model.safetensors", "tokenizer.json", "unmask.json", "report.html"):
         assert (out / name).exists()
     loaded = load(out, precision="fp32")
@@ -60,6 +71,20 @@ def test_it_learns_and_leaves_a_whole_folder(architecture, recipe, corpus, tmp_p
     assert loaded.model.visible_only == (architecture == "visible_only")
     kept = made.result.validation["validation_loss"]
     assert kept == pytest.approx(records[-2]["validation_loss"])
+
+
+def losses(folder):
+    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [r["loss"] for r in records if r["kind"] == "train"]
+
+
+@pytest.mark.parametrize("architecture", ["in_place", "visible_only"])
+def test_fewer_rows_than_micro_batches_change_nothing(architecture, corpus, tmp_path):
+    # An epoch's last step has whatever rows are left: more parts than any step has rows leave some without.
+    for parts in (1, 64):
+        more = {"steps": 3, "batch_slots": 2048, "dropout": 0.0, "accumulate": parts, "architecture": architecture}
+        pretrain(str(corpus), tmp_path / str(parts), settings=settings(**more), console=False)
+    assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "64"), rel=1e-4)
 
 
 def test_kill_9_and_resume_gives_the_same_weights_bit_for_bit(corpus, tmp_path):
@@ -104,11 +129,9 @@ def test_two_processes_learn_as_one(corpus, tmp_path):
     # No dropout: its random numbers are each process's own.
     more = {"steps": 12, "dropout": 0.0}
     subprocess.run(command(corpus, tmp_path / "one", **more), check=True, env=one_thread(), capture_output=True)
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-              "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]  # fmt: skip
     # The corpus is prepared by the first process; a second one started at the same time must wait for it.
     done = subprocess.run(
-        [*launch, *command(corpus, tmp_path / "two", **more)[1:]], env=one_thread(), capture_output=True, text=True
+        [*launcher(2), *command(corpus, tmp_path / "two", **more)[1:]], env=one_thread(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
     curves = []
@@ -127,6 +150,87 @@ def test_another_run_is_not_written_over(corpus, tmp_path):
         pretrain(
             str(corpus), tmp_path / "run", settings=settings(steps=4, learning_rate=1e-2), resume=True, console=False
         )
+
+
+def test_a_tokenizer_left_by_a_run_that_never_began_is_not_taken_for_ours(corpus, tmp_path):
+    tokenizer("wordpiece").save(tmp_path / "run")
+    pretrain(str(corpus), tmp_path / "run", settings=settings(steps=1), console=False)
+    assert Tokenizer.load(tmp_path / "run").vocab_size == 300
+
+
+def test_the_tokenizer_never_sees_held_out_text(corpus, tmp_path):
+    def train(text, name):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        build_tokenizer([str(tmp_path / name)], tmp_path / f"{name}-run", settings(), print)
+        return Tokenizer.load(tmp_path / f"{name}-run").fingerprint()
+
+    paragraphs = corpus.read_text(encoding="utf-8").split("\n\n")
+    kept = [p for p in paragraphs if not is_held_out(p, 0.1, 0)]
+    assert len(kept) < len(paragraphs)
+    assert train("\n\n".join(paragraphs), "all.txt") == train("\n\n".join(kept), "kept.txt")
+
+
+def test_the_decoders_heads_divide_its_width(corpus):
+    chosen = settings(width=400, heads=4, architecture="visible_only")
+    model, _ = build_model(chosen, tokenizer("wordpiece"))
+    assert (model.decoder.config.width, model.decoder.config.heads) == (200, 5)
+
+
+def test_a_folder_that_cannot_be_one_is_refused_before_work(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("unmask.text.pretrain.build_tokenizer", lambda *_, **__: pytest.fail("worked"))
+    for out in (corpus, corpus / "run"):
+        with pytest.raises(UserError, match=r"corpus\.txt is not a folder"):
+            pretrain(str(corpus), out, settings=settings(steps=1), console=False)
+
+
+def test_hiding_entities_needs_entities(corpus, tmp_path):
+    with pytest.raises(UserError, match="no entity is marked"):
+        pretrain(str(corpus), tmp_path / "run", settings=settings(steps=1, hide="entity"), console=False)
+
+
+def test_nothing_held_out_stops_nothing_early(corpus, tmp_path):
+    base = tmp_path / "base"
+    pretrain(str(corpus), base, settings=settings(steps=2), console=False)
+    more = {**SHORT, "holdout": 0.0, "steps": 2}
+    for needs in (
+        {"settings": adapt_settings(more)},
+        {"settings": adapt_settings(more | {"patience": None}), "general": str(corpus)},
+    ):
+        with pytest.raises(UserError, match="nothing is held out"):
+            adapt(base, str(corpus), tmp_path / "no", console=False, **needs)
+    found = adapt(
+        base, str(corpus), tmp_path / "yes", settings=adapt_settings(more | {"patience": None}), console=False
+    )
+    assert found.table() == [("loss", None, None), ("accuracy", None, None)]
+
+
+def test_adapting_has_no_settings_of_a_new_model():
+    with pytest.raises(UserError, match="width=64: the model to adapt has its own"):
+        adapt_settings({"width": 64})
+
+
+def test_an_adaptation_is_resumed_from_its_own_model(corpus, tmp_path):
+    for seed in (0, 1):
+        pretrain(str(corpus), tmp_path / str(seed), settings=settings(steps=1, seed=seed), console=False)
+    # The tokenizers are one: the models differ in their weights alone.
+    shutil.copy(tmp_path / "0" / "tokenizer.json", tmp_path / "1" / "tokenizer.json")
+    adapt(
+        tmp_path / "0", str(corpus), tmp_path / "adapted", settings=adapt_settings({**SHORT, "steps": 2}), console=False
+    )
+    with pytest.raises(UserError, match="differ"):
+        adapt(
+            tmp_path / "1", str(corpus), tmp_path / "adapted", settings=adapt_settings({**SHORT, "steps": 3}), resume=True,
+            console=False,
+        )  # fmt: skip
+
+
+def test_adapting_under_a_launcher_prepares_and_reports_once(corpus, tmp_path):
+    pretrain(str(corpus), tmp_path / "base", settings=settings(steps=2), console=False)
+    pairs = [part for k, v in {**SHORT, "steps": 2}.items() for part in ("--set", f"{k}={v}")]
+    arguments = ["-m", "unmask", "adapt", tmp_path / "base", corpus, "--out", tmp_path / "adapted", *pairs, "--json"]
+    done = subprocess.run([*launcher(4), *map(str, arguments)], env=one_thread(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "adapted" / "report.html").exists()
 
 
 def test_adapt_lowers_the_loss_and_measures_forgetting(corpus, tmp_path):
@@ -154,11 +258,10 @@ def test_adapt_lowers_the_loss_and_measures_forgetting(corpus, tmp_path):
 def test_detection_leaves_a_discriminator_and_its_generator_for_transformers(corpus, tmp_path):
     transformers = pytest.importorskip("transformers")
     out = tmp_path / "electra"
-    made = pretrain(str(corpus), out, settings=settings(steps=60, objective="detection", generator=0.5), console=False)
-    losses = [
-        r["loss"] for r in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if r["kind"] == "train"
-    ]
-    assert sum(losses[-10:]) < 0.95 * sum(losses[:10])
+    chosen = settings(steps=60, objective="detection", generator=0.5, accumulate=10)  # more parts than rows
+    made = pretrain(str(corpus), out, settings=chosen, console=False)
+    curve = losses(out)
+    assert sum(curve[-10:]) < 0.95 * sum(curve[:10])
     assert made.result.stopped == "finished"
     discriminator, told = transformers.ElectraForPreTraining.from_pretrained(out, output_loading_info=True)
     assert not told["missing_keys"]
@@ -183,3 +286,13 @@ def test_detection_leaves_a_discriminator_and_its_generator_for_transformers(cor
 def test_detection_needs_a_shape_it_can_be_saved_in():
     with pytest.raises(UserError, match="objective=detection"):
         settings(objective="detection", recipe="modern")
+
+
+@pytest.mark.parametrize("ratio", [{"ratio": 0.0}, {"ratio_end": 0.0}, {"ratio": 1.0}])
+def test_a_run_that_hides_nothing_or_all_is_refused(ratio):
+    with pytest.raises(UserError, match=r"^ratio"):
+        settings(**ratio)
+
+
+def test_the_modern_recipe_hides_as_much_to_the_end():
+    assert with_overrides(TextSettings(), RECIPES["modern"]).ratio_end is None

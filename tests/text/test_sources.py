@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.text.sources import ReadReport, expand, iter_documents, pieces
+from unmask.text.sources import ReadReport, expand, iter_documents, pieces, resolve
 
 
 def read(path, **options):
@@ -161,3 +161,26 @@ def test_a_dataset_name_without_the_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'unmask\[datasets\]'"):
         read("hf:wikitext")
+
+
+def test_linked_folders_are_read_once(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "a.txt").write_text("far away")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "b.txt").write_text("near by")
+    (data / "link").symlink_to(tmp_path / "far")
+    (data / "again").symlink_to(tmp_path / "far")
+    (data / "round").symlink_to(data)
+    assert expand(data) == [data / "again" / "a.txt", data / "b.txt"]
+
+
+def test_a_run_inside_its_data_does_not_read_itself(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"text": 1}')
+    mine = [str(tmp_path / "a.txt")]
+    assert resolve([str(tmp_path)], tmp_path / "run") == mine
+    assert resolve([str(tmp_path / "**")], tmp_path / "run") == mine
+    # One that is named is asked for.
+    assert resolve([str(tmp_path / "run" / "metrics.jsonl"), "hf:name"], tmp_path / "run")[1] == "hf:name"

@@ -29,19 +29,17 @@ def register(app: Any) -> None:
     ) -> None:
         """Continue pretraining on your own text; stops early, watches for forgetting."""
         from unmask.cli.common import Output, overrides
-        from unmask.text.adapt import ADAPT, adapt
-        from unmask.text.recipes import TextSettings, with_overrides
+        from unmask.text.adapt import adapt, adapt_settings
 
-        settings = with_overrides(
-            with_overrides(TextSettings(), ADAPT),
-            overrides(
-                config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
-            ),
+        given = overrides(
+            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
         )
+        settings = adapt_settings(given)
         output = Output(json_, settings.train.seed)
         found = adapt(model, data, out, settings=settings, general=general or None, resume=resume)
         lines = [f"{'':24}{'before':>10}{'after':>10}"]
-        lines += [f"{name:24}{before:10.4f}{after:10.4f}" for name, before, after in found.table()]
+        for name, *measured in found.table():
+            lines.append(f"{name:24}" + "".join(f"{'-' if m is None else f'{m:.4f}':>10}" for m in measured))
         lines += [f"model:  {out}", f"report: {out}/report.html"]
         r = found.run.result
         output.write(found.to_dict(), lines, device=r.device, precision=r.precision)

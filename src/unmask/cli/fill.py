@@ -8,10 +8,16 @@ import typer
 
 from unmask.cli import options
 
+READS = {
+    "text": "top steps order temperature candidate longest", "images": "steps order temperature box ratio mask",
+    "events": "top level", "table": "draws",
+}  # fmt: skip
+
 
 def register(app: Any) -> None:
     @app.command("fill")
     def fill(
+        context: typer.Context,
         model: options.Model,
         text: str = typer.Argument(
             ..., help="Text with [MASK], or a file with one text a line; pictures for an image model."
@@ -21,8 +27,11 @@ def register(app: Any) -> None:
         order: str = typer.Option("confidence", help="confidence, random or left_to_right."),
         temperature: float = typer.Option(0.0, help="0 takes the likeliest, above 0 samples."),
         candidate: list[str] = typer.Option([], help="Score these answers (one blank, any number of tokens)."),
+        longest: int = typer.Option(1, min=1, help="Answers of up to this many tokens for the one blank of a text."),
         out: str = typer.Option(
-            None, help="Pictures: a .png (original | masked | filled) or .npy to write. Tables: the filled table."
+            None,
+            help="Texts: JSON lines to write. Pictures: a .png (original | masked | filled) or .npy. Tables: the filled "
+            "table.",
         ),
         box: str = typer.Option(None, help="Pictures: hide left,top,width,height in pixels."),
         ratio: float = typer.Option(None, help="Pictures: hide this share of the patches at random."),
@@ -38,10 +47,12 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Fill the blanks of a text, or a hidden part of pictures."""
-        from unmask.cli.common import Output, read_lines
+        from unmask.cli.common import Output, read_lines, refuse_unread
         from unmask.errors import UserError
+        from unmask.files import check_place, write_json_lines
         from unmask.kinds import kind_of, load
 
+        refuse_unread(context, READS, kind_of(model))
         if kind_of(model) == "images":
             from unmask.cli import images
 
@@ -65,11 +76,15 @@ def register(app: Any) -> None:
                 raise UserError("fill of a table without --out", hint="Say where to write it.")
             output.write(*impute_table(model, text, out, draws, None, 0.9, [], "error", seed))
             return
+        if out is not None:
+            check_place(out)
         loaded = load(model, device=device, precision=precision)
         results = loaded.fill(
             read_lines(text), top=top, steps=steps, order=cast(Any, order), temperature=temperature, seed=seed,
-            candidates=candidate or None,
+            candidates=candidate or None, longest=longest,
         )  # fmt: skip
+        if out is not None:
+            write_json_lines(results, out)
         lines = []
         for result in results:
             lines.append(result["filled"])

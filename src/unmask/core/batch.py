@@ -5,7 +5,7 @@ Shape letters: rows, slots (per row), examples (in the whole batch).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -180,3 +180,18 @@ def pack(
         values={k: torch.from_numpy(v) for k, v in values.items()},
         **{k: torch.from_numpy(v) for k, v in (arrays | flags).items()},  # type: ignore[arg-type]
     )
+
+
+def packer(example: Callable[[int], Example], slots: int) -> Callable[[list[list[int]], int], PackedBatch]:
+    """A function (rows of example numbers, rows asked) -> packed batch, each example made when its row is packed.
+
+    A share without rows (fewer rows than micro-batches or processes) is all padding, with the channels of any other.
+    """
+
+    def make(planned: list[list[int]], rows: int) -> PackedBatch:
+        examples = [example(number) for row in planned for number in row]
+        ends = np.cumsum([len(row) for row in planned]).tolist()
+        placement = [list(range(end - len(row), end)) for row, end in zip(planned, ends, strict=True)]
+        return pack(examples or [example(0)], slots=slots, rows=rows, placement=placement)
+
+    return make

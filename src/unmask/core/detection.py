@@ -48,8 +48,9 @@ class Detection:
         return getattr(self.generator, name)
 
     def detection_loss(self) -> Tensor:
-        """Mean binary cross-entropy over all real slots."""
-        return F.binary_cross_entropy_with_logits(self.logits.float(), self.replaced.float())
+        """Mean binary cross-entropy over all real slots; 0 where there are none."""
+        total = F.binary_cross_entropy_with_logits(self.logits.float(), self.replaced.float(), reduction="sum")
+        return total / max(len(self.logits), 1)
 
     def loss(self, target: Tensor) -> Tensor:
         """Generator loss summed over hidden slots, plus weight x detection loss x hidden slots.

@@ -26,16 +26,15 @@ def embed(
     batch_slots: int = BATCH_SLOTS,
     pooling: Pooling = "mean",
     normalise: bool = False,
-    include_special: bool = True,
     shared_rows: bool = True,
 ) -> np.ndarray:
-    """One vector an example, (examples, width) float32, in the order given.
+    """One vector an example, (examples, width) float32, in the order given; zeros for an example without slots.
 
     Args:
         slots: longest example the model takes.
-        pooling: over an example's observed slots: their mean or maximum, or the first slot alone ([CLS]).
+        pooling: over an example's observed slots, special ones too, as sentence-transformers does: their mean or maximum,
+            or the first slot alone ([CLS]).
         normalise: to length 1, so that a dot product is the cosine.
-        include_special: mean and maximum count special slots too, as sentence-transformers does.
         shared_rows: several short examples share a row; else one a row, beside others of its length.
 
     Raises:
@@ -43,18 +42,22 @@ def embed(
     """
     device = next(model.parameters()).device
     out = np.zeros((len(examples), model.encoder.config.width), np.float32)
+    some = np.flatnonzero([len(e) for e in examples])
     with at_rest(model):
-        for batch, numbers in (budgeted if shared_rows else snug)(examples, slots, batch_slots):
+        for batch, numbers in (budgeted if shared_rows else snug)([examples[int(i)] for i in some], slots, batch_slots):
             batch = batch.to(device)
-            vectors = pool(model, batch, len(numbers), pooling, include_special)
+            vectors = pool(model, batch, len(numbers), pooling, True)
             if normalise:
                 vectors = torch.nn.functional.normalize(vectors, dim=-1)
-            out[numbers] = vectors.cpu().numpy()
+            out[some[numbers]] = vectors.cpu().numpy()
     return out
 
 
 def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: str, include_special: bool) -> Tensor:
-    """Pooled states of a batch's `count` examples, (count, width) fp32, by `batch.index`.
+    """Pooled states of a batch's `count` examples, (count, width) fp32, by `batch.index`; see `embed`.
+
+    Args:
+        include_special: mean and maximum count special slots too.
 
     Raises:
         UserError: the pooling is unknown.

@@ -70,7 +70,7 @@ def budgeted(
     wide = np.maximum(NARROWEST, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
     for width in np.unique(wide)[::-1]:
         group = np.flatnonzero(wide == width)
-        width = min(int(width), slots, -(-int(lengths[group].max()) // 8) * 8)
+        width = min(int(width), slots, max(8, -(-int(lengths[group].max()) // 8) * 8))
         placed = place_best_fit(lengths[group], width)
         rows = max(1, batch_slots // width)
         for start in range(0, len(placed), rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.core.batch import PackedBatch, pack, place_best_fit
+from unmask.core.batch import PackedBatch, packer, place_best_fit
 from unmask.core.corruption import Corruption, Replacement, Uniform, Units, uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
@@ -23,7 +24,9 @@ from unmask.events.histories import Histories
 from unmask.events.meds import Events, read_meds
 from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
+from unmask.files import check_folder
 from unmask.training.run import Job, RunResult, run
+from unmask.training.settings import lasting
 
 MOST_HELD = 4096
 """Patients held out: their batches are kept in memory for the whole run."""
@@ -56,7 +59,7 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     settings = settings or EventSettings()
-    out = Path(out)
+    out = check_folder(out)
     events = data if isinstance(data, Events) else read_meds(data)
     chosen = np.arange(len(events)) if subjects is None else np.asarray(subjects)
     drawn = uniform(settings.train.seed, events.subjects[chosen], 61)
@@ -109,15 +112,7 @@ def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], 
     Examples are made anew for every batch, 3 to 5 million slots a second on one core where a step of the default model
     takes in 40 thousand: keeping them (57 bytes a slot) would cost more memory than the events themselves.
     """
-
-    def make(planned: list[list[int]], rows: int) -> PackedBatch:
-        examples = [histories.example(i, slots=slots) for row in planned for i in row]
-        ends = np.cumsum([len(row) for row in planned]).tolist()
-        placement = [list(range(end - len(row), end)) for row, end in zip(planned, ends, strict=True)]
-        # A share without rows is all padding, and has the channels of any other.
-        return pack(examples or [histories.example(0, slots=slots)], slots=slots, rows=rows, placement=placement)
-
-    return make
+    return packer(lambda number: histories.example(number, slots=slots), slots)
 
 
 def make_job(
@@ -131,14 +126,19 @@ def make_job(
     placed = [[int(held_out[i]) for i in row] for row in place_best_fit(lengths[held_out], settings.slots)]
     validation = [make(placed[k : k + rows], rows) for k in range(0, len(placed), rows)]
     corruption = corruption_of(settings)
-    kept = dataclasses.asdict(settings)
-    free = ("steps", "epochs", "minutes", "keep", "log_every", "checkpoint_every", "checkpoint_seconds")
-    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
     return Job(
         model=model, plan=plan, make_batch=make, corruption=corruption, validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True),
-        fingerprint=json.dumps([kept, len(histories.events), len(histories.code)], sort_keys=True),
+        fingerprint=_fingerprint(histories, train, settings),
     )  # fmt: skip
+
+
+def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSettings) -> str:
+    """What must not change between a run and its resumption: the events, who is learnt from, and most settings."""
+    events, content = histories.events, hashlib.sha256()
+    for part in (events.subjects, events.offsets, events.time, events.value, histories.code, train):
+        content.update(np.ascontiguousarray(part).data)
+    return json.dumps([lasting(dataclasses.asdict(settings)), content.hexdigest()], sort_keys=True)
 
 
 def write_report(finished: EventRun) -> Path:

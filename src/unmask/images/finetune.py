@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from unmask.errors import UserError
+from unmask.files import check_folder
 from unmask.images.arrays import ImageSet, as_floats
 from unmask.images.augment import Augment, mix_batch, smoothed
 from unmask.images.batches import image_batch
@@ -122,7 +123,7 @@ def finetune_classify(
     Raises:
         UserError: no classes, one class only, an unknown class in the validation pictures, or `out` holds a model.
     """
-    settings, out = settings or FinetuneSettings(), Path(out)
+    settings, out = settings or FinetuneSettings(), check_folder(out)
     if (out / "config.json").exists():
         raise UserError(f"{out} already holds a model", hint="Choose another --out, or remove it.")
     keep_freed_memory()

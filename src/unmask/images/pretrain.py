@@ -19,6 +19,7 @@ from unmask.core.corruption import uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
+from unmask.files import check_folder
 from unmask.images.arrays import ImageSet, channel_statistics, evenly
 from unmask.images.augment import Augment
 from unmask.images.batches import batch_maker
@@ -30,6 +31,7 @@ from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
 from unmask.images.sources import read_images
 from unmask.training.run import Job, RunResult, run
+from unmask.training.settings import lasting
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
@@ -76,7 +78,7 @@ def pretrain(
     """
     settings = settings or ImageSettings()
     say = _sayer(console)
-    out = Path(out)
+    out = check_folder(out)
     images = prepare(data, settings)
     for name, reason in images.skipped[:5]:
         say(f"skipped {name}: {reason}")
@@ -215,18 +217,7 @@ def write_report(finished: ImageRun) -> Path:
 
 def _fingerprint(settings: ImageSettings, images: ImageSet) -> str:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
-    kept = as_dict(settings)
-    free = {
-        "steps",
-        "epochs",
-        "minutes",
-        "keep",
-        "log_every",
-        "checkpoint_every",
-        "checkpoint_seconds",
-        "validate_every",
-    }
-    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
+    kept = lasting(as_dict(settings))
     for name in ("workers", "strict", "probe", "probe_every"):
         kept.pop(name)
     content = hashlib.sha256(np.ascontiguousarray(images.pixels[:: max(1, len(images) // 256)]).tobytes()).hexdigest()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
+from unmask.core.batch import Example, PackedBatch, packer, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption, Ratio, Replacement, Selector, Spans, Uniform, Units
 
 if TYPE_CHECKING:  # a model in use needs none of these, and starts sooner without
@@ -26,19 +26,11 @@ def batch_maker(
     """A function from rows of example numbers to a packed batch with a fixed number of rows."""
     special = np.asarray(special_ids)
 
-    def make(rows: list[list[int]], count: int) -> PackedBatch:
-        numbers = [number for row in rows for number in row]
-        examples = []
-        for number in numbers:
-            ids, units = cache.example(number)
-            examples.append(text_example(ids, units, np.isin(ids, special), number))
-        place, start = [], 0
-        for row in rows:
-            place.append(list(range(start, start + len(row))))
-            start += len(row)
-        return pack(examples, slots=slots, rows=count, placement=place)
+    def example(number: int) -> Example:
+        ids, units = cache.example(number)
+        return text_example(ids, units, np.isin(ids, special), number)
 
-    return make
+    return packer(example, slots)
 
 
 def validation_batches(
@@ -70,6 +62,7 @@ def corruption_of(settings: TextSettings) -> Corruption:
         "token": lambda r: Uniform(ratio=r),
         "word": lambda r: Units(ratio=r),
         "span": lambda r: Spans(ratio=r),
+        "entity": lambda r: Units(ratio=r),
     }
     replacement = Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
     return Corruption(select=kinds[settings.hide](ratio), replace=replacement, static=settings.static)

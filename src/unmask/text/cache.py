@@ -13,7 +13,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -22,11 +22,12 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import fsync
-from unmask.text.sources import Document, ReadReport, expand, iter_documents, pieces
+from unmask.text.sources import Document, ReadReport, expand, iter_documents, listed, moved, opened, pieces
 from unmask.text.tokenizer import Tokenizer
+from unmask.text.units import entity_units
 
-VERSION = 3
-_FILES = ("tokens.bin", "starts.bin", "offsets.bin", "documents.bin", "split.bin")
+VERSION = 4
+_FILES = ("tokens.bin", "starts.bin", "offsets.bin", "split.bin")
 _GROUP_CHARACTERS = 2_000_000
 _PIECE_CHARACTERS = 500_000
 """Encodings take far more memory than text: documents go through the tokenizer in groups and pieces of bounded size."""
@@ -47,11 +48,10 @@ class TokenCache:
         self._tokens = _map(folder / "tokens.bin", meta["dtype"])
         self._starts = _map(folder / "starts.bin", "uint8")
         self._offsets = np.fromfile(folder / "offsets.bin", dtype=np.int64)
-        self.documents = _map(folder / "documents.bin", "int64")
         split = np.fromfile(folder / "split.bin", dtype=np.uint8)
         self.train, self.validation = np.flatnonzero(split == 0), np.flatnonzero(split == 1)
-        self._edges = [i for i in (meta["cls_id"], meta["sep_id"]) if i is not None]
-        self.lengths = np.diff(self._offsets) + len(self._edges)
+        self._before, self._after = (np.array(meta[side], np.int32) for side in ("before", "after"))
+        self.lengths = np.diff(self._offsets) + len(self._before) + len(self._after)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -59,22 +59,11 @@ class TokenCache:
     def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(ids, units) of one example with [CLS] and [SEP]; units are -1 on these."""
         start, end = self._offsets[number], self._offsets[number + 1]
-        before = self.meta["cls_id"] is not None
-        ids = np.empty(end - start + len(self._edges), np.int32)
+        ids = np.concatenate([self._before, self._tokens[start:end], self._after]).astype(np.int32)
         units = np.full(len(ids), -1, np.int32)
-        inside = slice(int(before), int(before) + int(end - start))
-        ids[inside] = self._tokens[start:end]
-        units[inside] = np.cumsum(self._starts[start:end], dtype=np.int32) - 1
-        units[inside] = np.maximum(units[inside], 0)
-        if before:
-            ids[0] = self.meta["cls_id"]
-        if self.meta["sep_id"] is not None:
-            ids[-1] = self.meta["sep_id"]
+        inside = slice(len(self._before), len(self._before) + int(end - start))
+        units[inside] = np.maximum(np.cumsum(self._starts[start:end], dtype=np.int32) - 1, 0)
         return ids, units
-
-    def gather(self, numbers: Iterable[int] | np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """`example` of each of these numbers."""
-        return [self.example(int(number)) for number in numbers]
 
     def frequencies(self) -> np.ndarray:
         """Count of each token in the training split."""
@@ -126,6 +115,7 @@ class TokenCache:
         holdout: float = 0.01,
         min_tokens: int = 8,
         seed: int = 0,
+        entities: bool = False,
         progress: Callable[[dict[str, int]], None] | None = None,
     ) -> TokenCache:
         """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
@@ -134,9 +124,10 @@ class TokenCache:
             holdout: share of documents held out, chosen by a hash of the text, so that it is stable. If that draws
                 none (a single book), the last examples are held out instead, and `meta["held_out_by"]` says "tail".
             min_tokens: shorter pieces are left out.
+            entities: the "entities" of .jsonl rows are units, as whole words are else.
 
         Raises:
-            UserError: bad input, a full disk (what was begun is removed), or a folder that holds other things.
+            UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a folder that holds other things.
         """
         names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         settings: dict[str, Any] = {
@@ -145,6 +136,7 @@ class TokenCache:
             "holdout": holdout,
             "min_tokens": min_tokens,
             "seed": seed,
+            "entities": entities,
         }
         key = _key(names, tokenizer, settings)
         folder = Path(folder)
@@ -196,9 +188,9 @@ def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> s
             digest.update(item.encode())
             continue
         for path in expand([item]):
-            stat = path.stat()
-            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
-            with path.open("rb") as file:
+            with opened(path, unzip=False) as file:
+                stat = os.fstat(file.fileno())
+                digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
                 digest.update(file.read(1 << 20))
                 file.seek(max(0, stat.st_size - (1 << 20)))
                 digest.update(file.read())
@@ -216,9 +208,10 @@ def _write(
     holdout: float,
     min_tokens: int,
     seed: int,
+    entities: bool,
 ) -> dict[str, Any]:
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    room = max_slots - sum(i is not None for i in (tokenizer.cls_id, tokenizer.sep_id))
+    room = max_slots - len(tokenizer.before) - len(tokenizer.after)
     if room < 1:
         raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
     least = min(min_tokens, room)
@@ -226,18 +219,15 @@ def _write(
         sorted(i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None), np.int64
     )
     report = ReadReport()
-    examples = document = tokens = held_out = 0
-    sources: dict[str, int] = {}
-    stream = iter_documents(inputs, column=column, report=report)
+    examples = document = tokens = held_out = marked = 0
+    stream = iter_documents(inputs, column=column, report=report, entities=entities)
     files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in _FILES}
     try:
         files["offsets.bin"].write(np.zeros(1, np.int64).tobytes())
         for group in _groups(stream):
             for d, (ids, starts) in zip(group, _tokenise(group, tokenizer), strict=True):
-                # A corpus may be a million files: the first thousand by name are enough to look things up.
-                if d.source in sources or len(sources) < 1000:
-                    sources[d.source] = sources.get(d.source, 0) + 1
-                held = _held_out(d.text, holdout, seed)
+                held = is_held_out(d.text, holdout, seed)
+                marked += len(d.entities)
                 for begin, end in cut(ids, starts, room, stops):
                     if end - begin < least:
                         continue
@@ -245,7 +235,6 @@ def _write(
                     files["starts.bin"].write(starts[begin:end].tobytes())
                     tokens += end - begin
                     files["offsets.bin"].write(np.array([tokens], np.int64).tobytes())
-                    files["documents.bin"].write(np.array([document], np.int64).tobytes())
                     files["split.bin"].write(bytes([held]))
                     examples += 1
                     held_out += held
@@ -257,8 +246,13 @@ def _write(
             file.close()
     if not examples:
         raise UserError(
-            f"no example of at least {least} tokens in {', '.join(inputs)}",
+            f"no example of at least {least} tokens in {listed(inputs)}",
             hint="The corpus is too short: give more text.",
+        )
+    if entities and not marked:
+        raise UserError(
+            f"no entity is marked in {listed(inputs)}",
+            hint='Give .jsonl rows with "entities", a list of {"start", "end"} in characters of the text.',
         )
     tail = 0 if held_out else min(math.ceil(holdout * examples), examples // 2)
     if tail:
@@ -268,8 +262,8 @@ def _write(
     return {
         "version": VERSION, "dtype": dtype, "examples": examples, "tokens": tokens, "documents": document,
         "held_out_by": "tail" if tail else "document",
-        "vocabulary": tokenizer.vocab_size, "cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id,
-        "report": asdict(report), "sources": sources,
+        "vocabulary": tokenizer.vocab_size, "before": tokenizer.before, "after": tokenizer.after,
+        "report": asdict(report),
         "sizes": {name: (folder / name).stat().st_size for name in _FILES},
     }  # fmt: skip
 
@@ -292,10 +286,15 @@ def _tokenise(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.
     """(ids, unit starts) of each document; a long one is tokenised in pieces, cut at white space."""
     parts = [list(pieces(d.text, _PIECE_CHARACTERS)) for d in group]
     encoded = iter(tokenizer.encode([text for part in parts for text in part], specials=False))
-    for part in parts:
-        mine = [next(encoded) for _ in part]
-        starts = [np.append(1, np.diff(e.units) != 0).astype(np.uint8)[: len(e)] for e in mine]
-        yield np.concatenate([e.ids for e in mine]), np.concatenate(starts)
+    for d, part in zip(group, parts, strict=True):
+        ids, starts, begin = [], [], 0
+        for text in part:
+            e, here = next(encoded), moved(d.entities, begin)
+            units = entity_units(e.units, here, e.offsets) if here else e.units
+            ids.append(e.ids)
+            starts.append(np.append(1, np.diff(units) != 0).astype(np.uint8)[: len(e)])
+            begin += len(text)
+        yield np.concatenate(ids), np.concatenate(starts)
 
 
 def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> list[tuple[int, int]]:
@@ -325,9 +324,10 @@ def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> li
     return pieces
 
 
-def _held_out(text: str, holdout: float, seed: int) -> int:
+def is_held_out(text: str, holdout: float, seed: int) -> bool:
+    """Whether a document is held out: by a hash of its text, so that it is stable."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=seed.to_bytes(8, "little"))
-    return int(int.from_bytes(digest.digest(), "little") < holdout * 2**64)
+    return int.from_bytes(digest.digest(), "little") < holdout * 2**64
 
 
 def _refuse_foreign(folder: Path) -> None:

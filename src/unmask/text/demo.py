@@ -61,7 +61,7 @@ def look(finished: TextRun, corpus: dict[str, int]) -> dict[str, Any]:
 
     out, r = finished.folder, finished.result
     model = load(out, precision=r.precision)
-    cache = TokenCache.open(next((out / "cache").glob("*/meta.json"), out / "cache" / "meta.json").parent)
+    cache = TokenCache.open(out / "cache")
     frequencies = np.asarray(cache.frequencies())
     baseline = _most_frequent_share(cache, frequencies, np.asarray(model.tokenizer.special_ids))
     accuracy, loss = r.validation["validation_accuracy"], r.validation["validation_loss"]

@@ -31,9 +31,11 @@ def evaluate(
         frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
 
     Raises:
-        UserError: no text with a token to hide.
+        UserError: no text with a token to hide; a ratio that hides none.
     """
     model.require_head()
+    if not 0 < ratio <= 1:
+        raise UserError(f"ratio={ratio}", hint="Expected a share above 0 and up to 1.")
     examples, document = windows(model, texts)
     if not any(len(scorable(e)) for e in examples):
         raise UserError("the texts hold no token to hide", hint="Give text the tokenizer knows.")
@@ -72,8 +74,7 @@ def windows(model: TextModel, texts: Sequence[str]) -> tuple[list[Example], list
     """Texts cut into examples the model can take, and the number of the text each comes from."""
     examples: list[Example] = []
     document: list[int] = []
-    before = [] if model.tokenizer.cls_id is None else [model.tokenizer.cls_id]
-    after = [] if model.tokenizer.sep_id is None else [model.tokenizer.sep_id]
+    before, after = model.tokenizer.before, model.tokenizer.after
     room = model.slots - len(before) - len(after)
     for number, e in enumerate(model.tokenizer.encode(list(texts), specials=False)):
         starts = np.ones(len(e), np.uint8)

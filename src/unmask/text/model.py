@@ -155,6 +155,7 @@ class TextModel:
         temperature: float = 0.0,
         seed: int = 0,
         candidates: Sequence[str] | None = None,
+        longest: int = 1,
     ) -> list[dict[str, Any]]:
         """Fill the blanks of texts.
 
@@ -164,6 +165,8 @@ class TextModel:
             order, temperature: see `unmask.core.fill.fill`.
             candidates: answers to compare instead, for the one blank of each text; any number of tokens each. Their
                 joint probability is exact along the model's left-to-right chain, hidden slots behind being unknown.
+            longest: above 1, answers of up to this many tokens for the one blank of each text, `top` of each length; see
+                `answers`.
 
         Returns:
             One dict a text: text, filled (likeliest values written in), log_probability (joint, of `filled`), slots:
@@ -174,9 +177,12 @@ class TextModel:
         """
         self.require_head()
         texts = [texts] if isinstance(texts, str) else list(texts)
-        masked = self._with_blanks(texts, one_for="candidates" if candidates else "")
+        masked = self._with_blanks(texts, one_for="candidates" if candidates else "answers" if longest > 1 else "")
         if candidates:
             return [self._compare(text, shown, candidates) for text, shown in zip(masked, texts, strict=True)]
+        if longest > 1:
+            found = {text: self.answers(text, lengths=range(1, longest + 1), top=top) for text in texts}
+            return [{"text": text, **_best(found[text])} for text in texts]
         examples = self._blank_examples(masked)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         results: list[dict[str, Any]] = [{} for _ in texts]
@@ -221,11 +227,11 @@ class TextModel:
             beam: beginnings kept while searching; default twice `top`.
 
         Returns:
-            Dicts value, tokens, probability, log_probability, likeliest first. A probability is joint over the answer's
+            Dicts value, filled, tokens, probability, log_probability, likeliest first. A probability is joint over the answer's
             tokens, given their number: compare answers of one length; across lengths the order is only a guide.
         """
         self.require_head()
-        width = max(top, beam or 2 * top)
+        width, own = max(top, beam or 2 * top), self.tokenizer.mask_token
         masked = self._with_blanks([text], one_for="answers")
         base = self._blank_examples(masked)[0]
         ids, special = base.values["token"], base.special
@@ -259,9 +265,11 @@ class TextModel:
                 value = self._word(tokens[0]) if length == 1 else self.tokenizer.decode(tokens).strip()
                 if value not in seen and len(seen) < top:
                     seen.add(value)
-                    found.append(
-                        {"value": value, "tokens": length, "probability": math.exp(total), "log_probability": total}
-                    )
+                    filled = self._write(masked[0].replace(own, own * length), tokens)
+                    found.append({
+                        "value": value, "filled": filled, "tokens": length, "probability": math.exp(total),
+                        "log_probability": total,
+                    })  # fmt: skip
         return sorted(found, key=lambda a: -a["log_probability"])
 
     @cached_property
@@ -474,6 +482,10 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
     name = "int8" if precision == "int8" else precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
     return TextModel(folder=folder, device=where, precision=name, compiled=compile)
+
+
+def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
+    return {k: candidates[0][k] for k in ("filled", "log_probability")} | {"slots": [{"candidates": candidates}]}
 
 
 def _perplexity(total: float, slots: int) -> float | None:

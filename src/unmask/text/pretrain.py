@@ -15,13 +15,15 @@ import torch
 from unmask.core.plan import Plan
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.errors import UserError
+from unmask.files import check_folder
 from unmask.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
-from unmask.text.cache import TokenCache
+from unmask.text.cache import TokenCache, is_held_out
 from unmask.text.folder import new_text_model, save_folder
 from unmask.text.recipes import TextSettings, as_dict
-from unmask.text.sources import ReadReport, iter_documents
+from unmask.text.sources import ReadReport, iter_documents, resolve
 from unmask.text.tokenizer import Tokenizer
-from unmask.training.run import Job, RunResult, first_process_first, run
+from unmask.training.run import Job, RunResult, first_process_first, refuse_to_replace, run
+from unmask.training.settings import lasting
 
 TOKENIZER_CHARACTERS = 60_000_000
 """A tokenizer is trained on at most this much text; more changes its vocabulary by next to nothing."""
@@ -40,21 +42,27 @@ class TextRun:
         return self.result.summary(self.folder, self.settings.train.seed, corpus=self.corpus)
 
 
-def build_tokenizer(data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:
-    """The tokenizer of a run: brought along, already trained in `out`, or trained now and saved there."""
+def build_tokenizer(
+    data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None], *, reuse: bool = False
+) -> Tokenizer:
+    """The tokenizer of a run: brought along, or trained now on the training documents and saved in `out`.
+
+    Args:
+        reuse: take the one in `out`, if there is one: of the run that is resumed, or of the first process.
+    """
     if settings.tokenizer is not None:
         return Tokenizer.load(settings.tokenizer)
-    if (out / "tokenizer.json").exists():
+    if reuse and (out / "tokenizer.json").exists():
         return Tokenizer.load(out)
     say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
-    texts = (d.text for d in iter_documents(data, column=settings.column, report=ReadReport()))
+    documents = iter_documents(data, column=settings.column, report=ReadReport())
+    texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
     seen = itertools.accumulate(texts, lambda total, text: (total[0] + len(text), text), initial=(0, ""))
     limited = (text for size, text in itertools.takewhile(lambda s: s[0] < TOKENIZER_CHARACTERS, seen) if text)
     tokenizer = Tokenizer.train(
         limited, kind=settings.tokenizer_kind, vocab_size=settings.vocabulary,
         lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
     )  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(out)
     return tokenizer
 
@@ -70,8 +78,9 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
     if settings.architecture == "visible_only":
         # Narrower and shallower than the encoder, as in MAE (He et al. 2022, table 1).
         width = max(64, settings.width // 2)
+        heads = next(n for n in range(width // 32, 0, -1) if width % n == 0)
         decoder = EncoderConfig(
-            width=width, layers=max(1, settings.layers // 4), heads=max(1, width // 32), positions=SinCos(),
+            width=width, layers=max(1, settings.layers // 4), heads=heads, positions=SinCos(),
             feedforward=MLP(inner=4 * width),
         )  # fmt: skip
     return new_text_model(
@@ -103,14 +112,17 @@ def pretrain(
     """
     settings = settings or TextSettings()
     data = [data] if isinstance(data, str) else list(data)
-    out = Path(out)
+    out = check_folder(out)
+    data = resolve(data, out)
     say = _sayer(console)
+    refuse_to_replace(out, resume=resume)
     with first_process_first(settings.train) as first:
-        tokenizer = build_tokenizer(data, out, settings, say)
+        started = resume and (out / "checkpoints").exists()
+        tokenizer = build_tokenizer(data, out, settings, say, reuse=started or not first)
         tokenizer.require_mask()
         cache = TokenCache.build(
             data, tokenizer, out / "cache", max_slots=settings.slots, column=settings.column, holdout=settings.holdout,
-            seed=settings.train.seed,
+            seed=settings.train.seed, entities=settings.hide == "entity",
         )  # fmt: skip
     model, family = build_model(settings, tokenizer)
     job = make_job(model, cache, tokenizer, settings)
@@ -173,18 +185,7 @@ def write_report(finished: TextRun) -> Path:
 
 def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, examples: int) -> str:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
-    kept = as_dict(settings)
-    free = {
-        "steps",
-        "epochs",
-        "minutes",
-        "keep",
-        "log_every",
-        "checkpoint_every",
-        "checkpoint_seconds",
-    }
-    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
-    return json.dumps([kept, tokenizer.fingerprint(), examples], sort_keys=True)
+    return json.dumps([lasting(as_dict(settings)), tokenizer.fingerprint(), examples], sort_keys=True)
 
 
 def _millions(model: torch.nn.Module) -> str:

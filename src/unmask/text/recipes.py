@@ -31,7 +31,8 @@ class TextSettings:
         tokenizer: a tokenizer.json or folder to use instead.
         lowercase: for WordPiece.
         ratio: share of the slots to hide; `ratio_end` moves it linearly over the run.
-        hide: 'token', 'word' (whole words) or 'span' (geometric lengths).
+        hide: 'token', 'word' (whole words), 'span' (geometric lengths) or 'entity' (whole words, and whole entities where
+            .jsonl rows mark them: "entities", a list of {"start", "end"} in characters).
         mask, random, keep: what stands in hidden slots, shares that add up to 1.
         static: the same masks in every epoch.
         holdout: share of documents held out for validation.
@@ -54,7 +55,7 @@ class TextSettings:
     lowercase: bool = True
     ratio: float = 0.3
     ratio_end: float | None = 0.15
-    hide: Literal["token", "word", "span"] = "token"
+    hide: Literal["token", "word", "span", "entity"] = "token"
     mask: float = 0.8
     random: float = 0.1
     keep: float = 0.1
@@ -69,10 +70,14 @@ class TextSettings:
         for name in ("width", "layers", "heads", "slots", "vocabulary"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
-        for name in ("ratio", "ratio_end", "holdout", "dropout"):
+        for name in ("holdout", "dropout"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
+            if not 0 <= value < 1:
                 raise UserError(f"{name}={value}", hint="Expected a share from 0 up to, not including, 1.")
+        for name in ("ratio", "ratio_end"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise UserError(f"{name}={value}", hint="Expected a share between 0 and 1, neither included.")
         if not 0 < self.generator <= 1:
             raise UserError(f"generator={self.generator}", hint="Expected a share above 0 and up to 1.")
         if self.objective == "detection" and (self.recipe, self.architecture) != ("bert", "in_place"):
@@ -97,7 +102,7 @@ ROBERTA = {**BERT, "tokenizer_kind": "bpe", "lowercase": False}
 ELECTRA = {**BERT, "objective": "detection", "mask": 1.0, "random": 0.0, "keep": 0.0}
 """Clark et al. 2020, section 2 and appendix A: 15 % masked, all of them behind [MASK]; loss weight 50."""
 
-MODERN = {"recipe": "modern", "ratio": 0.3, "mask": 1.0, "random": 0.0, "keep": 0.0}
+MODERN = {"recipe": "modern", "ratio": 0.3, "ratio_end": None, "mask": 1.0, "random": 0.0, "keep": 0.0}
 """Warner et al. 2024 (ratio 0.3) and Wettig et al. 2023 (mask alone does as well as 80/10/10 at higher ratios)."""
 
 RECIPES: dict[str, Mapping[str, Any]] = {"bert": BERT, "roberta": ROBERTA, "electra": ELECTRA, "modern": MODERN}

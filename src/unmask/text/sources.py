@@ -8,8 +8,9 @@ import glob
 import gzip
 import hashlib
 import json
+import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +27,13 @@ _LONGEST_ROW = 256 << 20
 
 @dataclass(slots=True)
 class Document:
-    """A text and where it came from (file, first line)."""
+    """A text, where it came from (file, first line), and its entities as (start, end) characters, where they were asked
+    for."""
 
     text: str
     source: str
     line: int
+    entities: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -72,8 +75,11 @@ def _readable(path: Path) -> bool:
     return suffix_of(path) in (*SUFFIXES, ".raw") and not (path.suffix == ".gz" and suffix_of(path) == ".parquet")
 
 
-def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
+def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = None) -> list[Path]:
     """Files named by files, folders (recursively) and globs, sorted within each, without repeats.
+
+    Args:
+        without: a folder whose files are left out where a folder or glob finds them (a run's own, inside its data).
 
     Raises:
         UserError: nothing there, or a named file of a format that is not read.
@@ -84,7 +90,7 @@ def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
     for item in inputs:
         path = Path(item)
         if path.is_dir():
-            inside = [p for p in sorted(path.rglob("*")) if _readable(p) and p.is_file()]
+            inside = _outside(without, (p for p in sorted(_inside(path)) if _readable(p) and p.is_file()))
             if not inside:
                 raise UserError(f"{path}: no text files in this folder", hint=formats)
         elif path.is_file():
@@ -92,7 +98,7 @@ def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
                 raise UserError(f"{path}: format {''.join(path.suffixes[-2:]) or '(none)'} is not read", hint=formats)
             inside = [path]
         elif matches := sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file()):
-            inside = [p for p in matches if _readable(p)]
+            inside = _outside(without, (p for p in matches if _readable(p)))
             if not inside:
                 raise UserError(f"{item}: {len(matches)} files match, none of a format that is read", hint=formats)
         else:
@@ -105,6 +111,33 @@ def expand(inputs: Sequence[str | Path] | str | Path) -> list[Path]:
     return list(found)
 
 
+def _inside(folder: Path) -> Iterator[Path]:
+    """All files below a folder, those of linked folders too, each folder once."""
+    seen: set[str] = set()
+    for where, folders, files in os.walk(folder, followlinks=True):
+        folders.sort()
+        if (real := os.path.realpath(where)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (Path(where, name) for name in files)
+
+
+def _outside(folder: Path | None, paths: Iterable[Path]) -> list[Path]:
+    return [p for p in paths if folder is None or not p.resolve().is_relative_to(folder.resolve())]
+
+
+def resolve(inputs: Sequence[str], out: Path) -> list[str]:
+    """The files that inputs name, and `hf:NAME` as it is: what a run in `out` reads now and when it is resumed.
+
+    Raises:
+        UserError: see `expand`.
+    """
+    return [
+        str(i) for item in map(str, inputs) for i in ([item] if item.startswith("hf:") else expand(item, without=out))
+    ]
+
+
 def iter_documents(
     inputs: Sequence[str | Path] | str | Path,
     *,
@@ -112,6 +145,7 @@ def iter_documents(
     report: ReadReport | None = None,
     deduplicate: bool = True,
     max_characters: int = 10_000_000,
+    entities: bool = False,
 ) -> Iterator[Document]:
     """Stream documents.
 
@@ -123,6 +157,7 @@ def iter_documents(
         report: filled as documents are read.
         deduplicate: drop exact copies (a 64-bit hash a document is remembered: about 70 MB per million).
         max_characters: a longer document is cut at white space.
+        entities: read "entities" of .jsonl rows, a list of {"start", "end"} in characters of the text.
 
     Raises:
         UserError: missing, binary or malformed input, or no text at all.
@@ -130,7 +165,7 @@ def iter_documents(
     inputs = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     report = ReadReport() if report is None else report
     seen: set[int] = set()
-    for document in _raw(inputs, column, report, max_characters):
+    for document in _raw(inputs, column, report, max_characters, entities):
         text, where = document.text.strip(), f"{document.source}:{document.line}"
         if not text:
             report.empty += 1
@@ -151,11 +186,26 @@ def iter_documents(
             seen.add(mark)
         report.documents += 1
         report.characters += len(text)
+        document.entities = moved(document.entities, document.text.index(text))
         document.text = text
         yield document
     if not report.documents:
         why = f"{report.empty} empty, {report.undecodable} not UTF-8" if inputs else "nothing was given"
-        raise UserError(f"no text found in {', '.join(map(str, inputs))} ({why})", hint="; ".join(report.examples[:3]))
+        raise UserError(f"no text found in {listed(inputs)} ({why})", hint="; ".join(report.examples[:3]))
+
+
+def listed(inputs: Sequence[str | Path]) -> str:
+    """The first inputs by name, and how many more there are.
+
+    >>> listed(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(map(str, inputs[:3])) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
+
+
+def moved(entities: Sequence[tuple[int, int]], by: int) -> list[tuple[int, int]]:
+    """Entities of a text, counted from its character `by`; those that end before are left out."""
+    return [(start - by, end - by) for start, end in entities if end > by]
 
 
 def pieces(text: str, longest: int) -> Iterator[str]:
@@ -174,7 +224,9 @@ def pieces(text: str, longest: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _raw(inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int) -> Iterator[Document]:
+def _raw(
+    inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int, entities: bool
+) -> Iterator[Document]:
     read: set[Path] = set()
     for item in inputs:
         if str(item).startswith("hf:"):
@@ -194,7 +246,7 @@ def _raw(inputs: Sequence[str | Path], column: str | None, report: ReadReport, l
                 continue
             _refuse_binary(path)
             if kind == ".jsonl":
-                yield from _cut(_jsonl(path, column, report), report, longest)
+                yield from _cut(_jsonl(path, column, report, entities), report, longest)
             elif kind in (".csv", ".tsv"):
                 yield from _cut(_csv(path, column, report, "\t" if kind == ".tsv" else ","), report, longest)
             else:
@@ -202,10 +254,10 @@ def _raw(inputs: Sequence[str | Path], column: str | None, report: ReadReport, l
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, unzipped; a damaged file or one without permission is the user's to mend."""
+def opened(path: Path, *, unzip: bool = True) -> Iterator[IO[bytes]]:
+    """The file's bytes, unzipped where .gz; a damaged file or one without permission is the user's to mend."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path, "rb") if unzip and path.suffix == ".gz" else path.open("rb") as file:
             yield file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
         hint = "Is it a whole gzip file?" if path.suffix == ".gz" else "Check the file and its permissions."
@@ -213,7 +265,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _refuse_binary(path: Path) -> None:
-    with _opened(path) as file:
+    with opened(path) as file:
         head = file.read(8192)
     if b"\0" in head:
         raise UserError(f"{path}: a binary file, not text", hint="Give UTF-8 text; UTF-16 must be converted first.")
@@ -223,7 +275,7 @@ def _lines(path: Path, report: ReadReport, longest: int) -> Iterator[tuple[int, 
     """(line number, text) with bounded memory: an over-long line comes in pieces, a bad one as None."""
     # A character takes at most 4 bytes: a line within the limit is never cut.
     most = 4 * longest
-    with _opened(path) as file:
+    with opened(path) as file:
         number, pending, noted = 1, bytearray(), False
         while True:
             chunk = file.readline(_CHUNK)
@@ -317,8 +369,10 @@ def _cut(documents: Iterator[Document], report: ReadReport, longest: int) -> Ite
             continue
         report.split += 1
         report.note(f"{d.source}:{d.line}", f"longer than {longest:,} characters, cut into several documents")
+        start = 0
         for piece in pieces(d.text, longest):
-            yield Document(piece, d.source, d.line)
+            yield Document(piece, d.source, d.line, moved(d.entities, start))
+            start += len(piece)
 
 
 def _rows(file: IO[bytes], path: Path) -> Iterator[str]:
@@ -342,8 +396,8 @@ def _undecodable(text: str, where: str, report: ReadReport) -> bool:
     return True
 
 
-def _jsonl(path: Path, column: str | None, report: ReadReport) -> Iterator[Document]:
-    with _opened(path) as file:
+def _jsonl(path: Path, column: str | None, report: ReadReport, entities: bool) -> Iterator[Document]:
+    with opened(path) as file:
         for number, line in enumerate(_rows(file, path), start=1):
             where = f"{path}:{number}"
             if not line.strip() or _undecodable(line, where, report):
@@ -352,17 +406,28 @@ def _jsonl(path: Path, column: str | None, report: ReadReport) -> Iterator[Docum
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise UserError(f"{where}: not JSON ({error})", hint="Expected one JSON object a line.") from None
+            found = _entities(row, where) if entities and isinstance(row, dict) else []
             if isinstance(row, dict):
                 row = row[_pick(list(row), column, where)]
             elif not isinstance(row, str):
                 raise UserError(f"{where}: a JSON {type(row).__name__}", hint="Expected an object with a text key.")
-            yield Document(_text(row, where), str(path), number)
+            yield Document(_text(row, where), str(path), number, found)
+
+
+def _entities(row: dict[str, Any], where: str) -> list[tuple[int, int]]:
+    try:
+        return [(int(e["start"]), int(e["end"])) for e in row.get("entities", [])]
+    except (TypeError, KeyError, ValueError):
+        raise UserError(
+            f"{where}: entities is {json.dumps(row['entities'])[:60]}",
+            hint='Expected a list of {"start": ..., "end": ...}, in characters of the text.',
+        ) from None
 
 
 def _csv(path: Path, column: str | None, report: ReadReport, separator: str) -> Iterator[Document]:
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_ROW))
     start = 1
-    with _opened(path) as file:
+    with opened(path) as file:
         reader = csv.reader(_rows(file, path), delimiter=separator)
         try:
             header = next(reader, [])

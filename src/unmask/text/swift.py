@@ -85,10 +85,13 @@ class Swift:
         normalise: bool = False,
         keep: np.ndarray | None = None,
     ) -> np.ndarray:
-        """(texts, width) vectors in the order given, pooled over all slots, special ones included."""
+        """(texts, width) vectors in the order given, pooled over all slots, special ones included; 0 without any."""
         out = np.zeros((len(ids), self.encoder.config.width), np.float32)
+        lengths = np.array([len(i) for i in ids], np.int64)
+        some = np.flatnonzero(lengths)
         with torch.inference_mode():
-            for members in batches(np.array([len(i) for i in ids], np.int64)):
+            for part in batches(lengths[some]):
+                members = some[part]
                 chosen = [ids[i] for i in members]
                 vectors = _pool(self.states(chosen), [len(i) for i in chosen], pooling).float()
                 out[members] = (F.normalize(vectors, dim=-1) if normalise else vectors).numpy()

@@ -62,6 +62,8 @@ class Tokenizer:
         vocab_size: number of entries, added tokens included (largest id + 1).
         pad_id, unk_id, cls_id, sep_id, mask_id: ids, None where there is none.
         special_ids: ascending ids that are never hidden and never proposed.
+        before, after: ids put in front of and behind a text ([CLS], [SEP]), in training as in use; empty where
+            tokenizer.json has no post-processor that adds any, whatever its vocabulary holds.
     """
 
     def __init__(self, backend: Any, roles: dict[str, str] | None = None) -> None:
@@ -83,6 +85,7 @@ class Tokenizer:
         added = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         named = {vocabulary[token] for token in self.tokens.values()}
         self.special_ids = np.array(sorted(added | named), dtype=np.int64)
+        self.before, self.after = _edges(backend, next(iter(self.tokens.values()), "a"))
         ordinary = (token for token, number in vocabulary.items() if number not in added | named)
         # An unknown piece is still part of its word; any other special token written in the text stands alone.
         self._written = np.zeros(self.vocab_size, bool)
@@ -338,6 +341,13 @@ def _canonical(backend: Any, fixed: int) -> Any:
         rest = sorted(([p, round(s, 4)] for p, s in model["vocab"][fixed:]), key=lambda e: (-e[1], e[0]))
         model["vocab"] = [*model["vocab"][:fixed], *rest]
     return Backend.from_str(json.dumps(data))
+
+
+def _edges(backend: Any, text: str) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts in front of and behind a text."""
+    e = backend.encode(text)
+    inside = [i for i, sequence in enumerate(e.sequence_ids) if sequence is not None] or [len(e.ids)]
+    return e.ids[: inside[0]], e.ids[inside[-1] + 1 :]
 
 
 class _Counted:
