@@ -48,7 +48,7 @@ def vit_config(
     """A pre-norm vision transformer with one position table entry a slot."""
     return EncoderConfig(
         width=width, layers=layers, heads=heads, norm=Norm(placement="pre", epsilon=epsilon),
-        positions=Learned(slots=slots), entrance=Entrance(norm=False), 
+        positions=Learned(slots=slots), entrance=Entrance(norm=False),
         feedforward=MLP(inner=inner or 4 * width, activation=activation),
     )  # fmt: skip
 
