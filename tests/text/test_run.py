@@ -201,7 +201,7 @@ def test_nothing_held_out_stops_nothing_early(corpus, tmp_path):
     found = adapt(
         base, str(corpus), tmp_path / "yes", settings=adapt_settings(more | {"patience": None}), console=False
     )
-    assert found.table() == [("loss", None, None), ("accuracy", None, None)]
+    assert found.table() == [("loss", "-", "-"), ("accuracy", "-", "-")]
 
 
 def test_adapting_has_no_settings_of_a_new_model():

@@ -58,8 +58,10 @@ class Adapted:
     def to_dict(self) -> dict[str, Any]:
         return self.run.to_dict() | {"before": self.before, "after": self.after}
 
-    def table(self) -> list[tuple[str, float | None, float | None]]:
-        return [(name, self.before[name], self.after[name]) for name in self.before]
+    def table(self) -> list[tuple[str, str, str]]:
+        """Name, before and after of each metric, for people."""
+        sides = (self.before, self.after)
+        return [(n, *("-" if side[n] is None else f"{side[n]:.4f}" for side in sides)) for n in self.before]  # type: ignore[misc]
 
 
 def adapt(

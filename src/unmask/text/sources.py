@@ -133,7 +133,9 @@ def resolve(inputs: Sequence[str], out: Path) -> list[str]:
     Raises:
         UserError: see `expand`.
     """
-    return [str(i) for item in map(str, inputs) for i in ([item] if item.startswith("hf:") else expand(item, without=out))]
+    return [
+        str(i) for item in map(str, inputs) for i in ([item] if item.startswith("hf:") else expand(item, without=out))
+    ]
 
 
 def iter_documents(
