@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
-from unmask.files import written, written_folder
+from unmask.files import check_place, demo_folder, written, written_folder
 
 
 def fails_after(path: Path, error: Exception) -> None:
@@ -61,3 +61,22 @@ def test_weights_come_last_and_other_files_stay(tmp_path, monkeypatch):
     assert moved[-1] == "model.safetensors"
     assert len(moved) == 3
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors", "notes.txt", "unmask.json"]
+
+
+def test_a_file_cannot_stand_where_a_folder_is(tmp_path):
+    for folder in (".", "", tmp_path):
+        with pytest.raises(UserError, match="a folder"):
+            check_place(folder)
+
+
+def test_a_demo_takes_a_new_folder_or_that_of_an_earlier_one(tmp_path):
+    (demo_folder(tmp_path / "new") / "old.txt").touch()
+    assert [p.name for p in demo_folder(tmp_path / "new").iterdir()] == ["demo.json"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    with pytest.raises(UserError, match="not an earlier demo"):
+        demo_folder(tmp_path / "mine")
+    for place in (tmp_path / "mine" / "file", tmp_path / "mine" / "file" / "demo"):
+        with pytest.raises(UserError, match=r"cannot be a folder \(Not a directory"):
+            demo_folder(place)
+    assert (tmp_path / "mine" / "file").read_text() == "mine"

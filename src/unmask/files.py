@@ -39,9 +39,11 @@ def check_place(path: str | Path) -> Path:
     """A file's path, if its folder is there: asked before long work whose result goes there.
 
     Raises:
-        UserError: there is no such folder.
+        UserError: there is no such folder, or the path is a folder itself.
     """
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path}: a folder", hint="Give the name of a file to write.")
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist", hint="Create it first.")
     return path
@@ -135,13 +137,16 @@ def demo_folder(out: str | Path) -> Path:
     """An empty folder for a demo; that of an earlier demo is emptied.
 
     Raises:
-        UserError: `out` exists and is not an earlier demo.
+        UserError: `out` exists and is not an earlier demo, or cannot be made.
     """
     out = Path(out)
-    if out.exists():
-        if not (out / "demo.json").exists() and any(out.iterdir()):
-            raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / "demo.json").write_text("{}")
+    try:
+        if out.exists():
+            if not (out / "demo.json").exists() and any(out.iterdir()):
+                raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
+            shutil.rmtree(out)
+        out.mkdir(parents=True)
+        (out / "demo.json").write_text("{}")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be a folder ({error.strerror})", hint="Choose another --out.") from None
     return out

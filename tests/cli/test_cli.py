@@ -106,6 +106,7 @@ def test_mistakes_in_texts_and_models(capsys, model, tmp_path):
     assert "has no [MASK]" in bad(capsys, "fill", model, "no blank here")
     long = "[MASK] " + "fox " * 100
     assert "the model takes 40" in bad(capsys, "fill", model, long)
+    assert "seed=-1" in bad(capsys, "evaluate", model, tmp_path / "held.txt", "--seed", "-1")
     assert "no such model folder" in bad(capsys, "fill", tmp_path / "nowhere", "a [MASK]")
     assert "does not exist" in bad(capsys, "embed", model, "text", "--out", tmp_path / "no" / "v.npy")
     weights = model / "model.safetensors"
@@ -138,6 +139,8 @@ def test_mistakes_in_corpora_and_settings(capsys, tmp_path):
     assert "no text found" in pretrain(tmp_path / "empty.txt")
     assert "Did you mean 'learning_rate'" in pretrain(corpus, "--set", "leraning_rate=1")
     assert "contradict" in pretrain(corpus, "--steps", 3, "--minutes", 1)
+    assert "seed=-1" in pretrain(corpus, "--seed", "-1")
+    assert "seed=99999999999999999999" in pretrain(corpus, "--set", "seed=99999999999999999999")
     assert "does not divide" in pretrain(corpus, "--set", "vocabulary=300", "--set", "heads=7", "--steps", 1)
     (tmp_path / "vocab.json").write_text(
         json.dumps({t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *"abc"])})

@@ -52,6 +52,11 @@ def test_pretrain_writes_a_run_folder(capsys, folder, tmp_path):
     code, _, err = run(capsys, "pretrain", "table", folder / "train.csv", "--out", out, *FAST)
     assert code == 2
     assert "already holds a run" in err
+    (folder / "other").mkdir()
+    (folder / "other" / "config.json").write_text("{}")
+    code, _, err = run(capsys, "pretrain", "table", folder / "train.csv", "--out", folder / "other", *FAST)
+    assert code == 2
+    assert "already holds a run or a model" in err
 
 
 def test_impute_changes_empty_cells_only(capsys, folder, tmp_path):

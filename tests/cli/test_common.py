@@ -1,11 +1,13 @@
 """What the commands share."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 
-from unmask.cli.common import read_lines, run_lines
+from unmask.cli.common import Output, overrides, read_lines, run_lines
 from unmask.errors import UserError
+from unmask.text.recipes import TextSettings, with_overrides
 
 
 @pytest.mark.parametrize("path", ["notes.md", "data/held-out", "held.parquet", "/"])
@@ -29,3 +31,27 @@ def test_a_run_tells_what_it_measured():
     ]  # fmt: skip
     result.stopped = "signal"
     assert run_lines(result, "out", rate="", held="") == ["stopped by a signal after step 3; --resume continues"]
+
+
+@pytest.mark.parametrize("written", ["epochs = 3", "[train]\nepochs = 3", "'train.epochs' = 3"])
+def test_a_later_ending_replaces_an_earlier_one(tmp_path, written):
+    (tmp_path / "f.toml").write_text("slots = 64\n" + written)
+
+    def ending(*pairs, **flags):
+        train = with_overrides(TextSettings(), overrides(str(tmp_path / "f.toml"), pairs, **flags)).train
+        return train.steps, train.epochs, train.minutes
+
+    assert ending() == (None, 3.0, None)
+    assert ending(steps=1) == (1, None, None)
+    assert ending("minutes=2") == (None, None, 2.0)
+    assert ending("train.minutes=2", steps=1) == (1, None, None)
+    assert ending("learning_rate=1e-4", steps=None) == (None, 3.0, None)
+
+
+def test_under_a_launcher_the_first_process_speaks_for_all(capsys, monkeypatch):
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        Output(True).write({"rank": rank}, [])
+        Output(False).write({}, [f"rank {rank}"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert (json.loads(first)["rank"], second) == ("0", "rank 0")

@@ -33,6 +33,12 @@ def test_an_unknown_setting_is_named_with_a_suggestion():
     assert "Did you mean 'layers'?" in error.value.hint
 
 
+def test_rotary_heads_must_be_even():
+    with pytest.raises(UserError, match="width=12 with heads=4: rotary positions turn pairs"):
+        EncoderConfig(width=12, heads=4, positions=Rotary())
+    EncoderConfig(width=12, heads=4, positions=Learned())
+
+
 def test_heads_must_divide_the_width():
     with pytest.raises(UserError, match="heads=5 does not divide width=64") as error:
         EncoderConfig(width=64, heads=5)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny import encoder_config
+from unmask.encoder import transformer
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Entrance, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.transformer import Encoder, needed_by_row, rotate, rotation, sin_cos
 
@@ -64,6 +65,15 @@ def test_rotary_scores_depend_on_distance_only(seed: int):
     diagonals = [scores(0)[0, 0].diagonal(d) for d in range(-5, 6)]
     assert all((d - d[0]).abs().max() < 1e-4 for d in diagonals)
     assert torch.stack([d[0] for d in diagonals]).unique().numel() == 11
+
+
+def test_layers_of_one_base_share_a_table_of_rotations(seed: int, monkeypatch: pytest.MonkeyPatch):
+    made: list[float] = []
+    monkeypatch.setattr(transformer, "rotation", lambda *given: made.append(given[2]) or rotation(*given))
+    encoder = Encoder(encoder_config("modern", layers=7))
+    batch = inputs()
+    encoder(batch.pop("x"), **batch)
+    assert sorted(made) == [10_000.0, 160_000.0]
 
 
 def test_sin_cos_rows_differ_and_have_equal_length():

@@ -7,10 +7,9 @@ import pytest
 from markupsafe import Markup
 
 from unmask.errors import UserError
-from unmask.evaluation.metrics import Estimate, by_band
+from unmask.evaluation.metrics import Estimate
 from unmask.evaluation.report import (
     Report,
-    band_table,
     filled_examples,
     nearest_words,
     scored_sentences,
@@ -50,7 +49,6 @@ def test_hostile_text_is_escaped_everywhere():
         .section("a", filled_examples([{"text": f"{EVIL} [MASK] {EVIL}", "blanks": [blank]}]))
         .section("b", nearest_words([{"word": EVIL, "neighbours": [(EVIL, 0.5)]}]))
         .section("c", scored_sentences([{"text": EVIL, "score": -3.0, "slots": 2}]))
-        .section("d", band_table(by_band([1], [1], [2], [0], labels=[EVIL, EVIL]), EVIL, EVIL))
         .chart(EVIL)
         .html()
     )
@@ -127,7 +125,7 @@ def test_curves_of_a_run_with_half_a_last_line(tmp_path):
 def test_curves_know_the_kinds_of_lines(tmp_path):
     drawn = curves_of(
         tmp_path,
-        {"kind": "train", "step": 1, "loss": 9.0, "padding": 0.1},
+        {"kind": "train", "step": 1, "loss": 9.0, "padding_waste": 0.1},
         {"kind": "validation", "step": 1, "loss": 7.0, "seconds": 3},
         {"kind": "checkpoint", "step": 1, "loss": 555.0},
     )

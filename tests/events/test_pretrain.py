@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from unmask.core.batch import Example
 from unmask.core.plan import Plan
 from unmask.core.pretrain import validate
+from unmask.errors import UserError
 from unmask.events import pretrain as room
 from unmask.events.folder import load_folder
 from unmask.events.histories import Histories
@@ -66,6 +68,20 @@ def test_validation_is_packed_and_says_what_single_rows_say(events: Events):
     packed, single = (validate(model, batches, job.validation_corruption) for batches in (job.validation, alone))
     assert packed["hidden_slots"] == single["hidden_slots"]
     assert packed["loss"] == pytest.approx(single["loss"], rel=1e-4)
+
+
+def test_a_run_is_resumed_with_the_same_events_alone(events: Events, tmp_path: Path):
+    few = {"slots": 64, "batch_slots": 512, "width": 32, "inner": 32, "precision": "fp32"}
+
+    def trained(data: Events, **more: Any) -> Any:
+        settings = with_overrides(EventSettings(), few | more)
+        return pretrain(data, tmp_path, settings=settings, resume=True, console=False)
+
+    trained(events, steps=1)
+    later = dataclasses.replace(events, value=events.value + 1)
+    with pytest.raises(UserError, match="the data or settings differ"):
+        trained(later, steps=2)
+    assert trained(events, steps=2, validate_every=1).result.steps == 2
 
 
 def test_held_out_patients_are_a_share_with_a_limit(events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

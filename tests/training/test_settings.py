@@ -10,7 +10,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.training.schedule import Ramp, rate
-from unmask.training.settings import TrainSettings, apply_overrides, load_toml, parse_set, to_dict
+from unmask.training.settings import TrainSettings, apply_overrides, lasting, load_toml, parse_set, to_dict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ class Outer:
         {"compile": "maybe"},
         {"seed": True},
         {"nan_limit": None},
+        {"seed": -1},
+        {"seed": 2**63},
     ],
 )
 def test_a_bad_value_is_refused_by_name(wrong):
@@ -54,6 +56,15 @@ def test_one_ending_only():
         TrainSettings(steps=5, minutes=2)
     with pytest.raises(UserError, match="exceed"):
         TrainSettings(schedule="wsd", warmup=0.6, decay=0.6)
+
+
+def test_a_run_is_resumed_with_all_but_its_end_and_how_it_is_watched():
+    first, other = (
+        {"width": 8, "train": to_dict(TrainSettings(**more))} for more in ({}, {"steps": 9, "validate_every": 2})
+    )
+    assert lasting(first) == lasting(other)
+    assert lasting(first) != lasting({**first, "width": 9})
+    assert lasting(first) != lasting({**first, "train": to_dict(TrainSettings(learning_rate=1.0))})
 
 
 def test_overrides_parse_to_the_field_type():

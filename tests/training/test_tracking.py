@@ -67,7 +67,7 @@ def test_plain_lines_are_rare_and_on_stderr(tmp_path, monkeypatch, capsys):
     with Tracker(tmp_path, total="40 steps") as tracker:
         for number in range(1, 40):
             clock[0] += 1
-            tracker.log(number, number / 40, loss=2.0, accuracy=0.25, slots_per_second=1234.0, padding=0.02)
+            tracker.log(number, number / 40, loss=2.0, accuracy=0.25, slots_per_second=1234.0, padding_waste=0.02)
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 4

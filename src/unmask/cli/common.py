@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections import defaultdict
@@ -23,6 +24,8 @@ class Output:
     def write(
         self, result: dict[str, Any], lines: Iterable[str], *, device: str = "cpu", precision: str = "fp32"
     ) -> None:
+        if os.environ.get("RANK", "0") != "0":
+            return  # under a launcher the first process speaks for all
         if self.as_json:
             seconds = round(time.perf_counter() - self.started, 3)
             about = {"seed": self.seed, "seconds": seconds, "device": device, "precision": precision}
@@ -82,6 +85,27 @@ def file_lines(path: str | Path) -> list[str]:
     return lines
 
 
+def refuse_unread(context: Any, reads: Mapping[str, str], reader: str) -> None:
+    """Refuse flags given to a command for something that does not read them: nothing a person says is passed over.
+
+    Args:
+        context: typer's, of the running command.
+        reads: kind of data (or task) -> the command's parameters that it reads, parted by blanks. Those named nowhere are
+            read by all.
+        reader: the kind at hand; one without an entry is refused as a whole, elsewhere.
+
+    Raises:
+        UserError: naming the first such flag, and whom it is for.
+    """
+    for parameter in context.command.params:
+        readers = [name for name, read in reads.items() if parameter.name in read.split()]
+        given = context.get_parameter_source(parameter.name).name == "COMMANDLINE"
+        if given and readers and reader in reads and reader not in readers:
+            raise UserError(
+                f"{parameter.opts[0]}: not read for {reader}", hint=f"It is for {', '.join(readers)} alone."
+            )
+
+
 def write_array(array: Any, path: str | Path) -> None:
     """Write a NumPy array as .npy, under whatever name, whole or not at all.
 
@@ -97,12 +121,16 @@ def write_array(array: Any, path: str | Path) -> None:
 
 
 def overrides(config: str | None, pairs: Sequence[str], **flags: Any) -> dict[str, Any]:
-    """Settings from a TOML file, then --set, then the command's own flags (None means not given)."""
-    from unmask.training.settings import load_toml, parse_set
+    """Settings from a TOML file, then --set, then the command's own flags (None means not given).
+
+    A run has one ending: naming one replaces whichever was named before.
+    """
+    from unmask.training.settings import load_toml, parse_set, without_endings
 
     found: dict[str, Any] = dict(load_toml(Path(config))) if config else {}
-    found |= parse_set(pairs)
-    return found | {k: v for k, v in flags.items() if v is not None}
+    for later in (parse_set(pairs), {k: v for k, v in flags.items() if v is not None}):
+        found = (found if without_endings(later) == later else without_endings(found)) | later
+    return found
 
 
 def with_recipe(recipe: str | None, recipes: Mapping[str, Any], settings: Any, change: Any, given: Any) -> Any:

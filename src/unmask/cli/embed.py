@@ -8,10 +8,13 @@ import typer
 
 from unmask.cli import options
 
+READS = {"text": "pooling", "images": "pooling", "events": "", "table": ""}
+
 
 def register(app: Any) -> None:
     @app.command("embed")
     def embed(
+        context: typer.Context,
         model: options.Model,
         text: str = typer.Argument(..., help="A file with one text a line, or a text; pictures for an image model."),
         out: str = typer.Option(..., help="Where to write the (texts, width) array, .npy."),
@@ -23,10 +26,11 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Embed texts, one row a line, order kept."""
-        from unmask.cli.common import Output, read_lines, write_array
+        from unmask.cli.common import Output, read_lines, refuse_unread, write_array
         from unmask.files import check_place
         from unmask.kinds import kind_of, load
 
+        refuse_unread(context, READS, kind_of(model))
         if kind_of(model) == "images":
             from unmask.cli import images
 

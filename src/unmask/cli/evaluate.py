@@ -8,10 +8,16 @@ import typer
 
 from unmask.cli import options
 
+READS = {
+    "glue": "glue_model out set_", "text": "ratio most column", "a text task": "", "images": "most",
+    "table": "rows report",
+}  # fmt: skip
+
 
 def register(app: Any) -> None:
     @app.command("evaluate")
     def evaluate(
+        context: typer.Context,
         model: str = typer.Argument(..., help="Model folder or hub name; or the word glue, then --model."),
         data: list[str] = typer.Argument(
             ...,
@@ -36,8 +42,15 @@ def register(app: Any) -> None:
         import itertools
 
         from unmask.cli import text_tasks
+        from unmask.cli.common import Output, refuse_unread
+        from unmask.errors import UserError
         from unmask.kinds import kind_of, load, task_of
 
+        kind = model if model == "glue" else kind_of(model)
+        task = kind == "text" and (task_of(model) is not None or _is_collection(data[0]))
+        refuse_unread(context, READS, "a text task" if task else kind)
+        if most is not None and most < 1:
+            raise UserError(f"--most {most}", hint="Expected a whole number, 1 or more.")
         if model == "glue":
             text_tasks.glue(
                 data,
@@ -50,13 +63,10 @@ def register(app: Any) -> None:
                 as_json=json_,
             )
             return
-        kind = kind_of(model)
-        if kind == "text" and (task_of(model) or _is_collection(data[0])):
+        if task:
             text_tasks.evaluate(model, data, seed=seed, precision=precision, device=device, as_json=json_)
             return
 
-        from unmask.cli.common import Output
-        from unmask.errors import UserError
         from unmask.text.sources import iter_documents
 
         if kind == "images":

@@ -8,10 +8,16 @@ import typer
 
 from unmask.cli import options
 
+READS = {
+    "text": "top steps order temperature candidate longest", "images": "steps order temperature box ratio mask",
+    "events": "top level", "table": "draws",
+}  # fmt: skip
+
 
 def register(app: Any) -> None:
     @app.command("fill")
     def fill(
+        context: typer.Context,
         model: options.Model,
         text: str = typer.Argument(
             ..., help="Text with [MASK], or a file with one text a line; pictures for an image model."
@@ -38,11 +44,12 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Fill the blanks of a text, or a hidden part of pictures."""
-        from unmask.cli.common import Output, read_lines
+        from unmask.cli.common import Output, read_lines, refuse_unread
         from unmask.errors import UserError
         from unmask.files import check_place, write_json_lines
         from unmask.kinds import kind_of, load
 
+        refuse_unread(context, READS, kind_of(model))
         if kind_of(model) == "images":
             from unmask.cli import images
 

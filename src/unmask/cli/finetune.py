@@ -8,10 +8,16 @@ import typer
 
 from unmask.cli import options
 
+READS = {
+    "text": "validation text text2 label metric seeds adapt resume", "images": "validation", "events": "labels",
+    "next-visit": "",
+}  # fmt: skip
+
 
 def register(app: Any) -> None:
     @app.command("finetune")
     def finetune(
+        context: typer.Context,
         task: str = typer.Argument(..., help="classify, tag, answer or similarity; of events outcome or next-visit."),
         model: str = typer.Argument(..., help="Model folder or hub name."),
         train: str = typer.Argument(
@@ -39,18 +45,17 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Fine-tune a model for a task; the folder loads in transformers too."""
-        from unmask.cli.common import overrides
+        from unmask.cli.common import overrides, refuse_unread
         from unmask.errors import UserError
         from unmask.kinds import kind_of
 
+        kind = kind_of(model)
+        refuse_unread(context, READS, task if kind == "events" and task == "next-visit" else kind)
         settings = overrides(
             config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
         )
-        kind = kind_of(model)
-        if resume and (kind != "text" or adapt or seeds > 1):
-            raise UserError(
-                "--resume", hint="One fine-tuning run of a text model can be resumed: no --seeds, no --adapt."
-            )
+        if resume and (adapt or seeds > 1):
+            raise UserError("--resume", hint="One fine-tuning run can be resumed: no --seeds, no --adapt.")
         if kind == "text":
             from unmask.cli import text_tasks
 

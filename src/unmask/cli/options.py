@@ -6,18 +6,25 @@ from typing import Annotated
 
 import typer
 
+
+def _seed(seed: int | None) -> int | None:
+    from unmask.training.settings import check_seed
+
+    return check_seed(seed)
+
+
 Model = Annotated[str, typer.Argument(help="Model folder or hub name.")]
 Config = Annotated[str | None, typer.Option(help="TOML file of settings.")]
 Set = Annotated[list[str], typer.Option("--set", help="key=value, any setting; may be repeated.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
 Minutes = Annotated[float | None, typer.Option(help="Wall clock to spend.")]
-RunSeed = Annotated[int | None, typer.Option(help="Decides weights, order and masks.")]
+RunSeed = Annotated[int | None, typer.Option(callback=_seed, help="Decides weights, order and masks.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 RunPrecision = Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")]
 RunDevice = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Trackers = Annotated[list[str], typer.Option(help="tensorboard, wandb or mlflow; may be repeated.")]
-Seed = Annotated[int, typer.Option(help="Decides what is drawn.")]
+Seed = Annotated[int, typer.Option(callback=_seed, help="Decides what is drawn.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16; embed of texts also int8.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]

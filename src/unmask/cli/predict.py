@@ -8,10 +8,13 @@ import typer
 
 from unmask.cli import options
 
+READS = {"text": "text text2", "images": "", "events": "labels"}
+
 
 def register(app: Any) -> None:
     @app.command("predict")
     def predict(
+        context: typer.Context,
         model: str = typer.Argument(..., help="Fine-tuned model folder."),
         data: str = typer.Argument(
             ..., help="Texts (.txt one a line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json), pictures, or MEDS."
@@ -26,9 +29,11 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Predict with a fine-tuned model."""
+        from unmask.cli.common import refuse_unread
         from unmask.kinds import kind_of
 
         kind = kind_of(model)
+        refuse_unread(context, READS, kind)
         if kind == "text":
             from unmask.cli import text_tasks
 

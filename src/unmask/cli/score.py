@@ -8,10 +8,13 @@ import typer
 
 from unmask.cli import options
 
+READS = {"text": "mode", "events": "mode by out", "table": ""}
+
 
 def register(app: Any) -> None:
     @app.command("score")
     def score(
+        context: typer.Context,
         model: options.Model,
         text: str = typer.Argument(..., help="A text, or a file with one text a line; a table, a MEDS folder."),
         mode: str = typer.Option(
@@ -24,11 +27,12 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Pseudo-log-likelihood of texts, rows or patients' events: the higher, the more natural."""
-        from unmask.cli.common import Output, read_lines
+        from unmask.cli.common import Output, read_lines, refuse_unread
         from unmask.errors import UserError
         from unmask.kinds import kind_of, load
 
         kind = kind_of(model)
+        refuse_unread(context, READS, kind)
         if kind == "events":
             from unmask.cli import events
 

@@ -26,16 +26,15 @@ def embed(
     batch_slots: int = BATCH_SLOTS,
     pooling: Pooling = "mean",
     normalise: bool = False,
-    include_special: bool = True,
     shared_rows: bool = True,
 ) -> np.ndarray:
     """One vector an example, (examples, width) float32, in the order given; zeros for an example without slots.
 
     Args:
         slots: longest example the model takes.
-        pooling: over an example's observed slots: their mean or maximum, or the first slot alone ([CLS]).
+        pooling: over an example's observed slots, special ones too, as sentence-transformers does: their mean or maximum,
+            or the first slot alone ([CLS]).
         normalise: to length 1, so that a dot product is the cosine.
-        include_special: mean and maximum count special slots too, as sentence-transformers does.
         shared_rows: several short examples share a row; else one a row, beside others of its length.
 
     Raises:
@@ -49,7 +48,7 @@ def embed(
     with at_rest(model):
         for batch, numbers in (budgeted if shared_rows else snug)([examples[int(i)] for i in some], slots, batch_slots):
             batch = batch.to(device)
-            vectors = pool(model, batch, len(numbers), pooling, include_special)
+            vectors = pool(model, batch, len(numbers), pooling, True)
             if normalise:
                 vectors = torch.nn.functional.normalize(vectors, dim=-1)
             out[some[numbers]] = vectors.cpu().numpy()
@@ -57,7 +56,11 @@ def embed(
 
 
 def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: Pooling, include_special: bool) -> Tensor:
-    """Pooled states of a batch's `count` examples, (count, width) fp32, by `batch.index`."""
+    """Pooled states of a batch's `count` examples, (count, width) fp32, by `batch.index`; see `embed`.
+
+    Args:
+        include_special: mean and maximum count special slots too.
+    """
     if pooling == "first":
         device = batch.index.device
         first = torch.from_numpy(first_slots(batch, count)).to(device)

@@ -206,6 +206,11 @@ class EncoderConfig:
         if self.width % self.heads:
             fits = [h for h in range(1, self.width + 1) if self.width % h == 0 and self.width // h >= 16]
             raise UserError(f"heads={self.heads} does not divide width={self.width}", hint=f"Use one of {fits}.")
+        if isinstance(self.positions, Rotary) and self.width // self.heads % 2:
+            raise UserError(
+                f"width={self.width} with heads={self.heads}: rotary positions turn pairs",
+                hint=f"Heads of {self.width // self.heads} are odd: choose a width or heads that make them even.",
+            )
         if (kv := self.attention.kv_heads) and self.heads % kv:
             raise UserError(f"kv_heads={kv} does not divide heads={self.heads}")
         if isinstance(self.attention.window, tuple) and len(self.attention.window) != self.layers:

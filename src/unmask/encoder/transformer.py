@@ -55,8 +55,8 @@ def rotation(position: Tensor, depth: int, base: float, dtype: torch.dtype) -> t
     """Cosine and sine tables (rows, 1, slots, depth) for split-half rotary positions."""
     rate = base ** (-torch.arange(0, depth, 2, device=position.device, dtype=torch.float32) / depth)
     angle = position[:, None, :, None].float() * rate
-    angle = torch.cat([angle, angle], -1)
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    return torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
@@ -144,7 +144,10 @@ class SelfAttention(nn.Module):
         q, k, v = self.project(x, queries)
         if isinstance(self.config.positions, Rotary):
             base = self.config.positions.base if self.window is None else self.config.positions.local_base
-            table = rotation(layout.position, depth, base, q.dtype)
+            key = f"rotation {base} {q.dtype}"
+            if key not in layout.shared:
+                layout.shared[key] = rotation(layout.position, depth, base, q.dtype)
+            table = layout.shared[key]
             k = rotate(k, table)
             if queries is not None:
                 table = rotation(layout.position.gather(1, queries), depth, base, q.dtype)

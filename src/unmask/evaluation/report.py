@@ -17,12 +17,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from unmask.evaluation.charts import bar, bars, cell_text, line_chart, number, table
-from unmask.evaluation.metrics import Band
+from unmask.evaluation.charts import bar, bars, cell_text, line_chart, table
 from unmask.files import written
 
 _SMOOTHED = 200  # a training curve is drawn with at most this many points, each a mean of successive records
-_VALIDATION_KINDS = ("validation", "evaluate", "evaluation", "eval")
 
 
 class Report:
@@ -174,30 +172,6 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
     return table(("sentence", "surprise", "nats per slot", "score", "slots"), drawn)
 
 
-def band_table(bands: Iterable[Band], key: str = "band", value: str = "mean", *, percent: bool = True) -> Markup:
-    """A table of means by bands, such as accuracy by training frequency, with a bar and an interval each.
-
-    Args:
-        bands: rows as `by_band` gives them.
-        key: header of the band column.
-        value: header of the mean.
-        percent: the mean is a share; otherwise bars are relative to the largest.
-    """
-    rows = list(bands)
-    finite = [row.estimate.value for row in rows if math.isfinite(row.estimate.value)]
-    full = 1.0 if percent else max(finite, default=0.0)
-    drawn = []
-    for row in rows:
-        e = row.estimate
-        interval = Markup('<small class="interval">{} to {}</small>').format(
-            number(e.low, percent=percent), number(e.high, percent=percent)
-        )
-        shown = Markup('<span class="surprise">{}</span>').format(bar(e.value / full if full else 0.0))
-        mean = number(e.value, percent=percent)
-        drawn.append((row.label, shown, mean, interval if math.isfinite(e.low) else None, e.n))
-    return table((key, "", value, "95% interval", "hidden slots"), drawn)
-
-
 def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden slot") -> Markup:
     """The curves of a run from its `metrics.jsonl`: loss, accuracy, learning rate, speed and padding waste.
 
@@ -209,7 +183,7 @@ def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden sl
     Args:
         loss: unit of the loss.
         metrics_path: the file; lines hold `step` and any of `loss`, `accuracy`, `slots_per_second`,
-            `padding_waste` (or `padding`), `validation_loss`, `validation_accuracy`, `learning_rate`.
+            `padding_waste`, `validation_loss`, `validation_accuracy`, `learning_rate`.
     """
     train, validation = _curves(_records(Path(metrics_path)))
     charts: list[Markup] = []
@@ -271,8 +245,8 @@ def _curves(
         for key, value in record.items():
             if not (value is None or isinstance(value, int | float)) or isinstance(value, bool):
                 continue
-            found, name = train, {"padding": "padding_waste"}.get(key, key)
-            if kind in _VALIDATION_KINDS or key.startswith("validation_"):
+            found, name = train, key
+            if kind == "validation" or key.startswith("validation_"):
                 found, name = validation, key.removeprefix("validation_")
             elif kind != "train":
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
 from unmask.files import check_folder
 from unmask.training.run import Job, RunResult, run
+from unmask.training.settings import lasting
 
 MOST_HELD = 4096
 """Patients held out: their batches are kept in memory for the whole run."""
@@ -124,14 +126,19 @@ def make_job(
     placed = [[int(held_out[i]) for i in row] for row in place_best_fit(lengths[held_out], settings.slots)]
     validation = [make(placed[k : k + rows], rows) for k in range(0, len(placed), rows)]
     corruption = corruption_of(settings)
-    kept = dataclasses.asdict(settings)
-    free = ("steps", "epochs", "minutes", "keep", "log_every", "checkpoint_every", "checkpoint_seconds")
-    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
     return Job(
         model=model, plan=plan, make_batch=make, corruption=corruption, validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True),
-        fingerprint=json.dumps([kept, len(histories.events), len(histories.code)], sort_keys=True),
+        fingerprint=_fingerprint(histories, train, settings),
     )  # fmt: skip
+
+
+def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSettings) -> str:
+    """What must not change between a run and its resumption: the events, who is learnt from, and most settings."""
+    events, content = histories.events, hashlib.sha256()
+    for part in (events.subjects, events.offsets, events.time, events.value, histories.code, train):
+        content.update(np.ascontiguousarray(part).data)
+    return json.dumps([lasting(dataclasses.asdict(settings)), content.hexdigest()], sort_keys=True)
 
 
 def write_report(finished: EventRun) -> Path:

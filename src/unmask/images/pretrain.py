@@ -30,6 +30,7 @@ from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
 from unmask.images.sources import ImageSet, channel_statistics, read_images
 from unmask.training.run import Job, RunResult, run
+from unmask.training.settings import lasting
 
 PROBE_TRAIN, PROBE_TEST = 1000, 500
 """Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
@@ -214,18 +215,7 @@ def write_report(finished: ImageRun) -> Path:
 
 def _fingerprint(settings: ImageSettings, images: ImageSet) -> str:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
-    kept = as_dict(settings)
-    free = {
-        "steps",
-        "epochs",
-        "minutes",
-        "keep",
-        "log_every",
-        "checkpoint_every",
-        "checkpoint_seconds",
-        "validate_every",
-    }
-    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
+    kept = lasting(as_dict(settings))
     for name in ("workers", "strict", "probe", "probe_every"):
         kept.pop(name)
     content = hashlib.sha256(np.ascontiguousarray(images.pixels[:: max(1, len(images) // 256)]).tobytes()).hexdigest()

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from unmask.core.pretrain import StepReport
-from unmask.errors import UserError
 from unmask.files import check_folder
 from unmask.table.data import cell_texts, decode, encode, read_frame
 from unmask.table.model import TableModel, load, schema_for
 from unmask.table.recipes import TableSettings, settings_of
+from unmask.training.run import refuse_to_replace
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
 
@@ -51,10 +51,9 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
     """
     out = check_folder(out)
-    if (out / "unmask.json").exists():
-        if resume:
-            return TableRun(folder=out, model=load(out))
-        raise UserError(f"{out} already holds a run", hint="Choose another --out, or --resume to keep it.")
+    if resume and (out / "unmask.json").exists():
+        return TableRun(folder=out, model=load(out))
+    refuse_to_replace(out, resume=resume)
     settings = settings or settings_of()
     frame = read_frame(data)
     found = schema_for(frame, schema, duration=duration, event=event)

@@ -22,7 +22,8 @@ from unmask.text.folder import new_text_model, save_folder
 from unmask.text.recipes import TextSettings, as_dict
 from unmask.text.sources import ReadReport, iter_documents, resolve
 from unmask.text.tokenizer import Tokenizer
-from unmask.training.run import Job, RunResult, first_process_first, run
+from unmask.training.run import Job, RunResult, first_process_first, refuse_to_replace, run
+from unmask.training.settings import lasting
 
 TOKENIZER_CHARACTERS = 60_000_000
 """A tokenizer is trained on at most this much text; more changes its vocabulary by next to nothing."""
@@ -114,6 +115,7 @@ def pretrain(
     out = check_folder(out)
     data = resolve(data, out)
     say = _sayer(console)
+    refuse_to_replace(out, resume=resume)
     with first_process_first(settings.train) as first:
         started = resume and (out / "checkpoints").exists()
         tokenizer = build_tokenizer(data, out, settings, say, reuse=started or not first)
@@ -183,18 +185,7 @@ def write_report(finished: TextRun) -> Path:
 
 def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, examples: int) -> str:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
-    kept = as_dict(settings)
-    free = {
-        "steps",
-        "epochs",
-        "minutes",
-        "keep",
-        "log_every",
-        "checkpoint_every",
-        "checkpoint_seconds",
-    }
-    kept["train"] = {k: v for k, v in kept["train"].items() if k not in free}
-    return json.dumps([kept, tokenizer.fingerprint(), examples], sort_keys=True)
+    return json.dumps([lasting(as_dict(settings)), tokenizer.fingerprint(), examples], sort_keys=True)
 
 
 def _millions(model: torch.nn.Module) -> str:

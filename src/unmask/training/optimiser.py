@@ -182,8 +182,7 @@ class NanGuard:
         if self.in_a_row >= self.limit:
             raise UserError(
                 f"loss or gradient was not finite for {self.in_a_row} steps in a row",
-                hint="Lower learning_rate (try a third), lengthen warmup, or try optimiser=stable_adamw or "
-                "precision=fp32; look for infinite values in the data. The last good checkpoint was kept: "
-                "--resume starts from it.",
+                hint="Look for infinite values in the data. Start anew with a lower learning_rate (try a third), a longer "
+                "warmup, optimiser=stable_adamw or precision=fp32: --resume would go on with the same settings.",
             )
         return False

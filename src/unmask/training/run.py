@@ -100,7 +100,8 @@ def run(
     """Train until the settings' end, an early stop, or a signal; `save(model)` is called at the end.
 
     Raises:
-        UserError: the folder holds a run and `resume` was not asked for; the settings of the resumed run differ.
+        UserError: the folder holds a run or a model and `resume` was not asked for; the settings of the resumed run
+            differ.
     """
     from accelerate import Accelerator
 
@@ -109,12 +110,12 @@ def run(
         raise UserError("nothing is held out to stop early by", hint="Hold some out (holdout), or set patience=none.")
     keep_freed_memory()
     device = resolve_device(settings.device)
-    accelerator = Accelerator(cpu=device.type == "cpu")
+    # The precision is ours to choose: a launcher's own would be on top of it.
+    accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no")
     device = accelerator.device
     main, processes = accelerator.is_main_process, accelerator.num_processes
+    refuse_to_replace(out, resume=resume)
     found = load_latest(out) if resume else None
-    if found is None and not resume and (out / "checkpoints").exists():
-        raise UserError(f"{out} already holds a run", hint="Add --resume to continue it, or choose another --out.")
     if found is not None and found.extra.get("fingerprint") != job.fingerprint:
         raise UserError(
             f"{out}: the data or settings differ from those the run was started with",
@@ -132,6 +133,8 @@ def run(
         found.restore_random_state()
         first, best, waited = found.step, found.extra["best"], found.extra["waited"]
         elapsed_before = float(found.extra["seconds"])
+    # A run that stopped early stays so until it is given another end.
+    over = found is not None and found.extra.get("stopped_before") == _ending(settings)
     trained, optimiser = accelerator.prepare(torch.compile(model) if settings.compile else model, optimiser)
     clock = _Clock(settings, job.plan, elapsed_before, accelerator)
     guard = NanGuard(settings.nan_limit)
@@ -158,7 +161,7 @@ def run(
         autocast=autocast,
         no_sync=lambda: accelerator.no_sync(trained),
     )
-    result: dict[str, Any] = {"stopped": "finished", "validation": {}}
+    result: dict[str, Any] = {"stopped": "early" if over else "finished", "validation": {}}
     validate_every = settings.validate_every
     with (
         Tracker(
@@ -194,16 +197,20 @@ def run(
                     out, step=step_number, model_state=model.state_dict(),
                     optimiser_state=optimiser.state_dict(), keep=settings.keep,
                     extra={
-                        "best": best, "waited": waited, "seconds": clock.elapsed(), "precision": precision.name,
-                        "fingerprint": job.fingerprint,
+                        "best": best, "waited": waited, "next_check": next_check, "seconds": clock.elapsed(),
+                        "precision": precision.name, "fingerprint": job.fingerprint,
+                        "stopped_before": _ending(settings) if result["stopped"] == "early" else None,
                     },
                 )  # fmt: skip
             accelerator.wait_for_everyone()
 
         saved_at, slots, spent, waste = time.monotonic(), 0, 0.0, []
-        number, next_check = first, clock.progress(first) + 0.05 if validate_every is None else 0.0
+        number, next_check = first, clock.progress(first) + 0.05
+        if found is not None:
+            next_check = min(next_check, found.extra.get("next_check", math.inf))
+        steps = iter(()) if over else _steps(job, settings, first, accelerator)
         for report in pretrain(
-            trained, _steps(job, settings, first, accelerator), job.corruption, machine,
+            trained, steps, job.corruption, machine,
             seed=settings.seed, first_step=first, progress=clock.progress,
         ):  # fmt: skip
             number = report.step
@@ -245,6 +252,18 @@ def run(
         padding_waste=sum(waste) / max(len(waste), 1), skipped_steps=guard.total, precision=precision.name,
         device=str(device), peak_memory_mb=peak_memory(), **result,
     )  # fmt: skip
+
+
+def refuse_to_replace(out: Path, *, resume: bool) -> None:
+    """Leave alone a folder that holds a model, or a run that is not to be continued.
+
+    Raises:
+        UserError: it is such a folder.
+    """
+    held = [name for name in ("checkpoints", "config.json", "model.safetensors") if (out / name).exists()]
+    if held and not (resume and "checkpoints" in held):
+        hint = "Choose another --out." if resume else "Choose another --out, or add --resume to continue a run."
+        raise UserError(f"{out} already holds a run or a model", hint=hint)
 
 
 def sample(batches: Sequence[PackedBatch], slots: int) -> list[PackedBatch]:
@@ -333,7 +352,7 @@ def _validate(
 def _row(report: StepReport, settings: TrainSettings, speed: float) -> dict[str, Any]:
     return {
         "loss": report.loss, "accuracy": report.accuracy, "slots_per_second": speed,
-        "padding_waste": report.padding_waste, "padding": report.padding_waste, "hidden_slots": report.hidden,
+        "padding_waste": report.padding_waste, "hidden_slots": report.hidden,
         "gradient_norm": report.gradient_norm, "epoch": report.epoch, "skipped": report.skipped,
         "learning_rate": settings.learning_rate * rate(report.progress, settings),
     }  # fmt: skip

@@ -15,7 +15,8 @@ from unmask.training.settings import TrainSettings
 def rate(progress: float, settings: TrainSettings) -> float:
     """The multiplier of the peak learning rate when `progress` (0 to 1) of the run is done.
 
-    Warm-up rises linearly from 0 to 1 over the first `warmup`. Then 'linear' and 'cosine' fall to
+    Warm-up rises linearly from 0 to 1 over the first `warmup`: the first step of a run has rate 0, as in BERT's own code
+    and transformers' schedules. Then 'linear' and 'cosine' fall to
     `minimum_rate` at the end, 'wsd' (warm-up, stable, decay; Hu et al. 2024, MiniCPM, section 4) holds 1 and
     falls linearly over the last `decay`, and 'constant' holds 1. Values outside 0..1 are clamped: a run
     bounded by minutes may overshoot.

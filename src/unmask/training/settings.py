@@ -19,7 +19,9 @@ from unmask.errors import UserError, suggest
 
 Settings = TypeVar("Settings")
 
-_ENDINGS = ("steps", "epochs", "minutes")
+ENDINGS = ("steps", "epochs", "minutes")
+MAY_CHANGE = (*ENDINGS, "keep", "log_every", "checkpoint_every", "checkpoint_seconds", "validate_every")
+"""What a run may be resumed with other values of: where it ends and how it is watched."""
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -98,7 +100,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        given = [name for name in _ENDINGS if getattr(self, name) is not None]
+        given = [name for name in ENDINGS if getattr(self, name) is not None]
         if len(given) > 1:
             listed = " and ".join(f"{name}={getattr(self, name)}" for name in given)
             raise UserError(f"{listed} contradict each other", hint="Give one of steps, epochs and minutes.")
@@ -108,8 +110,6 @@ class TrainSettings:
             self._require(name, lambda v: v >= 1, "a whole number, 1 or more")
         for name in ("validate_every", "patience", "checkpoint_every"):
             self._require(name, lambda v: v >= 1, "a whole number, 1 or more, or none")
-        for name in ("seed",):
-            self._require(name, lambda v: v >= 0, "a whole number, 0 or more")
         for name in ("epochs", "minutes", "learning_rate", "epsilon", "checkpoint_seconds"):
             self._require(name, lambda v: 0 < v < math.inf, "a number above 0")
         self._require("clip", lambda v: 0 < v < math.inf, "a number above 0, or none")
@@ -130,8 +130,34 @@ class TrainSettings:
             raise UserError(f"{name}={value}", hint=f"Expected {expected}.")
 
 
+def check_seed(seed: int | None) -> int | None:
+    """A seed that every generator takes, or None where none was given.
+
+    Raises:
+        UserError: it is below 0 or does not fit 63 bits.
+    """
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UserError(f"seed={seed}", hint="Expected a whole number from 0 up to 2^63 - 1.")
+    return seed
+
+
+def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a kind's settings as plain data, those that a run must be resumed with: all but `MAY_CHANGE` of `train`."""
+    return {**settings, "train": {k: v for k, v in settings["train"].items() if k not in MAY_CHANGE}}
+
+
+def without_endings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides without those that say where a run ends, however they are spelled.
+
+    >>> without_endings({"train.steps": 3, "train": {"epochs": 2, "clip": 1.0}, "minutes": 1, "seed": 0})
+    {'train': {'clip': 1.0}, 'seed': 0}
+    """
+    kept = {k: v for k, v in settings.items() if k.removeprefix("train.") not in ENDINGS}
+    return {k: without_endings(v) if k == "train" and isinstance(v, Mapping) else v for k, v in kept.items()}
+
+
 def check_types(settings: Any) -> None:
-    """Check the fields of a settings dataclass against their annotations; ints become floats where due.
+    """Check the fields of a settings dataclass against their annotations, and its seed; ints become floats where due.
 
     Raises:
         UserError: naming the key, the value and what was expected.
@@ -141,6 +167,7 @@ def check_types(settings: Any) -> None:
         value = getattr(settings, field.name)
         if not isinstance(value, str) or str not in _options(hints[field.name]):
             object.__setattr__(settings, field.name, _convert(field.name, value, hints[field.name]))
+    check_seed(getattr(settings, "seed", None))
 
 
 def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
@@ -175,9 +202,9 @@ def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Setting
         else:
             changes[outer] = _convert(key, value, hints[outer])
     # A run has one ending: naming another one replaces the ending that was there (the default above all).
-    endings = [name for name in _ENDINGS if changes.get(name) is not None]
-    if endings and fields.issuperset(_ENDINGS):
-        changes = {**dict.fromkeys(_ENDINGS), **changes}
+    endings = [name for name in ENDINGS if changes.get(name) is not None]
+    if endings and fields.issuperset(ENDINGS):
+        changes = {**dict.fromkeys(ENDINGS), **changes}
     return dataclasses.replace(target, **changes)
 
 

@@ -18,7 +18,7 @@ _SHOWN = {
     "loss": lambda v: f"loss {v:.4f}",
     "accuracy": lambda v: f"accuracy {v:.1%}",
     "slots_per_second": lambda v: f"{v:,.0f} slots/s",
-    "padding": lambda v: f"padding {v:.1%}",
+    "padding_waste": lambda v: f"padding {v:.1%}",
 }
 
 
@@ -28,7 +28,7 @@ class Tracker:
     Each line holds `kind` ('train' unless said otherwise), `step`, `progress`, `seconds` since the start of
     the run (over resumes) and the metrics; a number that is not finite is written as null, for JSON has no
     other word. The live line shows `loss`, `accuracy` (on hidden slots), `slots_per_second` (real slots) and
-    `padding` (share of slots wasted), as far as given, and the time left. On a terminal it is a rich
+    `padding_waste` (share of slots wasted), as far as given, and the time left. On a terminal it is a rich
     progress bar, elsewhere a plain line every `interval` seconds.
 
     Args:

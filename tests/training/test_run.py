@@ -1,0 +1,93 @@
+"""One run: which folders it takes, in which precision it computes, and that patience survives a resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tiny import MODALITIES, make_model, ratio_corruption
+from unmask.core.batch import pack
+from unmask.core.plan import Plan
+from unmask.errors import UserError
+from unmask.training import run as room
+from unmask.training.checkpoint import load_latest
+from unmask.training.run import Job, RunResult, run
+from unmask.training.settings import TrainSettings
+
+TEXT = MODALITIES["text"]
+EXAMPLES = [TEXT.example(i, 12) for i in range(16)]
+
+
+def job() -> Job:
+    def batch(rows: list[list[int]], count: int) -> Any:
+        return pack([EXAMPLES[i] for row in rows for i in row], slots=12, rows=count)
+
+    plan = Plan(lengths=np.full(16, 12), examples=np.arange(12), slots=12, rows=4)
+    held = [pack(EXAMPLES[12:], slots=12, rows=4)]
+    return Job(
+        model=make_model(TEXT, "in_place", "bert"), plan=plan, make_batch=batch, corruption=ratio_corruption(),
+        validation=held, validation_corruption=ratio_corruption(),
+    )  # fmt: skip
+
+
+def trained(out: Path, resume: bool = False, **more: Any) -> RunResult:
+    settings = TrainSettings(**{"steps": 4, "precision": "fp32", "device": "cpu", **more})
+    return run(job(), out, settings, resume=resume, console=False)
+
+
+def lines(out: Path, kind: str) -> list[dict]:
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["kind"] == kind]
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_model_that_no_run_here_made_is_not_replaced(tmp_path, name, resume):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match="already holds a run or a model"):
+        trained(tmp_path, resume)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_a_launchers_precision_is_not_on_top_of_ours(tmp_path, monkeypatch):
+    from accelerate.state import AcceleratorState
+
+    trained(tmp_path / "alone")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    trained(tmp_path / "launched")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    alone, launched = ([line["loss"] for line in lines(tmp_path / n, "train")] for n in ("alone", "launched"))
+    assert alone == launched
+
+
+def test_a_resumed_run_validates_where_the_whole_one_does(tmp_path, monkeypatch):
+    trained(tmp_path / "whole", steps=50)
+    real = room.save_checkpoint
+
+    def killed(*given: Any, **named: Any) -> None:
+        real(*given, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(room, "save_checkpoint", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "parts", steps=50, checkpoint_every=5)
+    monkeypatch.undo()
+    trained(tmp_path / "parts", True, steps=50, checkpoint_every=5)
+    whole, parts = ([line["step"] for line in lines(tmp_path / n, "validation")] for n in ("whole", "parts"))
+    assert whole == parts
+
+
+def test_a_run_that_stopped_early_stays_so_until_it_is_given_another_end(tmp_path):
+    impatient = {"patience": 1, "validate_every": 1, "learning_rate": 1e-9}
+    first = trained(tmp_path, steps=40, **impatient)
+    assert first.stopped == "early"
+    again = trained(tmp_path, True, steps=40, **impatient)
+    assert (again.stopped, again.steps) == ("early", first.steps)
+    assert again.validation == first.validation
+    assert load_latest(tmp_path).step == first.steps
+    assert trained(tmp_path, True, steps=41, **impatient).steps > first.steps
