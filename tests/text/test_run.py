@@ -217,6 +217,10 @@ def test_an_adaptation_is_resumed_from_its_own_model(corpus, tmp_path):
     adapt(
         tmp_path / "0", str(corpus), tmp_path / "adapted", settings=adapt_settings({**SHORT, "steps": 2}), console=False
     )
+    there = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="already holds"):
+        adapt(tmp_path / "0", str(corpus), tmp_path / "1", console=False)
+    assert sorted(tmp_path.rglob("*")) == there
     with pytest.raises(UserError, match="differ"):
         adapt(
             tmp_path / "1", str(corpus), tmp_path / "adapted", settings=adapt_settings({**SHORT, "steps": 3}), resume=True,

@@ -19,7 +19,6 @@ from unmask.core.corruption import uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
-from unmask.files import check_folder
 from unmask.images.augment import Augment
 from unmask.images.batches import batch_maker
 from unmask.images.build import codec_config, new_model
@@ -29,7 +28,7 @@ from unmask.images.model import features
 from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
 from unmask.images.sources import ImageSet, channel_statistics, read_images
-from unmask.training.run import Job, RunResult, run
+from unmask.training.run import Job, RunResult, run, run_folder
 from unmask.training.settings import lasting
 
 PROBE_TRAIN, PROBE_TEST = 1000, 500
@@ -75,7 +74,7 @@ def pretrain(
     """
     settings = settings or ImageSettings()
     say = _sayer(console)
-    out = check_folder(out)
+    out = run_folder(out, resume=resume)
     images = prepare(data, settings)
     for name, reason in images.skipped[:5]:
         say(f"skipped {name}: {reason}")
