@@ -2,9 +2,9 @@
 
     python benchmarks/images_cifar_gpu.py --data FOLDER --work DIR [--stage pretrain|finetune|scratch|all] [--minutes 9]
 
-FOLDER holds CIFAR-10 as pictures in train/CLASS and test/CLASS (or .npz, .parquet with the same parts). Each stage fits one
-call of ten minutes; a pretraining call that is repeated with --resume goes on. The published pair for this encoder
-(192 wide x 12, patch 2, decoder of 4 layers) is 74.1 % from scratch and 89.8 % after 2000 epochs of MAE.
+FOLDER holds CIFAR-10 as pictures in train/CLASS and test/CLASS (or is an .npz of x_train, y_train, x_test,
+y_test). Each stage fits one call of ten minutes; a pretraining call that is repeated with --resume goes on. The published pair
+for this encoder (192 wide x 12, patch 2, decoder of 4 layers) is 74.1 % from scratch and 89.8 % after 2000 epochs of MAE.
 Utilisation is useful FLOPs (matrix products of the shapes, forward and backward) over the peak given by --peak (TFLOP/s).
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ def main() -> None:
             settings = tune_with(FinetuneSettings(), changes | common)
             start = time.perf_counter()
             model = load(args.work / "model", device=args.device)
+            shutil.rmtree(args.work / stage, ignore_errors=True)  # of an earlier call
             done = finetune_classify(model, train, args.work / stage, settings=settings)
             right = done.classifier.probabilities(test).argmax(-1) == test.labels
             found[stage] = {"accuracy": float(right.mean()), "seconds": time.perf_counter() - start, **done.figures}

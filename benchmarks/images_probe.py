@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import statistics
 import time
 from pathlib import Path
@@ -90,10 +91,10 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
 
 
 def probed(work: Path, images, most: int | None) -> dict[str, Any]:
-    from unmask.images.build import initialise, set_positions
+    from unmask.images.arrays import as_floats
+    from unmask.images.build import untrained
     from unmask.images.model import features, load
     from unmask.images.probe import knn_predict, probe_predict
-    from unmask.images.sources import as_floats
 
     model = load(work / "model", precision="fp32")
     train, test = (images.take(np.flatnonzero(images.test == part)[:most]) for part in (False, True))
@@ -108,19 +109,17 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
         return tuple(features(model.model, part, model._context(), model.device) for part in (train, test))
 
     out = {"pretrained": score(*embedded())}
-    torch.manual_seed(0)
-    initialise(model.model)
-    set_positions(model.model)
+    model.model = untrained(model.model, 0).to(model.device).eval()
     out["untrained"] = score(*embedded())
     out["raw pixels"] = score(*(as_floats(part.pixels).reshape(len(part), -1) for part in (train, test)))
     return out
 
 
 def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
+    from unmask.images.arrays import as_floats
     from unmask.images.finetune import FinetuneSettings, finetune_classify, with_overrides
     from unmask.images.model import load
     from unmask.images.probe import knn_predict, probe_predict
-    from unmask.images.sources import as_floats
 
     train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
     rng = np.random.default_rng(1000 + seed)
@@ -130,8 +129,10 @@ def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
     for name, changes in (("fine-tuned", TUNE), ("from scratch", SCRATCH)):
         model = load(work / "model")
         settings = with_overrides(FinetuneSettings(), changes | {"seed": seed})
+        folder = work / f"{name}-{seed}"
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was broken off
         start, used = time.perf_counter(), cpu()
-        done = finetune_classify(model, few, work / f"{name}-{seed}", settings=settings, console=False)
+        done = finetune_classify(model, few, folder, settings=settings, console=False)
         seconds, spent = time.perf_counter() - start, cpu() - used
         right = done.classifier.probabilities(test).argmax(-1) == test.labels
         out[name] = float(right.mean())

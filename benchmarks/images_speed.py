@@ -165,7 +165,6 @@ def compare(name: str, seconds: float) -> dict[str, Any]:
 
 def hidden_curve(seconds: float) -> dict[str, Any]:
     """Forward and backward of the encoder alone, ViT-S/16 at 224, by the share of hidden patches."""
-    from unmask.core.corruption import hide
     from unmask.images.batches import image_batch
     from unmask.images.masking import hidden_count
 
@@ -199,7 +198,6 @@ def hidden_curve(seconds: float) -> dict[str, Any]:
     def whole_step(share: float) -> Step:
         return ours(shape, True, share) if share else ours(shape, True, 1 / config.patches)
 
-    assert len(hide(torch.arange(3))) == 3
     out: dict[str, Any] = {}
     print(
         "\nViT-S/16 at 224, bf16, by hidden share: time relative to nothing hidden (median of neighbouring steps, quartiles)"

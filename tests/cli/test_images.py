@@ -90,6 +90,23 @@ def test_evaluate_embed_fill_inspect(capsys, folders, tmp_path):
     good(capsys, "fill", folders / "model", folders / "data", "--ratio", "0.5", "--out", tmp_path / "f.npy")
     assert np.load(tmp_path / "f.npy").shape == (90, 12, 12, 1)
     assert good(capsys, "inspect", folders / "model")["kind"] == "images"
+    assert "mean, first or max" in bad(
+        capsys, "embed", folders / "model", one, "--out", tmp_path / "x.npy", "--pooling", "middle"
+    )
+
+
+def test_a_mask_hides_where_it_is_bright(capsys, folders, tmp_path):
+    """Not where JPEG leaves traces beside an edge, and of an array of 0 and 1 where it is 1."""
+    mask = np.full((12, 12), 3, np.uint8)
+    mask[:4, :4] = 250
+    Image.fromarray(mask).save(tmp_path / "m.png")
+    np.save(tmp_path / "m.npy", (mask[None] == 250).astype(np.uint8))
+    one = folders / "data" / "down" / "001.png"
+    for name in ("m.png", "m.npy"):
+        found = good(
+            capsys, "fill", folders / "model", one, "--mask", tmp_path / name, "--out", tmp_path / f"{name}.out.png"
+        )
+        assert found["hidden_share"] == pytest.approx(1 / 9)
 
 
 def test_finetune_and_predict(capsys, folders, tmp_path):
@@ -110,6 +127,11 @@ def test_finetune_and_predict(capsys, folders, tmp_path):
     assert good(capsys, "evaluate", tmp_path / "c", tmp_path / "dev")["accuracy"] == pytest.approx(
         found["validation_accuracy"]
     )
+    assert "a classifier, whose encoder" in bad(
+        capsys, "fill", tmp_path / "c", tmp_path / "dev", "--ratio", "0.5", "--out", tmp_path / "f.png"
+    )
+    few = good(capsys, "evaluate", tmp_path / "c", tmp_path / "dev", "--most", "10")
+    assert few["pictures"] == 10
     assert "not a task of images" in bad(
         capsys, "finetune", "tag", folders / "model", folders / "data", "--out", tmp_path / "x"
     )

@@ -129,6 +129,31 @@ def test_incomplete_and_foreign_weights_are_named(theirs, tmp_path):
         load_folder(tmp_path)
 
 
+def test_the_activation_and_the_processors_standards_are_read(seed, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTMAEConfig(**SHAPE, hidden_act="relu", layer_norm_eps=1e-6, attn_implementation="eager")
+    theirs = transformers.ViTMAEForPreTraining(config).eval()
+    theirs.save_pretrained(tmp_path / "hf")
+    transformers.ViTImageProcessor(image_mean=[0.1, 0.2, 0.3], image_std=[0.5] * 3).save_pretrained(tmp_path / "hf")
+    loaded = load_folder(tmp_path / "hf")
+    compare(theirs, loaded.model)
+    assert loaded.model.codec.config.mean == (0.1, 0.2, 0.3)
+    assert loaded.model.codec.config.deviation == (0.5,) * 3
+    save_folder(tmp_path / "ours", loaded.model, settings={"images": {"ratio": 0.6}})
+    saved = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert (saved["hidden_act"], saved["mask_ratio"]) == ("relu", 0.6)
+
+
+@pytest.mark.parametrize("extra", ["blocks.0.ls1.gamma", "blocks.2.attn.q_norm.weight", "vit.encoder.layer.1.lambda1"])
+def test_a_layer_that_computes_something_else_is_refused(theirs, tmp_path, extra):
+    theirs.save_pretrained(tmp_path)
+    spelling = "mae" if extra.startswith("blocks") else "transformers"
+    tensors = published(load_folder(tmp_path).model, spelling) | {extra: torch.ones(24)}
+    save_file(tensors, tmp_path / "vit.safetensors")
+    with pytest.raises(UserError, match=f"tensor {extra} has no place"):
+        load_folder(tmp_path / "vit.safetensors", heads=2, decoder_heads=4)
+
+
 def test_the_position_table_is_the_official_one():
     """Column first, [sin | cos] halves, omega = 10000^(-i / (width / 4)): two entries worked out by hand."""
     table = grid_table((3, 5), 8, True)

@@ -68,6 +68,8 @@ def test_units_of_32_pixels_are_hidden_whole():
     assert (grid.any(-1).sum(-1) == 10).all()  # ceil(0.6 x 16), as in the official SimMIM
     with pytest.raises(UserError, match="multiple of patch"):
         image_corruption(c, hide="unit", unit=24)
+    with pytest.raises(UserError, match="unit=128 leaves one unit"):
+        image_corruption(c, hide="unit", unit=128)
 
 
 def test_rectangles_hang_together():

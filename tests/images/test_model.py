@@ -11,6 +11,7 @@ import unmask
 from tiny_images import TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
+from unmask.images.arrays import ImageSet
 from unmask.images.augment import Augment, mix_batch, smoothed
 from unmask.images.batches import image_batch
 from unmask.images.build import at_size, codec_config, new_model
@@ -102,14 +103,14 @@ def test_reconstruction_is_in_pixels_under_normalised_targets(depth, top, seed):
     pixels = (np.random.default_rng(0).random((3, 8, 8)) * top).astype(depth)
     s = settings(statistics=0.0)
     perfect = TruePattern(new_model(s, codec_config(s, (8, 8), 1, (0.4,), (0.2,))))
-    model = ImageModel(ImageFolder(model=perfect), torch.device("cpu"), "fp32")
+    model = ImageModel(ImageFolder(model=perfect, depth=np.dtype(depth).name), torch.device("cpu"), "fp32")
     _, batch = next(model.batches(model.read(pixels)))
     perfect.truth = batch.values["patch"]
     found = model.reconstruct(pixels, statistics="truth").filled[..., 0]
     np.testing.assert_allclose(found.astype(float), pixels.astype(float), atol=1 if depth != np.float32 else 0.03)
     with pytest.raises(UserError, match="neighbours"):
         model.reconstruct(pixels, statistics="predicted")
-    assert np.isfinite(model.reconstruct(pixels.astype(np.float32)).filled).all()
+    assert np.isfinite(model.reconstruct((pixels / top).astype(np.float32)).filled).all()
 
 
 def test_embeddings_keep_the_order_and_do_not_depend_on_company(trained):
@@ -121,8 +122,40 @@ def test_embeddings_keep_the_order_and_do_not_depend_on_company(trained):
     np.testing.assert_allclose(
         np.linalg.norm(model.embed(pixels, pooling="first", normalise=True), axis=1), 1, rtol=1e-5
     )
+    with pytest.raises(UserError, match="pooling=middle"):
+        model.embed(pixels, pooling="middle")
     assert model.attention(pixels).shape == (7, 2, 6, 6)
     assert model.resized((16, 8)).embed(np.zeros((2, 16, 8), np.uint8)).shape == (2, 32)
+
+
+def test_floats_are_compared_with_the_models_depth(trained):
+    model = unmask.load(trained.folder)
+    pixels, _ = bars(4)
+    with pytest.raises(UserError, match="divide 8-bit pixels by 255"):
+        model.embed(pixels.astype(np.float32))
+    np.testing.assert_allclose(model.embed((pixels / 255).astype(np.float32)), model.embed(pixels), atol=1e-4)
+    np.testing.assert_array_equal(model.embed((pixels // 4).astype(np.int64)), model.embed(pixels // 4))
+
+
+def test_validation_and_live_probe_see_every_class(seed, monkeypatch):
+    """Folders come sorted by class: what is cut is taken from all over."""
+    from unmask.images import pretrain as room
+
+    pixels, labels = bars(3000)
+    order = labels.argsort(kind="stable")
+    images = ImageSet(pixels=pixels[order][..., None], labels=labels[order])
+    seen = []
+    monkeypatch.setattr(room, "features", lambda model, part, *_: seen.append(part.labels) or np.eye(3)[part.labels])
+    train, held_out = np.arange(0, 3000, 2), np.arange(1, 3000, 2)
+    found = room.live_probe(images, train, held_out, (12, 12))(torch.nn.Linear(1, 1))
+    assert [np.unique(s).tolist() for s in seen] == [[0, 1, 2]] * 2
+    assert found["knn_accuracy"] == 1
+    monkeypatch.setattr(room, "VALIDATION", 60)
+    s = settings()
+    model = new_model(s, codec_config(s, (12, 12), 1, (0.0,), (1.0,)))
+    job, _ = room.make_job(model, images, train, held_out, s)
+    shown = np.concatenate([b.identity[:, 0].numpy() for b in job.validation])
+    assert np.unique(images.labels[shown]).tolist() == [0, 1, 2]
 
 
 def test_evaluate(trained):
@@ -244,6 +277,14 @@ def test_a_crop_shows_that_part_of_the_picture():
         assert w == pytest.approx(0.5)
 
 
+def test_crops_of_larger_pictures_are_as_smooth_as_shrunk_ones(seed):
+    noise = torch.rand(20, 1, 48, 40)
+    shrunk = torch.nn.functional.interpolate(noise, (12, 10), mode="bicubic", antialias=True)
+    crops = Augment(scale=(1.0, 1.0))(noise, np.arange(20), key=(0, 0), size=(12, 10))
+    assert crops.shape == shrunk.shape
+    assert 0.75 < float(crops.std() / shrunk.std()) < 1.25
+
+
 def test_mixing_keeps_targets_adding_up_to_one(seed):
     images, labels = torch.rand(8, 1, 12, 12), torch.arange(8) % 3
     target = smoothed(labels, 3, 0.1)
@@ -306,6 +347,35 @@ def test_finetune_learns_saves_and_predicts(tmp_path, pooling):
     assert right == pytest.approx(again.evaluate((pixels, labels))["accuracy"])
     assert right == pytest.approx(done.figures["validation_accuracy"])
     assert again.embed(pixels).shape == (60, 32)
+    few = [again.evaluate((pixels, labels // 2), most=20, seed=n) for n in (0, 0, 1)]
+    assert few[0] == few[1] != few[2]
+    assert few[0]["pictures"] == 20
+
+
+def test_finetune_with_one_picture_a_class_holds_none_out(tmp_path, seed):
+    s = settings()
+    save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
+    chosen = finetune_with(FinetuneSettings(), {"epochs": 1, "precision": "fp32"})
+    done = finetune_classify(tmp_path / "base", bars(3), tmp_path / "out", settings=chosen, console=False)
+    assert "validation_accuracy" not in done.figures
+    assert unmask.load(tmp_path / "out").classes == ["0", "1", "2"]
+
+
+def test_from_scratch_keeps_nothing_of_the_pretrained_weights(tmp_path, seed):
+    """Norms and class token too: what is trained from scratch does not depend on the model it takes its shape from."""
+    s = settings()
+    made = []
+    for value in (0.0, 5.0):
+        model = new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,)))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(value)
+        save_folder(tmp_path / f"base{value}", model)
+        chosen = finetune_with(FinetuneSettings(), {"steps": 1, "precision": "fp32", "from_scratch": True})
+        out = tmp_path / f"out{value}"
+        made.append(finetune_classify(tmp_path / f"base{value}", bars(30), out, settings=chosen, console=False))
+    first, second = (d.classifier.net.state_dict() for d in made)
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
 def test_finetune_names_what_is_wrong(tmp_path, seed):
@@ -319,8 +389,11 @@ def test_finetune_names_what_is_wrong(tmp_path, seed):
         finetune_classify(tmp_path / "base", (pixels, labels * 0), out, console=False)
     with pytest.raises(UserError, match="class '2' is not one"):
         finetune_classify(tmp_path / "base", (pixels, labels % 2), out, validation=(pixels, labels), console=False)
-    with pytest.raises(UserError, match="unknown setting"):
-        finetune_with(FinetuneSettings(), {"layer_decy": 1})
+    for change in ({"layer_decy": 1}, {"patience": 3}, {"train.optimiser": "stable_adamw"}, {"train": {"keep": 5}}):
+        with pytest.raises(UserError, match="unknown setting"):
+            finetune_with(FinetuneSettings(), change)
+    with pytest.raises(UserError, match="already holds a model"):
+        finetune_classify(tmp_path / "base", (pixels, labels), tmp_path / "base", console=False)
     assert not out.exists()
 
 

@@ -13,7 +13,8 @@ from PIL import Image
 
 from tiny_images import bars, class_folder
 from unmask.errors import UserError
-from unmask.images.sources import as_floats, channel_statistics, read_idx, read_images
+from unmask.images.arrays import as_floats, channel_statistics, read_idx
+from unmask.images.sources import read_images
 
 
 def encoded(pixels: np.ndarray) -> bytes:
@@ -57,9 +58,48 @@ def test_nan_and_impossible_arrays_are_named():
     with pytest.raises(UserError, match="shape"):
         read_images(np.zeros((3, 4)))
     with pytest.raises(UserError, match="from -1 to"):
-        read_images(np.full((2, 4, 4), -1))
+        read_images(np.full((2, 4, 5), -1))
     with pytest.raises(UserError, match="3 pictures and 2 labels"):
-        read_images((np.zeros((3, 4, 4)), [0, 1]))
+        read_images((np.zeros((3, 4, 5)), [0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "expected"),
+    [
+        ((2, 8, 12, 12), None, (12, 12, 8)), ((2, 12, 12, 8), None, (12, 12, 8)), ((2, 12, 12, 200), None, (12, 12, 200)),
+        ((2, 8, 10, 12), 8, (10, 12, 8)), ((2, 10, 12, 8), 8, (10, 12, 8)),
+    ],
+)  # fmt: skip
+def test_many_channels_are_found_by_the_square_or_by_their_count(shape, channels, expected):
+    assert read_images(np.zeros(shape, np.uint8), channels=channels).pixels.shape[1:] == expected
+
+
+def test_arrays_that_can_be_read_in_two_ways_are_refused():
+    with pytest.raises(UserError, match="8 or 12 channels"):
+        read_images(np.zeros((2, 8, 10, 12), np.uint8))
+    with pytest.raises(UserError, match="one picture in colour") as error:
+        read_images(np.zeros((32, 32, 3), np.uint8))
+    assert "array[None]" in str(error.value)
+
+
+def test_a_list_of_arrays_is_brought_to_one_form():
+    grey, colour = np.full((6, 8), 7, np.uint8), np.zeros((3, 6, 8), np.uint8)
+    found = read_images([grey, torch.from_numpy(colour)])
+    assert found.pixels.shape == (2, 6, 8, 3)
+    assert (found.pixels[0] == 7).all()
+    assert read_images([grey, grey], channels=3).channels == 3
+    assert read_images([grey, colour[:, :5, :5]], size=5).pixels.shape == (2, 5, 5, 3)
+    with pytest.raises(UserError, match="picture 1 has 5 x 5"):
+        read_images([grey, colour[:, :5, :5]])
+    with pytest.raises(UserError, match="picture 1 float32"):
+        read_images([grey, grey.astype(np.float32)])
+
+
+def test_dark_wide_numbers_have_the_depth_asked_for():
+    dark = np.full((2, 5, 6), 200, np.int64)
+    assert [read_images(dark, depth=d).depth for d in (None, "uint8", "uint16")] == ["uint8", "uint8", "uint16"]
+    with pytest.raises(UserError, match="to 900"):
+        read_images(np.full((2, 5, 6), 900), depth="uint8")
 
 
 def test_class_folders(tmp_path):
@@ -69,6 +109,17 @@ def test_class_folders(tmp_path):
     pixels, _ = bars(9)
     assert np.array_equal(found.pixels[0, :, :, 0], pixels[0])
     assert found.labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_linked_class_folders_are_read_and_circles_end(tmp_path):
+    class_folder(tmp_path / "real", 9)
+    (tmp_path / "data").mkdir()
+    for name in ("across", "down"):
+        (tmp_path / "data" / name).symlink_to(tmp_path / "real" / name)
+    (tmp_path / "real" / "down" / "up").symlink_to(tmp_path / "data")
+    found = read_images(tmp_path / "data")
+    assert found.classes == ["across", "down"]
+    assert len(found) == 6
 
 
 def test_a_flat_folder_and_a_folder_of_parts(tmp_path):
@@ -98,6 +149,38 @@ def test_idx_folder_with_train_and_test(tmp_path):
         read_idx(tmp_path / "cut.idx")
 
 
+def test_parts_of_other_classes_are_numbered_together(tmp_path):
+    pixels, _ = bars(4)
+    for part, labels in (("train", [0, 1, 2, 0]), ("t10k", [1, 2, 2, 1])):
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", pixels)
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte.gz", np.array(labels))
+    found = read_images(tmp_path)
+    assert found.labels[found.test].tolist() == [1, 2, 2, 1]
+    assert found.classes == ["0", "1", "2"]
+    write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", bars(4, (9, 12))[0])
+    with pytest.raises(UserError, match="pictures of 2 sizes"):
+        read_images(tmp_path)
+    assert read_images(tmp_path, size=8).size == (8, 8)
+
+
+@pytest.mark.parametrize("names", ["x_train y_train x_test y_test", "train_images train_labels val_images val_labels"])
+def test_an_npz_of_parts_keeps_them(tmp_path, names):
+    pixels, labels = bars(9)
+    x, y, x_test, y_test = names.split()
+    np.savez(tmp_path / "a.npz", **{x_test: pixels[6:], y_test: labels[6:, None], y: labels[:6], x: pixels[:6]})
+    found = read_images(tmp_path / "a.npz")
+    assert np.array_equal(found.pixels[~found.test, :, :, 0], pixels[:6])
+    assert found.labels[~found.test].tolist() == labels[:6].tolist()
+    assert found.labels[found.test].tolist() == labels[6:].tolist()
+
+
+def test_an_npz_of_unrelated_pictures_names_them(tmp_path):
+    pixels, _ = bars(3)
+    np.savez(tmp_path / "a.npz", scans=pixels, masks=pixels)
+    with pytest.raises(UserError, match="scans, masks"):
+        read_images(tmp_path / "a.npz")
+
+
 def test_npy_npz_and_parquet(tmp_path):
     pixels, labels = bars(6)
     np.save(tmp_path / "a.npy", pixels)
@@ -111,6 +194,14 @@ def test_npy_npz_and_parquet(tmp_path):
             assert np.array_equal(found.labels, labels)
     with pytest.raises(UserError, match="no column 'picture'"):
         read_images(tmp_path / "a.parquet", column="picture")
+    (tmp_path / "idx_a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes())
+    assert len(read_images(tmp_path / "idx_a.parquet")) == 6
+    pq.write_table(pa.table({"image": rows, "label": [0, 1, None, 0, 1, 0]}), tmp_path / "b.parquet")
+    with pytest.raises(UserError, match="row 2 has no label"):
+        read_images(tmp_path / "b.parquet")
+    (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-40])
+    with pytest.raises(UserError, match="cannot be read"):
+        read_images(tmp_path / "a.npz")
 
 
 def test_every_mode_is_brought_to_one_form(tmp_path):
@@ -194,11 +285,31 @@ def test_what_is_not_there_or_holds_nothing(tmp_path):
 
 
 def test_channels_and_statistics():
-    grey = read_images(np.full((2, 4, 4), 51, np.uint8), channels=3)
-    assert grey.pixels.shape == (2, 4, 4, 3)
+    grey = read_images(np.full((2, 4, 5), 51, np.uint8), channels=3)
+    assert grey.pixels.shape == (2, 4, 5, 3)
     mean, deviation = channel_statistics(grey)
     assert mean == pytest.approx((0.2,) * 3)
     assert deviation == (1.0,) * 3
     colour = np.zeros((1, 2, 2, 3), np.uint8)
     colour[..., 1] = 100
     assert int(read_images(colour, channels=1).pixels[0, 0, 0, 0]) == 59
+
+
+def test_files_have_one_or_three_channels(tmp_path):
+    with pytest.raises(UserError, match="channels=2"):
+        read_images(class_folder(tmp_path, 3), channels=2)
+
+
+def test_statistics_are_of_at_most_as_many_pictures():
+    pixels = np.full((5, 4, 5), 100, np.float32)
+    pixels[::2] = np.array([0, 3, 6])[:, None, None]
+    mean, deviation = channel_statistics(read_images(pixels), most=3)
+    assert mean == pytest.approx((3.0,))
+    assert deviation == pytest.approx((6**0.5,))
+
+
+def test_floats_are_resized_within_their_own_range():
+    step = np.zeros((1, 9, 9), np.float32)
+    step[:, :, 4:] = 1
+    found = read_images(step, size=30).pixels
+    assert (found.min(), found.max()) == (0, 1)

@@ -35,7 +35,10 @@ def register(app: Any) -> None:
         ),
         box: str = typer.Option(None, help="Pictures: hide left,top,width,height in pixels."),
         ratio: float = typer.Option(None, help="Pictures: hide this share of the patches at random."),
-        mask: str = typer.Option(None, help="Pictures: hide where this picture is not black."),
+        mask: str = typer.Option(
+            None,
+            help="Pictures: hide where this picture is at least half as bright as its brightest spot (transparent is white).",
+        ),
         draws: int = typer.Option(0, help="Tables: completed tables to draw."),
         level: float = typer.Option(0.9, help="Events: share of the interval around a filled value."),
         seed: options.Seed = 0,

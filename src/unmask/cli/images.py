@@ -44,11 +44,17 @@ def fill(
     target = check_place(out)
     output = Output(as_json, seed)
     loaded = load(model, device=device, precision=precision)
+    if hasattr(loaded, "classes"):
+        raise UserError(
+            f"{model}: a classifier, whose encoder no longer fits a decoder",
+            hint="Fill with the model it was made from.",
+        )
     images = loaded.read(data)
     hidden = None
     if mask is not None:
-        size = loaded.config.image
-        hidden = read_images(mask, size=size, channels=1).pixels[0, :, :, 0]
+        hidden = read_images(mask, size=loaded.config.image, channels=1).pixels[0, :, :, 0]
+        # Not every pixel that is not black: JPEG leaves traces, shrinking leaves soft edges.
+        hidden = hidden > hidden.max() / 2
     r = loaded.reconstruct(
         images, box=None if box is None else _numbers(box, 4, "--box"), ratio=ratio, mask=hidden, steps=steps,
         order="random" if order == "confidence" and steps == 1 else order, temperature=temperature, seed=seed,

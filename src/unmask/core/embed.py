@@ -40,8 +40,6 @@ def embed(
     Raises:
         UserError: an example is longer than `slots`, or the pooling is unknown.
     """
-    if pooling not in ("mean", "first", "max"):
-        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
     device = next(model.parameters()).device
     out = np.zeros((len(examples), model.encoder.config.width), np.float32)
     some = np.flatnonzero([len(e) for e in examples])
@@ -55,12 +53,17 @@ def embed(
     return out
 
 
-def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: Pooling, include_special: bool) -> Tensor:
+def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: str, include_special: bool) -> Tensor:
     """Pooled states of a batch's `count` examples, (count, width) fp32, by `batch.index`; see `embed`.
 
     Args:
         include_special: mean and maximum count special slots too.
+
+    Raises:
+        UserError: the pooling is unknown.
     """
+    if pooling not in ("mean", "first", "max"):
+        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
     if pooling == "first":
         device = batch.index.device
         first = torch.from_numpy(first_slots(batch, count)).to(device)
@@ -73,10 +76,9 @@ def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: Pooling, i
 
 
 def pool_states(
-    states: Float[Tensor, "rows slots width"], batch: PackedBatch, count: int, pooling: Literal["mean", "max"],
-    include_special: bool,
+    states: Float[Tensor, "rows slots width"], batch: PackedBatch, count: int, pooling: str, include_special: bool,
 ) -> Float[Tensor, "count width"]:  # fmt: skip
-    """Mean or maximum of states already computed, so that several poolings cost one pass of the encoder; fp32."""
+    """Mean ('mean') or maximum ('max') of states already computed, so that several poolings cost one pass of the encoder; fp32."""
     index = batch.index.flatten()
     real = index >= 0
     states = states.flatten(0, 1).float()

@@ -135,6 +135,10 @@ _IN_MEMORY = (
 )  # fmt: skip
 
 
+_LAYER = re.compile(r"(?:vit\.encoder\.layer|blocks|decoder\.decoder_layers|decoder_blocks)\.\d+\.")
+"""Where a canonical checkpoint has what is in a layer."""
+
+
 def _home(prefix: str) -> str:
     return "vit.encoder.layer." if prefix == "vit." else "decoder.decoder_layers."
 
@@ -201,7 +205,8 @@ def from_published(tensors: Mapping[str, Tensor]) -> Converted:
     """Published tensors -> ours, exactly.
 
     Raises:
-        UserError: no vision transformer, or one of query, key and value is missing.
+        UserError: no vision transformer, one of query, key and value is missing, or a layer has tensors that ours lack
+            (layer scale, norms of queries and keys): without them it would compute something else.
     """
     left = canonical(tensors)
     spelling = spelling_of(left)
@@ -215,6 +220,12 @@ def from_published(tensors: Mapping[str, Tensor]) -> Converted:
             raise UserError(f"no tensor {absent[0]}, though its partners are there", hint="The weights are incomplete.")
         parts = [left.pop(n) for n in rule.theirs]
         state[rule.ours] = _ours(parts[0] if len(parts) == 1 else torch.cat(parts), rule.form)
+    foreign = sorted(name for name in left if _LAYER.match(name))
+    if foreign:
+        raise UserError(
+            f"tensor {foreign[0]} has no place in a layer ({len(foreign)} such tensors)",
+            hint="Known are plain pre-norm vision transformers, without layer scale or norms of queries and keys.",
+        )
     return Converted(state=state, left=left, spelling=spelling)
 
 

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
+from unmask.images.arrays import ImageSet, as_floats
 from unmask.images.augment import Augment
 from unmask.images.codec import PatchCodec, PatchCodecConfig, patchify
 from unmask.images.masking import unit_numbers
-from unmask.images.sources import ImageSet, as_floats
 
 
 def image_batch(

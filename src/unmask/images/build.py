@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.config import MLP, EncoderConfig, Entrance, Learned, Norm
+from unmask.encoder.config import MLP, Activation, EncoderConfig, Entrance, Learned, Norm
 from unmask.encoder.transformer import Encoder, sin_cos
 from unmask.errors import UserError
 from unmask.images.codec import PatchCodec, PatchCodecConfig
@@ -42,12 +42,14 @@ def default_patch(image: tuple[int, int]) -> int:
 
 
 def vit_config(
-    width: int, layers: int, heads: int, slots: int, *, epsilon: float = 1e-6, inner: int | None = None
-) -> EncoderConfig:
+    width: int, layers: int, heads: int, slots: int, *, epsilon: float = 1e-6, inner: int | None = None,
+    activation: Activation = "gelu",
+) -> EncoderConfig:  # fmt: skip
     """A pre-norm vision transformer with one position table entry a slot."""
     return EncoderConfig(
         width=width, layers=layers, heads=heads, norm=Norm(placement="pre", epsilon=epsilon),
-        positions=Learned(slots=slots), entrance=Entrance(norm=False), feedforward=MLP(inner=inner or 4 * width),
+        positions=Learned(slots=slots), entrance=Entrance(norm=False), 
+        feedforward=MLP(inner=inner or 4 * width, activation=activation),
     )  # fmt: skip
 
 
@@ -76,12 +78,25 @@ def new_model(settings: ImageSettings, codec: PatchCodecConfig) -> MaskedModel:
     """A model with initial weights, made from the seed alone."""
     if codec.patches < 2:
         raise UserError(f"patch={codec.patch} leaves one patch a picture", hint="Use a smaller patch.")
-    torch.manual_seed(settings.train.seed)
     encoder = vit_config(settings.width, settings.layers, settings.heads, codec.slots)
     decoder = None
     if settings.architecture == "visible_only":
         decoder = vit_config(settings.decoder_width, settings.decoder_layers, settings.decoder_heads, codec.slots)
-    model = assemble(codec, encoder, decoder, learned=settings.positions == "learned")
+    return _fresh(codec, encoder, decoder, settings.positions == "learned", settings.train.seed)
+
+
+def untrained(model: MaskedModel, seed: int) -> MaskedModel:
+    """A model of the same shape with initial weights, made from the seed alone."""
+    decoder = model.decoder.config if model.visible_only else None
+    learned = position_tables(model)[0].requires_grad
+    return _fresh(model.codec.config, model.encoder.config, decoder, learned, seed)
+
+
+def _fresh(
+    codec: PatchCodecConfig, encoder: EncoderConfig, decoder: EncoderConfig | None, learned: bool, seed: int
+) -> MaskedModel:
+    torch.manual_seed(seed)
+    model = assemble(codec, encoder, decoder, learned=learned)
     initialise(model)
     model.codec.start_statistics()
     set_positions(model)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
+from unmask.images.arrays import ImageSet
 from unmask.images.codec import PatchCodecConfig
 from unmask.images.folder import save_folder
-from unmask.images.sources import ImageSet
 
 ClassPooling = Literal["mean", "first"]
 
@@ -162,8 +162,12 @@ class Classifier:
             for name, row, i in zip(names, p, p.argmax(-1), strict=True)
         ]
 
-    def evaluate(self, images: Any, **_: Any) -> dict[str, Any]:
+    def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
         """Accuracy with its 95 % interval on labelled pictures (of their test part, where they have one).
+
+        Args:
+            seed: of the interval, and of which pictures are taken.
+            most: at most this many pictures.
 
         Raises:
             UserError: no labels, or a class the model does not know.
@@ -173,9 +177,11 @@ class Classifier:
         found: ImageSet = self.model.read(images)
         if found.test is not None:
             found = found.take(np.flatnonzero(found.test))
+        if most is not None:
+            found = found.take(np.random.default_rng(seed).permutation(len(found))[:most])
         labels = matched_labels(found, self.classes)
         right = (self.probabilities(found).argmax(-1) == labels).astype(float)
-        return plain({"accuracy": bootstrap_mean(right, np.arange(len(right)))}) | {"pictures": len(found)}
+        return plain({"accuracy": bootstrap_mean(right, np.arange(len(right)), seed=seed)}) | {"pictures": len(found)}
 
     def embed(self, images: Any, **options: Any) -> np.ndarray:
         """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""

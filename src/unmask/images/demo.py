@@ -38,7 +38,7 @@ def run_demo(
     Raises:
         UserError: `out` exists and is not an earlier demo.
     """
-    from unmask.images.sources import ImageSet
+    from unmask.images.arrays import ImageSet
 
     out = demo_folder(out)
     pixels, labels, test = digits()

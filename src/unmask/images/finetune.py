@@ -15,19 +15,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError
+from unmask.files import check_folder
+from unmask.images.arrays import ImageSet, as_floats
 from unmask.images.augment import Augment, mix_batch, smoothed
 from unmask.images.batches import image_batch
-from unmask.images.build import initialise, set_positions
+from unmask.images.build import untrained
 from unmask.images.classifier import Classifier, ClassifierNet, layer_groups, matched_labels
 from unmask.images.model import ImageModel, load
 from unmask.images.probe import stratified
-from unmask.images.sources import ImageSet, as_floats
 from unmask.training.memory import keep_freed_memory
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_precision
 from unmask.training.schedule import rate
-from unmask.training.settings import TrainSettings, apply_overrides, check_types
+from unmask.training.settings import TrainSettings, apply_run_overrides, check_types
 from unmask.training.tracking import Tracker
 
 
@@ -82,17 +83,20 @@ class FinetuneSettings:
             raise UserError(f"crop={self.crop[0]},{self.crop[1]}", hint="Expected low,high with 0 < low <= high <= 1.")
 
 
+UNREAD = (
+    "batch_slots", "accumulate", "optimiser", "compile", "validate_every", "patience", "checkpoint_every",
+    "checkpoint_seconds", "keep",
+)  # fmt: skip
+"""Settings of a run that fine-tuning pictures has no use for."""
+
+
 def with_overrides(settings: FinetuneSettings, overrides: Mapping[str, Any]) -> FinetuneSettings:
-    """Replace settings by key; keys of `train` may be given bare."""
-    own = {f.name for f in dataclasses.fields(FinetuneSettings)}
-    training = {f.name for f in dataclasses.fields(TrainSettings)} - {"batch_slots"}
-    for key in overrides:
-        if key.split(".")[0] not in own | training:
-            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training))
-    there = {k: v for k, v in overrides.items() if k in training}
-    train = apply_overrides(settings.train, there) if there else settings.train
-    here = {k: v for k, v in overrides.items() if k not in training}
-    return apply_overrides(dataclasses.replace(settings, train=train), here)
+    """Replace settings by key; keys of `train` may be given bare.
+
+    Raises:
+        UserError: an unknown key, or one of `train` that fine-tuning pictures does not read.
+    """
+    return apply_run_overrides(settings, overrides, without=UNREAD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +121,11 @@ def finetune_classify(
         out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
 
     Raises:
-        UserError: no classes, one class only, an unknown class in the validation pictures.
+        UserError: no classes, one class only, an unknown class in the validation pictures, or `out` holds a model.
     """
-    settings = settings or FinetuneSettings()
+    settings, out = settings or FinetuneSettings(), check_folder(out)
+    if (out / "config.json").exists():
+        raise UserError(f"{out} already holds a model", hint="Choose another --out, or remove it.")
     keep_freed_memory()
     train_settings = settings.train
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
@@ -133,13 +139,11 @@ def finetune_classify(
         with loaded.net.whole() as whole:
             masked = copy.deepcopy(whole)
     if settings.from_scratch:
-        initialise(masked)
-        set_positions(masked)
+        masked = untrained(masked, train_settings.seed)
     precision = resolve_precision(train_settings.precision, base.device)
     net = ClassifierNet(masked, len(classes), settings.pooling, settings.drop_path).to(base.device)
     inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, precision.name)
     classifier = Classifier(model=inner, net=net, classes=classes)
-    out = Path(out)
     figures = _train(classifier, train, labels, held, settings, out, console)
     classifier.net.eval()
     classifier.save(out)
@@ -173,7 +177,8 @@ def _pictures(
         return train, None
     assert train.labels is not None
     out = stratified(train.labels, settings.holdout, settings.train.seed)
-    return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out))
+    # Of one picture a class none is left to hold out.
+    return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out)) if out.any() else None
 
 
 def _train(

@@ -17,6 +17,7 @@ from torch import Tensor
 from unmask.core.model import MaskedModel
 from unmask.encoder.config import EncoderConfig
 from unmask.errors import UserError
+from unmask.families.base import activation_name
 from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_published, in_memory, to_published
 from unmask.files import written_folder
 from unmask.images.build import assemble, initialise, vit_config
@@ -77,7 +78,9 @@ def load_folder(
         if "codec" in about:
             codec, encoder, decoder, learned = _described(about)
         else:
-            config = _json(path / "config.json") if path.is_dir() else {}
+            config: dict[str, Any] = {}
+            if path.is_dir():
+                config = _json(path / "preprocessor_config.json") | _json(path / "config.json")
             codec, encoder, decoder, learned = _inferred(found, config, heads, decoder_heads, image)
     except (KeyError, TypeError) as error:
         raise UserError(
@@ -111,7 +114,7 @@ def _inferred(
     decoder_heads: int | None,
     image: tuple[int, int] | None,
 ) -> tuple[PatchCodecConfig, EncoderConfig, EncoderConfig | None, bool]:
-    """A published checkpoint's shape, from its tensors and, where there is one, its config.json."""
+    """A published checkpoint's shape, from its tensors and, where there are some, its config.json and preprocessor_config.json."""
     state = found.state
     width, features = state["codec.patch.weight"].shape
     channels = int(config.get("num_channels", 3 if features % 3 == 0 else 1))
@@ -129,24 +132,36 @@ def _inferred(
     )
     known = next((h for w, n, h in SIZES.values() if (w, n) == (width, layers)), max(width // 64, 1))
     epsilon = float(config.get("layer_norm_eps", 1e-6))
+    act: Any = activation_name(config.get("hidden_act", "gelu"))
     encoder = vit_config(
         int(width), layers, int(config.get("num_attention_heads", 0)) or heads or known, slots, epsilon=epsilon,
-        inner=len(state["encoder.layers.0.feedforward.up.weight"]),
+        inner=len(state["encoder.layers.0.feedforward.up.weight"]), activation=act,
     )  # fmt: skip
     decoder, head_width = None, int(width)
     if decoder_layers:
         head_width = len(state["decoder_mask"])
         decoder = vit_config(
             head_width, decoder_layers, int(config.get("decoder_num_attention_heads", 0)) or decoder_heads or 16, slots,
-            epsilon=epsilon, inner=len(state["decoder.layers.0.feedforward.up.weight"]),
+            epsilon=epsilon, inner=len(state["decoder.layers.0.feedforward.up.weight"]), activation=act,
         )  # fmt: skip
-    few = channels != 3
+    mean, deviation = _standards(config, channels)
     codec = PatchCodecConfig(
         image=side, channels=channels, patch=patch, width=int(width), head_width=head_width,
-        mean=(0.5,) * channels if few else IMAGENET_MEAN, deviation=(0.5,) * channels if few else IMAGENET_DEVIATION,
-        normalised=bool(config.get("norm_pix_loss", True)), class_token=cls, mask_embedding=not decoder_layers,
+        mean=mean, deviation=deviation, normalised=bool(config.get("norm_pix_loss", True)), class_token=cls,
+        mask_embedding=not decoder_layers,
     )  # fmt: skip
     return codec, encoder, decoder, not decoder_layers
+
+
+def _standards(config: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the pixels: what the processor (or timm's config) says, else ImageNet's, 0.5 for other channels."""
+    if config.get("do_normalize") is False:
+        return (0.0,) * channels, (1.0,) * channels
+    told = config.get("pretrained_cfg") or {}
+    mean, deviation = config.get("image_mean", told.get("mean")), config.get("image_std", told.get("std"))
+    if mean is None or deviation is None:
+        return (IMAGENET_MEAN, IMAGENET_DEVIATION) if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
+    return tuple(map(float, mean)), tuple(map(float, deviation))
 
 
 def _fill(model: MaskedModel, state: Mapping[str, Tensor], path: Path) -> None:
@@ -164,14 +179,16 @@ def _fill(model: MaskedModel, state: Mapping[str, Tensor], path: Path) -> None:
     model.load_state_dict(dict(state), strict=False)
 
 
-def hf_config(model: MaskedModel) -> dict[str, Any]:
-    """config.json of the model, for transformers where it is a ViTMAE."""
+def hf_config(model: MaskedModel, ratio: float = 0.75) -> dict[str, Any]:
+    """config.json of the model, for transformers where it is a ViTMAE; `ratio` is the share it hides."""
+    act = model.encoder.config.feedforward.activation
     codec, encoder = model.codec.config, model.encoder.config
     square = codec.image[0] == codec.image[1]
     out: dict[str, Any] = {
         "image_size": codec.image[0] if square else list(codec.image), "patch_size": codec.patch,
         "num_channels": codec.channels, "hidden_size": encoder.width, "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads, "intermediate_size": encoder.feedforward.inner, "hidden_act": "gelu",
+        "num_attention_heads": encoder.heads, "intermediate_size": encoder.feedforward.inner, 
+        "hidden_act": "gelu_new" if act == "gelu_tanh" else act,
         "layer_norm_eps": encoder.norm.epsilon, "qkv_bias": True, "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0, "norm_pix_loss": codec.normalised, "dtype": "float32",
     }  # fmt: skip
@@ -180,7 +197,7 @@ def hf_config(model: MaskedModel) -> dict[str, Any]:
         return {"model_type": "vit_mae", "architectures": ["ViTMAEForPreTraining"], **out,
                 "decoder_hidden_size": decoder.width, "decoder_num_hidden_layers": decoder.layers,
                 "decoder_num_attention_heads": decoder.heads, "decoder_intermediate_size": decoder.feedforward.inner,
-                "mask_ratio": 0.75}  # fmt: skip
+                "mask_ratio": ratio}  # fmt: skip
     return {"model_type": "unmask_images", **out}
 
 
@@ -209,9 +226,10 @@ def save_folder(
     """
     state = to_published(model.state_dict(), TRANSFORMERS, channels=model.codec.config.channels)
     state |= {f"unmask.classifier.{k}": v.detach().cpu().contiguous() for k, v in (head or {}).items()}
+    ratio = (settings or {}).get("images", {}).get("ratio", 0.75)
     with written_folder(folder) as new:
         save_file(state, new / "model.safetensors", metadata={"format": "pt"})
-        (new / "config.json").write_text(json.dumps(hf_config(model), indent=2), encoding="utf-8")
+        (new / "config.json").write_text(json.dumps(hf_config(model, ratio), indent=2), encoding="utf-8")
         (new / "unmask.json").write_text(
             json.dumps(about(model, depth, settings), indent=2, default=str), encoding="utf-8"
         )

@@ -93,20 +93,25 @@ def image_corruption(
     config: PatchCodecConfig, *, hide: str = "patch", ratio: float = 0.75, unit: int | None = None,
     replace: Replacement = ALL_MASK, static: bool = False,
 ) -> Corruption:  # fmt: skip
-    """The corruption the settings ask for, with exact and equal counts in every image.
+    """The corruption the settings ask for, with the same count in every image: of patches, or of units, of which those
+    cut at the picture's edges hold fewer patches.
 
     Args:
         hide: 'patch', 'unit' (squares of `unit` pixels; SimMIM: 32 whatever the patch) or 'block' (rectangles).
 
     Raises:
-        UserError: the unit is not a multiple of the patch.
+        UserError: the unit is not a multiple of the patch, or leaves one unit a picture.
     """
     patches = config.patches
     select: Selector
     if hide == "unit":
         units = int(unit_numbers(config.grid, unit_block(config, unit)).max()) + 1
+        if units < 2:
+            raise UserError(
+                f"unit={unit} leaves one unit a picture", hint="Nothing would stay visible: use a smaller unit."
+            )
         # ceil(ratio x units), as in the official SimMIM.
-        select = Units(ratio=min(math.ceil(ratio * units - 1e-9), max(units - 1, 1)) / units)
+        select = Units(ratio=min(math.ceil(ratio * units - 1e-9), units - 1) / units)
     elif hide == "block":
         share = hidden_count(patches, ratio) / patches
         select = Rectangles(ratio=share, rows=config.grid[0], columns=config.grid[1], first=int(config.class_token))

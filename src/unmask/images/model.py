@@ -21,6 +21,7 @@ from unmask.core.inference import at_rest
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
+from unmask.images.arrays import ImageSet, as_floats, chunks, evenly
 from unmask.images.batches import image_batch
 from unmask.images.build import at_size
 from unmask.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
@@ -29,11 +30,13 @@ from unmask.images.folder import ImageFolder, load_folder, save_folder
 from unmask.images.masking import image_corruption, patches_in_box, patches_in_mask, random_patches
 from unmask.images.probe import knn_predict, probe_predict, stratified
 from unmask.images.recipes import sides
-from unmask.images.sources import ImageSet, as_floats, chunks, read_images
+from unmask.images.sources import read_images
 from unmask.training.precision import computing, precision_of, resolve_device
 
 Statistics = Literal["predicted", "neighbours", "truth"]
 
+_SLACK = 1e-3
+"""How far floats may lie outside 0 to 1: rounding."""
 _RAW_LIMIT = 12_288
 """Pictures of more numbers than this are not probed as raw pixels."""
 
@@ -64,8 +67,21 @@ class ImageModel:
         return self.model.codec.config
 
     def read(self, images: Any, **options: Any) -> ImageSet:
-        """Pictures of any source, brought to the model's size and channels; see `sources.read_images`."""
-        return read_images(images, size=self.config.image, channels=self.config.channels, **options)
+        """Pictures of any source, brought to the model's size and channels; see `sources.read_images`.
+
+        Raises:
+            UserError: floats that are not 0 to 1, of a model that was trained on whole numbers.
+        """
+        depth = self.folder.depth
+        found = read_images(images, size=self.config.image, channels=self.config.channels, depth=depth, **options)
+        if found.depth == "float32" and depth != "float32":
+            low, high = float(found.pixels.min()), float(found.pixels.max())
+            if low < -_SLACK or high > 1 + _SLACK:
+                raise UserError(
+                    f"floats from {low:g} to {high:g}, for a model of {depth} pictures",
+                    hint="Expected 0 to 1 (divide 8-bit pixels by 255), or whole numbers.",
+                )
+        return found
 
     def _context(self) -> contextlib.AbstractContextManager:
         return computing(self.precision, self.device)
@@ -208,7 +224,7 @@ class ImageModel:
         """Mean error of hidden patches (in the units of the training loss), with masks that are always the same."""
         found = self.read(images)
         if len(found) > most:
-            found = found.take(np.linspace(0, len(found) - 1, most).astype(int))
+            found = found.take(evenly(np.arange(len(found)), most))
         corruption = image_corruption(self.config, ratio=ratio, static=True)
         batches = [batch for _, batch in self.batches(found)]
         cpu = [b.to("cpu") for b in batches]

@@ -19,6 +19,7 @@ from unmask.core.corruption import uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
+from unmask.images.arrays import ImageSet, channel_statistics, evenly
 from unmask.images.augment import Augment
 from unmask.images.batches import batch_maker
 from unmask.images.build import codec_config, new_model
@@ -27,10 +28,12 @@ from unmask.images.masking import image_corruption, unit_block
 from unmask.images.model import features
 from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
-from unmask.images.sources import ImageSet, channel_statistics, read_images
+from unmask.images.sources import read_images
 from unmask.training.run import Job, RunResult, run, run_folder
 from unmask.training.settings import lasting
 
+VALIDATION = 2048
+"""Held-out pictures that the loss is measured on."""
 PROBE_TRAIN, PROBE_TEST = 1000, 500
 """Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
 PROBE_SHARE = 0.1
@@ -137,7 +140,7 @@ def make_job(
     augment = Augment(scale=settings.crop, flip=settings.flip)
     make = batch_maker(model.codec, images, seed=settings.train.seed, augment=augment, block=block)
     plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block)
-    shown = held_out[:2048]
+    shown = evenly(held_out, VALIDATION)
     validation = [plain([[int(n)] for n in shown[i : i + batch]], batch, 0) for i in range(0, len(shown), batch)]
     corruption = image_corruption(config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit)
     job = Job(
@@ -155,8 +158,7 @@ def live_probe(
     if images.labels is None or len(np.unique(images.labels[train])) < 2 or len(held_out) < 20:
         return None
     known, asked = (
-        read_images(images.take(part), size=size)
-        for part in (train[:: max(1, len(train) // PROBE_TRAIN)][:PROBE_TRAIN], held_out[:PROBE_TEST])
+        read_images(images.take(part), size=size) for part in (evenly(train, PROBE_TRAIN), evenly(held_out, PROBE_TEST))
     )
 
     started, spent = time.monotonic(), 0.0

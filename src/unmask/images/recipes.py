@@ -39,7 +39,8 @@ class ImageSettings:
         image_size: side, or height,width, that pictures are brought to (shorter side first, then cut to the middle);
             none takes them as they are, all alike.
         patch: side of a patch in pixels; none picks the largest of 16, 8, 4, 2 that leaves at least 49 patches.
-        channels: 1 or 3 for decoded files; none takes what the files have.
+        channels: 1 or 3 for decoded files; none takes what the files have. Of arrays with more than four, tells which axis
+            they are.
         ratio: share of the patches to hide.
         hide: 'patch', 'unit' (squares of `unit` pixels) or 'block' (rectangles, BEiT).
         unit: side of a mask unit in pixels, for hide=unit.

@@ -9,9 +9,9 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.evaluation.charts import line_chart
+from unmask.images.arrays import ImageSet, evenly
 from unmask.images.model import ImageModel, load
 from unmask.images.pictures import gallery, heat, triptych
-from unmask.images.sources import ImageSet
 
 
 def probe_chart(metrics: Path) -> Markup | None:
@@ -35,7 +35,7 @@ def probe_chart(metrics: Path) -> Markup | None:
 
 
 def _some(images: ImageSet, count: int) -> ImageSet:
-    return images.take(np.linspace(0, len(images) - 1, min(count, len(images))).astype(int))
+    return images.take(evenly(np.arange(len(images)), count))
 
 
 def triptychs(model: str | Path | ImageModel, images: ImageSet, count: int = 8, ratio: float | None = None) -> Markup:
