@@ -139,14 +139,11 @@ def demo_folder(out: str | Path) -> Path:
     Raises:
         UserError: `out` exists and is not an earlier demo, or cannot be made.
     """
-    out = Path(out)
-    try:
-        if out.exists():
-            if not (out / "demo.json").exists() and any(out.iterdir()):
-                raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
-            shutil.rmtree(out)
-        out.mkdir(parents=True)
-        (out / "demo.json").write_text("{}")
-    except OSError as error:
-        raise UserError(f"{out}: cannot be a folder ({error.strerror})", hint="Choose another --out.") from None
+    out = check_folder(out)
+    if out.exists():
+        if not (out / "demo.json").exists() and any(out.iterdir()):
+            raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / "demo.json").write_text("{}")
     return out

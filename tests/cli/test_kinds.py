@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+import typer
 
-from unmask.cli import main
+from unmask.cli import build, embed, evaluate, fill, finetune, main, predict, score
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,12 @@ def test_a_flag_that_a_kind_does_not_read_is_refused(tmp_path, capsys, command, 
             main([*command.replace("MODEL", str(tmp_path)).split(), *flags.split()])
         assert stop.value.code == 2
         assert capsys.readouterr().err.startswith(f"unmask: {flags.split()[0]}: not read for ")
+
+
+@pytest.mark.parametrize("module", [embed, evaluate, fill, finetune, predict, score])
+def test_what_kinds_read_are_flags_of_the_command(module):
+    command = typer.main.get_command(build()).commands[module.__name__.rpartition(".")[2]]
+    assert set(" ".join(module.READS.values()).split()) <= {parameter.name for parameter in command.params}
 
 
 @pytest.mark.parametrize("most", ["0", "-1"])

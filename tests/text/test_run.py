@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
 from unmask.text.adapt import adapt, adapt_settings
-from unmask.text.cache import is_held_out
+from unmask.text.cache import TokenCache, is_held_out
 from unmask.text.model import load
 from unmask.text.pretrain import build_model, build_tokenizer, pretrain
 from unmask.text.recipes import RECIPES, TextSettings, with_overrides
@@ -201,7 +202,7 @@ def test_nothing_held_out_stops_nothing_early(corpus, tmp_path):
     found = adapt(
         base, str(corpus), tmp_path / "yes", settings=adapt_settings(more | {"patience": None}), console=False
     )
-    assert found.table() == [("loss", None, None), ("accuracy", None, None)]
+    assert found.table() == [("loss", "-", "-"), ("accuracy", "-", "-")]
 
 
 def test_adapting_has_no_settings_of_a_new_model():
@@ -217,6 +218,10 @@ def test_an_adaptation_is_resumed_from_its_own_model(corpus, tmp_path):
     adapt(
         tmp_path / "0", str(corpus), tmp_path / "adapted", settings=adapt_settings({**SHORT, "steps": 2}), console=False
     )
+    there = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="already holds"):
+        adapt(tmp_path / "0", str(corpus), tmp_path / "1", console=False)
+    assert sorted(tmp_path.rglob("*")) == there
     with pytest.raises(UserError, match="differ"):
         adapt(
             tmp_path / "1", str(corpus), tmp_path / "adapted", settings=adapt_settings({**SHORT, "steps": 3}), resume=True,
@@ -224,13 +229,21 @@ def test_an_adaptation_is_resumed_from_its_own_model(corpus, tmp_path):
         )  # fmt: skip
 
 
-def test_adapting_under_a_launcher_prepares_and_reports_once(corpus, tmp_path):
-    pretrain(str(corpus), tmp_path / "base", settings=settings(steps=2), console=False)
-    pairs = [part for k, v in {**SHORT, "steps": 2}.items() for part in ("--set", f"{k}={v}")]
-    arguments = ["-m", "unmask", "adapt", tmp_path / "base", corpus, "--out", tmp_path / "adapted", *pairs, "--json"]
-    done = subprocess.run([*launcher(4), *map(str, arguments)], env=one_thread(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert (tmp_path / "adapted" / "report.html").exists()
+def test_adapting_under_a_launcher_prepares_and_reports_once(corpus, tmp_path, monkeypatch):
+    pretrain(str(corpus), tmp_path / "base", settings=settings(steps=1), console=False)
+    inside, build = [], TokenCache.build
+
+    @contextmanager
+    def not_the_first(settings):
+        inside.append(True)
+        yield False
+        inside.clear()
+
+    monkeypatch.setattr("unmask.text.adapt.first_process_first", not_the_first)
+    monkeypatch.setattr(TokenCache, "build", lambda *a, **k: build(*a, **k) if inside else pytest.fail("all at once"))
+    chosen = adapt_settings({**SHORT, "steps": 1})
+    adapt(tmp_path / "base", str(corpus), tmp_path / "out", settings=chosen, general=str(corpus), console=False)
+    assert not (tmp_path / "out" / "report.html").exists()
 
 
 def test_adapt_lowers_the_loss_and_measures_forgetting(corpus, tmp_path):

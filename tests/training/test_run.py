@@ -15,7 +15,7 @@ from unmask.core.plan import Plan
 from unmask.errors import UserError
 from unmask.training import run as room
 from unmask.training.checkpoint import load_latest
-from unmask.training.run import Job, RunResult, run
+from unmask.training.run import Job, RunResult, run, run_folder
 from unmask.training.settings import TrainSettings
 
 TEXT = MODALITIES["text"]
@@ -51,6 +51,14 @@ def test_a_model_that_no_run_here_made_is_not_replaced(tmp_path, name, resume):
     with pytest.raises(UserError, match="already holds a run or a model"):
         trained(tmp_path, resume)
     assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_a_file_is_no_runs_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for out in ("file", "file/run"):
+        with pytest.raises(UserError, match="file is not a folder"):
+            run_folder(tmp_path / out, resume=False)
+    assert run_folder(tmp_path / "new" / "run", resume=False) == tmp_path / "new" / "run"
 
 
 def test_a_launchers_precision_is_not_on_top_of_ours(tmp_path, monkeypatch):

@@ -38,8 +38,7 @@ def register(app: Any) -> None:
         output = Output(json_, settings.train.seed)
         found = adapt(model, data, out, settings=settings, general=general or None, resume=resume)
         lines = [f"{'':24}{'before':>10}{'after':>10}"]
-        for name, *measured in found.table():
-            lines.append(f"{name:24}" + "".join(f"{'-' if m is None else f'{m:.4f}':>10}" for m in measured))
+        lines += [f"{name:24}{before:>10}{after:>10}" for name, before, after in found.table()]
         lines += [f"model:  {out}", f"report: {out}/report.html"]
         r = found.run.result
         output.write(found.to_dict(), lines, device=r.device, precision=r.precision)

@@ -24,8 +24,7 @@ from unmask.events.histories import Histories
 from unmask.events.meds import Events, read_meds
 from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
-from unmask.files import check_folder
-from unmask.training.run import Job, RunResult, run
+from unmask.training.run import Job, RunResult, run, run_folder
 from unmask.training.settings import lasting
 
 MOST_HELD = 4096
@@ -59,7 +58,7 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     settings = settings or EventSettings()
-    out = check_folder(out)
+    out = run_folder(out, resume=resume)
     events = data if isinstance(data, Events) else read_meds(data)
     chosen = np.arange(len(events)) if subjects is None else np.asarray(subjects)
     drawn = uniform(settings.train.seed, events.subjects[chosen], 61)

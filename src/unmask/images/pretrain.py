@@ -19,7 +19,6 @@ from unmask.core.corruption import uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
-from unmask.files import check_folder
 from unmask.images.arrays import ImageSet, channel_statistics, evenly
 from unmask.images.augment import Augment
 from unmask.images.batches import batch_maker
@@ -30,7 +29,7 @@ from unmask.images.model import features
 from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
 from unmask.images.sources import read_images
-from unmask.training.run import Job, RunResult, run
+from unmask.training.run import Job, RunResult, run, run_folder
 from unmask.training.settings import lasting
 
 VALIDATION = 2048
@@ -78,7 +77,7 @@ def pretrain(
     """
     settings = settings or ImageSettings()
     say = _sayer(console)
-    out = check_folder(out)
+    out = run_folder(out, resume=resume)
     images = prepare(data, settings)
     for name, reason in images.skipped[:5]:
         say(f"skipped {name}: {reason}")

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from unmask.core.pretrain import StepReport
-from unmask.files import check_folder
 from unmask.table.data import cell_texts, decode, encode, read_frame
 from unmask.table.model import TableModel, load, schema_for
 from unmask.table.recipes import TableSettings, settings_of
-from unmask.training.run import refuse_to_replace
+from unmask.training.run import run_folder
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
 
@@ -50,10 +49,10 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
     """
-    out = check_folder(out)
+    out = Path(out)
     if resume and (out / "unmask.json").exists():
         return TableRun(folder=out, model=load(out))
-    refuse_to_replace(out, resume=resume)
+    run_folder(out, resume=resume)
     settings = settings or settings_of()
     frame = read_frame(data)
     found = schema_for(frame, schema, duration=duration, event=event)

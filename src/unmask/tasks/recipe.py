@@ -34,12 +34,11 @@ def adapt_then_finetune(
     from unmask.files import written_folder
     from unmask.tasks.finetune import over_seeds, require_validation, values_of
     from unmask.tasks.task import merit
-    from unmask.text.adapt import ADAPT, adapt
-    from unmask.text.recipes import TextSettings, with_overrides
+    from unmask.text.adapt import adapt, adapt_settings
 
     require_validation(options, "adapting")
     with tempfile.TemporaryDirectory() as scratch:
-        settings = with_overrides(TextSettings(), ADAPT | (adaptation or {}))
+        settings = adapt_settings(adaptation or {})
         adapted = adapt(
             model, texts, Path(scratch) / "adapted", settings=settings, general=general,
             console=bool(options.get("console")),
@@ -65,7 +64,7 @@ def adapt_then_finetune(
         "low": float(gain.mean() - half) if count > 1 else None, "high": float(gain.mean() + half) if count > 1 else None,
         "pays": bool(count > 1 and gain.mean() - half > 0), "kept": better,
     }  # fmt: skip
-    lines = [f"masked-token {name}: {adapted.before[name]:.4f} -> {adapted.after[name]:.4f}" for name in adapted.before]
+    lines = [f"masked-token {name}: {before} -> {after}" for name, before, after in adapted.table()]
     lines.append(
         f"{result['metric']}: plain {np.mean(sides['plain']):.4f}, adapted {np.mean(sides['adapted']):.4f} "
         f"over {count} seeds; kept: {better}"

@@ -15,7 +15,6 @@ import torch
 from unmask.core.batch import PackedBatch
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
-from unmask.files import check_folder
 from unmask.text.batches import measuring_corruption, validation_batches
 from unmask.text.cache import TokenCache
 from unmask.text.folder import load_folder, save_folder
@@ -23,7 +22,7 @@ from unmask.text.pretrain import TextRun, _sayer, make_job, write_report
 from unmask.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.text.sources import resolve
 from unmask.training.precision import computing, resolve_device, resolve_precision
-from unmask.training.run import first_process_first, run
+from unmask.training.run import first_process_first, run, run_folder
 
 ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
@@ -58,8 +57,13 @@ class Adapted:
     def to_dict(self) -> dict[str, Any]:
         return self.run.to_dict() | {"before": self.before, "after": self.after}
 
-    def table(self) -> list[tuple[str, float | None, float | None]]:
-        return [(name, self.before[name], self.after[name]) for name in self.before]
+    def table(self) -> list[tuple[str, str, str]]:
+        """Name, before and after of each metric, for people."""
+
+        def shown(value: float | None) -> str:
+            return "-" if value is None else f"{value:.4f}"
+
+        return [(name, shown(self.before[name]), shown(self.after[name])) for name in self.before]
 
 
 def adapt(
@@ -85,9 +89,10 @@ def adapt(
         UserError: `out` is the model's own folder; anything wrong with model, data or settings; nothing is held out
             though `general` or patience asks for it.
     """
-    out = check_folder(out)
+    out = Path(out)
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UserError(f"{out} is the model to adapt", hint="Choose another --out; the original is kept.")
+    run_folder(out, resume=resume)
     settings = settings or adapt_settings({})
     loaded = load_folder(str(model))
     longest = loaded.model.encoder.config.longest or settings.slots

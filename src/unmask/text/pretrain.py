@@ -15,14 +15,13 @@ import torch
 from unmask.core.plan import Plan
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.errors import UserError
-from unmask.files import check_folder
 from unmask.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.text.cache import TokenCache, is_held_out
 from unmask.text.folder import new_text_model, save_folder
 from unmask.text.recipes import TextSettings, as_dict
 from unmask.text.sources import ReadReport, iter_documents, resolve
 from unmask.text.tokenizer import Tokenizer
-from unmask.training.run import Job, RunResult, first_process_first, refuse_to_replace, run
+from unmask.training.run import Job, RunResult, first_process_first, run, run_folder
 from unmask.training.settings import lasting
 
 TOKENIZER_CHARACTERS = 60_000_000
@@ -112,10 +111,9 @@ def pretrain(
     """
     settings = settings or TextSettings()
     data = [data] if isinstance(data, str) else list(data)
-    out = check_folder(out)
+    out = run_folder(out, resume=resume)
     data = resolve(data, out)
     say = _sayer(console)
-    refuse_to_replace(out, resume=resume)
     with first_process_first(settings.train) as first:
         started = resume and (out / "checkpoints").exists()
         tokenizer = build_tokenizer(data, out, settings, say, reuse=started or not first)

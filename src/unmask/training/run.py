@@ -24,6 +24,7 @@ from unmask.core.corruption import Corruption
 from unmask.core.plan import Plan, deal
 from unmask.core.pretrain import Machine, StepReport, pretrain, validate
 from unmask.errors import UserError
+from unmask.files import check_folder
 from unmask.training.checkpoint import Checkpoint, SignalGuard, load_latest, save_checkpoint
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, build_optimiser, step
@@ -114,7 +115,7 @@ def run(
     accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no")
     device = accelerator.device
     main, processes = accelerator.is_main_process, accelerator.num_processes
-    refuse_to_replace(out, resume=resume)
+    run_folder(out, resume=resume)
     found = load_latest(out) if resume else None
     if found is not None and found.extra.get("fingerprint") != job.fingerprint:
         raise UserError(
@@ -254,16 +255,19 @@ def run(
     )  # fmt: skip
 
 
-def refuse_to_replace(out: Path, *, resume: bool) -> None:
-    """Leave alone a folder that holds a model, or a run that is not to be continued.
+def run_folder(out: str | Path, *, resume: bool) -> Path:
+    """A run's folder, asked for before long work: one that can be made, or holds the run to continue, or neither run nor
+    model.
 
     Raises:
-        UserError: it is such a folder.
+        UserError: it is not such a folder.
     """
+    out = check_folder(out)
     held = [name for name in ("checkpoints", "config.json", "model.safetensors") if (out / name).exists()]
     if held and not (resume and "checkpoints" in held):
         hint = "Choose another --out." if resume else "Choose another --out, or add --resume to continue a run."
         raise UserError(f"{out} already holds a run or a model", hint=hint)
+    return out
 
 
 def sample(batches: Sequence[PackedBatch], slots: int) -> list[PackedBatch]:
