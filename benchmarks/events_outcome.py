@@ -4,6 +4,7 @@ Patient-wise folds, stratified by outcome. Vocabulary, value scales, masked pret
 training patients of a fold alone; at 10 % of the labels pretraining still sees all training patients, without labels.
 
     python benchmarks/events_outcome.py [--folds 5] [--steps 200] [--seeds 5] [--shares 1.0,0.1] [--set key=value] [--out F.json]
+    python benchmarks/events_outcome.py --tune         fine-tune the encoder too, pretrained and from scratch (slower)
     python benchmarks/events_outcome.py --ablate       each target, architecture and ratio by itself (fewer folds)
 """
 
@@ -45,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--members", type=int, default=10)
     parser.add_argument("--trees", type=int, default=500)
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--tune", action="store_true")
     parser.add_argument("--ablate", action="store_true")
     parser.add_argument("--quick", action="store_true", help="one fold, 20 steps, one label subset")
     parser.add_argument("--out")
@@ -69,12 +71,11 @@ class Fold:
         used = usual(names)
         self.plain, self.last = self.x[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
 
-    def states(self, steps: int, changes: dict[str, Any]) -> np.ndarray:
-        """Pooled states of all points by an encoder pretrained on the training patients; 0 steps: untrained."""
+    def encoder(self, steps: int, changes: dict[str, Any]) -> Any:
+        """A model pretrained on the training patients; 0 steps: untrained."""
         import torch
 
         from unmask.events.folder import EventFolder, load_folder, new_model
-        from unmask.events.histories import Histories
         from unmask.events.model import EventModel
         from unmask.events.pretrain import pretrain
         from unmask.events.recipes import EventSettings, with_overrides
@@ -88,10 +89,24 @@ class Fold:
             found = EventFolder(
                 model=new_model(settings, len(found.vocabulary)).eval(), vocabulary=found.vocabulary, settings=settings
             )
-        model = EventModel(folder=found, device=torch.device("cpu"), precision="fp32")
-        return model.states(Histories(self.events, found.vocabulary), self.points)
+        return EventModel(folder=found, device=torch.device("cpu"), precision="fp32")
 
-    def ours(self, features: np.ndarray, few: np.ndarray, seed: int, trees: int | None = None) -> np.ndarray:
+    def states(self, model: Any) -> np.ndarray:
+        """Pooled states of all points."""
+        return model.states(model.histories(self.events), self.points)
+
+    def tuned(self, model: Any, few: np.ndarray, seed: int) -> np.ndarray:
+        """What a copy of the encoder, fine-tuned on the labels of `few`, says of the test patients."""
+        from unmask.events.recipes import OutcomeSettings
+        from unmask.events.targets import Binary
+
+        target = Binary()
+        tuner = model.tuner(model.histories(self.events), self.points, target, OutcomeSettings(seed=seed))
+        return tuner.predict(tuner.fit(model.folder.model, few, target.encode(self.points)[few]), self.test)
+
+    def ours(
+        self, features: np.ndarray, few: np.ndarray, seed: int, trees: int | None = None, others: Any = ()
+    ) -> np.ndarray:
         from unmask.events.outcome import fit_head
         from unmask.events.recipes import OutcomeSettings
         from unmask.events.targets import Binary
@@ -100,7 +115,7 @@ class Fold:
         y = target.encode(self.points)
         settings = OutcomeSettings(members=self.a.members, seed=seed, trees=self.a.trees if trees is None else trees)
         head = fit_head(features[few], y[few], self.points.subject[few], settings, target)
-        return head.predict(features[self.test], target)[:, 0]
+        return head.predict(features[self.test], target, others)[:, 0]
 
     def baselines(self, few: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """The report's baselines, and the trees of our head on the usual summaries alone."""
@@ -139,16 +154,18 @@ def main() -> None:
     ):
         start = time.perf_counter()
         fold = Fold(events, points, train, test, a)
-        inputs = {"ours, summaries alone": fold.x}
+        inputs, encoders = {"ours, summaries alone": fold.x}, {}
         if a.ablate:
             for name, changes in ABLATIONS.items():
-                inputs[name] = np.concatenate([fold.x, fold.states(a.steps, changes)], 1)
+                inputs[name] = np.concatenate([fold.x, fold.states(fold.encoder(a.steps, changes))], 1)
                 print(f"fold {number}: {name}, {time.perf_counter() - start:.0f} s", flush=True)
         elif a.steps:
-            states = fold.states(a.steps, parse_set(a.set))
-            inputs["ours, pretrained"] = np.concatenate([fold.x, states], 1)
-            inputs["ours, pretrained states alone"] = states
-            inputs["ours, from scratch"] = np.concatenate([fold.x, fold.states(0, parse_set(a.set))], 1)
+            for name, steps in (("ours, pretrained", a.steps), ("ours, from scratch", 0)):
+                encoders[name] = fold.encoder(steps, parse_set(a.set))
+                states = fold.states(encoders[name])
+                inputs[name] = np.concatenate([fold.x, states], 1)
+                if steps:
+                    inputs["ours, pretrained states alone"] = states
         print(f"fold {number}: features after {time.perf_counter() - start:.0f} s", flush=True)
         for share in (float(s) for s in a.shares.split(",")):
             for seed in range(1 if share == 1 else a.seeds):
@@ -158,6 +175,10 @@ def main() -> None:
                     predicted[name] = fold.ours(features, few, seed)
                 if "ours, pretrained" in inputs:
                     predicted["  its networks alone"] = fold.ours(inputs["ours, pretrained"], few, seed, trees=0)
+                for name, model in encoders.items() if a.tune else ():
+                    alone = fold.tuned(model, few, seed)
+                    predicted[f"{name}, tuned"] = fold.ours(inputs[name], few, seed, others=[alone])
+                    predicted[f"{name}, tuned encoder alone"] = alone[:, 0]
                 for name, p in predicted.items():
                     row = {"fold": number, "share": share, "seed": seed, "model": name}
                     row["auroc"] = float(roc_auc_score(y[test], p))

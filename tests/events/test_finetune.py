@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from unmask.core.corruption import uniform
 from unmask.errors import UserError
 from unmask.events.finetune import finetune_outcome
 from unmask.events.meds import Labels
-from unmask.events.recipes import OutcomeSettings
+from unmask.events.recipes import OutcomeSettings, TuneSettings
 from unmask.events.scoring import scored
 from unmask.events.targets import Classes, TimeToEvent
 
 QUICK = OutcomeSettings(epochs=8, members=2, hidden=16, trees=20, curve=False, baselines=False)
+TUNED = replace(QUICK, encoder="tuned", tune=TuneSettings(epochs=2, least_steps=1))
 
 
 def task(folder: Path, home: Path, **columns: object) -> Path:
@@ -37,7 +39,10 @@ def held(home: Path) -> np.ndarray:
     return uniform(0, pl.read_parquet(home / "task" / "0.parquet")["subject_id"].to_numpy(), 62) < QUICK.holdout
 
 
-def test_held_out_labels_change_nothing_that_is_fitted(home: Path, tmp_path: Path, held: np.ndarray):
+@pytest.mark.parametrize("settings", [QUICK, TUNED], ids=["frozen", "tuned"])
+def test_held_out_labels_change_nothing_that_is_fitted(
+    home: Path, tmp_path: Path, held: np.ndarray, settings: OutcomeSettings
+):
     rng = np.random.default_rng(0)
     days, seen = rng.exponential(60, 240), rng.random(240) < 0.5
     assert 20 < held.sum() < 80
@@ -48,7 +53,9 @@ def test_held_out_labels_change_nothing_that_is_fitted(home: Path, tmp_path: Pat
             "boolean_value": pl.Series(np.where(held, seen ^ flip, seen)),
         }
         labels = task(tmp_path / f"task_{name}", home, **columns)
-        folders.append(finetune_outcome(home / "model", home / "meds", labels, tmp_path / name, settings=QUICK).folder)
+        folders.append(
+            finetune_outcome(home / "model", home / "meds", labels, tmp_path / name, settings=settings).folder
+        )
     about = [json.loads((f / "unmask.json").read_text()) for f in folders]
     assert about[0]["outcome"] == about[1]["outcome"]  # the cuts of the time among it
     frames = [unmask.load(f).predict(home / "meds", tmp_path / "task_a")[0] for f in folders]

@@ -19,6 +19,8 @@ from unmask.events.pretrain import corruption_of
 from unmask.events.recipes import RECIPES, STRUCTURES, EventSettings, OutcomeSettings, with_overrides
 from unmask.events.vocabulary import FIRST, LONG, MONTHS, SEP, VISIT_END, VISIT_START, WEEKS, Vocabulary
 
+KINDS = {**RECIPES, "local": {"window": 4, "global_every": 2}}
+"""The recipes, and ours with local attention in its second layer (bands: rows are long enough for them)."""
 SMALL = {"width": 32, "layers": 2, "heads": 2, "inner": 32, "slots": 64, "batch_slots": 512}
 
 
@@ -31,7 +33,7 @@ class Built:
     """A small model of a recipe and a batch of its patients."""
 
     def __init__(self, name: str, events: Events) -> None:
-        self.settings = with_overrides(with_overrides(EventSettings(), RECIPES[name]), SMALL)
+        self.settings = with_overrides(with_overrides(EventSettings(), KINDS[name]), SMALL)
         self.vocabulary = Vocabulary.fit(events, np.arange(len(events.code)), floor=1)
         self.histories = Histories(events, self.vocabulary, STRUCTURES[self.settings.structure].marks)
         self.model: MaskedModel = new_model(self.settings, len(self.vocabulary)).eval()
@@ -42,7 +44,7 @@ class Built:
         )
 
 
-@pytest.fixture(params=RECIPES)
+@pytest.fixture(params=KINDS)
 def built(request: pytest.FixtureRequest, events: Events) -> Built:
     return Built(request.param, events)
 
@@ -142,6 +144,34 @@ def test_what_is_shown_is_no_target():
         with_overrides(EventSettings(), {"code_weight": 0.0, "value_weight": 0.0, "time_weight": 0.0})
     with pytest.raises(UserError, match="value_weight"):
         with_overrides(EventSettings(), {**RECIPES["behrt"], "value_weight": 0.1})
+
+
+@pytest.mark.parametrize(("window", "global_every", "arrives"), [(0, 3, True), (4, 3, True), (4, 0, False)])
+def test_a_window_keeps_what_is_far_away_out(events: Events, window: int, global_every: int, arrives: bool):
+    """Two layers of four slots on either side see eight slots away, unless one of them sees everything."""
+    more = {"window": window, "global_every": global_every, "architecture": "in_place"}
+    settings = with_overrides(EventSettings(), {**SMALL, **more})
+    vocabulary = Vocabulary.fit(events, np.arange(len(events.code)), floor=1)
+    model = new_model(settings, len(vocabulary)).eval()
+    histories = Histories(events, vocabulary)
+    longest = max(range(len(events)), key=histories.length)
+    batch = pack([histories.example(longest, slots=64)], slots=64)
+    assert batch.real_slots > 25
+    code = batch.values["code"].clone()
+    code[0, 20] = FIRST + (code[0, 20] - FIRST + 1) % (len(vocabulary) - FIRST)
+    with torch.no_grad():
+        one, two = (
+            model.states(replace(batch, values=batch.values | {"code": c}))[0] for c in (batch.values["code"], code)
+        )
+    changed = (one - two).abs().amax(-1) > 1e-7
+    assert changed[12:29].any()
+    assert bool(changed[:12].any()) == arrives
+
+
+@pytest.mark.parametrize("wrong", [{"window": -1}, {"global_every": -1}])
+def test_windows_are_checked(wrong: dict[str, int]):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        with_overrides(EventSettings(), wrong)
 
 
 def test_the_decoders_width_fits_its_heads():

@@ -20,18 +20,22 @@ from unmask.core.corruption import uniform
 from unmask.errors import UserError
 from unmask.events import outcome_report
 from unmask.events.folder import save_folder
+from unmask.events.histories import Histories
 from unmask.events.meds import Events, Labels, read_labels, read_meds
 from unmask.events.model import EventModel, load
 from unmask.events.outcome import Head, fit_head
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.scoring import baselines, scored
 from unmask.events.summaries import last_values, summarise, usual
-from unmask.events.targets import Classes, Labelled, TimeToEvent, target_of
+from unmask.events.targets import Classes, Labelled, MultiLabel, Sorted, Target, TimeToEvent, target_of
+from unmask.events.tune import Tuned
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
 FEWEST = 10
 """Labels that a head is trained on."""
+
+Fitted = tuple[Head, Tuned | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +62,10 @@ def finetune_outcome(
     held = held_out(events, points, settings)
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
     target = target_for(points.take(train), str(labels))
-    work = Work(loaded, events, points, target, settings)
-    head = work.head(train)
+    work = Work(loaded, loaded.histories(events), points, target, target.encode(points), settings)
+    fitted = work.fit(train)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
-    predicted = {"ours": head.predict(work.x[test], target)} if len(test) else {}
+    predicted = work.predict(fitted, test) if len(test) else {}
     if settings.baselines and len(test):
         predicted |= work.baselines(train, test)
     seen = points.take(test)
@@ -71,7 +75,8 @@ def finetune_outcome(
     if settings.curve and len(test):
         found["curve"] = work.curve(train, test)
     folder = loaded.folder
-    folder.head, folder.outcome = head, {**dataclasses.asdict(settings), "target": target.to_dict()}
+    folder.head, folder.tuned = fitted
+    folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict()}
     save_folder(out, folder)
     found |= {"seconds": time.perf_counter() - started, "device": str(loaded.device), "precision": loaded.precision}
     (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
@@ -127,23 +132,34 @@ class Work:
     """Features of all points, made once; heads and baselines on parts of them."""
 
     def __init__(
-        self, loaded: EventModel, events: Events, points: Labels, target: Labelled, settings: OutcomeSettings
-    ) -> None:
-        self.points, self.target, self.settings = points, target, settings
-        self.histories = loaded.histories(events)
-        self.y = target.encode(points)
-        summary, names = summarise(self.histories, points)
+        self, loaded: EventModel, histories: Histories, points: Labels, target: Target, y: np.ndarray,
+        settings: OutcomeSettings,
+    ) -> None:  # fmt: skip
+        self.masked, self.histories, self.points = loaded.folder.model, histories, points
+        self.target, self.y, self.settings = target, y, settings
+        summary, names = summarise(histories, points)
         self.x = loaded.features(
-            self.histories, points, states=settings.states, summaries=settings.summaries, summary=summary
+            histories, points, states=settings.states, summaries=settings.summaries, summary=summary
         )
         used = usual(names)
         self.plain, self.last = summary[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
+        self.tuner = loaded.tuner(histories, points, target, settings) if settings.encoder == "tuned" else None
 
-    def head(self, train: np.ndarray) -> Head:
-        return fit_head(self.x[train], self.y[train], self.points.subject[train], self.settings, self.target)
+    def fit(self, train: np.ndarray) -> Fitted:
+        head = fit_head(self.x[train], self.y[train], self.points.subject[train], self.settings, self.target)
+        return head, None if self.tuner is None else self.tuner.fit(self.masked, train, self.y[train])
+
+    def predict(self, fitted: Fitted, test: np.ndarray) -> dict[str, np.ndarray]:
+        """(points, outputs) of all voices together, and of the tuned encoder alone where there is one."""
+        head, tuned = fitted
+        if tuned is None or self.tuner is None:
+            return {"ours": head.predict(self.x[test], self.target)}
+        alone = self.tuner.predict(tuned, test)
+        return {"ours": head.predict(self.x[test], self.target, [alone]), "tuned encoder alone": alone}
 
     def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        if isinstance(self.target, TimeToEvent):
+        """Those of a task with labels."""
+        if not isinstance(self.target, Sorted):
             start = 1 / (1 + np.exp(-self.target.start(self.y[train])))
             return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1))}
         found = baselines(
@@ -155,17 +171,19 @@ class Work:
 
     def curve(self, train: np.ndarray, test: np.ndarray) -> list[dict[str, Any]]:
         """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""
+        target = self.target
+        assert not isinstance(target, MultiLabel)
         rng = np.random.default_rng(self.settings.seed)
         order, out = rng.permutation(train), []
         for share in SHARES:
             few = np.sort(order[: round(share * len(order))])
-            if len(few) < 2 * FEWEST or not tells(self.target, self.target.strata(self.y[few])):
+            if len(few) < 2 * FEWEST or not tells(target, target.strata(self.y[few])):
                 continue
-            predicted = {"ours": self.head(few).predict(self.x[test], self.target)}
+            predicted = self.predict(self.fit(few), test)
             if self.settings.baselines:
                 predicted |= self.baselines(few, test)
             seen = self.points.take(test)
             for name, p in predicted.items():
-                figures = scored(self.target, seen, p, draws=100, seed=self.settings.seed)
+                figures = scored(target, seen, p, draws=100, seed=self.settings.seed)
                 out.append({"labels": len(few), "model": name, **figures})
         return out

@@ -12,12 +12,14 @@ import torch
 from safetensors.torch import save_file
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 from unmask.events.codec import EventCodec, EventCodecConfig
 from unmask.events.outcome import Head
 from unmask.events.recipes import STRUCTURES, EventSettings, with_overrides
+from unmask.events.targets import from_dict
+from unmask.events.tune import Tuned
 from unmask.events.vocabulary import Vocabulary
 from unmask.files import written_folder
 from unmask.training.checkpoint import read_weights
@@ -25,13 +27,14 @@ from unmask.training.checkpoint import read_weights
 
 @dataclass
 class EventFolder:
-    """A loaded folder: model, vocabulary, settings, and the outcome head where it was fine-tuned."""
+    """A loaded folder: model, vocabulary, settings; where fine-tuned, the outcome head and the encoder tuned for it."""
 
     model: MaskedModel
     vocabulary: Vocabulary
     settings: EventSettings
     head: Head | None = None
     outcome: dict[str, Any] | None = None
+    tuned: Tuned | None = None
 
 
 def new_model(settings: EventSettings, codes: int) -> MaskedModel:
@@ -67,6 +70,7 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
         width=settings.width, layers=settings.layers, heads=settings.heads,
         norm=Norm(placement="post" if shape.post else "pre"), positions=known[shape.positions],
         feedforward=Gated(inner=settings.inner) if shape.gated else MLP(inner=settings.inner),
+        attention=Attention(window=settings.window or None, global_every=settings.global_every),
     )  # fmt: skip
 
 
@@ -79,13 +83,15 @@ def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] |
     state = {f"model.{k}": v for k, v in folder.model.state_dict().items()}
     if folder.head is not None:
         state |= {f"head.{k}": v for k, v in folder.head.state_dict().items()}
+    if folder.tuned is not None:
+        state |= {f"tuned.{k}": v for k, v in folder.tuned.state_dict().items()}
     state = {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}
     settings = dataclasses.asdict(folder.settings)
     config = {"model_type": "unmask-events", "codes": len(folder.vocabulary)}
     config |= {k: settings[k] for k in ("architecture", "width", "layers", "heads", "inner", "slots")}
     more = {"kind": "events", "events": settings, "vocabulary": folder.vocabulary.to_dict()} | (about or {})
     if folder.head is not None:
-        more |= {"outcome": folder.outcome, "head": folder.head.shape()}
+        more |= {"outcome": folder.outcome, "head": folder.head.shape(), "tuned": folder.tuned is not None}
 
     with written_folder(out) as new:
         save_file(state, new / "model.safetensors", metadata={"format": "pt"})
@@ -112,14 +118,18 @@ def load_folder(path: str | Path) -> EventFolder:
     model = new_model(settings, len(vocabulary))
     try:
         head = Head(**about["head"]) if "head" in about else None
+        tuned = Tuned(model, from_dict(about["outcome"]["target"]).outputs) if about.get("tuned") else None
         model.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("model.")})
         if head is not None:
             head.load_state_dict({k[5:]: v for k, v in weights.items() if k.startswith("head.")})
-    except (RuntimeError, TypeError) as error:
+        if tuned is not None:
+            tuned.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("tuned.")})
+    except (RuntimeError, TypeError, KeyError) as error:
         raise UserError(
             f"{path / 'model.safetensors'}: does not fit unmask.json ({str(error).splitlines()[0]})",
             hint="Copy the folder again.",
         ) from None
     return EventFolder(
-        model=model.eval(), vocabulary=vocabulary, settings=settings, head=head, outcome=about.get("outcome")
-    )
+        model=model.eval(), vocabulary=vocabulary, settings=settings, head=head, outcome=about.get("outcome"),
+        tuned=None if tuned is None else tuned.eval(),
+    )  # fmt: skip

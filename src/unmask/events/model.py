@@ -19,10 +19,11 @@ from unmask.events.fill import SCHEMA, missing_values, next_events
 from unmask.events.folder import EventFolder, load_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import Events, Labels, read_labels, read_meds
-from unmask.events.recipes import STRUCTURES
+from unmask.events.recipes import STRUCTURES, OutcomeSettings
 from unmask.events.summaries import summarise
 from unmask.events.surprise import By, surprise
-from unmask.events.targets import from_dict
+from unmask.events.targets import Target, from_dict
+from unmask.events.tune import Tuner
 from unmask.files import written
 from unmask.training.precision import resolve_device, resolve_precision
 
@@ -81,6 +82,16 @@ class EventModel:
             parts.append(self.states(histories, points))
         return np.concatenate(parts, 1)
 
+    def tuner(
+        self, histories: Histories, points: Labels, target: Target, settings: OutcomeSettings | None = None
+    ) -> Tuner:
+        """What fine-tunes copies of the encoder for a task, and asks them."""
+        settings = settings or OutcomeSettings()
+        return Tuner(
+            histories=histories, points=points, target=target, slots=self.folder.settings.slots, settings=settings.tune,
+            seed=settings.seed, device=self.device, context=self._autocast,
+        )  # fmt: skip
+
     def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
         """Probability at each prediction point, MEDS-shaped, in the order of the labels.
 
@@ -91,9 +102,12 @@ class EventModel:
             raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
         events = data if isinstance(data, Events) else read_meds(data)
         points = read_labels(labels, events, need_value=False)
-        target = from_dict(self.folder.outcome["target"])
-        use = {k: self.folder.outcome[k] for k in ("states", "summaries")}
-        p = self.folder.head.predict(self.features(self.histories(events), points, **use), target)
+        target, histories = from_dict(self.folder.outcome["target"]), self.histories(events)
+        x = self.features(histories, points, **{k: self.folder.outcome[k] for k in ("states", "summaries")})
+        others = []
+        if self.folder.tuned is not None:
+            others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
+        p = self.folder.head.predict(x, target, others)
         frame = pl.DataFrame({
             "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
         }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip

@@ -18,11 +18,10 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
-from unmask.events.finetune import FEWEST, OutcomeRun, begin, held_out
+from unmask.events.finetune import FEWEST, OutcomeRun, Work, begin, held_out
 from unmask.events.folder import save_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import STATIC, Events, Labels
-from unmask.events.outcome import fit_head
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.targets import MultiLabel
 from unmask.events.vocabulary import FIRST
@@ -109,15 +108,16 @@ def finetune_next_visit(
         raise UserError(
             f"{int((~held).sum())} patients to train on", hint=f"Give {FEWEST} or more, or a smaller holdout=."
         )
-    x = loaded.features(histories, visits.points, states=settings.states, summaries=settings.summaries)
     target = MultiLabel(names=tuple(visits.names))
-    head = fit_head(x[~held], visits.came[~held], visits.points.subject[~held], settings, target)
+    work = Work(loaded, histories, visits.points, target, visits.came, settings)
+    fitted = work.fit(np.flatnonzero(~held))
     predicted = {}
     if held.any():
-        predicted = {"ours": head.predict(x[held], target), **baselines(visits, ~held, held)}
+        predicted = work.predict(fitted, np.flatnonzero(held)) | baselines(visits, ~held, held)
     results = {n: figures(visits.came[held], visits.before[held], p) for n, p in predicted.items()}
     folder = loaded.folder
-    folder.head, folder.outcome = head, {**dataclasses.asdict(settings), "target": target.to_dict()}
+    folder.head, folder.tuned = fitted
+    folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict()}
     save_folder(out, folder)
     found: dict[str, Any] = {
         "kind": target.kind, "codes": len(visits.names), "training": int((~held).sum()), "held_out": int(held.sum()),

@@ -6,6 +6,7 @@ patients of its own, so that all labelled patients serve both ends. Networks and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,14 +85,15 @@ class Head(nn.Module):
         return z @ self.linear + hidden @ self.second + self.bias
 
     @torch.no_grad()
-    def predict(self, x: np.ndarray, target: Target) -> np.ndarray:
-        """(points, outputs) probabilities."""
+    def predict(self, x: np.ndarray, target: Target, others: Sequence[np.ndarray] = ()) -> np.ndarray:
+        """(points, outputs) probabilities: of the networks, the forest and `others`, each counting alike."""
         self.eval()
         z = self.inputs(x)
-        p = target.probabilities(self.logits(z)).double().numpy()
-        if self.forest is None or not isinstance(target, Sorted):
-            return p
-        return target.blend(p, self.forest.predict(z.numpy()))
+        voices = [target.probabilities(self.logits(z)).double().numpy()]
+        if self.forest is not None:
+            # Of a yes or no the probability of yes alone.
+            voices.append(self.forest.predict(z.numpy())[:, -target.outputs :])
+        return target.blend([*voices, *others])
 
 
 def flags_of(x: np.ndarray) -> np.ndarray:
@@ -115,7 +117,7 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
     with torch.no_grad():
         head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
     z, wanted = head.inputs(x), torch.from_numpy(y)
-    fold = _folds(target.strata(y), groups, generator)
+    fold = folds(target.strata(y), groups, generator)
     stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
     optimiser = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     best = torch.full((k,), torch.inf)
@@ -151,7 +153,7 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
     return head.eval()
 
 
-def _folds(y: np.ndarray, groups: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def folds(y: np.ndarray, groups: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Fold 0..4 of every row, by patient, each kind of label spread evenly."""
     names, first = np.unique(groups, return_index=True)
     number = np.zeros(len(names), np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -56,6 +56,27 @@ STRUCTURES: dict[str, Structure] = {
 visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec of age and of absolute time."""
 
 
+def _positive(settings: Any, names: Sequence[str]) -> None:
+    for name in names:
+        if getattr(settings, name) < 1:
+            raise UserError(f"{name}={getattr(settings, name)}", hint="Expected a whole number, 1 or more.")
+
+
+def _shares(settings: Any, names: Sequence[str]) -> None:
+    for name in names:
+        if not 0 <= getattr(settings, name) < 1:
+            raise UserError(
+                f"{name}={getattr(settings, name)}", hint="Expected a share from 0 up to, not including, 1."
+            )
+
+
+def _rates(settings: Any) -> None:
+    if not 0 < settings.learning_rate < math.inf:
+        raise UserError(f"learning_rate={settings.learning_rate}", hint="Expected a number above 0.")
+    if not 0 <= settings.weight_decay < math.inf:
+        raise UserError(f"weight_decay={settings.weight_decay}", hint="Expected a number, 0 or more.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EventSettings:
     """What is trained on patients' events. `train` says how long and how fast.
@@ -65,6 +86,9 @@ class EventSettings:
         architecture: 'visible_only' (hidden slots dropped, small decoder) or 'in_place'.
         width, layers, heads, inner: of the encoder.
         slots: longest history; of longer ones static events and the latest timed ones are kept.
+        window: slots on either side that a slot sees in local layers; 0: every layer sees the whole history. Pays for
+            histories of some thousand slots, see docs/events.md.
+        global_every: with a window, layers 0, this, twice this, ... see the whole history; 0: none does.
         floor: codes seen less often share one number.
         rollup: shorter codes: 'parts:N', 'characters:N' (of the last part), or 'parents', which lets a rare code stand
             for its parent in metadata/codes.parquet.
@@ -81,6 +105,8 @@ class EventSettings:
     heads: int = 4
     inner: int = 128
     slots: int = 512
+    window: int = 0
+    global_every: int = 3
     floor: int = 5
     rollup: str = ""
     ratio: float = 0.6
@@ -98,14 +124,11 @@ class EventSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("width", "layers", "heads", "inner", "slots", "floor"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
-        for name in ("ratio", "holdout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(
-                    f"{name}={getattr(self, name)}", hint="Expected a share from 0 up to, not including, 1."
-                )
+        _positive(self, ("width", "layers", "heads", "inner", "slots", "floor"))
+        for name in ("window", "global_every"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 0 or more.")
+        _shares(self, ("ratio", "holdout"))
         for name in ("code_weight", "value_weight", "time_weight"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)}", hint="Expected a number, 0 or more.")
@@ -127,6 +150,33 @@ class EventSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """How the encoder is fine-tuned.
+
+    Attributes:
+        epochs: passes over the training patients at most, or as many as make `least_steps` steps.
+        patience: looks at the watched patients (one an epoch, or every 20 steps) without improvement before it stops.
+        batch: points a step; learning_rate, weight_decay: the peak, and the decay.
+        drop: share of each history's events left out, others in each epoch; dropout: on the pooled states.
+    """
+
+    epochs: int = 12
+    least_steps: int = 300
+    patience: int = 4
+    batch: int = 32
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    drop: float = 0.3
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        _positive(self, ("epochs", "least_steps", "patience", "batch"))
+        _shares(self, ("drop", "dropout"))
+        _rates(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutcomeSettings:
     """The outcome head.
 
@@ -135,6 +185,8 @@ class OutcomeSettings:
         trees: randomised trees beside the networks (yes or no, and classes); 0 leaves them out.
         hidden: width of a member's hidden layer; dropout, weight_decay, learning_rate, epochs, patience: of its training.
         holdout: share of labelled patients that no member and no baseline sees: the report is about them.
+        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too (`tune` says how), and has a voice of its own
+            beside networks and trees.
         states: use the pretrained encoder's pooled states; summaries: use each code's last, min, max, mean and count.
         baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
         codes: next-visit: what the codes asked for begin with, with commas between.
@@ -150,6 +202,8 @@ class OutcomeSettings:
     epochs: int = 40
     patience: int = 6
     holdout: float = 0.2
+    encoder: Literal["frozen", "tuned"] = "frozen"
+    tune: TuneSettings = field(default_factory=TuneSettings)
     states: bool = True
     summaries: bool = True
     baselines: bool = True
@@ -161,19 +215,11 @@ class OutcomeSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("members", "hidden", "epochs", "patience"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
-        for name in ("trees", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a number, 0 or more.")
-        if not 0 < self.learning_rate < math.inf:
-            raise UserError(f"learning_rate={self.learning_rate}", hint="Expected a number above 0.")
-        for name in ("dropout", "holdout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(
-                    f"{name}={getattr(self, name)}", hint="Expected a share from 0 up to, not including, 1."
-                )
+        _positive(self, ("members", "hidden", "epochs", "patience"))
+        if self.trees < 0:
+            raise UserError(f"trees={self.trees}", hint="Expected a whole number, 0 or more.")
+        _shares(self, ("dropout", "holdout"))
+        _rates(self)
         if not (self.states or self.summaries):
             raise UserError("states=false and summaries=false", hint="The head needs one of them.")
 

@@ -5,6 +5,7 @@ A target turns labels into numbers, gives the loss of the head's outputs, and tu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +52,9 @@ class Binary:
         """(points, outputs): the members' mean."""
         return logits.sigmoid().mean(0)
 
-    def blend(self, p: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """With a forest's (points, 2): the mean of both log-odds."""
-        return np.exp(_geometric(np.concatenate([1 - p, p], 1), shares))[:, 1:]
+    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        """One of several (points, 1): the mean of their log-odds."""
+        return _geometric([np.concatenate([1 - p, p], 1) for p in voices])[:, 1:]
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         value = [None] * len(labels) if labels.value is None else (labels.value == 1).tolist()
@@ -100,8 +101,8 @@ class Classes:
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1).mean(0)
 
-    def blend(self, p: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        return np.exp(_geometric(p, shares))
+    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        return _geometric(voices)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         return {
@@ -173,6 +174,9 @@ class TimeToEvent:
         """(points, outputs): of the event by the end of each interval."""
         return (1 - torch.cumprod(1 - logits.sigmoid(), -1)).mean(0)
 
+    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        return np.mean(voices, 0)
+
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         missing = [None] * len(labels)
         value = missing if labels.value is None else (labels.value == 1).tolist()
@@ -212,6 +216,9 @@ class MultiLabel:
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid().mean(0)
 
+    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        return np.mean(voices, 0)
+
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         order = np.argsort(-p, axis=1, kind="stable")[:, : self.TOP]
         return {
@@ -229,10 +236,12 @@ def _rounded_up(x: float) -> float:
     return near if near >= x else float(f"{x + abs(x) * 1e-5:.6g}")
 
 
-def _geometric(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Logarithm of the normalised geometric mean of two distributions, (points, classes)."""
-    both = (np.log(np.clip(p, 1e-3, 1)) + np.log(np.clip(q, 1e-3, 1))) / 2
-    return both - np.logaddexp.reduce(both, axis=1, keepdims=True)
+def _geometric(voices: Sequence[np.ndarray]) -> np.ndarray:
+    """The normalised geometric mean of distributions, (points, classes) each; one alone stays as it is."""
+    if len(voices) == 1:
+        return voices[0]
+    mean = np.exp(np.mean([np.log(np.clip(p, 1e-3, 1)) for p in voices], 0))
+    return mean / mean.sum(1, keepdims=True)
 
 
 Labelled = Binary | Classes | TimeToEvent
