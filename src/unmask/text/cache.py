@@ -28,6 +28,8 @@ from unmask.text.units import entity_units
 
 VERSION = 4
 _FILES = ("tokens.bin", "starts.bin", "offsets.bin", "split.bin")
+_KNOWN = (*_FILES, "meta.json", "documents.bin")
+"""The last one is of caches that earlier versions wrote."""
 _GROUP_CHARACTERS = 2_000_000
 _PIECE_CHARACTERS = 500_000
 """Encodings take far more memory than text: documents go through the tokenizer in groups and pieces of bounded size."""
@@ -332,7 +334,7 @@ def is_held_out(text: str, holdout: float, seed: int) -> bool:
 
 def _refuse_foreign(folder: Path) -> None:
     """Replacing a folder removes it: only one that holds a cache and nothing else may be."""
-    other = sorted(p.name for p in folder.iterdir() if p.name not in (*_FILES, "meta.json")) if folder.is_dir() else []
+    other = sorted(p.name for p in folder.iterdir() if p.name not in _KNOWN) if folder.is_dir() else []
     if other:
         raise UserError(
             f"{folder}: not a token cache, it holds {', '.join(other[:3])}",
