@@ -103,7 +103,7 @@ def autocast(precision: str) -> contextlib.AbstractContextManager:
 
 def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Stepper:
     """Steps of the loop that `unmask pretrain events` runs, in bf16 where this CPU has it."""
-    from unmask.core.batch import pack
+    from unmask.core.batch import packer
     from unmask.core.plan import Plan
     from unmask.core.pretrain import Machine, pretrain
     from unmask.events.folder import new_model
@@ -124,15 +124,11 @@ def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Step
     lengths = np.array([len(e) for e in examples])
     plan = Plan(lengths=lengths, examples=np.arange(len(examples)), slots=a.slots, rows=rows)
 
+    make = packer(lambda number: examples[number], a.slots)
+
     def batches() -> Iterator[tuple[int, list]]:
         for planned in plan.steps():
-            members = [i for row in planned.rows for i in row]
-            ends = np.cumsum([0, *(len(row) for row in planned.rows)])
-            placement = [list(range(s, e)) for s, e in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-            yield (
-                planned.epoch,
-                [pack([examples[i] for i in members], slots=a.slots, rows=plan.rows, placement=placement)],
-            )
+            yield planned.epoch, [make(planned.rows, plan.rows)]
 
     def update(progress: float) -> tuple[float, bool]:
         norm = step(optimiser, model.parameters(), clip=1.0)

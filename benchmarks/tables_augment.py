@@ -60,13 +60,13 @@ def smote(columns, sizes, here, count, rng):
 
 
 def run(name: str, seed: int) -> list[dict]:
+    from unmask.evaluation.survival import concordance
     from unmask.table import fidelity
     from unmask.table.data import Frame, read_frame
     from unmask.table.evaluate import complete, outcome_of
     from unmask.table.model import TableModel
     from unmask.table.outcome import pair_places
     from unmask.table.schema import infer_schema
-    from unmask.table.survival import concordance
     from unmask.table.synthesise import synthesize
 
     whole = read_frame(SHARED / f"{name}.csv")

@@ -35,6 +35,21 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def files_below(folder: str | Path) -> list[Path]:
+    """All files in a folder and those below it, sorted; links to folders are followed, and no folder twice."""
+    found: list[Path] = []
+    seen: set[str] = set()
+    for here, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        found += (Path(here, name) for name in files)
+    return sorted(found)
+
+
 def check_place(path: str | Path) -> Path:
     """A file's path, if its folder is there: asked before long work whose result goes there.
 
@@ -61,6 +76,18 @@ def check_folder(folder: str | Path) -> Path:
         raise UserError(f"{folder}: {there} is not a folder", hint="Choose another --out.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"{folder}: no permission to write in {there}", hint="Choose another --out.")
+    return folder
+
+
+def check_new_model(folder: str | Path) -> Path:
+    """`check_folder`, of a folder for a new model: it holds none yet.
+
+    Raises:
+        UserError: it does, or is no folder that can be written to.
+    """
+    folder = check_folder(folder)
+    if (folder / "config.json").exists() or (folder / "unmask.json").exists():
+        raise UserError(f"{folder} already holds a model", hint="Choose another --out, or remove it.")
     return folder
 
 

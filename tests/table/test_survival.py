@@ -6,10 +6,11 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
+from unmask.evaluation.survival import concordance
 from unmask.table import fidelity
 from unmask.table.model import TableModel
 from unmask.table.multiple import MultipleImputation, pool, tipping_point
-from unmask.table.survival import concordance, fit_cox, fit_outcome, kaplan_meier, step_values
+from unmask.table.survival import fit_cox, fit_outcome, kaplan_meier, step_values
 
 
 @pytest.fixture

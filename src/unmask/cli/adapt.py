@@ -12,6 +12,7 @@ from unmask.cli import options
 def register(app: Any) -> None:
     @app.command("adapt")
     def adapt_command(
+        context: typer.Context,
         model: options.Model,
         data: list[str] = typer.Argument(..., help="Domain text: files, folders, globs."),
         out: str = typer.Option(..., help="Folder of the adapted model."),
@@ -28,12 +29,10 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Continue pretraining on your own text; stops early, watches for forgetting."""
-        from unmask.cli.common import Output, overrides
+        from unmask.cli.common import Output, run_overrides
         from unmask.text.adapt import adapt, adapt_settings
 
-        given = overrides(
-            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
-        )
+        given = run_overrides(context)
         settings = adapt_settings(given)
         output = Output(json_, settings.train.seed)
         found = adapt(model, data, out, settings=settings, general=general or None, resume=resume)

@@ -30,24 +30,20 @@ def register(app: Any) -> None:
         from unmask.files import check_place
         from unmask.kinds import kind_of, load
 
-        refuse_unread(context, READS, kind_of(model))
-        if kind_of(model) == "images":
+        kind = kind_of(model)
+        refuse_unread(context, READS, kind)
+        if kind == "images":
             from unmask.cli import images
 
             images.embed(
                 model, text, out=out, pooling=pooling or "mean", precision=precision, device=device, as_json=json_
             )
             return
-        if kind_of(model) == "events":
-            from unmask.cli import events
-
-            events.embed(model, text, out=out, precision=precision, device=device, as_json=json_)
-            return
         check_place(out)
         output = Output(json_)
         loaded = load(model, device=device, precision=precision)
-        table = kind_of(model) == "table"
-        array = loaded.embed(text) if table else loaded.embed(read_lines(text), pooling=cast(Any, pooling))
+        texts = kind == "text"
+        array = loaded.embed(read_lines(text), pooling=cast(Any, pooling)) if texts else loaded.embed(text)
         write_array(array, out)
         output.write(
             {"out": out, "shape": list(array.shape)}, [f"{out}: {array.shape[0]} x {array.shape[1]}"],

@@ -122,21 +122,6 @@ def score(
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
-def embed(model: str, data: str, *, out: str, precision: str, device: str, as_json: bool) -> None:
-    """One vector a patient, in the order of the files."""
-    from unmask.cli.common import Output, write_array
-    from unmask.events.model import load
-    from unmask.files import check_place
-
-    check_place(out)
-    output = Output(as_json)
-    loaded = load(model, device=device, precision=precision)
-    array = loaded.embed(data)
-    write_array(array, out)
-    lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
-    output.write({"out": out, "shape": list(array.shape)}, lines, device=str(loaded.device), precision=loaded.precision)
-
-
 def register(app: Any) -> None:
     group = typer.Typer(help="Patient events.", no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(group, name="events")

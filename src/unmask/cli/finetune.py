@@ -45,15 +45,13 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Fine-tune a model for a task; the folder loads in transformers too."""
-        from unmask.cli.common import overrides, refuse_unread
+        from unmask.cli.common import refuse_unread, run_overrides
         from unmask.errors import UserError
         from unmask.kinds import kind_of
 
         kind = kind_of(model)
         refuse_unread(context, READS, task if kind == "events" and task == "next-visit" else kind)
-        settings = overrides(
-            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device
-        )
+        settings = run_overrides(context)
         if resume and (adapt or seeds > 1):
             raise UserError("--resume", hint="One fine-tuning run can be resumed: no --seeds, no --adapt.")
         if kind == "text":

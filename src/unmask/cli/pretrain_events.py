@@ -12,6 +12,7 @@ from unmask.cli import options
 def register(group: Any) -> None:
     @group.command("events")
     def events(
+        context: typer.Context,
         data: str = typer.Argument(..., help="MEDS folder: data/*.parquet with subject_id, time, code, numeric_value."),
         out: str = typer.Option(..., help="Run folder."),
         config: options.Config = None,
@@ -28,12 +29,10 @@ def register(group: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Pretrain a masked model on patients' events."""
-        from unmask.cli.common import Output, overrides, run_lines, with_recipe
+        from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
         from unmask.events.recipes import RECIPES, EventSettings, with_overrides
 
-        given = overrides(
-            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device,
-        )  # fmt: skip
+        given = run_overrides(context)
         settings = with_recipe(recipe, RECIPES, EventSettings(), with_overrides, given)
         from unmask.events.pretrain import pretrain
 

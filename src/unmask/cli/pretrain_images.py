@@ -12,6 +12,7 @@ from unmask.cli import options
 def register(group: Any) -> None:
     @group.command("images")
     def images(
+        context: typer.Context,
         data: list[str] = typer.Argument(
             ..., help="A folder of pictures (class folders or flat), files, .npy, .npz, .idx.gz, .parquet or hf:NAME."
         ),
@@ -31,13 +32,10 @@ def register(group: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Pretrain a masked image model on pictures."""
-        from unmask.cli.common import Output, overrides, run_lines, with_recipe
+        from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
         from unmask.images.recipes import RECIPES, ImageSettings, with_overrides
 
-        given = overrides(
-            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device,
-            strict=strict or None,
-        )  # fmt: skip
+        given = run_overrides(context, strict=strict or None)
         settings = with_recipe(recipe, RECIPES, ImageSettings(), with_overrides, given)
         from unmask.images.pretrain import pretrain
 

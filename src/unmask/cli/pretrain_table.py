@@ -12,6 +12,7 @@ from unmask.cli import options
 def register(group: Any) -> None:
     @group.command("table")
     def table(
+        context: typer.Context,
         data: str = typer.Argument(..., help="A .csv, .tsv or .parquet file, missing cells empty."),
         out: str = typer.Option(..., help="Run folder."),
         duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
@@ -30,14 +31,14 @@ def register(group: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Fit a masked model to a table, complete or not: for impute, synthesize, augment."""
-        from unmask.cli.common import Output, overrides
+        from unmask.cli.common import Output, run_overrides
         from unmask.errors import UserError
         from unmask.table.pretrain import pretrain
         from unmask.table.recipes import settings_of
 
         if minutes is not None:
             raise UserError("--minutes", hint="A table's fit takes seconds; bound it by --steps or --epochs.")
-        given = overrides(config, set_, steps=steps, epochs=epochs, seed=seed, precision=precision, device=device)
+        given = run_overrides(context)
         settings = settings_of(given.pop("recipe", recipe), **given)
         output = Output(json_, settings.train.seed)
         run = pretrain(data, out, schema=schema, duration=duration, event=event, settings=settings, resume=resume)

@@ -12,6 +12,7 @@ from unmask.cli import options
 def register(group: Any) -> None:
     @group.command("text")
     def text(
+        context: typer.Context,
         data: list[str] = typer.Argument(
             ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz) or hf:NAME."
         ),
@@ -30,12 +31,10 @@ def register(group: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Pretrain a masked language model on raw text."""
-        from unmask.cli.common import Output, overrides, run_lines, with_recipe
+        from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
         from unmask.text.recipes import RECIPES, TextSettings, with_overrides
 
-        given = overrides(
-            config, set_, steps=steps, epochs=epochs, minutes=minutes, seed=seed, precision=precision, device=device,
-        )  # fmt: skip
+        given = run_overrides(context)
         settings = with_recipe(recipe, RECIPES, TextSettings(), with_overrides, given)
         from unmask.text.pretrain import pretrain
 

@@ -1,6 +1,7 @@
 """`unmask events convert`: a plain event table, FHIR R4, or an OMOP or MIMIC-IV folder -> a MEDS folder.
 
-Every row (table) or resource (FHIR) gives events, or is left out with a reason that is counted. A sample of what was rejected stands in OUT/rejected.jsonl. Nothing is held whole in memory.
+Every row (table) or resource (FHIR) gives events, or is left out with a reason that is counted. A sample of what was
+rejected stands in OUT/rejected.jsonl. Nothing is held whole in memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from unmask.errors import UserError
 from unmask.events.shards import ShardWriter
 from unmask.events.sources import fhir, folders, plain
 from unmask.events.sources.rows import ENDINGS, Ledger, is_table
+from unmask.files import files_below
 
 
 def convert(
@@ -79,7 +81,7 @@ def _events(
         if kind is not None:
             yield from folders.read(kind, files, ledger, names)
             return
-        if not any(p.suffix in fhir.ENDINGS for p in path.rglob("*")):
+        if not any(p.suffix in fhir.ENDINGS for p in files_below(path)):
             raise UserError(
                 f"{path}: neither OMOP (person), MIMIC-IV (patients, admissions) nor FHIR (json)",
                 hint=f"Found {', '.join(sorted(files)) or 'no table'}.",

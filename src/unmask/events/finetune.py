@@ -21,7 +21,7 @@ from unmask.errors import UserError
 from unmask.events import outcome_report
 from unmask.events.folder import save_folder
 from unmask.events.histories import Histories
-from unmask.events.meds import Events, Labels, read_labels, read_meds
+from unmask.events.meds import Events, Labels, as_events, read_labels
 from unmask.events.model import EventModel, load
 from unmask.events.outcome import Head, fit_head
 from unmask.events.recipes import OutcomeSettings
@@ -29,6 +29,7 @@ from unmask.events.scoring import baselines, scored
 from unmask.events.summaries import last_values, summarise, usual
 from unmask.events.targets import Classes, Labelled, MultiLabel, Sorted, Target, TimeToEvent, target_of
 from unmask.events.tune import Tuned
+from unmask.files import check_new_model
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
@@ -56,8 +57,8 @@ def finetune_outcome(
         UserError: for anything wrong with model, data or labels; one class only; `out` holds a model.
     """
     settings = settings or OutcomeSettings()
-    started, out = time.perf_counter(), Path(out)
-    loaded, events = begin(model, data, out, settings)
+    started, out = time.perf_counter(), check_new_model(out)
+    loaded, events = begin(model, data, settings)
     points = read_labels(labels, events)
     held = held_out(events, points, settings)
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
@@ -74,28 +75,32 @@ def finetune_outcome(
     found["results"] = {n: scored(target, seen, p, seed=settings.seed) for n, p in predicted.items()}
     if settings.curve and len(test):
         found["curve"] = work.curve(train, test)
+    keep(out, loaded, fitted, target, settings, found, started)
+    found["subgroups"] = outcome_report.write(out, found, work.histories, seen, predicted, target, loaded.folder)
+    return OutcomeRun(folder=out, figures=found)
+
+
+def keep(
+    out: Path, loaded: EventModel, fitted: Fitted, target: Target, settings: OutcomeSettings, found: dict[str, Any],
+    started: float,
+) -> None:  # fmt: skip
+    """Write the fine-tuned folder and its figures, to which time, device and precision are added."""
     folder = loaded.folder
     folder.head, folder.tuned = fitted
     folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict()}
     save_folder(out, folder)
     found |= {"seconds": time.perf_counter() - started, "device": str(loaded.device), "precision": loaded.precision}
     (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
-    found["subgroups"] = outcome_report.write(out, found, work.histories, seen, predicted, target, folder)
-    return OutcomeRun(folder=out, figures=found)
 
 
-def begin(
-    model: str | Path, data: str | Path | Events, out: Path, settings: OutcomeSettings
-) -> tuple[EventModel, Events]:
+def begin(model: str | Path, data: str | Path | Events, settings: OutcomeSettings) -> tuple[EventModel, Events]:
     """The pretrained model and the events.
 
     Raises:
-        UserError: for anything wrong with them; `out` holds a model.
+        UserError: for anything wrong with them.
     """
-    if (out / "unmask.json").exists():
-        raise UserError(f"{out} already holds a model", hint="Choose another --out.")
     loaded = load(model, device=settings.device, precision=settings.precision)
-    return loaded, data if isinstance(data, Events) else read_meds(data)
+    return loaded, as_events(data)
 
 
 def held_out(events: Events, points: Labels, settings: OutcomeSettings) -> np.ndarray:

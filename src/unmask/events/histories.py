@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 
-from unmask.core.batch import Example
-from unmask.events.meds import HOUR, STATIC, Events
+from unmask.core.batch import Example, PackedBatch
+from unmask.core.inference import budgeted
+from unmask.events.meds import HOUR, STATIC, Events, Labels
 from unmask.events.vocabulary import CLS, FIRST, LONG, MONTHS, RARE, SEP, VISIT_END, VISIT_START, WEEKS, Vocabulary
 
 YEAR = 365.25 * 24 * HOUR
+BLOCK = 1024
+"""Examples held at once."""
 
 
 class Histories:
@@ -103,6 +108,29 @@ class Histories:
             },
             identity=int(subject), special=special, unit=np.where(special, -1, visit),
         )  # fmt: skip
+
+    def batches(
+        self,
+        points: Labels | None,
+        numbers: np.ndarray,
+        *,
+        slots: int,
+        change: Callable[[Example], Example] | None = None,
+    ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
+        """Examples of the points (or subjects, their histories whole) of these numbers in batches; which of `numbers` each
+        batch holds.
+
+        Args:
+            change: made of every example.
+        """
+        for start in range(0, len(numbers), BLOCK):
+            examples = []
+            for i in numbers[start : start + BLOCK].tolist():
+                known = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))
+                example = self.example(*known, slots=slots)
+                examples.append(example if change is None else change(example))
+            for batch, held in budgeted(examples, slots):
+                yield batch, start + held
 
     def age(self, subject: int, moment: int | None, prediction_time: int | None = None) -> float:
         """Years from birth to `moment`; 0 where birth is not known (or not before `prediction_time`)."""

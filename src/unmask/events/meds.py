@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from unmask.errors import UserError
+from unmask.files import files_below
 
 STATIC = np.iinfo(np.int64).min
 """Time of a static event (null in the file): before all others."""
@@ -100,7 +101,7 @@ class Labels:
 def _shards(folder: Path, what: str) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder", hint=f"Expected {what}.")
-    found = sorted(folder.rglob("*.parquet"))
+    found = [p for p in files_below(folder) if p.suffix == ".parquet"]
     if not found:
         raise UserError(f"{folder}: no .parquet file in it", hint=f"Expected {what}.")
     return found
@@ -186,6 +187,11 @@ def read_meds(folder: str | Path) -> Events:
         subjects=ids[first], offsets=np.r_[first, len(ids)], time=time, code=place[code], value=value, codes=codes,
         parents=_parents(root / "metadata" / "codes.parquet"),
     )  # fmt: skip
+
+
+def as_events(data: str | Path | Events) -> Events:
+    """Events read before as they are; a MEDS folder is read."""
+    return data if isinstance(data, Events) else read_meds(data)
 
 
 def _parents(path: Path) -> dict[str, str]:

@@ -5,31 +5,26 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.embed import pool_states
-from unmask.core.inference import at_rest, budgeted
+from unmask.core.inference import at_rest
 from unmask.core.score import Mode
 from unmask.errors import UserError
 from unmask.events.fill import SCHEMA, missing_values, next_events
 from unmask.events.folder import EventFolder, load_folder
 from unmask.events.histories import Histories
-from unmask.events.meds import Events, Labels, read_labels, read_meds
+from unmask.events.meds import Events, Labels, as_events, read_labels
 from unmask.events.recipes import STRUCTURES, OutcomeSettings
 from unmask.events.summaries import summarise
 from unmask.events.surprise import By, surprise
 from unmask.events.targets import Target, from_dict
-from unmask.events.tune import Tuner
+from unmask.events.tune import Tuner, mean_and_maximum
 from unmask.files import written
-from unmask.training.precision import resolve_device, resolve_precision
-
-POOLINGS: tuple[Literal["mean", "max"], ...] = ("mean", "max")
-BLOCK = 1024
-"""Examples held at once."""
+from unmask.training.precision import computing, resolve_device, resolve_precision
 
 
 @dataclass
@@ -42,7 +37,7 @@ class EventModel:
 
     def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
         """One vector a patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
-        events = data if isinstance(data, Events) else read_meds(data)
+        events = as_events(data)
         return self.states(self.histories(events), points)
 
     def histories(self, events: Events) -> Histories:
@@ -52,19 +47,12 @@ class EventModel:
 
     def states(self, histories: Histories, points: Labels | None = None) -> np.ndarray:
         """Pooled states; of each point the events known at its time."""
-        slots = self.folder.settings.slots
-        n = len(histories.events) if points is None else len(points)
-        out = np.zeros((n, 2 * self.folder.settings.width), np.float32)
-        model = self.folder.model.to(self.device)
-        for start in range(0, n, BLOCK):
-            asked = range(start, min(n, start + BLOCK))
-            examples = [histories.example(*known(points, i), slots=slots) for i in asked]
-            with at_rest(model), self._autocast():
-                for batch, numbers in budgeted(examples, slots):
-                    batch = batch.to(self.device)
-                    found = model.states(batch)
-                    pooled = [pool_states(found, batch, len(numbers), kind, True) for kind in POOLINGS]
-                    out[start + numbers] = torch.cat(pooled, 1).cpu().numpy()
+        settings, model = self.folder.settings, self.folder.model.to(self.device)
+        numbers = np.arange(len(histories.events) if points is None else len(points))
+        out = np.zeros((len(numbers), 2 * settings.width), np.float32)
+        with at_rest(model), self._computing():
+            for batch, held in histories.batches(points, numbers, slots=settings.slots):
+                out[held] = mean_and_maximum(model, batch.to(self.device), len(held)).cpu().numpy()
         return out
 
     def features(
@@ -89,7 +77,7 @@ class EventModel:
         settings = settings or OutcomeSettings()
         return Tuner(
             histories=histories, points=points, target=target, slots=self.folder.settings.slots, settings=settings.tune,
-            seed=settings.seed, device=self.device, context=self._autocast,
+            seed=settings.seed, device=self.device, context=self._computing,
         )  # fmt: skip
 
     def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
@@ -100,7 +88,7 @@ class EventModel:
         """
         if self.folder.head is None or self.folder.outcome is None:
             raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
-        events = data if isinstance(data, Events) else read_meds(data)
+        events = as_events(data)
         points = read_labels(labels, events, need_value=False)
         target, histories = from_dict(self.folder.outcome["target"]), self.histories(events)
         x = self.features(histories, points, **{k: self.folder.outcome[k] for k in ("states", "summaries")})
@@ -125,7 +113,7 @@ class EventModel:
         """
         if not 0 < level < 1 or top < 0:
             raise UserError(f"level={level}, top={top}", hint="Expected a level between 0 and 1, top not below 0.")
-        events = data if isinstance(data, Events) else read_meds(data)
+        events = as_events(data)
         histories = self.histories(events)
         self.folder.model.to(self.device)
         parts = []
@@ -137,9 +125,9 @@ class EventModel:
 
     def score(self, data: str | Path | Events, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
         """How natural each patient, visit or event is to the model; see `surprise.surprise`."""
-        events = data if isinstance(data, Events) else read_meds(data)
+        events = as_events(data)
         self.folder.model.to(self.device)
-        with self._autocast():
+        with self._computing():
             return surprise(self.folder, self.histories(events), by=by, mode=mode)
 
     def inspect(self) -> dict[str, Any]:
@@ -151,15 +139,8 @@ class EventModel:
             "outcome_head": self.folder.head is not None,
         }  # fmt: skip
 
-    def _autocast(self) -> contextlib.AbstractContextManager:
-        if self.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
-
-def known(points: Labels | None, number: int) -> tuple[int, int | None]:
-    """Subject and prediction time of a point; without points every subject is one, its history whole."""
-    return (number, None) if points is None else (int(points.subject[number]), int(points.time[number]))
+    def _computing(self) -> contextlib.AbstractContextManager:
+        return computing(self.precision, self.device)
 
 
 def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> EventModel:

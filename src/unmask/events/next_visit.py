@@ -6,8 +6,6 @@ given three times, for all codes, for those the patient had before (repeats), an
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +16,13 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
-from unmask.events.finetune import FEWEST, OutcomeRun, Work, begin, held_out
-from unmask.events.folder import save_folder
+from unmask.events.finetune import FEWEST, OutcomeRun, Work, begin, held_out, keep
 from unmask.events.histories import Histories
 from unmask.events.meds import STATIC, Events, Labels
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.targets import MultiLabel
 from unmask.events.vocabulary import FIRST
+from unmask.files import check_new_model
 
 RANKS = (5, 10)
 PARTS = ("all", "onsets", "repeats")
@@ -99,8 +97,8 @@ def finetune_next_visit(
         UserError: for anything wrong with model or data; `out` holds a model.
     """
     settings = settings or OutcomeSettings()
-    started, out = time.perf_counter(), Path(out)
-    loaded, events = begin(model, data, out, settings)
+    started, out = time.perf_counter(), check_new_model(out)
+    loaded, events = begin(model, data, settings)
     histories = loaded.histories(events)
     visits = next_visits(histories, tuple(p.strip() for p in settings.codes.split(",")))
     held = held_out(events, visits.points, settings)
@@ -115,16 +113,11 @@ def finetune_next_visit(
     if held.any():
         predicted = work.predict(fitted, np.flatnonzero(held)) | baselines(visits, ~held, held)
     results = {n: figures(visits.came[held], visits.before[held], p) for n, p in predicted.items()}
-    folder = loaded.folder
-    folder.head, folder.tuned = fitted
-    folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict()}
-    save_folder(out, folder)
     found: dict[str, Any] = {
         "kind": target.kind, "codes": len(visits.names), "training": int((~held).sum()), "held_out": int(held.sum()),
-        "results": results, "seconds": time.perf_counter() - started, "device": str(loaded.device),
-        "precision": loaded.precision,
+        "results": results,
     }  # fmt: skip
-    (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
+    keep(out, loaded, fitted, target, settings, found, started)
     _report(out, found)
     return OutcomeRun(folder=out, figures=found)
 

@@ -21,7 +21,7 @@ from unmask.core.plan import Plan
 from unmask.errors import UserError
 from unmask.events.folder import EventFolder, new_model, save_folder
 from unmask.events.histories import Histories
-from unmask.events.meds import Events, read_meds
+from unmask.events.meds import Events, as_events
 from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
 from unmask.training.run import Job, RunResult, run, run_folder
@@ -59,7 +59,7 @@ def pretrain(
     """
     settings = settings or EventSettings()
     out = run_folder(out, resume=resume)
-    events = data if isinstance(data, Events) else read_meds(data)
+    events = as_events(data)
     chosen = np.arange(len(events)) if subjects is None else np.asarray(subjects)
     drawn = uniform(settings.train.seed, events.subjects[chosen], 61)
     held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)

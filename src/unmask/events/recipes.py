@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError
-from unmask.training.settings import TrainSettings, apply_run_overrides, check_types
+from unmask.training.settings import (
+    TrainSettings,
+    apply_run_overrides,
+    check_types,
+    require,
+    require_counts,
+    require_shares,
+    require_whole_rows,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,25 +64,9 @@ STRUCTURES: dict[str, Structure] = {
 visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec of age and of absolute time."""
 
 
-def _positive(settings: Any, names: Sequence[str]) -> None:
-    for name in names:
-        if getattr(settings, name) < 1:
-            raise UserError(f"{name}={getattr(settings, name)}", hint="Expected a whole number, 1 or more.")
-
-
-def _shares(settings: Any, names: Sequence[str]) -> None:
-    for name in names:
-        if not 0 <= getattr(settings, name) < 1:
-            raise UserError(
-                f"{name}={getattr(settings, name)}", hint="Expected a share from 0 up to, not including, 1."
-            )
-
-
-def _rates(settings: Any) -> None:
-    if not 0 < settings.learning_rate < math.inf:
-        raise UserError(f"learning_rate={settings.learning_rate}", hint="Expected a number above 0.")
-    if not 0 <= settings.weight_decay < math.inf:
-        raise UserError(f"weight_decay={settings.weight_decay}", hint="Expected a number, 0 or more.")
+def _require_rates(settings: Any) -> None:
+    require(settings, lambda v: 0 < v < math.inf, "a number above 0", "learning_rate")
+    require(settings, lambda v: 0 <= v < math.inf, "a number, 0 or more", "weight_decay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +116,10 @@ class EventSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        _positive(self, ("width", "layers", "heads", "inner", "slots", "floor"))
-        for name in ("window", "global_every"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 0 or more.")
-        _shares(self, ("ratio", "holdout"))
-        for name in ("code_weight", "value_weight", "time_weight"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a number, 0 or more.")
+        require_counts(self, "width", "layers", "heads", "inner", "slots", "floor")
+        require(self, lambda v: v >= 0, "a whole number, 0 or more", "window", "global_every")
+        require_shares(self, "ratio", "holdout")
+        require(self, lambda v: v >= 0, "a number, 0 or more", "code_weight", "value_weight", "time_weight")
         if not (self.code_weight or self.value_weight or self.time_weight):
             raise UserError("code_weight, value_weight and time_weight are all 0", hint="Train one of them at least.")
         shape = STRUCTURES[self.structure]
@@ -141,12 +129,7 @@ class EventSettings:
                     f"{name}={getattr(self, name)} with structure={self.structure}",
                     hint=f"What this structure shows of hidden events is no target: {name}=0.",
                 )
-        if self.train.batch_slots % self.slots:
-            near = max(1, round(self.train.batch_slots / self.slots)) * self.slots
-            raise UserError(
-                f"batch_slots={self.train.batch_slots} is not a multiple of slots={self.slots}",
-                hint=f"Use batch_slots={near}.",
-            )
+        require_whole_rows(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +154,9 @@ class TuneSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        _positive(self, ("epochs", "least_steps", "patience", "batch"))
-        _shares(self, ("drop", "dropout"))
-        _rates(self)
+        require_counts(self, "epochs", "least_steps", "patience", "batch")
+        require_shares(self, "drop", "dropout")
+        _require_rates(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,11 +198,10 @@ class OutcomeSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        _positive(self, ("members", "hidden", "epochs", "patience"))
-        if self.trees < 0:
-            raise UserError(f"trees={self.trees}", hint="Expected a whole number, 0 or more.")
-        _shares(self, ("dropout", "holdout"))
-        _rates(self)
+        require_counts(self, "members", "hidden", "epochs", "patience")
+        require(self, lambda v: v >= 0, "a whole number, 0 or more", "trees")
+        require_shares(self, "dropout", "holdout")
+        _require_rates(self)
         if not (self.states or self.summaries):
             raise UserError("states=false and summaries=false", hint="The head needs one of them.")
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.embed import pool_states
-from unmask.core.inference import at_rest, budgeted
+from unmask.core.inference import at_rest
 from unmask.core.model import MaskedModel
 from unmask.events.histories import Histories
 from unmask.events.meds import Labels
@@ -31,13 +31,17 @@ from unmask.training.optimiser import NanGuard, build_optimiser, step
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 
-BLOCK = 1024
-"""Examples held at once."""
 OUTPUT_STEPS = 500
 """Most that the output is fitted for by itself: products of (points, width) alone."""
 LOOK = 20
 """Steps between two looks at the watched patients, where an epoch has fewer."""
 Ask = Callable[[PackedBatch, int], Tensor]
+
+
+def mean_and_maximum(masked: MaskedModel, batch: PackedBatch, count: int) -> Float[Tensor, "count double"]:
+    """Mean, then maximum, of the encoder's states of a batch's `count` examples, from one pass; fp32."""
+    states = masked.states(batch)
+    return torch.cat([pool_states(states, batch, count, kind, True) for kind in ("mean", "max")], 1)
 
 
 class Tuned(nn.Module):
@@ -62,8 +66,7 @@ class Tuned(nn.Module):
         nn.init.zeros_(self.out.weight)
 
     def pooled(self, batch: PackedBatch, count: int) -> Float[Tensor, "count double"]:
-        states = self.masked.states(batch)
-        return torch.cat([pool_states(states, batch, count, kind, True) for kind in ("mean", "max")], 1)
+        return mean_and_maximum(self.masked, batch, count)
 
     def logits(self, pooled: Float[Tensor, "count double"]) -> Float[Tensor, "count outputs"]:
         return self.out(self.dropout((pooled - self.centre) / self.spread))
@@ -181,18 +184,11 @@ class Tuner:
         Args:
             generator: leaves some events of each history out.
         """
-        for start in range(0, len(numbers), BLOCK):
-            block = numbers[start : start + BLOCK]
-            examples = [
-                self.histories.example(int(self.points.subject[i]), int(self.points.time[i]), slots=self.slots)
-                for i in block.tolist()
-            ]
-            if generator is not None:
-                examples = [thinned(e, self.settings.drop, generator) for e in examples]
-            for batch, asked in budgeted(examples, self.slots):
-                with self.context():
-                    found = (ask or net)(batch.to(self.device), len(asked))
-                yield found.float().cpu(), start + asked
+        thin = None if generator is None else lambda example: thinned(example, self.settings.drop, generator)
+        for batch, asked in self.histories.batches(self.points, numbers, slots=self.slots, change=thin):
+            with self.context():
+                found = (ask or net)(batch.to(self.device), len(asked))
+            yield found.float().cpu(), asked
 
 
 def thinned(example: Example, share: float, generator: np.random.Generator) -> Example:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from unmask.errors import UserError
-from unmask.files import check_folder
+from unmask.files import check_new_model
 from unmask.images.arrays import ImageSet, as_floats
 from unmask.images.augment import Augment, mix_batch, smoothed
 from unmask.images.batches import image_batch
@@ -28,7 +28,13 @@ from unmask.training.memory import keep_freed_memory
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_precision
 from unmask.training.schedule import rate
-from unmask.training.settings import TrainSettings, apply_run_overrides, check_types
+from unmask.training.settings import (
+    TrainSettings,
+    apply_run_overrides,
+    check_types,
+    require,
+    require_shares,
+)
 from unmask.training.tracking import Tracker
 
 
@@ -70,10 +76,8 @@ class FinetuneSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("layer_decay", "smoothing", "drop_path", "holdout"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1 or (name != "layer_decay" and value == 1) or (name == "layer_decay" and value == 0):
-                raise UserError(f"{name}={value}", hint="Expected a share between 0 and 1.")
+        require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "layer_decay")
+        require_shares(self, "smoothing", "drop_path", "holdout")
         if self.batch < 1 or min(self.mixup, self.cutmix) < 0:
             raise UserError(
                 f"batch={self.batch}, mixup={self.mixup}, cutmix={self.cutmix}",
@@ -123,9 +127,7 @@ def finetune_classify(
     Raises:
         UserError: no classes, one class only, an unknown class in the validation pictures, or `out` holds a model.
     """
-    settings, out = settings or FinetuneSettings(), check_folder(out)
-    if (out / "config.json").exists():
-        raise UserError(f"{out} already holds a model", hint="Choose another --out, or remove it.")
+    settings, out = settings or FinetuneSettings(), check_new_model(out)
     keep_freed_memory()
     train_settings = settings.train
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model

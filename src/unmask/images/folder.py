@@ -187,7 +187,7 @@ def hf_config(model: MaskedModel, ratio: float = 0.75) -> dict[str, Any]:
     out: dict[str, Any] = {
         "image_size": codec.image[0] if square else list(codec.image), "patch_size": codec.patch,
         "num_channels": codec.channels, "hidden_size": encoder.width, "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads, "intermediate_size": encoder.feedforward.inner, 
+        "num_attention_heads": encoder.heads, "intermediate_size": encoder.feedforward.inner,
         "hidden_act": "gelu_new" if act == "gelu_tanh" else act,
         "layer_norm_eps": encoder.norm.epsilon, "qkv_bias": True, "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0, "norm_pix_loss": codec.normalised, "dtype": "float32",

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError, suggest
-from unmask.training.settings import TrainSettings, apply_run_overrides, check_types
+from unmask.training.settings import (
+    TrainSettings,
+    apply_run_overrides,
+    check_types,
+    require,
+    require_counts,
+    require_shares,
+)
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "micro": (128, 6, 4),
@@ -99,22 +106,16 @@ class ImageSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("width", "layers", "heads", "decoder_width", "decoder_layers", "decoder_heads", "batch"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
-        for name in ("patch", "channels", "unit", "workers"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise UserError(f"{name}={value}", hint="Expected a whole number, 1 or more, or none.")
+        require_counts(self, "width", "layers", "heads", "decoder_width", "decoder_layers", "decoder_heads", "batch")
+        require(self, lambda v: v >= 1, "a whole number, 1 or more, or none", "patch", "channels", "unit", "workers")
         for name in ("width", "decoder_width"):
             if self.positions == "sincos" and getattr(self, name) % 4:
                 raise UserError(
                     f"{name}={getattr(self, name)} is not a multiple of 4",
                     hint="2-D sine-cosine positions need it; or use positions=learned.",
                 )
-        if not 0 < self.ratio < 1:
-            raise UserError(f"ratio={self.ratio}", hint="Expected a share between 0 and 1.")
-        if not 0 <= self.holdout < 1:
-            raise UserError(f"holdout={self.holdout}", hint="Expected a share from 0 up to, not including, 1.")
+        require(self, lambda v: 0 < v < 1, "a share between 0 and 1", "ratio")
+        require_shares(self, "holdout")
         if not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise UserError(f"crop={self.crop[0]},{self.crop[1]}", hint="Expected low,high with 0 < low <= high <= 1.")
         if self.statistics < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import zipfile
 import zlib
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.files import files_below
 from unmask.images.arrays import (
     ImageSet,
     Part,
@@ -161,18 +161,13 @@ def _from_folder(folder: Path, how: Reading) -> ImageSet:
 
 
 def _pictures_below(folder: Path) -> list[Path]:
-    """Pictures in a folder and those below it, sorted; links are followed, and no folder twice."""
-    found: list[Path] = []
-    seen: set[str] = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(here)
-        folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
-        if real not in seen:
-            paths = (Path(here, f) for f in files if not f.startswith("."))
-            # A link to nothing is named as broken later; pipes and the like are no pictures.
-            found += (p for p in paths if is_picture(p) and (p.is_file() or not p.exists()))
-        seen.add(real)
-    return sorted(found)
+    """Pictures in a folder and those below it, sorted; nothing hidden."""
+    # A link to nothing is named as broken later; pipes and the like are no pictures.
+    return [
+        p for p in files_below(folder)
+        if is_picture(p) and not any(part.startswith(".") for part in p.relative_to(folder).parts)
+        and (p.is_file() or not p.exists())
+    ]  # fmt: skip
 
 
 def decode_files(sources: Sequence[Source], names: Sequence[str], how: Reading) -> ImageSet:

@@ -6,7 +6,6 @@ kinds of tables and files.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -165,7 +164,7 @@ class CellTable:
         for epoch in range(CALIBRATION_ROUNDS):
             for member in range(members):
                 own = rows[self.fitted.fold[rows] == member]
-                with self.fitted.held_out(member) if self.fitted.held_out else contextlib.nullcontext():
+                with self.fitted.without(member):
                     self._conformity(columns, cells, own, member, corruption, epoch, found)
             if all(sum(map(len, v)) >= CALIBRATION_WANTED for v in found.values()):
                 break

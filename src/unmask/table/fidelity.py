@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.table.survival import concordance, curve_area, fit_baseline, fit_cox, kaplan_meier, step_values
+from unmask.evaluation.survival import concordance
+from unmask.table.survival import curve_area, fit_baseline, fit_cox, kaplan_meier, step_values
 
 Columns = Sequence[np.ndarray]
 

@@ -58,6 +58,10 @@ class Fit:
     seconds: float = 0.0
     history: list[tuple[int, float]] = field(default_factory=list)
 
+    def without(self, member: int) -> contextlib.AbstractContextManager[None]:
+        """Within, the network is as it is for the rows held out from a member."""
+        return self.held_out(member) if self.held_out else contextlib.nullcontext()
+
 
 def moments_of(cells: Cells) -> np.ndarray:
     """(columns, 2) mean and deviation of the seen scores."""
@@ -319,7 +323,7 @@ class Checker:
         self.network.eval()
         total, cells, better = 0.0, 0, False
         for member, batch, hidden in self.parts:
-            with self.fit.held_out(member) if self.fit.held_out else contextlib.nullcontext():
+            with self.fit.without(member):
                 prediction = self.network(batch, hidden)
             target = self.network.codec.targets(batch.values, hidden.flat)
             loss = -prediction.member_log_prob(target)[:, member % prediction.members]

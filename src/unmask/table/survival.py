@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unmask.evaluation.survival import concordance as concordance
-
 
 def kaplan_meier(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct event times and the survival just after each (Kaplan & Meier 1958)."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError, suggest
-from unmask.files import written_folder
+from unmask.files import check_new_model, written_folder
 from unmask.tasks import loop
 from unmask.tasks import model as models
 from unmask.tasks.data import Columns, as_items
@@ -134,7 +134,7 @@ def finetune(
     chosen = apply_overrides(settings or FinetuneSettings(), overrides)
     target = None if out is None else Path(out)
     if target is not None:
-        _refuse_model(target)
+        check_new_model(target)
     items, read_from = read(task, train, labelled=True, columns=columns)
     held, _ = read(task, validation, labelled=True, columns=columns) if validation is not None else (None, "")
     if read_from:
@@ -317,7 +317,7 @@ def over_seeds(
     """
     require_validation(options, "several seeds")
     if out is not None:
-        _refuse_model(Path(out))
+        check_new_model(out)
     runs: list[dict[str, Any]] = []
     best = 0
     with contextlib.nullcontext() if out is None else written_folder(out) as kept:
@@ -343,13 +343,10 @@ def values_of(runs: Sequence[dict[str, Any]]) -> np.ndarray:
 
 
 def require_validation(options: Mapping[str, Any], what: str) -> None:
-    """Raises:
-    UserError: there is no validation data to compare `what` on.
+    """Refuse work whose results could not be compared.
+
+    Raises:
+        UserError: there is no validation data to compare `what` on.
     """
     if options.get("validation") is None:
         raise UserError(f"{what} without validation data", hint="Give --validation DATA: they are compared on it.")
-
-
-def _refuse_model(folder: Path) -> None:
-    if (folder / "config.json").exists():
-        raise UserError(f"{folder} already holds a model", hint="Choose another --out, or remove it.")

@@ -129,7 +129,8 @@ class TokenCache:
             entities: the "entities" of .jsonl rows are units, as whole words are else.
 
         Raises:
-            UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a folder that holds other things.
+            UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a folder
+                that holds other things.
         """
         names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         settings: dict[str, Any] = {

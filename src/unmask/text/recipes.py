@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError
-from unmask.training.settings import TrainSettings, apply_run_overrides, check_types
+from unmask.training.settings import (
+    TrainSettings,
+    apply_run_overrides,
+    check_types,
+    require,
+    require_counts,
+    require_shares,
+    require_whole_rows,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,30 +75,16 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("width", "layers", "heads", "slots", "vocabulary"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}", hint="Expected a whole number, 1 or more.")
-        for name in ("holdout", "dropout"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise UserError(f"{name}={value}", hint="Expected a share from 0 up to, not including, 1.")
-        for name in ("ratio", "ratio_end"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1:
-                raise UserError(f"{name}={value}", hint="Expected a share between 0 and 1, neither included.")
-        if not 0 < self.generator <= 1:
-            raise UserError(f"generator={self.generator}", hint="Expected a share above 0 and up to 1.")
+        require_counts(self, "width", "layers", "heads", "slots", "vocabulary")
+        require_shares(self, "holdout", "dropout")
+        require(self, lambda v: 0 < v < 1, "a share between 0 and 1, neither included", "ratio", "ratio_end")
+        require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "generator")
         if self.objective == "detection" and (self.recipe, self.architecture) != ("bert", "in_place"):
             raise UserError(
                 f"objective=detection with recipe={self.recipe}, architecture={self.architecture}",
                 hint="Use --recipe electra, or recipe=bert and architecture=in_place.",
             )
-        if self.train.batch_slots % self.slots:
-            near = max(1, round(self.train.batch_slots / self.slots)) * self.slots
-            raise UserError(
-                f"batch_slots={self.train.batch_slots} is not a multiple of slots={self.slots}",
-                hint=f"Use batch_slots={near}.",
-            )
+        require_whole_rows(self)
 
 
 BERT = {"recipe": "bert", "ratio": 0.15, "ratio_end": None, "mask": 0.8, "random": 0.1, "keep": 0.1}

@@ -8,7 +8,6 @@ import glob
 import gzip
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from unmask.errors import UserError, suggest
+from unmask.files import files_below
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".tsv", ".parquet")
 COLUMNS = ("text", "content", "body", "document", "abstract")
@@ -90,7 +90,7 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
     for item in inputs:
         path = Path(item)
         if path.is_dir():
-            inside = _outside(without, (p for p in sorted(_inside(path)) if _readable(p) and p.is_file()))
+            inside = _outside(without, (p for p in files_below(path) if _readable(p) and p.is_file()))
             if not inside:
                 raise UserError(f"{path}: no text files in this folder", hint=formats)
         elif path.is_file():
@@ -109,18 +109,6 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
             )
         found |= dict.fromkeys(inside)
     return list(found)
-
-
-def _inside(folder: Path) -> Iterator[Path]:
-    """All files below a folder, those of linked folders too, each folder once."""
-    seen: set[str] = set()
-    for where, folders, files in os.walk(folder, followlinks=True):
-        folders.sort()
-        if (real := os.path.realpath(where)) in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        yield from (Path(where, name) for name in files)
 
 
 def _outside(folder: Path | None, paths: Iterable[Path]) -> list[Path]:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import tomllib
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -106,28 +106,60 @@ class TrainSettings:
             raise UserError(f"{listed} contradict each other", hint="Give one of steps, epochs and minutes.")
         if not given:
             object.__setattr__(self, "epochs", 1.0)
-        for name in ("steps", "batch_slots", "accumulate", "keep", "log_every", "nan_limit"):
-            self._require(name, lambda v: v >= 1, "a whole number, 1 or more")
-        for name in ("validate_every", "patience", "checkpoint_every"):
-            self._require(name, lambda v: v >= 1, "a whole number, 1 or more, or none")
-        for name in ("epochs", "minutes", "learning_rate", "epsilon", "checkpoint_seconds"):
-            self._require(name, lambda v: 0 < v < math.inf, "a number above 0")
-        self._require("clip", lambda v: 0 < v < math.inf, "a number above 0, or none")
-        for name in ("beta1", "beta2"):
-            self._require(name, lambda v: 0 <= v < 1, "a number from 0 up to, not including, 1")
-        self._require("weight_decay", lambda v: 0 <= v < math.inf, "a number, 0 or more")
-        for name in ("warmup", "decay", "minimum_rate"):
-            self._require(name, lambda v: 0 <= v <= 1, "a fraction between 0 and 1")
+        require_counts(self, "steps", "batch_slots", "accumulate", "keep", "log_every", "nan_limit")
+        require(
+            self,
+            lambda v: v >= 1,
+            "a whole number, 1 or more, or none",
+            "validate_every",
+            "patience",
+            "checkpoint_every",
+        )
+        above = ("epochs", "minutes", "learning_rate", "epsilon", "checkpoint_seconds")
+        require(self, lambda v: 0 < v < math.inf, "a number above 0", *above)
+        require(self, lambda v: 0 < v < math.inf, "a number above 0, or none", "clip")
+        require(self, lambda v: 0 <= v < 1, "a number from 0 up to, not including, 1", "beta1", "beta2")
+        require(self, lambda v: 0 <= v < math.inf, "a number, 0 or more", "weight_decay")
+        require(self, lambda v: 0 <= v <= 1, "a fraction between 0 and 1", "warmup", "decay", "minimum_rate")
         if self.schedule == "wsd" and self.warmup + self.decay > 1:
             raise UserError(
                 f"warmup={self.warmup} and decay={self.decay} together exceed the run",
                 hint="With schedule=wsd they must add up to 1 or less.",
             )
 
-    def _require(self, name: str, holds: Any, expected: str) -> None:
-        value = getattr(self, name)
+
+def require(settings: Any, holds: Callable[[Any], bool], expected: str, *names: str) -> None:
+    """Check fields of a settings dataclass; None passes.
+
+    Raises:
+        UserError: a value for which `holds` is false, with what was expected.
+    """
+    for name in names:
+        value = getattr(settings, name)
         if value is not None and not holds(value):
             raise UserError(f"{name}={value}", hint=f"Expected {expected}.")
+
+
+def require_counts(settings: Any, *names: str) -> None:
+    """`require` whole numbers, 1 or more."""
+    require(settings, lambda v: v >= 1, "a whole number, 1 or more", *names)
+
+
+def require_shares(settings: Any, *names: str) -> None:
+    """`require` shares from 0 up to, not including, 1."""
+    require(settings, lambda v: 0 <= v < 1, "a share from 0 up to, not including, 1", *names)
+
+
+def require_whole_rows(settings: Any) -> None:
+    """Check that the batch of a kind's settings is made of whole rows.
+
+    Raises:
+        UserError: train.batch_slots is no multiple of slots, with the nearest that is.
+    """
+    size, slots = settings.train.batch_slots, settings.slots
+    if size % slots:
+        near = max(1, round(size / slots)) * slots
+        raise UserError(f"batch_slots={size} is not a multiple of slots={slots}", hint=f"Use batch_slots={near}.")
 
 
 def check_seed(seed: int | None) -> int | None:

@@ -19,6 +19,7 @@ from unmask.errors import UserError
 from unmask.events.meds import BIRTH, DEATH
 from unmask.events.shards import SCHEMA
 from unmask.events.sources.rows import Ledger
+from unmask.files import files_below
 
 CHUNK = 50_000
 """Events."""
@@ -50,7 +51,7 @@ def _resources(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except zipfile.BadZipFile as error:
             raise UserError(f"{path}: {error}", hint="The file is damaged; write it again.") from None
         return
-    files = sorted(p for p in path.rglob("*") if p.suffix in (".json", ".ndjson")) if path.is_dir() else [path]
+    files = [p for p in files_below(path) if p.suffix in (".json", ".ndjson")] if path.is_dir() else [path]
     for each in files:
         with each.open("rb") as file:
             yield from _of(str(each), file)

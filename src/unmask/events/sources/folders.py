@@ -12,6 +12,7 @@ import polars as pl
 from unmask.errors import UserError
 from unmask.events.meds import BIRTH, DEATH
 from unmask.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, parsed, refuse_numbers, text
+from unmask.files import files_below
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Table:
     events: Sequence[Event]
     subject: str = "subject_id"
     joined: str | None = None
-    """Key of a smaller table whose columns are wanted too; see `Folder.joins`."""
+    """Key of a smaller table whose columns are wanted too; made by `_joined`."""
     concept: str | None = None
     """OMOP: column of the concept, which becomes {vocabulary} and {concept_code}; 0 is none."""
 
@@ -117,7 +118,7 @@ NAMED = 200_000
 def files_of(path: Path) -> dict[str, Path]:
     """Lower-case stem -> table file, anywhere below a folder."""
     found: dict[str, Path] = {}
-    for file in sorted(path.rglob("*")):
+    for file in files_below(path):
         ending = next((e for e in sorted(ENDINGS, key=len, reverse=True) if file.name.lower().endswith(e)), None)
         if ending and file.is_file():
             found.setdefault(file.name.lower().removesuffix(ending), file)
