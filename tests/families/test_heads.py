@@ -101,21 +101,3 @@ def test_silently_wrong_loads_are_refused(tmp_path):
     (tmp_path / "tf_model.h5").write_bytes(b"x")
     with pytest.raises(UserError, match="TensorFlow"):
         unmask.load(tmp_path)
-
-
-def test_swift_embedding_is_the_plain_one(tmp_path):
-    for name in ("bert", "albert-groups", "mpnet", "roberta", "deberta-v3"):
-        made(name, "MaskedLM", tmp_path / name)
-        model = unmask.load(tmp_path / name, precision="fp32", device="cpu")
-        texts = [s[:60] for s in SENTENCES] + ["x"]
-        for pooling in ("mean", "first", "max"):
-            fast = model.embed(texts, pooling=pooling)
-            model.__dict__["_swift"] = None
-            plain = model.embed(texts, pooling=pooling)
-            del model.__dict__["_swift"]
-            np.testing.assert_allclose(fast, plain, atol=1e-4, rtol=1e-4)
-        half = unmask.load(tmp_path / name, precision="bf16", device="cpu").embed(texts, normalise=True)
-        eight = unmask.load(tmp_path / name, precision="int8", device="cpu").embed(texts, normalise=True)
-        exact = model.embed(texts, normalise=True)
-        assert (half * exact).sum(1).min() > 0.99
-        assert (eight * exact).sum(1).mean() > 0.98

@@ -1,16 +1,17 @@
 """An encoder at rest, without padding: slots of all examples side by side, attention by groups of equal length.
 
-For post-norm encoders with full attention (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, TinyBERT, DeBERTa) on a
-CPU. Examples come sorted by length, and those of one length form a dense block, so that there is no mask anywhere and
-no product works on padding; all other work is done on the slots of the whole batch at once.
+For the encoders of nearly all families, on a CPU (`can_be_flat`); 8-bit products for post-norm ones with a plain
+feed-forward (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, DeBERTa, Longformer, BigBird). Attention is in `groups`; all
+other work is done on the slots of the whole batch at once, and no product works on padding.
 
-Shape letters: slots (of the whole batch), width, rows and length (of a group: examples, and slots of each).
+Shape letters: slots (of the whole batch), width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -18,20 +19,17 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned
-from unmask.encoder.disentangled import DisentangledAttention, DisentangledEncoder, pairs
-from unmask.encoder.disentangled import bucket as relative_bucket
-from unmask.encoder.products import EightBit, Levels, Product
+from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Rotary
+from unmask.encoder.disentangled import DisentangledAttention, DisentangledEncoder
+from unmask.encoder.groups import GROUPS, Grouped, Mixer, Relative
+from unmask.encoder.products import ACTIVATIONS, EightBit, Levels, Product
 from unmask.encoder.relative import bucket
 from unmask.encoder.transformer import Encoder, FeedForward, Layer, activation
 
-EXPLICIT_UP_TO = 256
-"""Slots up to which bf16 attention by plain products beats the fused kernel (12 heads of 32, 4096 slots in all: 7.0
-against 8.8 ms at a length of 32, 9.4 against 11.0 at 64, 15.3 against 17.7 at 128)."""
 KEPT = 24
 """Channels of a feed-forward that stay in fp32 when all others are quantised."""
-GROUPS = list[tuple[int, int]]
-"""(rows, length) of the groups in a batch, in the order of their slots."""
+Attend = Callable[[Tensor], Tensor]
+"""(slots, queries, keys and values) -> (slots, width)."""
 
 
 def can_be_flat(encoder: Any) -> bool:
@@ -39,39 +37,25 @@ def can_be_flat(encoder: Any) -> bool:
     config = getattr(encoder, "config", None)
     return (
         isinstance(config, EncoderConfig)
-        and config.norm.placement == "post"
-        and config.norm.kind == "layer"
-        and isinstance(config.feedforward, MLP)
-        and config.feedforward.activation in ("gelu", "gelu_tanh", "relu")
-        and (config.positions is None or isinstance(config.positions, Learned) or _plain_disentangled(config))
-        and config.attention.window is None
-        and not config.attention.block
-        and config.attention.kv_heads in (None, config.heads)
+        and config.feedforward.activation in ACTIVATIONS
+        and _plain_positions(config)
+        and not config.attention.first_sees_all
         and (not config.entrance.project_first or config.input_width == config.width)
-        and config.entrance.norm
         and next(encoder.parameters()).device.type == "cpu"
     )
 
 
-def _plain_disentangled(config: EncoderConfig) -> bool:
-    return isinstance(config.positions, Disentangled) and not config.positions.convolution
+def can_be_eight_bit(config: EncoderConfig) -> bool:
+    """Whether its products can be done in 8 bits here."""
+    plain = isinstance(config.feedforward, MLP) and config.feedforward.bias
+    return plain and config.norm.placement == "post" and config.norm.kind == "layer"
 
 
-@dataclass(frozen=True)
-class Relative:
-    """A layer's table of relative positions as keys and as queries, projected once: (heads, positions, depth) each."""
-
-    kind: Disentangled
-    key: Tensor | None
-    query: Tensor | None
-
-    def bias(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
-        """What relative positions add to the scores of a group, (rows, heads, length, length)."""
-        length = q.shape[2]
-        rows = relative_bucket(torch.arange(length - 1, -length, -1), self.kind)
-        key = None if self.key is None else self.key[:, rows]
-        query = None if self.query is None else self.query[:, rows.flip(0)]
-        return pairs(q, k, key, query).mul_(scale)
+def _plain_positions(config: EncoderConfig) -> bool:
+    kind = config.positions
+    return (
+        kind is None or isinstance(kind, Learned | Rotary) or (isinstance(kind, Disentangled) and not kind.convolution)
+    )
 
 
 @dataclass
@@ -92,48 +76,6 @@ class Ranges:
         self.count[place] = self.count.get(place, 0) + len(x)
         self.low[place] = torch.minimum(low, self.low[place]) if place in self.low else low
         self.high[place] = torch.maximum(high, self.high[place]) if place in self.high else high
-
-
-def attend_groups(
-    qkv: Float[Tensor, "slots triple"], groups: GROUPS, heads: int, bias: Tensor | Relative | None = None
-) -> Tensor:
-    """Attention within each example, (slots, 3 width) -> (slots, width).
-
-    Args:
-        bias: (heads, distances) to add by relative position, for distances of -(longest - 1) to longest - 1; or a
-            table of relative positions that depends on the content too.
-    """
-    slots, triple = qkv.shape
-    width = triple // 3
-    depth = width // heads
-    out = qkv.new_empty(slots, width)
-    scale = depth**-0.5
-    if isinstance(bias, Relative):
-        scale = (depth * (1 + bias.kind.content_to_position + bias.kind.position_to_content)) ** -0.5
-    start = 0
-    for rows, length in groups:
-        end = start + rows * length
-        q, k, v = qkv[start:end].view(rows, length, 3, heads, depth).permute(2, 0, 3, 1, 4).unbind(0)
-        if isinstance(bias, Relative):
-            added: Tensor | None = bias.bias(q, k, scale)
-        else:
-            added = None if bias is None else upright_bias(bias, length).to(qkv.dtype)
-        if length <= EXPLICIT_UP_TO and qkv.dtype == torch.bfloat16:
-            scores = torch.matmul(q, k.transpose(-1, -2)).mul_(scale)
-            scores = scores if added is None else scores.add_(added)
-            mixed = torch.matmul(torch.softmax(scores, -1), v)
-        else:
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
-        out[start:end].view(rows, length, heads, depth).copy_(mixed.transpose(1, 2))
-        start = end
-    return out
-
-
-def upright_bias(bias: Tensor, length: int) -> Tensor:
-    """(heads, distances) -> (1, heads, length, length), entry [i, j] for the distance j - i."""
-    middle = bias.shape[1] // 2
-    place = torch.arange(length)
-    return bias[:, place[None] - place[:, None] + middle][None]
 
 
 class FlatEncoder:
@@ -158,10 +100,13 @@ class FlatEncoder:
         )
         table = self.stem.positions.weight.detach() if hasattr(self.stem, "positions") else None
         self.positions = None if table is None else table.to(self.dtype)
-        self.bias = self._bias(encoder)
-        self.relative = self._relative(encoder, torch.float32 if precision == "fp32" else torch.bfloat16)
+        self.final_norm = _norm(encoder.final_norm, self.dtype)
+        bias: Any = self._bias(encoder)
+        relative = self._relative(encoder, torch.float32 if precision == "fp32" else torch.bfloat16)
         made: list[FlatLayer | EightBitLayer] = []
+        mixers: list[Mixer] = []
         for number, layer in enumerate(cast(Iterable[Layer], encoder.layers)):
+            mixers.append(Mixer.of(self.config, number, relative[number] if relative else bias))
             if precision == "int8":
                 assert ranges is not None
                 made.append(EightBitLayer(layer, self.config, ranges, number))
@@ -170,7 +115,7 @@ class FlatEncoder:
         if compiled:
             for laid in made:
                 laid.compile()
-        self.layers = [made[i] for i in self.config.layer_order]
+        self.layers = [(number, made[number], mixers[number]) for number in self.config.layer_order]
 
     def _relative(self, encoder: Encoder, dtype: torch.dtype) -> list[Relative]:
         """Of each layer, for disentangled attention."""
@@ -210,15 +155,20 @@ class FlatEncoder:
         x = self.norm(x)
         if self.project is not None:
             x = self.project(x)
-        for number, layer in enumerate(self.layers):
+        batch = Grouped(groups, position)
+        for number, layer, mixer in self.layers:
             # Layers that share weights share their ranges too.
-            bias = self.relative[number] if self.relative else self.bias
-            x = layer(x, groups, bias, ranges, self.config.layer_order[number])
-        return x
+            x = layer(x, partial(mixer, batch=batch), ranges, number)
+        return self.final_norm(x)
 
 
-def _norm(norm: Any, dtype: torch.dtype) -> Any:
-    weight, bias = norm.weight.detach().to(dtype), None if norm.bias is None else norm.bias.detach().to(dtype)
+def _norm(norm: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    if isinstance(norm, nn.Identity):
+        return norm
+    weight = norm.weight.detach().to(dtype)
+    if isinstance(norm, nn.RMSNorm):
+        return lambda x: F.rms_norm(x, weight.shape, weight, norm.eps)
+    bias = None if norm.bias is None else norm.bias.detach().to(dtype)
     return lambda x: F.layer_norm(x, weight.shape, weight, bias, norm.eps)
 
 
@@ -227,10 +177,14 @@ class FlatLayer:
 
     def __init__(self, layer: Layer, config: EncoderConfig, dtype: torch.dtype) -> None:
         attention, forward = layer.attention, layer.feedforward
-        self.heads = config.heads
+        self.pre = layer.pre
         self.qkv = Product.of(attention.qkv.weight, attention.qkv.bias, dtype)
         self.out = Product.of(attention.out.weight, attention.out.bias, dtype)
-        self.up = Product.of(forward.up.weight, forward.up.bias, dtype, config.feedforward.activation)
+        parts = 2 if forward.gated else 1
+        weights = forward.up.weight.chunk(parts)
+        biases = forward.up.bias.chunk(parts) if forward.up.bias is not None else (None,) * parts
+        self.up = Product.of(weights[0], biases[0], dtype, config.feedforward.activation)
+        self.value = Product.of(weights[1], biases[1], dtype) if forward.gated else None
         self.down = Product.of(forward.down.weight, forward.down.bias, dtype)
         self.first, self.second = _norm(layer.attention_norm, dtype), _norm(layer.feedforward_norm, dtype)
 
@@ -239,12 +193,17 @@ class FlatLayer:
         for name in ("first", "second"):
             setattr(self, name, torch.compile(getattr(self, name), dynamic=True))
 
-    def __call__(
-        self, x: Tensor, groups: GROUPS, bias: Tensor | Relative | None, ranges: Ranges | None, number: int
-    ) -> Tensor:
-        mixed = attend_groups(self.qkv(x), groups, self.heads, bias)
+    def _inner(self, x: Tensor) -> Tensor:
+        inner = self.up(x)
+        return inner if self.value is None else inner.mul_(self.value(x))
+
+    def __call__(self, x: Tensor, attend: Attend, ranges: Ranges | None, number: int) -> Tensor:
+        if self.pre:
+            x = self.out.plus(attend(self.qkv(self.first(x))), x)
+            return self.down.plus(self._inner(self.second(x)), x)
+        mixed = attend(self.qkv(x))
         y = self.first(self.out.plus(mixed, x))
-        inner = self.up(y)
+        inner = self._inner(y)
         if ranges is not None:
             for place, seen in (("in", x), ("mixed", mixed), ("middle", y), ("inner", inner)):
                 ranges.watch(f"{number}.{place}", seen)
@@ -262,7 +221,7 @@ class EightBitLayer:
 
     def __init__(self, layer: Layer, config: EncoderConfig, ranges: Ranges, number: int) -> None:
         attention, forward = layer.attention, layer.feedforward
-        self.heads, self.activation = config.heads, activation(config.feedforward.activation)
+        self.activation = activation(config.feedforward.activation)
 
         def entering(place: str, linear: nn.Linear, out: torch.dtype = torch.float32) -> tuple[Any, EightBit]:
             key = f"{number}.{place}"
@@ -303,25 +262,8 @@ class EightBitLayer:
     def _cut(x: Tensor, affine: tuple[Tensor, Tensor]) -> Tensor:
         return torch.addcmul(affine[1], x, affine[0]).clamp_(0, 255).to(torch.uint8)
 
-    def __call__(
-        self, x: Tensor, groups: GROUPS, bias: Tensor | Relative | None, ranges: Ranges | None, number: int
-    ) -> Tensor:
-        mixed = attend_groups(self.qkv(self._cut(x, self.enter)), groups, self.heads, bias)
+    def __call__(self, x: Tensor, attend: Attend, ranges: Ranges | None, number: int) -> Tensor:
+        mixed = attend(self.qkv(self._cut(x, self.enter)))
         y = self.first(self.out.plus(self._cut(mixed.float(), self.mixed), x))
         kept = self.activation(F.linear(y, *self.up_kept))
         return self.second(self.down.plus(self.up(self._cut(y, self.middle)), torch.addmm(y, kept, self.down_kept)))
-
-
-def length_groups(lengths: Sequence[int]) -> GROUPS:
-    """Groups of a batch whose examples are sorted by length.
-
-    >>> length_groups([7, 7, 5])
-    [(2, 7), (1, 5)]
-    """
-    out: GROUPS = []
-    for length in lengths:
-        if out and out[-1][1] == length:
-            out[-1] = (out[-1][0] + 1, length)
-        else:
-            out.append((1, length))
-    return out

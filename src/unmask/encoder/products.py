@@ -18,10 +18,16 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from unmask.encoder.transformer import activation
 from unmask.errors import UserError
 
 ROWS = 2048
 """Slots the layout is chosen for; other numbers work too."""
+ACTIVATIONS = {
+    "none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", ""),
+    "silu": ("swish", ""), "tanh": ("tanh", ""),
+}  # fmt: skip
+"""What can follow a product within it: oneDNN's name and variant."""
 ZERO = 128
 """What stands for 0 in 8 bits without a sign."""
 
@@ -51,12 +57,10 @@ class Product:
 
     def __call__(self, x: Float[Tensor, "slots inputs"]) -> Float[Tensor, "slots outputs"]:
         if self.packed:
-            name, form = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}[self.activation]  # fmt: skip
+            name, form = ACTIVATIONS[self.activation]
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, name, [], form)
         x = F.linear(x, self.weight, self.bias)
-        if self.activation == "none":
-            return x
-        return F.relu(x) if self.activation == "relu" else F.gelu(x, approximate="tanh" if self.activation == "gelu_tanh" else "none")  # fmt: skip
+        return x if self.activation == "none" else activation(self.activation)(x)
 
     def plus(self, x: Float[Tensor, "slots inputs"], residual: Float[Tensor, "slots outputs"]) -> Tensor:
         """The product with a residual added."""
@@ -148,7 +152,7 @@ class EightBit:
         return cls(packed, scale, zero, offset, levels, activation, out_scale, out_zero, out)
 
     def __call__(self, x: UInt8[Tensor, "slots inputs"]) -> Tensor:
-        name, form = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}[self.activation]  # fmt: skip
+        name, form = ACTIVATIONS[self.activation]
         return torch.ops.onednn.qlinear_pointwise(
             x, self.levels.scale, self.levels.zero, self.weight, self.weight_scale, self.weight_zero, self.bias,
             self.out_scale, self.out_zero, self.out_type, name, [], form,

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.embed import Pooling
-from unmask.encoder.flat import FlatEncoder, Ranges, can_be_flat, length_groups
+from unmask.encoder.flat import FlatEncoder, Ranges, can_be_eight_bit, can_be_flat
+from unmask.encoder.groups import length_groups
 from unmask.errors import UserError
 
 BATCH_SLOTS = 2048
@@ -46,12 +47,13 @@ class Swift:
         Raises:
             UserError: int8 for an encoder of another kind, or without calibration.
         """
-        if model.visible_only or not can_be_flat(model.encoder):
-            if precision == "int8":
-                raise UserError(
-                    "int8 is built for post-norm encoders with full attention on a CPU (BERT, RoBERTa, MPNet, ...)",
-                    hint="Use --precision bf16 or fp32.",
-                )
+        flat = not model.visible_only and can_be_flat(model.encoder)
+        if precision == "int8" and not (flat and can_be_eight_bit(model.encoder.config)):
+            raise UserError(
+                "int8 is built for post-norm encoders with a plain feed-forward on a CPU (BERT, RoBERTa, MPNet, ...)",
+                hint="Use --precision bf16 or fp32.",
+            )
+        if not flat:
             return None
         codec = model.codec
         word = codec.word.weight.detach()

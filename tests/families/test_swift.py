@@ -1,0 +1,66 @@
+"""Encoders laid out for use say what they say in training: every family, every length, every number format."""
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from text_corpus import SENTENCES
+from unmask.core.batch import Example, pack
+from unmask.encoder import groups
+from unmask.encoder.flat import can_be_eight_bit, can_be_flat
+from unmask.errors import UserError
+from unmask.text.swift import Swift
+
+pytest.importorskip("transformers")
+
+from published import CASES, VOCABULARY, published  # noqa: E402
+
+SLOW = ("deberta-v2", "deberta-c2p")
+"""A convolution beside the layers; a projection in front of the norm: through the core alone."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_state_is_the_cores(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(groups, "BAND", 8)
+    monkeypatch.setattr(groups, "QUERIES", 16)
+    monkeypatch.setattr(groups, "SCORES", 16 * 40 * 3)  # three heads, or one at a time
+    published(name, tmp_path)
+    loaded = unmask.load(tmp_path, precision="fp32", device="cpu")
+    model = loaded.model
+    assert can_be_flat(model.encoder) == (name not in SLOW)
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(5, VOCABULARY, n) for n in (64, 63, 40, 40, 17, 9, 9, 9, 2, 1)]
+    for precision, tolerance in (("fp32", 2e-5), ("bf16", 0.15)):
+        laid = Swift.of(model, precision)
+        if name in SLOW:
+            assert laid is None
+            continue
+        with torch.inference_mode():
+            found = laid.states(texts).float().split([len(t) for t in texts])
+            for text, mine in zip(texts, found, strict=True):
+                batch = pack([Example(values={"token": text}, identity=0)], slots=len(text))
+                exact = model.states(batch)[0]
+                assert (mine - exact).norm() / exact.norm() < tolerance
+
+
+@pytest.mark.parametrize("name", ["bert", "albert-groups", "mpnet", "deberta-v3", "longformer", "bigbird", "modernbert"])
+def test_embeddings_in_every_number_format(name, tmp_path):
+    published(name, tmp_path)
+    model = unmask.load(tmp_path, precision="fp32", device="cpu")
+    texts = [s[:60] for s in SENTENCES] + ["x"]
+    for pooling in ("mean", "first", "max"):
+        fast = model.embed(texts, pooling=pooling)
+        model.__dict__["_swift"] = None
+        plain = model.embed(texts, pooling=pooling)
+        del model.__dict__["_swift"]
+        np.testing.assert_allclose(fast, plain, atol=1e-4, rtol=1e-4)
+    exact = model.embed(texts, normalise=True)
+    half = unmask.load(tmp_path, precision="bf16", device="cpu").embed(texts, normalise=True)
+    assert (half * exact).sum(1).min() > 0.99
+    eight = unmask.load(tmp_path, precision="int8", device="cpu")
+    if can_be_eight_bit(model.model.encoder.config):
+        assert (eight.embed(texts, normalise=True) * exact).sum(1).mean() > 0.98
+    else:
+        with pytest.raises(UserError, match="int8"):
+            eight.embed(texts)
