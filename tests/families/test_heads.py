@@ -1,6 +1,5 @@
 """Published task heads say what transformers' models say, and travel back unchanged; what is no masked model says so."""
 
-import numpy as np
 import pytest
 import torch
 

@@ -14,7 +14,7 @@ from unmask.text.swift import Swift
 
 pytest.importorskip("transformers")
 
-from published import CASES, VOCABULARY, published  # noqa: E402
+from published import CASES, VOCABULARY, published
 
 SLOW = ("deberta-v2", "deberta-c2p")
 """A convolution beside the layers; a projection in front of the norm: through the core alone."""
@@ -44,7 +44,9 @@ def test_every_state_is_the_cores(name, tmp_path, monkeypatch):
                 assert (mine - exact).norm() / exact.norm() < tolerance
 
 
-@pytest.mark.parametrize("name", ["bert", "albert-groups", "mpnet", "deberta-v3", "longformer", "bigbird", "modernbert"])
+@pytest.mark.parametrize(
+    "name", ["bert", "albert-groups", "mpnet", "deberta-v3", "longformer", "bigbird", "modernbert"]
+)
 def test_embeddings_in_every_number_format(name, tmp_path):
     published(name, tmp_path)
     model = unmask.load(tmp_path, precision="fp32", device="cpu")

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
-from unmask.core.prediction import Prediction, round_up
+from unmask.core.prediction import Prediction
+from unmask.encoder.products import round_up
 from unmask.encoder.transformer import activation
 
 

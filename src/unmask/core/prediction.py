@@ -18,10 +18,6 @@ from unmask.errors import UserError
 CHUNK = 1024
 """Hidden slots scored at once: bounds the logits to CHUNK x values, whatever the batch."""
 
-ROUND = 64
-"""Rows given to the head are rounded up to this. oneDNN keeps a kernel and its work space for every shape it has seen:
-with the exact number of hidden slots, a new one at every step, a run of 4 x 256 grew by 16 MB a step, to gigabytes."""
-
 
 @runtime_checkable
 class Prediction(Protocol):
@@ -125,13 +121,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if grad_w.dtype == grad_h.dtype:
             _LinearCrossEntropy.kept[_LinearCrossEntropy.key("weight", tuple(grad_w.shape), grad_h)] = grad_w
         return grad_h.mul_(grad), out_w, None if grad_b is None else (grad_b * grad).to(ctx.kinds[1]), None
-
-
-def round_up(states: Float[Tensor, "hidden width"]) -> Float[Tensor, "rounded width"]:
-    """Rows of zeros added up to a multiple of ROUND, on CPUs; see there."""
-    if states.is_cuda or torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined]
-        return states
-    return F.pad(states, (0, 0, 0, -len(states) % ROUND))
 
 
 class Categorical:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Rotary
 from unmask.encoder.disentangled import DisentangledAttention, DisentangledEncoder
 from unmask.encoder.groups import GROUPS, Grouped, Mixer, Relative
-from unmask.encoder.products import ACTIVATIONS, EightBit, Levels, Product
+from unmask.encoder.products import ACTIVATIONS, EightBit, Levels, Product, round_up
 from unmask.encoder.relative import bucket
 from unmask.encoder.transformer import Encoder, FeedForward, Layer, activation
 
@@ -149,6 +149,10 @@ class FlatEncoder:
         Args:
             ranges: is told what the activations are.
         """
+        slots = len(x)
+        if ranges is None:
+            x = round_up(x)
+            position = F.pad(position, (0, len(x) - slots))
         x = x.to(self.dtype)
         if self.positions is not None:
             x = x + self.positions[position + getattr(self.config.positions, "offset", 0)]
@@ -159,7 +163,7 @@ class FlatEncoder:
         for number, layer, mixer in self.layers:
             # Layers that share weights share their ranges too.
             x = layer(x, partial(mixer, batch=batch), ranges, number)
-        return self.final_norm(x)
+        return self.final_norm(x[:slots])
 
 
 def _norm(norm: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

@@ -152,6 +152,7 @@ class Mixer:
             mixed = out[start:end].view(rows, length, self.heads, depth).transpose(1, 2)
             self._mix(q, k, v, batch, mixed)
             start = end
+        out[start:] = 0  # rows that only round the shape up
         return out
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, batch: Grouped, out: Tensor) -> None:

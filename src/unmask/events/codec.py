@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.prediction import Categorical, round_up
+from unmask.core.prediction import Categorical
+from unmask.encoder.products import round_up
 from unmask.events.clock import Clock, squash, stretch
 from unmask.events.vocabulary import FIRST
 

@@ -196,6 +196,10 @@ def load_state(family: Family, model: Any, tensors: Mapping[str, Tensor]) -> Loa
     for name, tensor in left.items():
         derived = any(re.fullmatch(p, name) for p in family.ignored)
         (found.derived if derived else found.passengers)[name] = tensor
+    # Copies: one tensor of a memory-mapped file would keep all of it in memory.
+    found.passengers, found.derived = (
+        {k: v.clone() for k, v in kept.items()} for kept in (found.passengers, found.derived)
+    )
     return found
 
 

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.prediction import Categorical, round_up
+from unmask.core.prediction import Categorical
 from unmask.encoder.config import Activation, Norm
+from unmask.encoder.products import round_up
 from unmask.encoder.transformer import activation, make_norm
 
 
