@@ -9,6 +9,8 @@ Each side runs in a process of its own, so that peak memory is its own. The refe
 configuration: dynamic padding (to the batch), length grouping, bf16 if that measured faster here (--reference-precision
 both tries the two and keeps the faster), fused AdamW (its default), nothing evaluated or saved while training. Time is
 training alone on both sides, tokenisation not counted. Both sides keep the last state (ours is told so: no early stop).
+Grouping by length is fastest, and makes batches of texts of one kind, which can cost accuracy in short runs; the Trainer's
+default shuffles, as ours does, and pads more. Both are run (`--reference-order both`).
 """
 
 from __future__ import annotations
@@ -70,8 +72,12 @@ def one(arguments: argparse.Namespace) -> dict:
     train, dev = read(name, arguments.rows, arguments.dev_rows)
     common = {"epochs": arguments.epochs, "batch": 32, "learning_rate": arguments.rate, "seed": seed, "weight_decay": 0.01,
               "warmup": 0.06, "slots": 256 if name == "policyqa" else 128}  # fmt: skip
-    side = ours if arguments.side == "ours" else reference
-    return side(name, train, dev, arguments.model, common, arguments.precision) | {
+    if arguments.side == "ours":
+        found = ours(name, train, dev, arguments.model, common, arguments.precision)
+    else:
+        common["order"] = arguments.reference_order
+        found = reference(name, train, dev, arguments.model, common, arguments.precision) | {"order": common["order"]}
+    return found | {
         "task": name,
         "seed": seed,
         "side": arguments.side,
@@ -109,7 +115,8 @@ def reference(name, train, dev, model, common, precision) -> dict:
     transformers.set_seed(common["seed"])
     transformers.logging.set_verbosity_error()
     text = load_folder(model)
-    settings = FinetuneSettings(**common, problem="regression" if name == "STS-B" else "auto")
+    shared = {k: v for k, v in common.items() if k != "order"}
+    settings = FinetuneSettings(**shared, problem="regression" if name == "STS-B" else "auto")
     encoder = Encoder(text.tokenizer, slots=common["slots"], types=True)
     task = new_task(kind(name), encoder, train, settings)
     training, checked = task.prepare(train, labelled=True), task.prepare(dev, labelled=True)
@@ -160,7 +167,7 @@ def reference(name, train, dev, model, common, precision) -> dict:
             output_dir=scratch, num_train_epochs=common["epochs"], per_device_train_batch_size=32, learning_rate=common["learning_rate"],
             weight_decay=common["weight_decay"], warmup_steps=common["warmup"], lr_scheduler_type="linear", seed=common["seed"],
             bf16=precision == "bf16", use_cpu=True, save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True,
-            train_sampling_strategy="group_by_length",
+            train_sampling_strategy="group_by_length" if common["order"] == "grouped" else "random",
         )  # fmt: skip
         trainer = Trainer(model=net, args=plan, train_dataset=Rows(features(training)), data_collator=collate)
         started, worked = time.perf_counter(), time.process_time()
@@ -197,23 +204,26 @@ def table(arguments: argparse.Namespace) -> list[dict]:
     for name in arguments.tasks:
         rows = min(TASKS[name]["rows"], arguments.rows)
         for seed in range(arguments.seeds):
-            for side in ("ours", "reference") if seed % 2 == 0 else ("reference", "ours"):
-                precisions = ["bf16", "fp32"] if side == "reference" and arguments.reference_precision == "both" else [
-                    arguments.reference_precision if side == "reference" else "auto"
+            turns = [("ours", "auto", "")] if "ours" in arguments.sides else []
+            if "reference" in arguments.sides:
+                precisions = (
+                    ["bf16", "fp32"] if arguments.reference_precision == "both" else [arguments.reference_precision]
+                )
+                orders = ["grouped", "shuffled"] if arguments.reference_order == "both" else [arguments.reference_order]
+                turns += [("reference", precision, order) for precision in precisions for order in orders]
+            for side, precision, order in turns if seed % 2 == 0 else turns[::-1]:
+                command = [
+                    sys.executable, __file__, "--one", name, "--side", side, "--seed", str(seed), "--rows", str(rows),
+                    "--dev-rows", str(arguments.dev_rows), "--epochs", str(arguments.epochs), "--rate", str(arguments.rate),
+                    "--model", arguments.model, "--precision", precision, "--reference-order", order or "grouped",
                 ]  # fmt: skip
-                for precision in precisions:
-                    command = [
-                        sys.executable, __file__, "--one", name, "--side", side, "--seed", str(seed), "--rows", str(rows),
-                        "--dev-rows", str(arguments.dev_rows), "--epochs", str(arguments.epochs), "--rate", str(arguments.rate),
-                        "--model", arguments.model, "--precision", precision,
-                    ]  # fmt: skip
-                    done = subprocess.run(command, capture_output=True, text=True, check=False)
-                    if done.returncode:
-                        print(done.stderr[-2000:], file=sys.stderr)
-                        continue
-                    results.append(json.loads(done.stdout.strip().splitlines()[-1]))
-                    print(json.dumps(results[-1]), file=sys.stderr, flush=True)
-                    Path(arguments.out).write_text(json.dumps(results, indent=1))
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    print(done.stderr[-2000:], file=sys.stderr)
+                    continue
+                results.append(json.loads(done.stdout.strip().splitlines()[-1]))
+                print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+                Path(arguments.out).write_text(json.dumps(results, indent=1))
     summary(results)
     return results
 
@@ -231,11 +241,12 @@ def summary(results: list[dict]) -> None:
         return f"{np.mean(values):.4f} ± {half:.4f}"
 
     print(
-        f"{'task':10}{'ours':>20}{'reference':>20}{'difference':>20}{'s ours':>9}{'s ref':>9}{'ratio':>7}{'MB ours':>9}{'MB ref':>8}"
+        f"{'task (reference)':20}{'ours':>18}{'reference':>18}{'difference':>20}{'s ours':>9}{'s ref':>9}{'ratio':>7}{'MB ours':>9}{'MB ref':>8}"
     )
-    for name in dict.fromkeys(r["task"] for r in results):
+    references = [r for r in results if r["side"] == "reference"]
+    for name, order in dict.fromkeys((r["task"], r["order"]) for r in references):
         mine = {r["seed"]: r for r in results if r["task"] == name and r["side"] == "ours"}
-        both = [r for r in results if r["task"] == name and r["side"] == "reference"]
+        both = [r for r in references if (r["task"], r["order"]) == (name, order)]
         theirs = {
             s: min((r for r in both if r["seed"] == s), key=lambda r: r["seconds"]) for s in {r["seed"] for r in both}
         }
@@ -244,7 +255,8 @@ def summary(results: list[dict]) -> None:
             continue
         a, b = [mine[s]["metric"] for s in seeds], [theirs[s]["metric"] for s in seeds]
         x, y = np.array([mine[s]["seconds"] for s in seeds]), np.array([theirs[s]["seconds"] for s in seeds])
-        print(f"{name:10}{interval(a):>20}{interval(b):>20}{interval(np.subtract(a, b)):>20}{x.mean():9.1f}{y.mean():9.1f}"
+        what = f"{name} ({order})"
+        print(f"{what:20}{interval(a):>18}{interval(b):>18}{interval(np.subtract(a, b)):>20}{x.mean():9.1f}{y.mean():9.1f}"
               f"{np.median(y / x):7.2f}{np.mean([mine[s]['peak_memory_mb'] for s in seeds]):9.0f}{np.mean([theirs[s]['peak_memory_mb'] for s in seeds]):8.0f}")  # fmt: skip
 
 
@@ -329,6 +341,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--reference-precision", choices=["both", "bf16", "fp32"], default="both")
+    parser.add_argument("--reference-order", choices=["grouped", "shuffled", "both"], default="both")
+    parser.add_argument("--sides", nargs="+", choices=["ours", "reference"], default=["ours", "reference"])
     parser.add_argument("--quick", action="store_true", help="one seed, 640 rows, one epoch")
     parser.add_argument("--out", default="text_tasks.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
