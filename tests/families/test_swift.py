@@ -45,7 +45,7 @@ def test_every_state_is_the_cores(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["bert", "albert-groups", "mpnet", "deberta-v3", "longformer", "bigbird", "modernbert"]
+    "name", ["bert", "roberta", "albert-groups", "mpnet", "deberta-v3", "longformer", "bigbird", "modernbert"]
 )
 def test_embeddings_in_every_number_format(name, tmp_path):
     published(name, tmp_path)

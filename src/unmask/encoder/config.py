@@ -85,6 +85,11 @@ class Disentangled:
         """Rows of the table of relative positions, on either side."""
         return self.buckets or self.furthest
 
+    @property
+    def terms(self) -> int:
+        """Of a score: content and content, and those with positions."""
+        return 1 + self.content_to_position + self.position_to_content
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entrance:

@@ -80,8 +80,7 @@ class DisentangledAttention(SelfAttention):
         return keys, query.unflatten(-1, heads).transpose(0, 1)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
-        terms = 1 + self.kind.content_to_position + self.kind.position_to_content
-        scale = 1 / math.sqrt(q.shape[-1] * terms)
+        scale = 1 / math.sqrt(q.shape[-1] * self.kind.terms)
         dropout = self.config.attention_dropout if self.training else 0.0
         table = drop(layout.shared["table"], self.config.dropout, self.training)
         if queries is not None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.encoder.config import Disentangled, EncoderConfig, Rotary
 from unmask.encoder.disentangled import bucket, pairs
 from unmask.encoder.sparse import sparse
-from unmask.encoder.transformer import rotation
+from unmask.encoder.transformer import rotate, rotation
 
 QUERIES, SCORES = 256, 2**21
 """In bf16 plain products beat the fused kernel: 12 heads of 32, 4096 slots in all: 7.0 against 8.8 ms at a length of
@@ -65,7 +65,7 @@ class Grouped:
         key = ("rotation", base, dtype)
         if key not in self.kept:
             tables = rotation(self.position[None], depth, base, dtype)
-            self.kept[key] = tuple(t[0, 0][:, None, : depth // 2] for t in tables)
+            self.kept[key] = tuple(t[0, 0][:, None] for t in tables)
         return self.kept[key]  # type: ignore[no-any-return]
 
     def near(self, queries: int, before: int, behind: int, window: int, dtype: torch.dtype) -> Tensor:
@@ -85,11 +85,6 @@ class Relative:
     kind: Disentangled
     key: Tensor | None
     query: Tensor | None
-
-    @property
-    def terms(self) -> int:
-        """Of a score: content and content, and those with positions."""
-        return 1 + self.kind.content_to_position + self.kind.position_to_content
 
     def bias(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """What relative positions add to the scores of a group, (rows, heads, length, length)."""
@@ -137,7 +132,7 @@ class Mixer:
         x = qkv.view(slots, -1, depth)
         asked, values = x[:, :both], x[:, both:]
         if self.base is not None:
-            asked = _turned(asked, *batch.rotation(depth, self.base, qkv.dtype))
+            asked = rotate(asked, batch.rotation(depth, self.base, qkv.dtype))
         out = qkv.new_empty(slots, self.heads * depth)
         start = 0
         for rows, length in batch.groups:
@@ -168,7 +163,7 @@ class Mixer:
             out.copy_(sparse(q, k, v, lengths, block=self.block, again=self.again)[:, :, :length])
             return
         if isinstance(self.bias, Relative):
-            scale *= self.bias.terms**-0.5
+            scale *= self.bias.kind.terms**-0.5
             added: Tensor | None = self.bias.bias(q, k, scale)
         else:
             added = None if self.bias is None else upright_bias(self.bias, length).to(q.dtype)
@@ -208,16 +203,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float,
     scores = torch.matmul(q * scale, k.transpose(-1, -2))
     scores = scores if added is None else scores.add_(added)
     return torch.matmul(torch.softmax(scores, -1), v)
-
-
-def _turned(x: Float[Tensor, "slots heads depth"], cos: Tensor, sin: Tensor) -> Tensor:
-    """Split-half rotary positions (`transformer.rotate`), in two passes over memory instead of five."""
-    first, second = x.chunk(2, -1)
-    out = torch.empty_like(x)
-    low, high = out.chunk(2, -1)
-    torch.mul(first, cos, out=low).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=high).addcmul_(first, sin)
-    return out
 
 
 def upright_bias(bias: Tensor, length: int) -> Tensor:

@@ -52,17 +52,16 @@ def sin_cos(position: Tensor, width: int) -> Tensor:
 
 
 def rotation(position: Tensor, depth: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine tables (rows, 1, slots, depth) for split-half rotary positions."""
+    """Cosine and sine tables (rows, 1, slots, half the depth) for split-half rotary positions."""
     rate = base ** (-torch.arange(0, depth, 2, device=position.device, dtype=torch.float32) / depth)
     angle = position[:, None, :, None].float() * rate
-    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
-    return torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
+    return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = table
     first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
+    return torch.cat([torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)], -1)
 
 
 class Stem(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from unmask.events.histories import Histories
 from unmask.events.meds import Events, as_events
 from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
-from unmask.training.run import Job, RunResult, run, run_folder
+from unmask.training.run import Job, RunResult, run, run_folder, sayer
 from unmask.training.settings import lasting
 
 MOST_HELD = 4096
@@ -81,11 +80,10 @@ def pretrain(
         "rare_codes": dict(list(histories.unknown.items())[:20]), "events_cut": cut,
         "patients_cut": int((whole > lengths).sum()),
     }  # fmt: skip
-    if console:
-        print(
-            f"{len(train)} training and {len(held_out)} held-out patients, {len(rows):,} events, "
-            f"{len(vocabulary.codes)} codes; {cut:,} oldest events of long histories left out", file=sys.stderr,
-        )  # fmt: skip
+    sayer(console)(
+        f"{len(train)} training and {len(held_out)} held-out patients, {len(rows):,} events, "
+        f"{len(vocabulary.codes)} codes; {cut:,} oldest events of long histories left out"
+    )
 
     def save(trained: Any) -> None:
         save_folder(out, EventFolder(model=trained, vocabulary=vocabulary, settings=settings), about={"data": about})

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from unmask.images.model import features
 from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
 from unmask.images.sources import read_images
-from unmask.training.run import Job, RunResult, run, run_folder
+from unmask.training.run import Job, RunResult, run, run_folder, sayer
 from unmask.training.settings import lasting
 
 VALIDATION = 2048
@@ -76,7 +75,7 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     settings = settings or ImageSettings()
-    say = _sayer(console)
+    say = sayer(console)
     out = run_folder(out, resume=resume)
     images = prepare(data, settings)
     for name, reason in images.skipped[:5]:
@@ -221,10 +220,6 @@ def _fingerprint(settings: ImageSettings, images: ImageSet) -> str:
         kept.pop(name)
     content = hashlib.sha256(np.ascontiguousarray(images.pixels[:: max(1, len(images) // 256)]).tobytes()).hexdigest()
     return json.dumps([kept, len(images), content], sort_keys=True)
-
-
-def _sayer(console: bool) -> Callable[[str], None]:
-    return (lambda text: print(text, file=sys.stderr, flush=True)) if console else (lambda text: None)
 
 
 __all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

@@ -51,14 +51,8 @@ def read_images(
         UserError: naming the file or picture at fault.
     """
     how = Reading(
-        size=size,
-        channels=channels,
-        depth=depth,
-        workers=workers,
-        strict=strict,
-        column=column,
-        label_column=label_column,
-    )
+        size=size, channels=channels, depth=depth, workers=workers, strict=strict, column=column, label_column=label_column,
+    )  # fmt: skip
     if isinstance(data, ImageSet):
         found = data
     elif isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Path):

@@ -18,11 +18,11 @@ from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, validation_batches
 from unmask.text.cache import TokenCache
 from unmask.text.folder import load_folder, save_folder
-from unmask.text.pretrain import TextRun, _sayer, make_job, write_report
+from unmask.text.pretrain import TextRun, make_job, write_report
 from unmask.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.text.sources import resolve
 from unmask.training.precision import computing, resolve_device, resolve_precision
-from unmask.training.run import first_process_first, run, run_folder
+from unmask.training.run import first_process_first, run, run_folder, sayer
 
 ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
@@ -101,7 +101,7 @@ def adapt(
             settings, {"slots": longest, "batch_slots": settings.train.batch_slots // longest * longest}
         )
     loaded.tokenizer.require_mask()
-    say = _sayer(console)
+    say = sayer(console)
 
     def cache_of(source: str | Sequence[str], name: str) -> TokenCache:
         source = resolve([source] if isinstance(source, str) else list(source), out)

@@ -21,7 +21,7 @@ from unmask.text.folder import new_text_model, save_folder
 from unmask.text.recipes import TextSettings, as_dict
 from unmask.text.sources import ReadReport, iter_documents, resolve
 from unmask.text.tokenizer import Tokenizer
-from unmask.training.run import Job, RunResult, first_process_first, run, run_folder
+from unmask.training.run import Job, RunResult, first_process_first, run, run_folder, sayer
 from unmask.training.settings import lasting
 
 TOKENIZER_CHARACTERS = 60_000_000
@@ -113,7 +113,7 @@ def pretrain(
     data = [data] if isinstance(data, str) else list(data)
     out = run_folder(out, resume=resume)
     data = resolve(data, out)
-    say = _sayer(console)
+    say = sayer(console)
     with first_process_first(settings.train) as first:
         started = resume and (out / "checkpoints").exists()
         tokenizer = build_tokenizer(data, out, settings, say, reuse=started or not first)
@@ -188,9 +188,3 @@ def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, examples: int) ->
 
 def _millions(model: torch.nn.Module) -> str:
     return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M"
-
-
-def _sayer(console: bool) -> Callable[[str], None]:
-    import sys
-
-    return (lambda text: print(text, file=sys.stderr, flush=True)) if console else (lambda text: None)

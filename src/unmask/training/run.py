@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from unmask.files import check_folder
 from unmask.training.checkpoint import Checkpoint, SignalGuard, load_latest, save_checkpoint
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, build_optimiser, step
-from unmask.training.precision import Precision, resolve_device, resolve_precision
+from unmask.training.precision import Precision, computing, resolve_device, resolve_precision
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
@@ -146,10 +148,7 @@ def run(
         optimiser.zero_grad(set_to_none=True)
         return float(norm), applied
 
-    def autocast() -> contextlib.AbstractContextManager:
-        if precision.name == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(device.type, precision.dtype)
+    autocast = functools.partial(computing, precision.name, device)
 
     def total(x: Tensor) -> Tensor:
         return x if processes == 1 else accelerator.reduce(x.clone(), "sum")
@@ -268,6 +267,11 @@ def run_folder(out: str | Path, *, resume: bool) -> Path:
         hint = "Choose another --out." if resume else "Choose another --out, or add --resume to continue a run."
         raise UserError(f"{out} already holds a run or a model", hint=hint)
     return out
+
+
+def sayer(console: bool) -> Callable[[str], None]:
+    """What tells people, on stderr, how long work goes; nothing where no console is asked for."""
+    return (lambda text: print(text, file=sys.stderr, flush=True)) if console else (lambda text: None)
 
 
 def sample(batches: Sequence[PackedBatch], slots: int) -> list[PackedBatch]:
