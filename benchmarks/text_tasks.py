@@ -35,6 +35,12 @@ TASKS = {
     "policyqa": {"rows": 5000, "metric": "f1"},
 }
 
+TOPICS = {
+    "weather": "weather", "play_music": "music", "book_flight": "flights", "book_hotel": "hotels", "recipe": "cooking",
+    "insurance": "insurance", "taxes": "taxes", "alarm": "alarm",
+}  # fmt: skip
+"""CLINC150 intents for the zero-shot topics, chosen before anything was measured, and the word for each."""
+
 
 def read(name: str, rows: int, dev_rows: int):
     """(training items, validation items) of a task, always the same."""
@@ -265,46 +271,29 @@ def zeroshot(arguments: argparse.Namespace) -> list[dict]:
     from unmask.tasks.zeroshot import zero_shot
     from unmask.text.model import load
 
-    train, dev = read("SST-2", 100, arguments.dev_rows)
-    del train
-    texts, truth = [i.text for i in dev], [str(i.label) for i in dev]
-    majority = max(truth.count(x) for x in set(truth)) / len(truth)
-    model = load(arguments.mlm)
-    verbalisers = {"0": ["bad", "terrible", "poor"], "1": ["good", "great", "excellent"]}
-    out = []
-    for template in ("{text} It was [MASK].", "{text} The film was [MASK].", "A [MASK] film. {text}"):
-        for calibrate in (False, True):
-            rows, _ = zero_shot(
-                model, texts, ["0", "1"], template=template, verbalisers=verbalisers, calibrate=calibrate
-            )
-            right = float(np.mean([r["label"] == t for r, t in zip(rows, truth, strict=True)]))
-            out.append(
-                {"set": "SST-2", "template": template, "calibrated": calibrate, "accuracy": right, "majority": majority}
-            )
-            print(json.dumps(out[-1]), flush=True)
-    roles = SHARED / "classification" / "pubmed_section_roles" / "dev.jsonl.gz"
-    from unmask.tasks.data import read_items
+    model, out = load(arguments.mlm), []
 
-    items = read_items(roles)[0][: arguments.dev_rows]
-    names = sorted({str(i.label) for i in items})
-    truth = [str(i.label) for i in items]
-    majority = max(truth.count(x) for x in names) / len(truth)
-    for calibrate in (False, True):
-        words = {n: [n.lower()] for n in names}
-        rows, _ = zero_shot(
-            model, [i.text for i in items], names, template="[MASK]: {text}", verbalisers=words, calibrate=calibrate
-        )
-        right = float(np.mean([r["label"] == t for r, t in zip(rows, truth, strict=True)]))
-        out.append(
-            {
-                "set": "section roles",
-                "template": "[MASK]: {text}",
-                "calibrated": calibrate,
-                "accuracy": right,
-                "majority": majority,
-            }
-        )
-        print(json.dumps(out[-1]), flush=True)
+    def ask(name: str, texts: list[str], truth: list[str], words: dict, templates: list) -> None:
+        majority = max(truth.count(x) for x in set(truth)) / len(truth)
+        for template in templates:
+            row = {"set": name, "template": template, "texts": len(texts), "majority": majority}
+            for calibrate in ("none", "context", "batch"):
+                found, _ = zero_shot(
+                    model, texts, list(words), template=template, verbalisers=words, calibrate=calibrate
+                )
+                row[calibrate] = float(np.mean([r["label"] == t for r, t in zip(found, truth, strict=True)]))
+            out.append(row)
+            print(json.dumps(row), flush=True)
+
+    _, dev = read("SST-2", 100, arguments.dev_rows)
+    texts, truth = [i.text for i in dev], [str(i.label) for i in dev]
+    verbalisers = {"0": ["bad", "terrible", "poor"], "1": ["good", "great", "excellent"]}
+    prompts = ["{text} It was [MASK].", "{text} The film was [MASK].", "A [MASK] film. {text}"]
+    ask("SST-2", texts, truth, verbalisers, [*prompts, prompts])
+    spoken = json.loads((SHARED / "classification" / "clinc150.json").read_text())["test"]
+    chosen = [(text, TOPICS[intent]) for text, intent in spoken if intent in TOPICS]
+    prompts = ["{text} This is about [MASK].", "[MASK]: {text}", "A question about [MASK]. {text}"]
+    ask("topics", *map(list, zip(*chosen, strict=True)), {n: [n] for n in TOPICS.values()}, [*prompts, prompts])
     return out
 
 

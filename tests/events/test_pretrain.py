@@ -79,8 +79,10 @@ def test_a_run_is_resumed_with_the_same_events_alone(events: Events, tmp_path: P
 
     trained(events, steps=1)
     later = dataclasses.replace(events, value=events.value + 1)
-    with pytest.raises(UserError, match="the data or settings differ"):
+    with pytest.raises(UserError, match="started with other data or settings: the events: not the same\n"):
         trained(later, steps=2)
+    with pytest.raises(UserError, match=r"settings: ratio=0\.5, was 0\.6; clip=2\.0, was 1\.0\n"):
+        trained(events, steps=2, clip=2.0, ratio=0.5)
     assert trained(events, steps=2, validate_every=1).result.steps == 2
 
 

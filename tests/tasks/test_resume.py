@@ -61,7 +61,11 @@ def test_an_interrupted_run_is_neither_overwritten_nor_mixed_up(tmp_path, monkey
     finetune("classify", model, DATA, out=out, checkpoints=True, **RUN)
     with pytest.raises(UserError, match=r"checkpoint of an interrupted run\n.*--resume"):
         finetune("classify", model, DATA, out=out, checkpoints=True, **RUN)
-    for data, settings in ((DATA[:20], RUN), (DATA, RUN | {"learning_rate": 1e-3})):
-        with pytest.raises(UserError, match="the data or settings differ"):
+    other = {"learning_rate": 1e-3}
+    for data, settings, told in (
+        (DATA[:20], RUN, "the training data: not the same\n"),
+        (DATA, RUN | other, r"_rate=0.001, was "),
+    ):
+        with pytest.raises(UserError, match="started with other data or settings: .*" + told):
             finetune("classify", model, data, out=out, resume=True, **settings)
     assert finetune("classify", model, DATA, out=out, resume=True, **RUN)["stopped"] == "finished"

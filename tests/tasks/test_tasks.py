@@ -283,10 +283,29 @@ def test_zero_shot_and_features(tmp_path):
     # Calibrated on the very text it is asked about, a prompt says nothing.
     same, _ = zero_shot(model, texts[:1], ["rows", "readers"], priors=texts[:1], precision="fp32")
     assert same[0]["probability"] == pytest.approx(0.5, abs=1e-5)
+    # Over the batch every label is as likely as another: what is left is what sets the texts apart.
+    spread, about = zero_shot(model, texts, ["rows", "readers"], calibrate="batch", precision="fp32")
+    plain, _ = zero_shot(model, texts, ["rows", "readers"], calibrate="none", precision="fp32")
+    share = np.array([list(row["probabilities"].values()) for row in plain])
+    level = share / share.mean(0)
+    got = np.array([list(row["probabilities"].values()) for row in spread])
+    assert about["calibrated"] == "batch"
+    assert np.allclose(got, level / level.sum(1, keepdims=True), atol=1e-6)
+    prompts = ["{text} It was [MASK].", "A [MASK] text. {text}"]
+    both, _ = zero_shot(model, texts, ["rows", "readers"], template=prompts, precision="fp32")
+    ones = [zero_shot(model, texts, ["rows", "readers"], template=p, precision="fp32")[0] for p in prompts]
+    odds = [
+        [np.log(r["probabilities"]["rows"] / r["probabilities"]["readers"]) for r in rows] for rows in [both, *ones]
+    ]
+    assert np.allclose(odds[0], np.mean(odds[1:], 0), atol=1e-5)
+    with pytest.raises(UserError, match=r"calibrate='yes'\n.*context, batch, none"):
+        zero_shot(model, texts, ["rows", "readers"], calibrate="yes")
     nli = tmp_path / "nli"
     data = [("the fox", f"it is {i}", ("entailment", "contradiction")[i % 2]) for i in range(12)]
     finetune("classify", model, data, out=nli, **(FAST | {"epochs": 1}))
     assert zero_shot(nli, ["the fox"], ["x", "y"])[1]["method"] == "entailment"
+    with pytest.raises(UserError, match="no blank"):
+        zero_shot(nli, ["the fox"], ["x", "y"], calibrate="context")
     loaded = load(model, precision="fp32")
     write_features(loaded, texts, tmp_path / "f.parquet", per_token=True)
     import polars

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
@@ -147,10 +147,14 @@ def test_another_run_is_not_written_over(corpus, tmp_path):
     pretrain(str(corpus), tmp_path / "run", settings=settings(steps=2), console=False)
     with pytest.raises(UserError, match="already holds a run"):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=2), console=False)
-    with pytest.raises(UserError, match="differ"):
+    with pytest.raises(UserError, match=r"other data or settings: learning_rate=0.01, was 0.00[0-9]+\n"):
         pretrain(
             str(corpus), tmp_path / "run", settings=settings(steps=4, learning_rate=1e-2), resume=True, console=False
         )
+    text = corpus.read_text()
+    corpus.write_text(text[len(text) // 2 :] + text[: len(text) // 2])
+    with pytest.raises(UserError, match="the corpus' text: not the same"):
+        pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4), resume=True, console=False)
 
 
 def test_a_tokenizer_left_by_a_run_that_never_began_is_not_taken_for_ours(corpus, tmp_path):
@@ -222,11 +226,34 @@ def test_an_adaptation_is_resumed_from_its_own_model(corpus, tmp_path):
     with pytest.raises(UserError, match="already holds"):
         adapt(tmp_path / "0", str(corpus), tmp_path / "1", console=False)
     assert sorted(tmp_path.rglob("*")) == there
-    with pytest.raises(UserError, match="differ"):
+    with pytest.raises(UserError, match="other data or settings: the model: not the same"):
         adapt(
             tmp_path / "1", str(corpus), tmp_path / "adapted", settings=adapt_settings({**SHORT, "steps": 3}), resume=True,
             console=False,
         )  # fmt: skip
+
+
+def test_a_model_without_its_head_is_adapted_the_same_way_twice_and_resumed(corpus, tmp_path, capsys):
+    pretrain(str(corpus), tmp_path / "base", settings=settings(steps=1), console=False)
+    weights = load_file(tmp_path / "base" / "model.safetensors")
+    kept = {k: v for k, v in weights.items() if not k.startswith("cls.")}
+    assert len(kept) < len(weights)
+    save_file(kept, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
+
+    def adapted(out, steps, **more):
+        torch.rand(len(out))  # the generator stands elsewhere in every process
+        return adapt(
+            tmp_path / "base", str(corpus), tmp_path / out, settings=adapt_settings({**SHORT, "steps": steps}), **more
+        )
+
+    adapted("whole", 3)
+    assert "learnt from nothing" in capsys.readouterr().err
+    adapted("again", 3, console=False)
+    whole, again = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "again"))
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(whole[k], again[k]) for k in whole)
+    assert adapted("whole", 4, console=False, resume=True).run.result.steps == 4
+    assert load(tmp_path / "whole").folder.why_not_masked() is None
 
 
 def test_adapting_under_a_launcher_prepares_and_reports_once(corpus, tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ def glue(
 
 
 def zeroshot(
-    model: str, data: str, labels: list[str], *, template: str, words: list[str], calibrate: bool, out: str | None, seed: int,
+    model: str, data: str, labels: list[str], *, template: list[str], words: list[str], calibrate: str | None, out: str | None, seed: int,
     precision: str, device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """unmask zeroshot M FILE --label A --label B"""
@@ -125,7 +125,7 @@ def zeroshot(
             raise UserError(f"--words {pair!r}", hint=f"Expected LABEL=word,word with one of {', '.join(labels)}.")
         verbalisers[name] = [w.strip() for w in listed.split(",") if w.strip()]
     rows, about = zero_shot(
-        model, read_lines(data), labels, template=template or None, verbalisers=verbalisers or None,
+        model, read_lines(data), labels, template=template, verbalisers=verbalisers or None,
         calibrate=calibrate, device=device, precision=precision,
     )  # fmt: skip
     if out is not None:

@@ -15,11 +15,14 @@ def register(app: Any) -> None:
         model: options.Model,
         data: str = typer.Argument(..., help="A file with one text a line, or a text."),
         label: list[str] = typer.Option(..., help="A label; give two or more."),
-        template: str = typer.Option(
-            None, help="Prompt with {text} and [MASK], or hypothesis with {label} for NLI models."
+        template: list[str] = typer.Option(
+            [], help="Prompt with {text} and [MASK], or hypothesis with {label} for NLI models; several are averaged."
         ),
         words: list[str] = typer.Option([], help="LABEL=word,word: what stands for a label in the prompt."),
-        calibrate: bool = typer.Option(True, help="Divide by what the prompt says without a text."),
+        calibrate: str = typer.Option(
+            None,
+            help="Divide by what the prompt says without a text (context), by the mean over the texts (batch), or none.",
+        ),
         out: str = typer.Option(None, help="Where the predictions go, .jsonl."),
         seed: options.Seed = 0,
         precision: options.Precision = "auto",

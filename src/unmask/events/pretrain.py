@@ -130,12 +130,12 @@ def make_job(
     )  # fmt: skip
 
 
-def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSettings) -> str:
+def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSettings) -> dict[str, Any]:
     """What must not change between a run and its resumption: the events, who is learnt from, and most settings."""
     events, content = histories.events, hashlib.sha256()
     for part in (events.subjects, events.offsets, events.time, events.value, histories.code, train):
         content.update(np.ascontiguousarray(part).data)
-    return json.dumps([lasting(dataclasses.asdict(settings)), content.hexdigest()], sort_keys=True)
+    return {"settings": lasting(dataclasses.asdict(settings)), "the events": content.hexdigest()}
 
 
 def write_report(finished: EventRun) -> Path:

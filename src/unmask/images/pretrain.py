@@ -213,13 +213,13 @@ def write_report(finished: ImageRun) -> Path:
     return page.write(folder / "report.html")
 
 
-def _fingerprint(settings: ImageSettings, images: ImageSet) -> str:
+def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
     kept = lasting(as_dict(settings))
     for name in ("workers", "strict", "probe", "probe_every"):
         kept.pop(name)
     content = hashlib.sha256(np.ascontiguousarray(images.pixels[:: max(1, len(images) // 256)]).tobytes()).hexdigest()
-    return json.dumps([kept, len(images), content], sort_keys=True)
+    return {"settings": kept, "pictures": len(images), "the pictures' content": content}
 
 
 __all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

@@ -147,7 +147,10 @@ def finetune(
     if target is not None and (checkpoints or resume):
         keeper = Keeper(
             target.with_name(f".{target.name}.training"), seconds=chosen.checkpoint_seconds, resume=resume,
-            fingerprint=_fingerprint(task, metric, to_dict(chosen), items, held),
+            fingerprint={
+                "task": task, "metric": metric, "settings": to_dict(chosen), "the training data": _digest(items),
+                "the validation data": _digest(held),
+            },
         )  # fmt: skip
     resumed = keeper.found if keeper else None
     precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
@@ -214,8 +217,8 @@ def finetune(
     return result
 
 
-def _fingerprint(*parts: Any) -> int:
-    return zlib.crc32(json.dumps(parts, default=str).encode())
+def _digest(items: Any) -> int:
+    return zlib.crc32(json.dumps(items, default=str).encode())
 
 
 def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, Any]:

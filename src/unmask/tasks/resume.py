@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UserError
-from unmask.training.checkpoint import Checkpoint, SignalGuard, load_latest, save_checkpoint
+from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, load_latest, save_checkpoint
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Keeper:
     Args:
         folder: where; empty unless a run was interrupted.
         seconds: between checkpoints.
-        fingerprint: of data and settings: a run goes on with the same ones only.
+        fingerprint: data and settings, as JSON (`check_same_run`): a run goes on with the same ones only.
         resume: go on with the run whose checkpoint is there, if any.
 
     Attributes:
@@ -55,7 +56,7 @@ class Keeper:
         UserError: there is a checkpoint and `resume` was not asked for, or it is of a run on other data or settings.
     """
 
-    def __init__(self, folder: Path, *, seconds: float, fingerprint: int, resume: bool) -> None:
+    def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:
         self.folder, self.seconds, self.fingerprint = folder, seconds, fingerprint
         self.precision, self.signals = "", SignalGuard()
         self._saved_at = time.monotonic()
@@ -65,11 +66,7 @@ class Keeper:
                 f"{folder}: the checkpoint of an interrupted run",
                 hint="Add --resume to go on with it, or remove that folder.",
             )
-        if self.found is not None and self.found.extra["fingerprint"] != fingerprint:
-            raise UserError(
-                f"{folder}: the data or settings differ from those the run was started with",
-                hint="Resume with the same ones, or remove that folder.",
-            )
+        check_same_run(self.found, fingerprint, folder, hint="Resume with the same ones, or remove that folder.")
 
     def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[Progress, dict[str, Tensor] | None]:
         """Put model, optimiser and random generators where the run was; how far that is, and its best state so far."""

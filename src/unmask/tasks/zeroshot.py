@@ -3,7 +3,7 @@
 Masked prompts (Schick & Schütze 2021): a text stands in a template with a blank; each label is one or more words, of any
 number of tokens; a word's log probability is exact along the model's left-to-right chain over its blanks. Contextual
 calibration (Zhao et al. 2021; Holtzman et al. 2021 divide the same way) subtracts what the template says of each label
-without a text.
+without a text; batch calibration (Zhou et al. 2024, sec. 3.2) what it says of each on average over the texts asked about.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import log_softmax, logsumexp
 
 from unmask.core.batch import Example
 from unmask.core.score import score
@@ -26,44 +27,58 @@ TEMPLATE = "{text} It was [MASK]."
 HYPOTHESIS = "This example is {label}."
 CONTENT_FREE = ("N/A", "[MASK]", "")
 """Stand-ins for a text that says nothing (Zhao et al. 2021, sec. 5)."""
+CALIBRATIONS = ("context", "batch", "none")
 
 
 def zero_shot(
-    model: str | Path | TextModel, texts: Sequence[str], labels: Sequence[str], *, template: str | None = None,
-    verbalisers: Mapping[str, Sequence[str]] | None = None, calibrate: bool = True, priors: Sequence[str] = CONTENT_FREE,
+    model: str | Path | TextModel, texts: Sequence[str], labels: Sequence[str], *,
+    template: str | Sequence[str] | None = None, verbalisers: Mapping[str, Sequence[str]] | None = None,
+    calibrate: str | None = None, priors: Sequence[str] = CONTENT_FREE,
     device: str = "auto", precision: str = "auto",
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
     """Label texts.
 
     Args:
-        template: with {text} and [MASK]; for an NLI model a hypothesis with {label}.
+        template: with {text} and [MASK]; for an NLI model a hypothesis with {label}. Of several the calibrated scores
+            are averaged.
         verbalisers: label -> words that stand for it; default the label itself. A label's score is the mean over its words.
-        calibrate: subtract the label's score averaged over `priors` in place of the text.
+        calibrate: what is subtracted of a label's score: "context", its score averaged over `priors` in place of the
+            text; "batch", the log of its share averaged over all `texts` (give many, and expect labels about equally
+            often: an answer then depends on the other texts); "none". Default: context for prompts, none for NLI models,
+            which have no blank to ask without a text.
 
     Returns:
         (rows with text, label, probability and probabilities, in order; method, template, device and precision).
 
     Raises:
-        UserError: fewer than two labels, a template without its blank, a word the vocabulary does not know.
+        UserError: fewer than two labels, a template without its blank, a word the vocabulary does not know, a
+            calibration that is not known or that the model does not allow.
     """
+    if calibrate not in (None, *CALIBRATIONS):
+        raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
+    templates = [template] if isinstance(template, str) else list(template or [])
     labels = list(dict.fromkeys(labels))
     if len(labels) < 2:
         raise UserError(f"{len(labels)} labels", hint="Give two or more.")
     if not isinstance(model, TextModel) and task_of(model) == "classify":
-        return _by_inference(model, texts, labels, template or HYPOTHESIS, device, precision)
+        return _by_inference(model, texts, labels, templates or [HYPOTHESIS], calibrate or "none", device, precision)
     if not isinstance(model, TextModel):
         from unmask.text.model import load
 
         model = load(model, device=device, precision=precision)
-    template = template or TEMPLATE
-    if "{text}" not in template or template.count(BLANK) != 1:
-        raise UserError(f"template {template!r}", hint="It needs {text} once and [MASK] once.")
+    templates = templates or [TEMPLATE]
+    for one in templates:
+        if one.count("{text}") != 1 or one.count(BLANK) != 1:
+            raise UserError(f"template {one!r}", hint="It needs {text} once and [MASK] once.")
     words = {name: list((verbalisers or {}).get(name) or [name]) for name in labels}
-    scores = label_scores(model, texts, template, words)
-    if calibrate:
-        scores = scores - label_scores(model, priors, template, words).mean(0)
+    calibrate, scores = calibrate or "context", np.zeros((len(texts), len(labels)))
+    for one in templates:
+        found = label_scores(model, texts, one, words)
+        if calibrate == "context":
+            found = found - label_scores(model, priors, one, words).mean(0)
+        scores += (_level(found) if calibrate == "batch" else found) / len(templates)
     rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
-    about = {"method": "masked prompt", "template": template, "calibrated": calibrate}
+    about = {"method": "masked prompt", "template": templates, "calibrated": calibrate}
     return rows, about | {"device": str(model.device), "precision": model.precision}
 
 
@@ -98,6 +113,12 @@ def label_scores(
     return np.stack([table[:, owner == i].mean(1) for i in range(len(words))], 1)
 
 
+def _level(scores: np.ndarray) -> np.ndarray:
+    """(texts, labels) log probabilities, each label's share averaged over the texts divided out."""
+    shares = log_softmax(scores, 1)
+    return shares - (logsumexp(shares, 0) - np.log(max(len(shares), 1)))
+
+
 def _shortened(model: TextModel, text: str, room: int) -> str:
     text = text.replace(BLANK, model.tokenizer.mask_token)
     e = model.tokenizer.encode([text], specials=False)[0]
@@ -115,7 +136,13 @@ def _row(text: str, labels: Sequence[str], scores: np.ndarray) -> dict[str, Any]
 
 
 def _by_inference(
-    model: str | Path, texts: Sequence[str], labels: Sequence[str], template: str, device: str, precision: str
+    model: str | Path,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    templates: Sequence[str],
+    calibrate: str,
+    device: str,
+    precision: str,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A label's score is the log odds of entailment against contradiction of its hypothesis (Yin et al. 2019)."""
     from unmask.tasks.finetune import predict
@@ -129,11 +156,17 @@ def _by_inference(
             f"{model}: labels {', '.join(lowered.values())[:80]}",
             hint="Zero-shot needs a masked language model, or an NLI model with entailment and contradiction.",
         )
-    if "{label}" not in template:
-        raise UserError(f"template {template!r}", hint="For an NLI model it needs {label}.")
-    pairs = [{"text": text, "text2": template.replace("{label}", name)} for text in texts for name in labels]
-    found = [row["probabilities"] for row in predict(folder, pairs)]
-    odds = np.array([np.log(max(p[yes], 1e-12)) - np.log(max(p[no], 1e-12)) for p in found]).reshape(len(texts), -1)
-    rows = [_row(text, labels, s) for text, s in zip(texts, odds, strict=True)]
-    about = {"method": "entailment", "template": template, "calibrated": False}
+    if calibrate == "context":
+        raise UserError("calibrate='context' of an NLI model", hint="It has no blank: expected batch or none.")
+    for one in templates:
+        if "{label}" not in one:
+            raise UserError(f"template {one!r}", hint="For an NLI model it needs {label}.")
+    scores = np.zeros((len(texts), len(labels)))
+    for one in templates:
+        pairs = [{"text": text, "text2": one.replace("{label}", name)} for text in texts for name in labels]
+        found = [row["probabilities"] for row in predict(folder, pairs)]
+        odds = np.array([np.log(max(p[yes], 1e-12)) - np.log(max(p[no], 1e-12)) for p in found]).reshape(scores.shape)
+        scores += (_level(odds) if calibrate == "batch" else odds) / len(templates)
+    rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
+    about = {"method": "entailment", "template": list(templates), "calibrated": calibrate}
     return rows, about | {"device": str(folder.device), "precision": folder.precision}

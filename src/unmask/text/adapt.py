@@ -94,6 +94,7 @@ def adapt(
         raise UserError(f"{out} is the model to adapt", hint="Choose another --out; the original is kept.")
     run_folder(out, resume=resume)
     settings = settings or adapt_settings({})
+    torch.manual_seed(settings.train.seed)  # of a head that the model lacks, and must be the same in every process
     loaded = load_folder(str(model))
     longest = loaded.model.encoder.config.longest or settings.slots
     if longest < settings.slots:
@@ -102,6 +103,8 @@ def adapt(
         )
     loaded.tokenizer.require_mask()
     say = sayer(console)
+    if why := loaded.why_not_masked():
+        say(f"{model}: {why}; what is missing is learnt from nothing here")
 
     def cache_of(source: str | Sequence[str], name: str) -> TokenCache:
         source = resolve([source] if isinstance(source, str) else list(source), out)
@@ -127,7 +130,7 @@ def adapt(
     job = make_job(
         loaded.model, cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=forgetting if extra else None
     )
-    job = dataclasses.replace(job, fingerprint=job.fingerprint + _digest(loaded.model))
+    job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": _digest(loaded.model)})
     before = _measure(loaded.model, {"": job.validation, **{f"{k}_": v for k, v in extra.items()}}, settings)
     say(f"before: {before}")
 

@@ -159,7 +159,7 @@ def make_job(
         model=model, plan=plan, make_batch=batch_maker(cache, settings.slots, special),
         corruption=corruption_of(settings),
         validation=validation_batches(cache, np.asarray(cache.validation), slots=settings.slots, special_ids=special),
-        validation_corruption=measuring_corruption(), fingerprint=_fingerprint(settings, tokenizer, len(cache)), **more,
+        validation_corruption=measuring_corruption(), fingerprint=_fingerprint(settings, tokenizer, cache), **more,
     )  # fmt: skip
 
 
@@ -181,9 +181,12 @@ def write_report(finished: TextRun) -> Path:
     return report.write(finished.folder / "report.html")
 
 
-def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, examples: int) -> str:
+def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, cache: TokenCache) -> dict[str, Any]:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
-    return json.dumps([lasting(as_dict(settings)), tokenizer.fingerprint(), examples], sort_keys=True)
+    return {
+        "settings": lasting(as_dict(settings)), "the tokenizer": tokenizer.fingerprint(),
+        "examples of the corpus": len(cache), "the corpus' text": cache.digest(),
+    }  # fmt: skip
 
 
 def _millions(model: torch.nn.Module) -> str:

@@ -24,7 +24,7 @@ import shutil
 import signal
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -174,6 +174,38 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         extra=state["extra"],
         random_state=state["random"],
     )
+
+
+def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any], folder: Path, *, hint: str) -> None:
+    """Refuse to go on with a run that was started otherwise.
+
+    Args:
+        checkpoint: its newest, with the fingerprint it was started with in `extra`; None: nothing to check.
+        fingerprint: what must not change while a run is broken off, as JSON: "settings", and digests of data and the
+            like under names that begin with "the ".
+        folder: of the run, for the message.
+        hint: what to do.
+
+    Raises:
+        UserError: naming what differs, settings with both values.
+    """
+    if checkpoint is None:
+        return
+    was, now = checkpoint.extra.get("fingerprint"), json.loads(json.dumps(fingerprint, default=str))
+    if was != now:
+        told = "; ".join(_differences(was, now)) if isinstance(was, Mapping) else "another version wrote it"
+        raise UserError(f"{folder}: the run there was started with other data or settings: {told}", hint=hint)
+
+
+def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for key in dict.fromkeys([*now, *was]):
+        old, new = was.get(key), now.get(key)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new)
+        else:
+            yield f"{key}: not the same" if key.startswith("the ") else f"{key}={new}, was {old}"
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from unmask.core.plan import Plan, deal
 from unmask.core.pretrain import Machine, StepReport, pretrain, validate
 from unmask.errors import UserError
 from unmask.files import check_folder
-from unmask.training.checkpoint import Checkpoint, SignalGuard, load_latest, save_checkpoint
+from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, load_latest, save_checkpoint
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, build_optimiser, step
 from unmask.training.precision import Precision, computing, resolve_device, resolve_precision
@@ -75,6 +75,7 @@ class Job:
         validation: held-out batches, and how they are masked (the same way at every validation).
         extra_validation: named further held-out sets, e.g. general text while adapting.
         stop_when: called with the validation metrics; True ends the run (the forgetting guard).
+        fingerprint: what must be the same when the run is resumed, as JSON (`check_same_run`).
     """
 
     model: nn.Module
@@ -85,7 +86,7 @@ class Job:
     validation_corruption: Corruption
     extra_validation: dict[str, Sequence[PackedBatch]] | None = None
     stop_when: Callable[[dict[str, float]], bool] | None = None
-    fingerprint: str = ""
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
     by_epoch: bool = False
     measure: Callable[[nn.Module], dict[str, float]] | None = None
 
@@ -119,11 +120,10 @@ def run(
     main, processes = accelerator.is_main_process, accelerator.num_processes
     run_folder(out, resume=resume)
     found = load_latest(out) if resume else None
-    if found is not None and found.extra.get("fingerprint") != job.fingerprint:
-        raise UserError(
-            f"{out}: the data or settings differ from those the run was started with",
-            hint="Resume with the same data and settings (only the run's end may change), or start a new --out.",
-        )
+    check_same_run(
+        found, job.fingerprint, out,
+        hint="Resume with the same data and settings (only the run's end may change), or start a new --out.",
+    )  # fmt: skip
     precision = _precision(settings, device, found, accelerator)
     model = job.model
     optimiser = build_optimiser(model.to(device), settings)
