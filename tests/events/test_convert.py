@@ -230,6 +230,7 @@ def test_ndjson_and_zip_give_what_the_bundle_gives(tmp_path: Path):
         ("a.ndjson", '{"resourceType": "Patient"}\n{broken\n', "a.ndjson:2: not a FHIR resource"),
         ("a.json", "[1]", "not a FHIR resource"),
         ("a.parquet", "not parquet", "not a table"),
+        ("a.csv", "subject_id,time,code", "one line and nothing below it"),
         ("a.txt", "x", "not a kind of file known"),
         ("a.zip", "x", "damaged"),
     ],

@@ -196,6 +196,33 @@ def test_dates_are_drawn_within_their_range_and_reported(tmp_path):
     assert run.model.synthesize(300)["day"].is_between(low, high).all()
 
 
+def test_conditions_on_dates_are_written_as_dates():
+    model = TableModel.fit(typed().select("day", "at", "text", "x"), steps=2, members=2)
+    drawn = model.synthesize(40, where=["day > '2021-01-31' and day <= '2021-06-30'", "text < '01/02/2021'"])
+    assert drawn["day"].is_between(dt.date(2021, 2, 1), dt.date(2021, 6, 30)).all()
+    assert (drawn["text"].str.to_date("%d/%m/%Y") < dt.date(2021, 2, 1)).all()
+    whole = model.synthesize(
+        5, where={"day": dt.date(2021, 3, 1), "at": np.datetime64("2021-03-01T12:00:00.000000000")}
+    )
+    assert whole["day"].unique().to_list() == [dt.date(2021, 3, 1)]
+    assert whole["at"].unique().to_list() == [dt.datetime(2021, 3, 1, 12)]
+    for wrong in ("day > 18000", "day > 'soon'"):
+        with pytest.raises(UserError, match=r"'day' is a date, .* is none\n.*'2020-01-31'"):
+            model.synthesize(5, where=wrong)
+
+
+@pytest.mark.parametrize("kind", [pl.DataFrame, pl.DataFrame.to_pandas, pl.DataFrame.to_arrow])
+def test_a_column_of_lists_is_refused_or_left_out(kind):
+    table = kind(typed().select("x", "whole").with_columns(pl.Series("visits", [[1, 2]] * 60)))
+    with pytest.raises(UserError, match=r"column 'visits', row 1: a (list|ndarray), not one value"):
+        TableModel.fit(table, steps=2, members=2)
+    schema = {"columns": {"visits": {"kind": "id"}}}
+    filled = TableModel.fit(table, schema=schema, steps=2, members=2).impute(table)
+    assert type(filled) is type(table)
+    assert [list(v) for v in pl.DataFrame(filled)["visits"]] == [[1, 2]] * 60
+    assert pl.DataFrame(filled).null_count().sum_horizontal().item() == 0
+
+
 def test_pandas_missing_values_of_every_kind():
     table = patients(60)
     table["name"] = table["sex"].astype("string")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import datetime as dt
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.table.parse import text_of
+from unmask.table.parse import days, text_of
 from unmask.table.schema import Column, Schema
 
 _HINT = "For example: sex == 0 and age >= 70, or tgrade in ['I', 'II'], or `HistoryHTN ` == 1."
@@ -106,7 +107,7 @@ def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema
     if not texts:
         return {}
     if isinstance(texts, Mapping):
-        texts = [f"`{k}` == {v.item() if isinstance(v, np.generic) else v!r}" for k, v in texts.items()]
+        texts = [f"`{k}` == {_literal(v)}" for k, v in texts.items()]
     out: dict[int, Limit] = {}
     for text in [texts] if isinstance(texts, str) else texts:
         tree, quoted = _tree(text, schema, "condition")
@@ -119,6 +120,15 @@ def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema
                         hint="The conditions contradict each other.",
                     )
     return out
+
+
+def _literal(value: object) -> str:
+    """A value as it is written in a condition."""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[s]").item()
+    if isinstance(value, dt.date):
+        return repr(value.strftime("%Y-%m-%d %H:%M:%S" if isinstance(value, dt.datetime) else "%Y-%m-%d"))
+    return repr(value.item() if isinstance(value, np.generic) else value)
 
 
 def _conjuncts(tree: ast.expr, text: str) -> list[ast.expr]:
@@ -157,6 +167,20 @@ def _value(node: ast.expr, text: str) -> object:
         raise UserError(f"condition {text!r}: {ast.unparse(node)!r} is not a value", hint=_HINT) from None
 
 
+def _day(column: Column, value: object, text: str) -> float:
+    """A date of a condition, written as the column's dates are or as 2020-01-31, as days since 1970."""
+    shown = column.format or "%Y-%m-%d"
+    forms = [shown, "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"]
+    found = [days(np.array([value], dtype=object), form) for form in forms if isinstance(value, str)]
+    good = [float(day[0]) for day, bad in found if not bad[0]]
+    if not good:
+        raise UserError(
+            f"condition {text!r}: {column.name!r} is a date, {value!r} is none",
+            hint=f"Write it in quotes, as '2020-01-31' or as the column does ({shown}).",
+        )
+    return good[0]
+
+
 def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
     if not column.is_quantity:
         ordered = column.kind == "ordinal"
@@ -178,6 +202,8 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
         if kind not in found:
             raise UserError(f"condition {text!r}: {column.name!r} has no order", hint="Use ==, != or in.")
         return Limit(allowed=found[kind])
+    if column.kind == "datetime":
+        value = _day(column, value, text)
     if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > 1e200:
         raise UserError(
             f"condition {text!r}: {column.name!r} is a quantity", hint="Compare it with a number, up to 1e200."

@@ -44,7 +44,10 @@ def is_missing(raw: np.ndarray, also: Sequence[str] = ()) -> np.ndarray:
     known: dict[Any, bool] = {}
     out = np.zeros(len(raw), bool)
     for i, value in enumerate(raw):
-        gone = known.get(value)
+        try:
+            gone = known.get(value)
+        except TypeError:  # a list, or the like, is something
+            continue
         if gone is None:
             gone = known[value] = _gone(value, spelled)
         out[i] = gone

@@ -65,6 +65,8 @@ def columns_of(path: Path) -> list[str]:
             return list(pq.read_schema(path).names)
         with _csv(path, None, Ledger()) as reader:
             return list(reader.schema.names)
+    except UserError:
+        raise
     except Exception as error:  # pyarrow raises many kinds for a damaged file
         raise UserError(f"{path}: not a table ({str(error).splitlines()[0]})", hint="Give csv or parquet.") from None
 
@@ -108,7 +110,10 @@ def _csv(path: Path, wanted: list[str] | None, ledger: Ledger) -> Any:
 
     delimiter = "\t" if ".tsv" in path.suffixes else ","
     with pa.input_stream(str(path), compression="detect") as head:
-        first = head.read(1 << 20).split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
+        start = head.read(1 << 20)
+    if 0 < len(start) < 1 << 20 and b"\n" not in start:
+        raise UserError(f"{path}: one line and nothing below it", hint="Expected a header line and rows.")
+    first = start.split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
     names = next(csv.reader([first.removeprefix("\ufeff")], delimiter=delimiter), [])
     return pa.csv.open_csv(
         pa.input_stream(str(path), compression="detect"),
