@@ -10,7 +10,9 @@ configuration: dynamic padding (to the batch), length grouping, bf16 if that mea
 both tries the two and keeps the faster), fused AdamW (its default), nothing evaluated or saved while training. Time is
 training alone on both sides, tokenisation not counted. Both sides keep the last state (ours is told so: no early stop).
 Grouping by length is fastest, and makes batches of texts of one kind, which can cost accuracy in short runs; the Trainer's
-default shuffles, as ours does, and pads more. Both are run (`--reference-order both`).
+default shuffles, as ours does, and pads more. Both are run (`--reference-order both`). A process that gives freed memory
+back to the system, as Python's does unless told otherwise, pays for fresh pages at every step: the reference is told to keep
+it, as ours is (`--reference-memory kept`), or left as its users run it (`default`).
 """
 
 from __future__ import annotations
@@ -81,8 +83,11 @@ def one(arguments: argparse.Namespace) -> dict:
     if arguments.side == "ours":
         found = ours(name, train, dev, arguments.model, common, arguments.precision)
     else:
-        common["order"] = arguments.reference_order
-        found = reference(name, train, dev, arguments.model, common, arguments.precision) | {"order": common["order"]}
+        common |= {"order": arguments.reference_order, "memory": arguments.reference_memory}
+        found = reference(name, train, dev, arguments.model, common, arguments.precision) | {
+            "order": common["order"],
+            "memory": common["memory"],
+        }
     return found | {
         "task": name,
         "seed": seed,
@@ -116,12 +121,14 @@ def reference(name, train, dev, model, common, precision) -> dict:
     from unmask.tasks.finetune import new_task
     from unmask.tasks.settings import FinetuneSettings
     from unmask.text.folder import load_folder
-    from unmask.training.memory import peak_memory
+    from unmask.training.memory import keep_freed_memory, peak_memory
 
+    if common["memory"] == "kept":
+        keep_freed_memory()
     transformers.set_seed(common["seed"])
     transformers.logging.set_verbosity_error()
     text = load_folder(model)
-    shared = {k: v for k, v in common.items() if k != "order"}
+    shared = {k: v for k, v in common.items() if k not in ("order", "memory")}
     settings = FinetuneSettings(**shared, problem="regression" if name == "STS-B" else "auto")
     encoder = Encoder(text.tokenizer, slots=common["slots"], types=True)
     task = new_task(kind(name), encoder, train, settings)
@@ -222,6 +229,7 @@ def table(arguments: argparse.Namespace) -> list[dict]:
                     sys.executable, __file__, "--one", name, "--side", side, "--seed", str(seed), "--rows", str(rows),
                     "--dev-rows", str(arguments.dev_rows), "--epochs", str(arguments.epochs), "--rate", str(arguments.rate),
                     "--model", arguments.model, "--precision", precision, "--reference-order", order or "grouped",
+                    "--reference-memory", arguments.reference_memory,
                 ]  # fmt: skip
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
@@ -298,22 +306,41 @@ def zeroshot(arguments: argparse.Namespace) -> list[dict]:
 
 
 def adapt(arguments: argparse.Namespace) -> dict:
-    """Adapt to PubMed abstracts, then fine-tune on section roles: both sides over the same seeds."""
+    """Adapt to a domain, then fine-tune: both sides over the same seeds.
+
+    pubmed: abstracts of 1979, then the roles of sections; reviews: sentences of film reviews, then SST-2. No text that is
+    labelled, or held out, is adapted to.
+    """
+    import tempfile
+
     from unmask.tasks.data import read_items
     from unmask.tasks.recipe import adapt_then_finetune
 
-    home = SHARED / "classification" / "pubmed_section_roles"
     rng = np.random.default_rng(0)
-    train, dev = (read_items(home / f"{n}.jsonl.gz")[0] for n in ("train", "test"))
-    train = [train[i] for i in rng.permutation(len(train))[: arguments.rows]]
-    found = adapt_then_finetune(
-        "classify", arguments.mlm, train, str(SHARED / "corpora" / "pubmed_1979.jsonl.gz"), count=arguments.seeds,
-        general=str(SHARED / "corpora" / "wikitext2" / "wiki.valid.raw.gz") if arguments.general is None else arguments.general,
-        adaptation={"epochs": None, "minutes": arguments.adapt_minutes, "slots": 128}, validation=dev[: arguments.dev_rows],
-        metric="f1_macro", epochs=arguments.epochs, learning_rate=arguments.rate, slots=128,
-    )  # fmt: skip
-    print(json.dumps(found["adaptation"]))
-    return found["adaptation"]
+    with tempfile.TemporaryDirectory() as scratch:
+        if arguments.domain == "pubmed":
+            home = SHARED / "classification" / "pubmed_section_roles"
+            train, dev = (read_items(home / f"{n}.jsonl.gz")[0] for n in ("train", "test"))
+            train = [train[i] for i in rng.permutation(len(train))[: arguments.rows]]
+            texts, metric = SHARED / "corpora" / "pubmed_1979.jsonl.gz", "f1_macro"
+        else:
+            whole, dev = read("SST-2", 10**9, 10**9)
+            order = rng.permutation(len(whole))
+            train, metric = [whole[i] for i in order[: arguments.rows]], "accuracy"
+            taken = {i.text for i in (*train, *dev)}
+            texts = Path(scratch) / "reviews.txt"
+            rest = (whole[i].text for i in order if whole[i].text not in taken and len(whole[i].text.split()) > 3)
+            texts.write_text("\n\n".join(dict.fromkeys(rest)))
+        found = adapt_then_finetune(
+            "classify", arguments.mlm, train, str(texts), count=arguments.seeds,
+            general=str(SHARED / "corpora" / "wikitext2" / "wiki.valid.raw.gz") if arguments.general is None else arguments.general,
+            adaptation={"epochs": None, "minutes": arguments.adapt_minutes, "slots": 128, "learning_rate": arguments.adapt_rate,
+                        "batch_slots": 4096}, validation=dev[: arguments.dev_rows],
+            metric=metric, epochs=arguments.epochs, learning_rate=arguments.rate, slots=128,
+        )  # fmt: skip
+    table = {"domain": arguments.domain, "rows": len(train), **found["adaptation"]}
+    print(json.dumps(table))
+    return table
 
 
 def main() -> None:
@@ -322,7 +349,9 @@ def main() -> None:
     parser.add_argument("--model", help="encoder folder (MiniLM) for the table")
     parser.add_argument("--mlm", help="masked language model folder for zeroshot and adapt")
     parser.add_argument("--general", help="adapt: general text, to measure forgetting")
+    parser.add_argument("--domain", choices=["pubmed", "reviews"], default="pubmed", help="adapt: to what")
     parser.add_argument("--adapt-minutes", type=float, default=10)
+    parser.add_argument("--adapt-rate", type=float, default=2e-4)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=10**9)
@@ -331,6 +360,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--reference-precision", choices=["both", "bf16", "fp32"], default="both")
     parser.add_argument("--reference-order", choices=["grouped", "shuffled", "both"], default="both")
+    parser.add_argument("--reference-memory", choices=["kept", "default"], default="kept")
     parser.add_argument("--sides", nargs="+", choices=["ours", "reference"], default=["ours", "reference"])
     parser.add_argument("--quick", action="store_true", help="one seed, 640 rows, one epoch")
     parser.add_argument("--out", default="text_tasks.json")

@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table.engine import CellTable
+from unmask.table.engine import ROWS, CellTable
 from unmask.table.fit import folds
 from unmask.table.impute import MaskedImputer
 from unmask.table.model import TableModel, load
@@ -55,6 +55,20 @@ def test_a_row_does_not_depend_on_the_others(table, model):
     draws = model.impute(table, draws=1, seed=5)[0]
     pd.testing.assert_frame_equal(model.impute(table.iloc[::-1], draws=1, seed=5)[0].iloc[:0], draws.iloc[:0])
     pd.testing.assert_frame_equal(model.impute(table.iloc[:40], draws=1, seed=5)[0], draws.iloc[:40])
+
+
+def test_cores_make_no_difference(table, model):
+    many = pd.concat([table] * 12, ignore_index=True)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append((model.impute(many), model.impute(many, draws=1)[0], [r["score"] for r in model.score(many)]))
+    finally:
+        torch.set_num_threads(before)
+    assert len(many) > 3 * ROWS
+    for one, other in zip(*found, strict=True):
+        pd.testing.assert_frame_equal(pd.DataFrame(one), pd.DataFrame(other), check_exact=True)
 
 
 def test_columns_may_come_in_any_order(table, model):

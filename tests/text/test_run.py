@@ -247,7 +247,7 @@ def test_a_model_without_its_head_is_adapted_the_same_way_twice_and_resumed(corp
         )
 
     adapted("whole", 3)
-    assert "learnt from nothing" in capsys.readouterr().err
+    assert "learnt from scratch" in capsys.readouterr().err
     adapted("again", 3, console=False)
     whole, again = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "again"))
     assert whole.keys() == again.keys()

@@ -9,7 +9,9 @@ rows all as wide as the longest 10300, by powers of two 10900 (the machine was s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from torch import nn
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.errors import UserError
 
+Item = TypeVar("Item")
 BATCH_SLOTS = 8192
 NARROWEST = 128
 """Rows of packed batches: wide enough to leave little padding, narrow enough that attention stays cheap."""
@@ -33,6 +36,27 @@ def at_rest(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(training)
+
+
+def on_cores(work: Callable[[Item], None], items: Sequence[Item]) -> None:
+    """Call work(item) for every item: as many at a time as torch has threads, each on one of them, without gradients.
+
+    For passes of small products, in which a second thread gains next to nothing; the items must not depend on each other.
+    """
+    threads = torch.get_num_threads()
+
+    def alone(item: Item) -> None:
+        torch.set_num_threads(1)  # of this thread
+        with torch.inference_mode():
+            work(item)
+
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for _ in pool.map(alone, items):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # what threads to come begin with
 
 
 def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> Iterator[tuple[np.ndarray, int]]:

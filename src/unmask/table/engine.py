@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, hide, mix, uniform
-from unmask.core.inference import at_rest
+from unmask.core.inference import at_rest, on_cores
 from unmask.table.cells import CellMasks, Cells, batch_of, to_cells
 from unmask.table.codec import Coding
 from unmask.table.fit import Fit, fit_cells
@@ -96,6 +96,17 @@ class CellTable:
             take = rows[start : start + ROWS]
             yield take, batch_of(cells[take], take, rows=ROWS if len(rows) > FEW else FEW)
 
+    def on_cores(self, work: Callable[[np.ndarray, PackedBatch], None], cells: Cells, rows: np.ndarray) -> None:
+        """`work` on every pass over the rows, each on a core of its own: a pass's products are too small for several."""
+        size = ROWS if len(rows) > FEW else FEW
+
+        def one(start: int) -> None:
+            take = rows[start : start + ROWS]
+            work(take, batch_of(cells[take], take, rows=size))
+
+        with at_rest(self.network):
+            on_cores(one, range(0, len(rows), ROWS))
+
     def impute(self, columns: Sequence[np.ndarray], *, interval: float | None = None) -> Imputed:
         """Point values of missing cells: the mean of a quantity, the likeliest category; observed ones unchanged.
 
@@ -107,16 +118,17 @@ class CellTable:
         low = [np.full(len(x), np.nan) for x in columns]
         high = [np.full(len(x), np.nan) for x in columns]
         incomplete = np.flatnonzero(~cells.seen.all(1))
-        with at_rest(self.network):
-            for take, batch in self.passes(cells, incomplete):
-                flat = missing_slots(batch, len(take))
-                prediction = self.network(batch, hide(flat))
-                row, column = take[(flat // batch.shape[1]).numpy()], (flat % batch.shape[1]).numpy()
-                value = prediction.mean().numpy()
-                self._put(point, row, column, value)
-                if interval is not None:
-                    for target, values in zip((low, high), self._ends(prediction, column, interval), strict=True):
-                        self._put(target, row, column, values)
+
+        def fill(take: np.ndarray, batch: PackedBatch) -> None:
+            flat = missing_slots(batch, len(take))
+            prediction = self.network(batch, hide(flat))
+            row, column = take[(flat // batch.shape[1]).numpy()], (flat % batch.shape[1]).numpy()
+            self._put(point, row, column, prediction.mean().numpy())
+            if interval is not None:
+                for target, values in zip((low, high), self._ends(prediction, column, interval), strict=True):
+                    self._put(target, row, column, values)
+
+        self.on_cores(fill, cells, incomplete)
         return Imputed(point=point) if interval is None else Imputed(point=point, low=low, high=high)
 
     @staticmethod
@@ -210,9 +222,11 @@ class CellTable:
         cells = self.cells(columns)
         out = [np.array(x, np.float64) for x in columns]
         incomplete = np.flatnonzero(~cells.seen.all(1))
-        with at_rest(self.network):
-            for take, batch in self.passes(cells, incomplete):
-                self._draw_batch(take, batch, out, seed, member, shift or {})
+
+        def fill(take: np.ndarray, batch: PackedBatch) -> None:
+            self._draw_batch(take, batch, out, seed, member, shift or {})
+
+        self.on_cores(fill, cells, incomplete)
         return out
 
     def _draw_batch(
@@ -248,16 +262,18 @@ class CellTable:
         """(rows, columns) log-probability of every observed cell given the others of its row (pseudo-likelihood)."""
         cells = self.cells(columns)
         out = np.full(cells.number.shape, np.nan)
-        with at_rest(self.network):
-            for take, batch in self.passes(cells):
-                slots = batch.shape[1]
-                for c in range(slots):
-                    row = batch.observed[:, c].nonzero().flatten()
-                    if len(row):
-                        flat = row * slots + c
-                        prediction = self.network(batch, hide(flat))
-                        target = self.network.codec.targets(batch.values, flat)
-                        out[take[row.numpy()], c] = prediction.log_prob(target).numpy()
+
+        def score(take: np.ndarray, batch: PackedBatch) -> None:
+            slots = batch.shape[1]
+            for c in range(slots):
+                row = batch.observed[:, c].nonzero().flatten()
+                if len(row):
+                    flat = row * slots + c
+                    prediction = self.network(batch, hide(flat))
+                    target = self.network.codec.targets(batch.values, flat)
+                    out[take[row.numpy()], c] = prediction.log_prob(target).numpy()
+
+        self.on_cores(score, cells, np.arange(len(cells)))
         return out
 
     def embed(self, columns: Sequence[np.ndarray]) -> np.ndarray:

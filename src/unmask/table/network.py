@@ -221,8 +221,9 @@ class RowModel(MaskedModel):
             if state is None:
                 raw = torch.zeros((1, len(places), each), device=ask.device)
             else:
-                raw = torch.baddbmm(self.codec.head_bias[number], state, self.codec.head[number])
+                raw = torch.bmm(state, self.codec.head[number])
                 raw = raw.view(len(raw), -1, each).index_select(1, r * len(block.columns) + place)
+                raw = raw + self.codec.head_bias[number].view(len(raw), -1, each).index_select(1, place)
             normal = share = None
             if linear is not None and block.quantity:
                 normal = self.dims.normal(*linear, r, column[places])

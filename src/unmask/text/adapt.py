@@ -104,7 +104,7 @@ def adapt(
     loaded.tokenizer.require_mask()
     say = sayer(console)
     if why := loaded.why_not_masked():
-        say(f"{model}: {why}; what is missing is learnt from nothing here")
+        say(f"{model}: {why}; what is missing is learnt from scratch")
 
     def cache_of(source: str | Sequence[str], name: str) -> TokenCache:
         source = resolve([source] if isinstance(source, str) else list(source), out)

@@ -83,9 +83,9 @@ class TokenCache:
         """CRC-32 of where examples end and of the tokens, of which 64 pieces of 2^18, evenly spread, are enough."""
         size = 1 << 18
         parts = max(1, -(-len(self._tokens) // size))
-        found = zlib.crc32(self._offsets)
+        found = zlib.crc32(self._offsets.data)
         for part in np.unique(np.linspace(0, parts - 1, min(parts, 64)).astype(int)):
-            found = zlib.crc32(self._tokens[part * size : (part + 1) * size], found)
+            found = zlib.crc32(self._tokens[part * size : (part + 1) * size].data, found)
         return found
 
     @classmethod
