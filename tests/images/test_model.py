@@ -181,7 +181,7 @@ def test_resume_equals_an_uninterrupted_run(tmp_path):
     assert resumed.result.steps == whole.result.steps == 6
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
-    with pytest.raises(UserError, match="differ from those"):
+    with pytest.raises(UserError, match=r"other data or settings: ratio=0\.5, was 0\.75"):
         pretrain(data, tmp_path / "parts", settings=settings(ratio=0.5), resume=True, console=False)
 
 
