@@ -83,16 +83,9 @@ def one(arguments: argparse.Namespace) -> dict:
     if arguments.side == "ours":
         found = ours(name, train, dev, arguments.model, common, arguments.precision)
     else:
-        common |= {"order": arguments.reference_order, "memory": arguments.reference_memory}
-        found = reference(name, train, dev, arguments.model, common, arguments.precision) | {
-            "order": common["order"],
-            "memory": common["memory"],
-        }
-    return found | {
-        "task": name,
-        "seed": seed,
-        "side": arguments.side,
-    }
+        how = {"order": arguments.reference_order, "memory": arguments.reference_memory}
+        found = reference(name, train, dev, arguments.model, common, arguments.precision, **how) | how
+    return found | {"task": name, "seed": seed, "side": arguments.side}
 
 
 def ours(name, train, dev, model, common, precision) -> dict:
@@ -109,7 +102,7 @@ def ours(name, train, dev, model, common, precision) -> dict:
             "peak_memory_mb": result["peak_memory_mb"], "precision": result["precision"]}  # fmt: skip
 
 
-def reference(name, train, dev, model, common, precision) -> dict:
+def reference(name, train, dev, model, common, precision, *, order, memory) -> dict:
     """transformers' Trainer on the same examples (tokenised by the same code, so that only the training differs)."""
     import tempfile
 
@@ -123,13 +116,12 @@ def reference(name, train, dev, model, common, precision) -> dict:
     from unmask.text.folder import load_folder
     from unmask.training.memory import keep_freed_memory, peak_memory
 
-    if common["memory"] == "kept":
+    if memory == "kept":
         keep_freed_memory()
     transformers.set_seed(common["seed"])
     transformers.logging.set_verbosity_error()
     text = load_folder(model)
-    shared = {k: v for k, v in common.items() if k not in ("order", "memory")}
-    settings = FinetuneSettings(**shared, problem="regression" if name == "STS-B" else "auto")
+    settings = FinetuneSettings(**common, problem="regression" if name == "STS-B" else "auto")
     encoder = Encoder(text.tokenizer, slots=common["slots"], types=True)
     task = new_task(kind(name), encoder, train, settings)
     training, checked = task.prepare(train, labelled=True), task.prepare(dev, labelled=True)
@@ -180,7 +172,7 @@ def reference(name, train, dev, model, common, precision) -> dict:
             output_dir=scratch, num_train_epochs=common["epochs"], per_device_train_batch_size=32, learning_rate=common["learning_rate"],
             weight_decay=common["weight_decay"], warmup_steps=common["warmup"], lr_scheduler_type="linear", seed=common["seed"],
             bf16=precision == "bf16", use_cpu=True, save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True,
-            train_sampling_strategy="group_by_length" if common["order"] == "grouped" else "random",
+            train_sampling_strategy="group_by_length" if order == "grouped" else "random",
         )  # fmt: skip
         trainer = Trainer(model=net, args=plan, train_dataset=Rows(features(training)), data_collator=collate)
         started, worked = time.perf_counter(), time.process_time()

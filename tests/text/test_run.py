@@ -153,7 +153,7 @@ def test_another_run_is_not_written_over(corpus, tmp_path):
         )
     text = corpus.read_text()
     corpus.write_text(text[len(text) // 2 :] + text[: len(text) // 2])
-    with pytest.raises(UserError, match="the corpus' text: not the same"):
+    with pytest.raises(UserError, match="the corpus: not the same"):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4), resume=True, console=False)
 
 

@@ -106,8 +106,8 @@ def glue(
 
 
 def zeroshot(
-    model: str, data: str, labels: list[str], *, template: list[str], words: list[str], calibrate: str | None, out: str | None, seed: int,
-    precision: str, device: str, as_json: bool,
+    model: str, data: str, labels: list[str], *, template: list[str], words: list[str], calibrate: str | None,
+    out: str | None, seed: int, precision: str, device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """unmask zeroshot M FILE --label A --label B"""
     from unmask.cli.common import Output, read_lines

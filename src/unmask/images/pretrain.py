@@ -219,7 +219,7 @@ def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     for name in ("workers", "strict", "probe", "probe_every"):
         kept.pop(name)
     content = hashlib.sha256(np.ascontiguousarray(images.pixels[:: max(1, len(images) // 256)]).tobytes()).hexdigest()
-    return {"settings": kept, "pictures": len(images), "the pictures' content": content}
+    return {"settings": kept, "the pictures": [len(images), content]}
 
 
 __all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

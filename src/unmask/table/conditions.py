@@ -17,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.table.parse import days, text_of
+from unmask.table.parse import FORMATS, days, text_of
 from unmask.table.schema import Column, Schema
 
 _HINT = "For example: sex == 0 and age >= 70, or tgrade in ['I', 'II'], or `HistoryHTN ` == 1."
@@ -170,7 +170,7 @@ def _value(node: ast.expr, text: str) -> object:
 def _day(column: Column, value: object, text: str) -> float:
     """A date of a condition, written as the column's dates are or as 2020-01-31, as days since 1970."""
     shown = column.format or "%Y-%m-%d"
-    forms = [shown, "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"]
+    forms = [shown, *(form for form in FORMATS if form.startswith("%Y"))]  # the others may mean two days
     found = [days(np.array([value], dtype=object), form) for form in forms if isinstance(value, str)]
     good = [float(day[0]) for day, bad in found if not bad[0]]
     if not good:

@@ -93,19 +93,16 @@ class CellTable:
         """Rows in batches of a fixed size."""
         rows = np.arange(len(cells)) if rows is None else rows
         for start in range(0, len(rows), ROWS):
-            take = rows[start : start + ROWS]
-            yield take, batch_of(cells[take], take, rows=ROWS if len(rows) > FEW else FEW)
+            yield self._pass(cells, rows, start)
+
+    def _pass(self, cells: Cells, rows: np.ndarray, start: int) -> tuple[np.ndarray, PackedBatch]:
+        take = rows[start : start + ROWS]
+        return take, batch_of(cells[take], take, rows=ROWS if len(rows) > FEW else FEW)
 
     def on_cores(self, work: Callable[[np.ndarray, PackedBatch], None], cells: Cells, rows: np.ndarray) -> None:
         """`work` on every pass over the rows, each on a core of its own: a pass's products are too small for several."""
-        size = ROWS if len(rows) > FEW else FEW
-
-        def one(start: int) -> None:
-            take = rows[start : start + ROWS]
-            work(take, batch_of(cells[take], take, rows=size))
-
         with at_rest(self.network):
-            on_cores(one, range(0, len(rows), ROWS))
+            on_cores(lambda start: work(*self._pass(cells, rows, start)), range(0, len(rows), ROWS))
 
     def impute(self, columns: Sequence[np.ndarray], *, interval: float | None = None) -> Imputed:
         """Point values of missing cells: the mean of a quantity, the likeliest category; observed ones unchanged.

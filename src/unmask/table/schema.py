@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -211,12 +211,13 @@ def infer_column(
     for key in set(given) - allowed:
         raise UserError(f"schema: column {name!r}: unknown key {key!r}", hint=suggest(key, allowed))
     kind = given.get("kind")
-    odd = [i for i, v in enumerate(raw) if not isinstance(v, Hashable)] if raw.dtype == object else []
+    odd = {t for t in set(map(type, raw)) if t.__hash__ is None} if raw.dtype == object else set()
     if odd and kind == "id":
         return Column(name=name, kind=kind), []
     if odd:
+        first = next(i for i, v in enumerate(raw) if type(v) in odd)
         raise UserError(
-            f"{source}, column {name!r}, row {row_name(odd[0])}: a {type(raw[odd[0]]).__name__}, not one value",
+            f"{source}, column {name!r}, row {row_name(first)}: a {type(raw[first]).__name__}, not one value",
             hint="Spread it over columns of its own, or declare the column an id in the schema: it is left out then.",
         )
     gone = is_missing(raw, missing)

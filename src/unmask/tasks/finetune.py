@@ -148,8 +148,8 @@ def finetune(
         keeper = Keeper(
             target.with_name(f".{target.name}.training"), seconds=chosen.checkpoint_seconds, resume=resume,
             fingerprint={
-                "task": task, "metric": metric, "settings": to_dict(chosen), "the training data": _digest(items),
-                "the validation data": _digest(held),
+                "settings": {"task": task, "metric": metric, **to_dict(chosen)},
+                "the training data": _digest(items), "the validation data": _digest(held),
             },
         )  # fmt: skip
     resumed = keeper.found if keeper else None

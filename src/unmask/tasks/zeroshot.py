@@ -60,26 +60,82 @@ def zero_shot(
     labels = list(dict.fromkeys(labels))
     if len(labels) < 2:
         raise UserError(f"{len(labels)} labels", hint="Give two or more.")
+    asked: Prompts | Hypotheses
     if not isinstance(model, TextModel) and task_of(model) == "classify":
-        return _by_inference(model, texts, labels, templates or [HYPOTHESIS], calibrate or "none", device, precision)
-    if not isinstance(model, TextModel):
-        from unmask.text.model import load
-
-        model = load(model, device=device, precision=precision)
-    templates = templates or [TEMPLATE]
-    for one in templates:
-        if one.count("{text}") != 1 or one.count(BLANK) != 1:
-            raise UserError(f"template {one!r}", hint="It needs {text} once and [MASK] once.")
-    words = {name: list((verbalisers or {}).get(name) or [name]) for name in labels}
-    calibrate, scores = calibrate or "context", np.zeros((len(texts), len(labels)))
-    for one in templates:
-        found = label_scores(model, texts, one, words)
+        asked = Hypotheses(model, labels, device=device, precision=precision)
+        templates, calibrate = templates or [HYPOTHESIS], calibrate or "none"
         if calibrate == "context":
-            found = found - label_scores(model, priors, one, words).mean(0)
+            raise UserError("calibrate='context' of an NLI model", hint="It has no blank: expected batch or none.")
+    else:
+        asked = Prompts(model, labels, verbalisers or {}, device=device, precision=precision)
+        templates, calibrate = templates or [TEMPLATE], calibrate or "context"
+    for one in templates:
+        asked.check(one)
+    scores = np.zeros((len(texts), len(labels)))
+    for one in templates:
+        found = asked.scores(texts, one)
+        if calibrate == "context":
+            found = found - asked.scores(priors, one).mean(0)
         scores += (_level(found) if calibrate == "batch" else found) / len(templates)
     rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
-    about = {"method": "masked prompt", "template": templates, "calibrated": calibrate}
-    return rows, about | {"device": str(model.device), "precision": model.precision}
+    about = {"method": asked.method, "template": templates, "calibrated": calibrate}
+    return rows, about | {"device": str(asked.model.device), "precision": asked.model.precision}
+
+
+class Prompts:
+    """Labels asked for in the blank of a template, of any masked model."""
+
+    method = "masked prompt"
+
+    def __init__(
+        self, model: str | Path | TextModel, labels: Sequence[str], verbalisers: Mapping[str, Sequence[str]], *,
+        device: str, precision: str,
+    ) -> None:  # fmt: skip
+        if not isinstance(model, TextModel):
+            from unmask.text.model import load
+
+            model = load(model, device=device, precision=precision)
+        self.model = model
+        self.words = {name: list(verbalisers.get(name) or [name]) for name in labels}
+
+    def check(self, template: str) -> None:
+        if template.count("{text}") != 1 or template.count(BLANK) != 1:
+            raise UserError(f"template {template!r}", hint="It needs {text} once and [MASK] once.")
+
+    def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
+        """(texts, labels) mean log probability of each label's words."""
+        return label_scores(self.model, texts, template, self.words)
+
+
+class Hypotheses:
+    """Labels put to an NLI model: the log odds of entailment against contradiction (Yin et al. 2019)."""
+
+    method = "entailment"
+
+    def __init__(self, model: str | Path, labels: Sequence[str], *, device: str, precision: str) -> None:
+        self.model, self.labels = models.load(model, device=device, precision=precision), labels
+        lowered = {str(name).lower(): str(name) for name in self.model.about.get("labels") or []}
+        yes = next((lowered[n] for n in lowered if n.startswith("entail")), None)
+        no = next((lowered[n] for n in lowered if n.startswith(("contradict", "not_entail"))), None)
+        if yes is None or no is None:
+            raise UserError(
+                f"{model}: labels {', '.join(lowered.values())[:80]}",
+                hint="Zero-shot needs a masked language model, or an NLI model with entailment and contradiction.",
+            )
+        self.yes, self.no = yes, no
+
+    def check(self, template: str) -> None:
+        if "{label}" not in template:
+            raise UserError(f"template {template!r}", hint="For an NLI model it needs {label}.")
+
+    def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
+        """(texts, labels) log odds."""
+        from unmask.tasks.finetune import predict
+
+        pairs = [{"text": text, "text2": template.replace("{label}", n)} for text in texts for n in self.labels]
+        p = np.array([[row["probabilities"][n] for n in (self.yes, self.no)] for row in predict(self.model, pairs)])
+        odds = np.diff(np.log(np.maximum(p, 1e-12)), axis=1)
+        return -odds.reshape(len(texts), len(self.labels))
 
 
 def label_scores(
@@ -133,40 +189,3 @@ def _row(text: str, labels: Sequence[str], scores: np.ndarray) -> dict[str, Any]
         "text": text, "label": labels[best], "probability": float(p[best]),
         "probabilities": {n: float(x) for n, x in zip(labels, p, strict=True)},
     }  # fmt: skip
-
-
-def _by_inference(
-    model: str | Path,
-    texts: Sequence[str],
-    labels: Sequence[str],
-    templates: Sequence[str],
-    calibrate: str,
-    device: str,
-    precision: str,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A label's score is the log odds of entailment against contradiction of its hypothesis (Yin et al. 2019)."""
-    from unmask.tasks.finetune import predict
-
-    folder = models.load(model, device=device, precision=precision)
-    lowered = {str(name).lower(): str(name) for name in folder.about.get("labels") or []}
-    yes = next((lowered[n] for n in lowered if n.startswith("entail")), None)
-    no = next((lowered[n] for n in lowered if n.startswith(("contradict", "not_entail"))), None)
-    if yes is None or no is None:
-        raise UserError(
-            f"{model}: labels {', '.join(lowered.values())[:80]}",
-            hint="Zero-shot needs a masked language model, or an NLI model with entailment and contradiction.",
-        )
-    if calibrate == "context":
-        raise UserError("calibrate='context' of an NLI model", hint="It has no blank: expected batch or none.")
-    for one in templates:
-        if "{label}" not in one:
-            raise UserError(f"template {one!r}", hint="For an NLI model it needs {label}.")
-    scores = np.zeros((len(texts), len(labels)))
-    for one in templates:
-        pairs = [{"text": text, "text2": one.replace("{label}", name)} for text in texts for name in labels]
-        found = [row["probabilities"] for row in predict(folder, pairs)]
-        odds = np.array([np.log(max(p[yes], 1e-12)) - np.log(max(p[no], 1e-12)) for p in found]).reshape(scores.shape)
-        scores += (_level(odds) if calibrate == "batch" else odds) / len(templates)
-    rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
-    about = {"method": "entailment", "template": list(templates), "calibrated": calibrate}
-    return rows, about | {"device": str(folder.device), "precision": folder.precision}

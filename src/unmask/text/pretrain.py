@@ -185,7 +185,7 @@ def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, cache: TokenCache
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
     return {
         "settings": lasting(as_dict(settings)), "the tokenizer": tokenizer.fingerprint(),
-        "examples of the corpus": len(cache), "the corpus' text": cache.digest(),
+        "the corpus": cache.digest(),
     }  # fmt: skip
 
 

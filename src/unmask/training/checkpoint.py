@@ -181,8 +181,8 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
 
     Args:
         checkpoint: its newest, with the fingerprint it was started with in `extra`; None: nothing to check.
-        fingerprint: what must not change while a run is broken off, as JSON: "settings", and digests of data and the
-            like under names that begin with "the ".
+        fingerprint: what must not change while a run is broken off, as JSON: mappings of settings, and digests of data
+            and the like by name.
         folder: of the run, for the message.
         hint: what to do.
 
@@ -197,15 +197,14 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
         raise UserError(f"{folder}: the run there was started with other data or settings: {told}", hint=hint)
 
 
-def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for key in dict.fromkeys([*now, *was]):
+def _differences(was: Mapping[str, Any], now: Mapping[str, Any], *, values: bool = False) -> Iterator[str]:
+    """What is not the same: digests by name, what stands in mappings with both `values`."""
+    for key in {**now, **was}:
         old, new = was.get(key), now.get(key)
-        if old == new:
-            continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _differences(old, new)
-        else:
-            yield f"{key}: not the same" if key.startswith("the ") else f"{key}={new}, was {old}"
+            yield from _differences(old, new, values=True)
+        elif old != new:
+            yield f"{key}={new}, was {old}" if values else f"{key}: not the same"
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
