@@ -63,7 +63,7 @@ def trained(
     from unmask.events.pretrain import pretrain
     from unmask.events.recipes import RECIPES, EventSettings, with_overrides
 
-    more: dict[str, Any] = {"minutes": a.minutes, "seed": seed, "precision": "fp32"}
+    more: dict[str, Any] = {"minutes": a.minutes, "seed": seed}
     if a.small:
         more |= {"width": 64, "layers": 2, "heads": 4, "inner": 128}
     settings = with_overrides(with_overrides(EventSettings(), RECIPES[recipe]), more)

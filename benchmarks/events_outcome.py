@@ -3,9 +3,9 @@
 Patient-wise folds, stratified by outcome. Vocabulary, value scales, masked pretraining, heads and baselines see the
 training patients of a fold alone; at 10 % of the labels pretraining still sees all training patients, without labels.
 
-    python benchmarks/events_outcome.py [--folds 5] [--steps 200] [--seeds 5] [--shares 1.0,0.1] [--set key=value] [--out F.json]
+    python benchmarks/events_outcome.py [--folds 5] [--steps 2500] [--seeds 5] [--shares 1.0,0.1] [--set key=value] [--out F.json]
     python benchmarks/events_outcome.py --tune         fine-tune the encoder too, pretrained and from scratch (slower)
-    python benchmarks/events_outcome.py --ablate       each target, architecture and ratio by itself (fewer folds)
+    python benchmarks/events_outcome.py --ablate       states alone of each target, architecture and ratio (fewer folds)
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "code alone": {"value_weight": 0.0, "time_weight": 0.0},
     "value alone": {"code_weight": 0.0, "time_weight": 0.0},
     "time alone": {"code_weight": 0.0, "value_weight": 0.0, "time_weight": 1.0},
+    "code 0.2": {"code_weight": 0.2},
     "no value": {"value_weight": 0.0},
     "in place": {"architecture": "in_place"},
-    "ratio 0.15": {"ratio": 0.15},
-    "ratio 0.3": {"ratio": 0.3},
-    "ratio 0.8": {"ratio": 0.8},
+    "ratio 0.15": {"ratio": 0.15, "ratio_from": None},
+    "ratio 0.3": {"ratio": 0.3, "ratio_from": None},
+    "ratio 0.6": {"ratio": 0.6, "ratio_from": None},
     "single events": {"hide": "event"},
+    "whole visits": {"hide": "visit"},
 }
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folds", type=int, default=5, help="how many of the 5 folds to run")
-    parser.add_argument("--steps", type=int, default=200, help="pretraining steps a fold; 0 leaves it out")
+    parser.add_argument("--only", help="numbers of the folds to run, e.g. 0,3")
+    parser.add_argument("--steps", type=int, default=2500, help="pretraining steps a fold; 0 leaves it out")
     parser.add_argument("--seeds", type=int, default=5, help="label subsets at shares below 1")
     parser.add_argument("--shares", default="1.0,0.1")
     parser.add_argument("--members", type=int, default=10)
@@ -80,7 +83,7 @@ class Fold:
         from unmask.events.pretrain import pretrain
         from unmask.events.recipes import EventSettings, with_overrides
 
-        settings = with_overrides(EventSettings(), {"steps": max(steps, 1), "precision": "fp32", **changes})
+        settings = with_overrides(EventSettings(), {"steps": max(steps, 1), **changes})
         with tempfile.TemporaryDirectory() as folder:
             run = {"settings": settings, "subjects": self.points.subject[self.train], "console": False}
             pretrain(self.events, folder, **run)
@@ -149,15 +152,15 @@ def main() -> None:
     points = read_labels(data / "tasks/in_hospital_death", events)
     y, found = points.value, []
     assert y is not None
-    for number, (train, test) in enumerate(
-        list(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y))[: a.folds]
-    ):
+    folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y))
+    for number in map(int, a.only.split(",")) if a.only else range(a.folds):
+        train, test = folds[number]
         start = time.perf_counter()
         fold = Fold(events, points, train, test, a)
         inputs, encoders = {"ours, summaries alone": fold.x}, {}
         if a.ablate:
             for name, changes in ABLATIONS.items():
-                inputs[name] = np.concatenate([fold.x, fold.states(fold.encoder(a.steps, changes))], 1)
+                inputs[name] = fold.states(fold.encoder(a.steps, changes | parse_set(a.set)))
                 print(f"fold {number}: {name}, {time.perf_counter() - start:.0f} s", flush=True)
         elif a.steps:
             for name, steps in (("ours, pretrained", a.steps), ("ours, from scratch", 0)):

@@ -176,7 +176,7 @@ def test_windows_are_checked(wrong: dict[str, int]):
 
 def test_the_decoders_width_fits_its_heads():
     """Half of the encoder's width need not be a multiple of the heads."""
-    for width, heads, want in ((264, 8, 128), (64, 4, 64), (288, 12, 192), (50, 1, 26)):
+    for width, heads, want in ((272, 8, 144), (136, 4, 72), (64, 4, 64), (288, 12, 192), (50, 1, 26)):
         settings = with_overrides(EventSettings(), {"width": width, "heads": heads})
         assert new_model(settings, FIRST + 3).decoder.config.width == want
 

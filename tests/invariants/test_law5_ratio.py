@@ -16,6 +16,7 @@ from unmask.core.corruption import (
     RANDOM,
     Blocks,
     Corruption,
+    Mixture,
     Spans,
     Uniform,
     Units,
@@ -192,7 +193,31 @@ def test_blocks_are_square_and_whole(seed: int):
         Blocks(width=8, block=3)
 
 
-@pytest.mark.parametrize("select", [Uniform(), Units(), Spans(), Blocks(width=4)])
+def test_a_mixture_is_one_or_the_other_in_each_example(modality, seed: int):
+    """The first selector in about the share asked for, drawn anew every epoch, and never a blend of both."""
+    batch = batch_of(modality, seed)
+    first, second = Uniform(ratio=0.3), Uniform(ratio=0.8)
+    index = batch.index.flatten()
+    big = torch.bincount(index[batch.maskable.flatten()]).numpy() >= 10
+    taken = []
+    for epoch in range(40):
+        masks = [
+            Corruption(select=select).draw(batch, seed=seed, epoch=epoch).grid(batch.shape).flatten()
+            for select in (first, second, Mixture(first=first, second=second, share=0.25))
+        ]
+        same = [
+            torch.bincount(index[(m != masks[2]) & (index >= 0)], minlength=len(big)).numpy() == 0 for m in masks[:2]
+        ]
+        assert (same[0] ^ same[1])[big].all()
+        taken.append(same[0][big])
+    of_first = np.array(taken)
+    assert abs(of_first.mean() - 0.25) < 4.5 * math.sqrt(0.25 * 0.75 / of_first.size)
+    assert (of_first.std(0) > 0).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    "select", [Uniform(), Units(), Spans(), Blocks(width=4), Mixture(first=Units(), second=Uniform())]
+)
 def test_a_batch_with_nothing_to_hide(select):
     empty = Example(values={"token": np.arange(5)}, identity=1, observed=np.zeros(5, bool))
     assert len(Corruption(select=select).draw(pack([empty], slots=8), seed=0)) == 0

@@ -12,10 +12,11 @@ import pytest
 
 from tiny import MODALITIES
 from unmask.core.batch import PackedBatch, pack
-from unmask.core.corruption import Corruption, Spans, Uniform, Units
+from unmask.core.corruption import Corruption, Mixture, Spans, Uniform, Units
 from unmask.table.cells import CellMasks
 
 SELECTORS = {"uniform": Uniform(ratio=(0.1, 0.6)), "units": Units(ratio=0.3), "spans": Spans(ratio=0.3)}
+SELECTORS["mixture"] = Mixture(first=Units(ratio=0.3), second=Uniform(ratio=0.5))
 SELECTORS["cells"] = CellMasks(patterns=np.random.default_rng(5).random((7, 64)) < 0.3)
 Masks = dict[int, list[tuple[int, int, int]]]
 

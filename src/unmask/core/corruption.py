@@ -251,6 +251,19 @@ class Blocks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """One of two selectors for each example, drawn anew every epoch: the first one for `share` of them."""
+
+    first: Selector
+    second: Selector
+    share: float = 0.5
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        chosen = [select(slots, key=key, progress=progress) for select in (self.first, self.second)]
+        return np.where(uniform(*key, slots.identity, 6) < self.share, *chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chosen:
     """A user's own choice: a function of `Slots` returning booleans, or a mask over the (rows, slots) grid."""
 

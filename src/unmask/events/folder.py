@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 from unmask.events.codec import EventCodec, EventCodecConfig
@@ -23,6 +23,11 @@ from unmask.events.tune import Tuned
 from unmask.events.vocabulary import Vocabulary
 from unmask.files import written_folder
 from unmask.training.checkpoint import read_weights
+
+FORMAT = 2
+"""Of the network that the settings describe; 1 told positions by sinusoids."""
+ROTARY = Rotary(base=10_000.0)
+"""What counts between events is how many lie between them: with sinusoids added to the events codes are hardly learnt."""
 
 
 @dataclass
@@ -45,17 +50,17 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel:
         EventCodecConfig(
             codes=codes, width=settings.width, code_weight=settings.code_weight, value_weight=settings.value_weight,
             time_weight=settings.time_weight, clock=shape.clock, joined=shape.joined, hides=shape.hides,
-            values=shape.values,
+            values=shape.values, deviation=0.02 if shape.post else 1.0,
         )
     )  # fmt: skip
     decoder = None
     if settings.architecture == "visible_only":
-        # About half of the encoder's, a multiple of the heads, and even for sines and cosines.
+        # About half of the encoder's, of heads of even width: rotary positions turn pairs.
         each = max(16, settings.width // (2 * settings.heads))
-        width = settings.heads * (each + each * settings.heads % 2)
+        width = settings.heads * (each + each % 2)
         decoder = EncoderConfig(
-            width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=SinCos(),
-            feedforward=MLP(inner=2 * width),
+            width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=ROTARY,
+            feedforward=MLP(inner=2 * width), initial_deviation=width**-0.5,
         )  # fmt: skip
     return MaskedModel(codec, Encoder(encoder_of(settings)), decoder)
 
@@ -64,13 +69,14 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
     """The encoder that the settings' structure asks for."""
     shape = STRUCTURES[settings.structure]
     known: dict[str, Any] = {
-        "sincos": SinCos(), "learned": Learned(slots=settings.slots), "rotary": Rotary(), "none": None,
+        "learned": Learned(slots=settings.slots), "rotary": ROTARY, "none": None,
     }  # fmt: skip
     return EncoderConfig(
         width=settings.width, layers=settings.layers, heads=settings.heads,
         norm=Norm(placement="post" if shape.post else "pre"), positions=known[shape.positions],
         feedforward=Gated(inner=settings.inner) if shape.gated else MLP(inner=settings.inner),
         attention=Attention(window=settings.window or None, global_every=settings.global_every),
+        initial_deviation=0.02 if shape.post else settings.width**-0.5,
     )  # fmt: skip
 
 
@@ -89,7 +95,9 @@ def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] |
     settings = dataclasses.asdict(folder.settings)
     config = {"model_type": "unmask-events", "codes": len(folder.vocabulary)}
     config |= {k: settings[k] for k in ("architecture", "width", "layers", "heads", "inner", "slots")}
-    more = {"kind": "events", "events": settings, "vocabulary": folder.vocabulary.to_dict()} | (about or {})
+    more = {"kind": "events", "format": FORMAT, "events": settings, "vocabulary": folder.vocabulary.to_dict()} | (
+        about or {}
+    )
     if folder.head is not None:
         more |= {"outcome": folder.outcome, "head": folder.head.shape(), "tuned": folder.tuned is not None}
 
@@ -114,6 +122,8 @@ def load_folder(path: str | Path) -> EventFolder:
         raise UserError(
             f"{path / 'unmask.json'}: not of an event model ({error})", hint="Copy the folder again."
         ) from None
+    if about.get("format") != FORMAT:
+        raise UserError(f"{path}: written by another version, whose network is another one", hint="Pretrain it again.")
     weights = read_weights(path / "model.safetensors")
     model = new_model(settings, len(vocabulary))
     try:

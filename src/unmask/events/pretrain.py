@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from unmask.core.batch import PackedBatch, packer, place_best_fit
-from unmask.core.corruption import Corruption, Replacement, Uniform, Units, uniform
+from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, Uniform, Units, uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
@@ -26,6 +26,8 @@ from unmask.events.vocabulary import Vocabulary
 from unmask.training.run import Job, RunResult, run, run_folder, sayer
 from unmask.training.settings import lasting
 
+VISITS = 0.25
+"""Share of the histories whose whole visits are hidden with hide=mixed: of them codes are learnt slowly."""
 MOST_HELD = 4096
 """Patients held out: their batches are kept in memory for the whole run."""
 
@@ -97,9 +99,14 @@ def pretrain(
 
 def corruption_of(settings: EventSettings) -> Corruption:
     """The training corruption the settings ask for."""
-    select = Units(ratio=settings.ratio) if settings.hide == "visit" else Uniform(ratio=settings.ratio)
+    ratio = settings.ratio if settings.ratio_from is None else (settings.ratio_from, settings.ratio)
+    visits, events = Units(ratio=ratio), Uniform(ratio=ratio)
+    selectors: dict[str, Selector] = {
+        "visit": visits, "event": events, "mixed": Mixture(first=visits, second=events, share=VISITS)
+    }  # fmt: skip
     return Corruption(
-        select=select, replace=Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
+        select=selectors[settings.hide],
+        replace=Replacement(mask=settings.mask, random=settings.random, keep=settings.keep),
     )
 
 

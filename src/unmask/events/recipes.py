@@ -40,7 +40,7 @@ class Structure:
     hides: Literal["all", "code"] = "all"
     values: bool = True
     marks: Literal["none", "sep", "visit"] = "none"
-    positions: Literal["sincos", "learned", "rotary", "none"] = "sincos"
+    positions: Literal["learned", "rotary", "none"] = "rotary"
     gated: bool = False
     post: bool = False
 
@@ -57,7 +57,7 @@ STRUCTURES: dict[str, Structure] = {
         post=True,
     ),
     "corebehrt": Structure(
-        clock=("segment", "time2vec_age", "time2vec_time"), hides="code", values=False, positions="rotary", gated=True,
+        clock=("segment", "time2vec_age", "time2vec_time"), hides="code", values=False, gated=True,
     ),
 }  # fmt: skip
 """BEHRT: a position is the number of the visit. Med-BERT: the visit number as segment, no time. CEHR-BERT: time, age and
@@ -84,7 +84,10 @@ class EventSettings:
         floor: codes seen less often share one number.
         rollup: shorter codes: 'parts:N', 'characters:N' (of the last part), or 'parents', which lets a rare code stand
             for its parent in metadata/codes.parquet.
-        ratio: share of the events to hide; hide: whole 'visit's (events of one time stamp) or single 'event's.
+        ratio: share of the events to hide; with `ratio_from` each history's is drawn between the two, anew each epoch:
+            a model that only ever saw half a record is a poor judge of one with a single hole.
+        hide: whole 'visit's (events of one time stamp), single 'event's, or 'mixed': visits in every fourth history,
+            drawn anew each epoch.
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
         holdout: share of patients held out for validation, 4,096 patients at most.
@@ -102,16 +105,17 @@ class EventSettings:
     floor: int = 5
     rollup: str = ""
     ratio: float = 0.6
-    hide: Literal["visit", "event"] = "visit"
+    ratio_from: float | None = 0.1
+    hide: Literal["mixed", "visit", "event"] = "mixed"
     mask: float = 1.0
     random: float = 0.0
     keep: float = 0.0
     code_weight: float = 1.0
     value_weight: float = 1.0
-    time_weight: float = 0.2
+    time_weight: float = 0.1
     holdout: float = 0.05
     train: TrainSettings = field(
-        default_factory=lambda: TrainSettings(epochs=3.0, batch_slots=16384, learning_rate=2e-3)
+        default_factory=lambda: TrainSettings(epochs=10.0, batch_slots=4096, learning_rate=2e-3)
     )
 
     def __post_init__(self) -> None:
@@ -119,6 +123,12 @@ class EventSettings:
         require_counts(self, "width", "layers", "heads", "inner", "slots", "floor")
         require(self, lambda v: v >= 0, "a whole number, 0 or more", "window", "global_every")
         require_shares(self, "ratio", "holdout")
+        require(
+            self,
+            lambda v: v is None or 0 <= v <= self.ratio,
+            f"a share up to ratio={self.ratio}, or none",
+            "ratio_from",
+        )
         require(self, lambda v: v >= 0, "a number, 0 or more", "code_weight", "value_weight", "time_weight")
         if not (self.code_weight or self.value_weight or self.time_weight):
             raise UserError("code_weight, value_weight and time_weight are all 0", hint="Train one of them at least.")
@@ -209,7 +219,7 @@ class OutcomeSettings:
 OURS: Mapping[str, Any] = {}
 BEHRT = {
     "structure": "behrt", "architecture": "in_place", "width": 288, "layers": 6, "heads": 12, "inner": 512, "slots": 128,
-    "ratio": 0.15, "hide": "event", "mask": 0.8, "random": 0.1, "keep": 0.1, "value_weight": 0.0, "time_weight": 0.0,
+    "ratio": 0.15, "ratio_from": None, "hide": "event", "mask": 0.8, "random": 0.1, "keep": 0.1, "value_weight": 0.0, "time_weight": 0.0,
 }  # fmt: skip
 """Li et al. 2020: 15 % of the codes, 80/10/10. 128 slots, where the original has 64 to 100."""
 MEDBERT = BEHRT | {

@@ -1,0 +1,70 @@
+"""What the default recipe must learn within a minute: codes beside values and times that are easier than they."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from unmask.events.codec import log_density
+from unmask.events.fill import Question, answers
+from unmask.events.folder import load_folder
+from unmask.events.histories import Histories
+from unmask.events.meds import read_meds
+from unmask.events.pretrain import pretrain
+from unmask.events.recipes import EventSettings, with_overrides
+from unmask.events.shards import write_meds
+
+PANELS = 4
+LENGTH = 6
+
+
+def panels(out: Path, patients: int, seed: int) -> Path:
+    """Visits of one of four panels of six codes each in an order of its own; values are nearly constant.
+
+    A code hidden among its visit is known from its neighbours alone; the most frequent code is one of 24.
+    """
+    rng = np.random.default_rng(seed)
+    rows = []
+    for subject in range(patients):
+        when = datetime(2010, 1, 1) + timedelta(days=int(rng.integers(2000)))
+        for _ in range(8):
+            when += timedelta(days=int(rng.integers(5, 90)))
+            panel = int(rng.integers(PANELS))
+            rows += [(subject, when, f"P{panel}//{k}", panel + k + rng.normal() * 0.001) for k in range(LENGTH)]
+    schema = {"subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float64}
+    return write_meds(pl.DataFrame(rows, schema=schema, orient="row"), out, name="panels")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_codes_are_learnt_from_their_neighbours(tmp_path: Path, seed: int):
+    settings = with_overrides(EventSettings(), {"slots": 64, "batch_slots": 1024, "steps": 300, "seed": seed})
+    pretrain(panels(tmp_path / "meds", 300, seed), tmp_path / "model", settings=settings, console=False)
+    folder, new = load_folder(tmp_path / "model"), read_meds(panels(tmp_path / "new", 40, seed + 10))
+    histories = Histories(new, folder.vocabulary)
+    examples = [histories.example(i, slots=64) for i in range(len(new))]
+    rng = np.random.default_rng(seed)
+    asked = [
+        Question(example=e, hidden=np.sort(rng.choice(np.flatnonzero(~np.asarray(e.special)), 7, replace=False)))
+        for e in examples
+    ]
+    right = []
+    for n, prediction, places in answers(folder, asked):
+        truth = np.asarray(asked[n].example.values["code"])[asked[n].hidden]
+        right.append(prediction.code.mode().numpy()[places] == truth)
+    assert np.mean(right) > 0.8
+
+
+def test_a_nearly_certain_value_does_not_drown_the_codes():
+    """The gradient of a mean is its error over the deviation, not over the variance; the reported density is exact."""
+    location = torch.zeros(3, requires_grad=True)
+    certain = torch.tensor([0.0, -2.0, -6.0])
+    density = log_density(torch.full((3,), 0.5), location, certain)
+    expected = torch.distributions.Normal(0.0, (0.5 * certain).exp()).log_prob(torch.tensor(0.5))
+    assert torch.allclose(density, expected)
+    log_density(torch.full((3,), 0.5), location, certain, tempered=True).sum().backward()
+    assert torch.allclose(location.grad, 0.5 / (0.5 * certain).exp())
