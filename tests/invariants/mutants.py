@@ -222,6 +222,16 @@ MUTANTS = [
             "return uniform(*key, slots.identity, slots.slot, 1) < 0.4\n\n\ndef _select",
         ),
     ),
+    mutant(
+        5,
+        "a mixture blends its selectors",
+        (CORRUPTION, "uniform(*key, slots.identity, 6) < self.share", "uniform(*key, slots.slot, 6) < self.share"),
+    ),
+    mutant(
+        5,
+        "a mixture chooses once for all epochs",
+        (CORRUPTION, "uniform(*key, slots.identity, 6) < self.share", "uniform(slots.identity, 6) < self.share"),
+    ),
     mutant(5, "spans too short", (CORRUPTION, "< 1.0 / self.mean_length", "< 2.0 / self.mean_length")),
     mutant(6, "key without epoch", (CORRUPTION, "key = (seed, 0 if self.static else epoch)", "key = (seed, 0)")),
     mutant(6, "static masks change", (CORRUPTION, "key = (seed, 0 if self.static else epoch)", "key = (seed, epoch)")),
