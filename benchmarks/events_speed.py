@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32, help="histories a padded batch")
     parser.add_argument("--data", default="synthea_r4")
+    parser.add_argument("--set", action="append", default=[], help="setting of ours (not of behrt), key=value")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", help="write the figures here too, as JSON")
     a = parser.parse_args()
@@ -110,13 +111,13 @@ def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Step
     from unmask.events.pretrain import corruption_of
     from unmask.events.recipes import RECIPES, EventSettings, with_overrides
     from unmask.training.optimiser import build_optimiser, step
-    from unmask.training.settings import TrainSettings
+    from unmask.training.settings import TrainSettings, parse_set
 
     torch.manual_seed(0)
     rows = max(1, a.batch * int(np.mean([len(e) for e in examples])) // a.slots)
     shape = {"width": a.width, "layers": a.layers, "heads": 4, "inner": 4 * a.width, "slots": a.slots}
     settings = with_overrides(
-        EventSettings(), {**(RECIPES[recipe] if recipe else {}), **shape, "batch_slots": rows * a.slots}
+        EventSettings(), {**(RECIPES[recipe] if recipe else parse_set(a.set)), **shape, "batch_slots": rows * a.slots}
     )
     model = new_model(settings, codes).train()
     train = TrainSettings(steps=10**6, learning_rate=1e-3, schedule="constant", warmup=0.0)
