@@ -3,7 +3,7 @@
 Patient-wise folds, stratified by outcome. Vocabulary, value scales, masked pretraining, heads and baselines see the
 training patients of a fold alone; at 10 % of the labels pretraining still sees all training patients, without labels.
 
-    python benchmarks/events_outcome.py [--folds 5] [--steps 2500] [--seeds 5] [--shares 1.0,0.1] [--set key=value] [--out F.json]
+    python benchmarks/events_outcome.py [--folds 0,1,2,3,4] [--steps 2500] [--seeds 5] [--shares 1.0,0.1] [--set key=value] [--out F.json]
     python benchmarks/events_outcome.py --tune         fine-tune the encoder too, pretrained and from scratch (slower)
     python benchmarks/events_outcome.py --ablate       states alone of each target, architecture and ratio (fewer folds)
 """
@@ -41,8 +41,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folds", type=int, default=5, help="how many of the 5 folds to run")
-    parser.add_argument("--only", help="numbers of the folds to run, e.g. 0,3")
+    parser.add_argument("--folds", default="0,1,2,3,4", help="numbers of the folds to run")
     parser.add_argument("--steps", type=int, default=2500, help="pretraining steps a fold; 0 leaves it out")
     parser.add_argument("--seeds", type=int, default=5, help="label subsets at shares below 1")
     parser.add_argument("--shares", default="1.0,0.1")
@@ -55,7 +54,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out")
     a = parser.parse_args()
     if a.quick:
-        a.folds, a.steps, a.seeds = 1, 20, 1
+        a.folds, a.steps, a.seeds = "0", 20, 1
     return a
 
 
@@ -153,14 +152,14 @@ def main() -> None:
     y, found = points.value, []
     assert y is not None
     folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y))
-    for number in map(int, a.only.split(",")) if a.only else range(a.folds):
+    for number in map(int, a.folds.split(",")):
         train, test = folds[number]
         start = time.perf_counter()
         fold = Fold(events, points, train, test, a)
         inputs, encoders = {"ours, summaries alone": fold.x}, {}
         if a.ablate:
             for name, changes in ABLATIONS.items():
-                inputs[name] = fold.states(fold.encoder(a.steps, changes | parse_set(a.set)))
+                inputs[name] = fold.states(fold.encoder(a.steps, parse_set(a.set) | changes))
                 print(f"fold {number}: {name}, {time.perf_counter() - start:.0f} s", flush=True)
         elif a.steps:
             for name, steps in (("ours, pretrained", a.steps), ("ours, from scratch", 0)):

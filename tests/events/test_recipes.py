@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from unmask.core.batch import PackedBatch, pack
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 from unmask.events.demo import simulate
-from unmask.events.folder import new_model
+from unmask.events.folder import load_folder, new_model
 from unmask.events.histories import Histories, time_token
 from unmask.events.meds import HOUR, STATIC, Events, read_meds
 from unmask.events.pretrain import corruption_of
@@ -179,6 +182,25 @@ def test_the_decoders_width_fits_its_heads():
     for width, heads, want in ((272, 8, 144), (136, 4, 72), (64, 4, 64), (288, 12, 192), (50, 1, 26)):
         settings = with_overrides(EventSettings(), {"width": width, "heads": heads})
         assert new_model(settings, FIRST + 3).decoder.config.width == want
+    odd = with_overrides(EventSettings(), {"width": 264, "heads": 8})
+    with pytest.raises(UserError, match="rotary positions turn pairs"):
+        new_model(odd, FIRST + 3)
+
+
+def test_the_smallest_share_is_within_the_largest():
+    with pytest.raises(UserError, match=r"ratio_from=0\.1"):
+        with_overrides(EventSettings(), {"ratio": 0.05})
+    assert with_overrides(EventSettings(), {"ratio": 0.05, "ratio_from": None}).ratio_from is None
+
+
+def test_a_folder_of_another_network_is_refused(home: Path, tmp_path: Path):
+    """An earlier format's weights would fit, and mean something else."""
+    shutil.copytree(home / "model", tmp_path / "old")
+    about = json.loads((tmp_path / "old" / "unmask.json").read_text())
+    del about["format"]
+    (tmp_path / "old" / "unmask.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match="another version"):
+        load_folder(tmp_path / "old")
 
 
 @pytest.mark.parametrize("wrong", [{"learning_rate": 0.0}, {"weight_decay": -1.0}, {"trees": -1}])

@@ -95,9 +95,8 @@ def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] |
     settings = dataclasses.asdict(folder.settings)
     config = {"model_type": "unmask-events", "codes": len(folder.vocabulary)}
     config |= {k: settings[k] for k in ("architecture", "width", "layers", "heads", "inner", "slots")}
-    more = {"kind": "events", "format": FORMAT, "events": settings, "vocabulary": folder.vocabulary.to_dict()} | (
-        about or {}
-    )
+    more = {"kind": "events", "format": FORMAT, "events": settings, "vocabulary": folder.vocabulary.to_dict()}
+    more |= about or {}
     if folder.head is not None:
         more |= {"outcome": folder.outcome, "head": folder.head.shape(), "tuned": folder.tuned is not None}
 

@@ -18,7 +18,7 @@ from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, U
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
-from unmask.events.folder import EventFolder, new_model, save_folder
+from unmask.events.folder import FORMAT, EventFolder, new_model, save_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import Events, as_events
 from unmask.events.recipes import STRUCTURES, EventSettings
@@ -142,7 +142,7 @@ def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSetting
     events, content = histories.events, hashlib.sha256()
     for part in (events.subjects, events.offsets, events.time, events.value, histories.code, train):
         content.update(np.ascontiguousarray(part).data)
-    return {"settings": lasting(dataclasses.asdict(settings)), "the events": content.hexdigest()}
+    return {"settings": lasting(dataclasses.asdict(settings)), "the events": content.hexdigest(), "the network": FORMAT}
 
 
 def write_report(finished: EventRun) -> Path:
