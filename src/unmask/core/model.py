@@ -120,21 +120,35 @@ class MaskedModel(nn.Module):
         rows, slots = batch.shape
         gone = hidden.grid(batch.shape)
         visible = (~gone & (batch.segment != 0)).flatten().nonzero().flatten()
-        where, kept = needed_by_row(visible, rows, slots)
+        values, segment, position = batch.values, batch.segment, batch.position
+        if self._apart(segment * ~gone):
+            # Rows differ in what is visible of them: laid in one, with a number of its own for every example.
+            numbers = torch.arange(rows, device=segment.device)[:, None] * slots
+            segment = torch.where(segment != 0, segment + numbers, 0).reshape(1, -1)
+            values, position = {k: v.flatten(0, 1)[None] for k, v in values.items()}, position.reshape(1, -1)
+            where, kept = visible[None], torch.arange(len(visible), device=visible.device)
+        else:
+            where, kept = needed_by_row(visible, rows, slots)
         present = torch.zeros(where.shape, dtype=torch.bool, device=where.device)
         present.view(-1)[kept] = True
         values = {
             k: v.gather(1, where.view(*where.shape, *[1] * (v.dim() - 2)).expand(-1, -1, *v.shape[2:]))
-            for k, v in batch.values.items()
+            for k, v in values.items()
         }
         x = self.codec.embed(values, ~present)
-        segment = batch.segment.gather(1, where) * present
-        states = self.encoder(x, segment=segment, position=batch.position.gather(1, where) * present)
+        segment = segment.gather(1, where) * present
+        states = self.encoder(x, segment=segment, position=position.gather(1, where) * present)
         seen = self.decoder_in(states).flatten(0, 1).index_select(0, kept)
         full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
         full = full.view(rows, slots, -1)
         decoded = self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)
         return self.decoder_out(round_up(decoded))[: len(ask)]
+
+    def _apart(self, segment: Tensor) -> bool:
+        """Whether the encoder would rather have examples of different lengths in one row than rows padded to the fullest."""
+        side_by_side = getattr(self.encoder, "side_by_side", None)
+        count = (segment != 0).sum(1)
+        return side_by_side is not None and bool((count != count[0]).any()) and side_by_side(segment) is not None
 
     def states(self, batch: PackedBatch, needed: Int[Tensor, "needed"] | None = None) -> Tensor:
         """Encoder states with nothing hidden: (rows, slots, width), or (needed, width)."""

@@ -9,7 +9,8 @@ Which kernel (2 cores, forward + backward, heads of 64, milliseconds):
     8 x 4 x 512                      54.4 / 52.2                 103.2 / 28.8
 
 so training in bf16 (or with dropout, for which the library has no fast CPU kernel) on a CPU up to 512 slots uses
-explicit products with a hand-made gradient; everything else uses `scaled_dot_product_attention`, and CUDA without a mask of its own uses `torch.nn.attention.varlen`.
+explicit products with a hand-made gradient; everything else uses `scaled_dot_product_attention`, and CUDA without a mask
+of its own uses `torch.nn.attention.varlen`. Long rows, and rows that examples share, are worked out by example: `segments`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from unmask.encoder.dropout import keep_mask
 from unmask.encoder.local import ascending, banded, long_for
+from unmask.encoder.segments import Asked, Laid, by_example
 
 EXPLICIT_UP_TO = 512
 
@@ -38,11 +40,15 @@ class Layout:
         position: position of each slot in its example; local attention measures distance in it.
         queries: per row, which slots the last layer must compute (padded with 0), or None for all.
         shared: what an encoder's layers share besides, such as a table of relative positions.
+        laid: where given, all slots are laid side by side in one row and attention is worked out by example.
+        asked: the slots that the last layer must compute, then.
     """
 
     segment: Int[Tensor, "rows slots"]
     position: Int[Tensor, "rows slots"]
     shared: dict[str, Any] = field(default_factory=dict)
+    laid: Laid | None = None
+    asked: Asked | None = None
     _masks: dict[Any, Tensor] = field(default_factory=dict)
 
     def allowed(
@@ -161,6 +167,10 @@ def attend(
 ) -> Float[Tensor, "rows heads queries depth"]:
     """Scaled dot-product attention within segments (and within `window` positions), by the fastest kernel here."""
     scale = q.shape[-1] ** -0.5
+    if layout.laid is not None:
+        q, k, v = (t[0].transpose(0, 1) for t in (q, k, v))
+        mixed = by_example(q, k, v, layout.laid, None if queries is None else layout.asked, dropout=dropout)
+        return mixed.transpose(0, 1)[None]
     if queries is None and not dropout and (out := _varlen(q, k, v, layout, window)) is not None:
         return out
     if window is not None and queries is None and long_for(window, int(k.shape[-2])) and layout.ascending():

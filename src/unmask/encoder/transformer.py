@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unmask.encoder.attention import Layout, attend
 from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm, Rotary, SinCos
 from unmask.encoder.dropout import drop
+from unmask.encoder.segments import Laid, cheaper, lay
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -236,6 +237,17 @@ class Encoder(nn.Module):
         """Who sees whom, with what the layers share."""
         return Layout(segment=segment, position=position)
 
+    def side_by_side(self, segment: Int[Tensor, "rows slots"]) -> Laid | None:
+        """How the batch's examples are laid side by side in one row; None where they are not, or it is not cheaper."""
+        config, device = self.config, segment.device
+        plain = self.attention is SelfAttention and not config.attention.first_sees_all
+        whole = all(config.attention.layer_window(i) is None for i in range(config.layers))
+        if not plain or not whole or device.type != "cpu" or torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined]
+            return None
+        half = torch.is_autocast_enabled("cpu") or next(self.parameters()).dtype == torch.bfloat16
+        laid = lay(segment)
+        return laid if cheaper(laid, segment, config.width, half=half) else None
+
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=self.config.initial_deviation)
@@ -256,17 +268,28 @@ class Encoder(nn.Module):
             needed: ascending flat slot numbers. Only these are computed in the last layer and returned, as
                 (needed, width): exact, and one layer cheaper by most of its cost.
         """
-        layout = self.layout(segment, position)
         stack = [self.layers[i] for i in self.config.layer_order]
         x = self.stem(x, position)
         if torch.is_autocast_enabled(x.device.type):
             # The residual stream is kept in the compute type: half the memory traffic of every norm and sum.
             x = x.to(torch.get_autocast_dtype(x.device.type))
+        shape = segment.shape
+        laid = self.side_by_side(segment)
+        if laid is not None:
+            x = x.flatten(0, 1).index_select(0, laid.take)[None]
+            segment, position = (t.flatten()[laid.take][None] for t in (segment, position))
+        layout = self.layout(segment, position)
+        layout.laid = laid
         if needed is None:
             for layer in stack:
                 x = layer(x, layout)
-            return self.final_norm(x)
-        queries, where = needed_by_row(needed, *segment.shape)
+            x = self.final_norm(x)
+            return x if laid is None else x[0].index_select(0, laid.back).view(*shape, -1)
+        if laid is None:
+            queries, where = needed_by_row(needed, *shape)
+        else:
+            layout.asked = laid.asked(needed)
+            queries, where = layout.asked.slots[None], layout.asked.place
         for layer in stack[:-1]:
             x = layer(x, layout)
         x = stack[-1](x, layout, queries)
