@@ -167,12 +167,12 @@ def factors_for(dims: int, rows: int, settings: TableSettings) -> int:
 
 
 def steps_for(rows: int, settings: TableSettings) -> int:
-    """Optimiser steps by the size of the table: about 40 passes over a small one, fewer over a large one."""
+    """Optimiser steps by the size of the table: about 60 passes over a small one, fewer over a large one."""
     if settings.steps is not None:
         return settings.steps
     if settings.train.epochs is not None:
         return max(1, round(rows * settings.train.epochs / settings.rows))
-    return int(np.clip(rows * 40 / settings.rows, 60, 500))
+    return int(np.clip(rows * 60 / settings.rows, 60, 500))
 
 
 def fit_cells(
@@ -286,8 +286,16 @@ def row_batches(
         epoch += 1
 
 
+VOICES = (0.0, 0.5, 1.0)
+"""How much of what the network says of a column may be heard."""
+
+
 class Checker:
     """Held-out loss of every member on the rows it never sees, and its weights at their best.
+
+    What the network says of a column is heard as far as it helps there: each column has a voice of 0, a half or 1, the one of
+    least held-out loss (all members' together). So what is learnt of one column is kept where another has nothing but
+    noise beyond the linear part.
 
     A member's losses are in nats per hidden cell, with masks that are the same at every check.
     """
@@ -308,8 +316,11 @@ class Checker:
             if len(own):
                 batch = batch_of(cells[own], own)
                 self.parts.append((member, batch, mask.draw(batch, seed=seed + 1, epoch=0)))
+        self.columns = cells.seen.shape[1]
         self.best = torch.full((self.members,), torch.inf)
         self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
+        self.voice = torch.ones(self.members, self.columns)
+        self.silent = self._losses() if self._has_voice else None
         self.history: list[tuple[int, float]] = []
         self.idle = 0
         """Checks since any member improved."""
@@ -318,31 +329,65 @@ class Checker:
     def members(self) -> int:
         return int(self.network.codec.members)
 
-    @torch.no_grad()
-    def __call__(self, number: int) -> None:
-        self.network.eval()
-        total, cells, better = 0.0, 0, False
-        for member, batch, hidden in self.parts:
-            with self.fit.without(member):
+    @property
+    def _has_voice(self) -> bool:
+        return isinstance(self.network, RowModel)
+
+    def _losses(self) -> Tensor:
+        """(parts, columns) summed losses."""
+        out = torch.zeros(len(self.parts), self.columns, dtype=torch.float64)
+        for part, (member, batch, hidden) in enumerate(self.parts):
+            with torch.no_grad(), self.fit.without(member):
                 prediction = self.network(batch, hidden)
             target = self.network.codec.targets(batch.values, hidden.flat)
             loss = -prediction.member_log_prob(target)[:, member % prediction.members]
-            total, cells = total + float(loss.sum()), cells + len(loss)
-            if len(loss) and loss.mean() < self.best[member]:
-                self.best[member], better = loss.mean(), True
+            out[part].index_add_(0, hidden.flat % batch.shape[1], loss.double())
+        return out
+
+    @torch.no_grad()
+    def __call__(self, number: int) -> None:
+        self.network.eval()
+        losses, voice = self._losses(), torch.ones(self.columns)
+        if self.silent is not None:
+            scale_heads(self.network, 0.5)
+            heard = torch.stack([self.silent, self._losses(), losses])
+            scale_heads(self.network, 2.0)
+            chosen = heard.sum(1).argmin(0)
+            losses = heard.gather(0, chosen.expand(1, len(self.parts), -1))[0]
+            voice = torch.tensor(VOICES)[chosen]
+        better = False
+        for (member, _, hidden), loss in zip(self.parts, losses.sum(1).tolist(), strict=True):
+            if len(hidden) and loss / len(hidden) < self.best[member]:
+                self.best[member], better = loss / len(hidden), True
                 self.kept[member] = {i: p[at].clone() for i, (p, at) in enumerate(member_parts(self.network, member))}
+                self.voice[member] = voice
+        cells = sum(len(hidden) for _, _, hidden in self.parts)
         if cells:
-            self.history.append((number, total / cells))
+            self.history.append((number, float(losses.sum()) / cells))
             self.idle = 0 if better else self.idle + 1
         self.network.train()
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Every member as it was at its best."""
+        """Every member as it was at its best, its heads as loud as they were found to help."""
         for member, kept in enumerate(self.kept):
             for i, (parameter, at) in enumerate(member_parts(self.network, member)):
                 if i in kept:
                     parameter[at] = kept[i]
+        if self._has_voice:
+            scale_heads(self.network, self.voice)
+
+
+def scale_heads(network: MaskedModel, voice: float | Tensor) -> None:
+    """Multiply what the network says beyond the linear part: by one number, or one for each (member, column)."""
+    codec: Any = network.codec
+    for block, head, bias in zip(codec.blocks, codec.head, codec.head_bias, strict=True):
+        factor: Any = voice
+        if isinstance(voice, Tensor):
+            each = head.shape[-1] // len(block.columns)
+            factor = voice[:, list(block.columns)].repeat_interleave(each, 1)[:, None]
+        for parameter in (head, bias):
+            parameter.data.mul_(factor)
 
 
 def member_parts(network: MaskedModel, member: int) -> list[tuple[nn.Parameter, Any]]:
