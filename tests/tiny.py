@@ -17,13 +17,14 @@ from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
 from unmask.core.prediction import Categorical, Gaussian
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.segments import lay
 from unmask.encoder.transformer import Encoder
 from unmask.events.codec import EventPrediction
 from unmask.images.codec import PatchCodec, PatchCodecConfig
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 
 ARCHITECTURES = ("in_place", "visible_only")
-RECIPES = ("bert", "modern")
+RECIPES = ("bert", "modern", "by_example")
 VOCABULARY, CLS, SEP, MASK_ID, NEVER = 40, 1, 2, 3, 5
 SPECIAL_IDS = (0, CLS, SEP, MASK_ID, 4, NEVER)
 """NEVER is a special id that noise never draws, so a test can put it where only a leak would show it."""
@@ -182,7 +183,11 @@ MODALITIES: dict[str, Any] = {
 
 
 def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos: bool = False) -> EncoderConfig:
-    """The two published shapes, small; weights large enough that every effect can be seen."""
+    """The two published shapes, small, and one whose attention is worked out by example; weights large enough that every
+    effect can be seen."""
+    if recipe == "by_example":
+        bert = encoder_config("bert", width=width, layers=layers)
+        return dataclasses.replace(bert, positions=SinCos() if sin_cos else Rotary())
     if recipe == "bert":
         return EncoderConfig(
             width=width,
@@ -209,7 +214,11 @@ def make_model(modality: Any, architecture: str, recipe: str, seed: int = 0) -> 
     decoder = encoder_config(recipe, width=16, layers=2, sin_cos=True) if architecture == "visible_only" else None
     make, bridge = getattr(modality, "model", MaskedModel), getattr(modality, "bridge", True)
     codec = modality.codec() if bridge or decoder is None else modality.codec(head_width=decoder.width)
-    return make(codec, Encoder(encoder_config(recipe)), decoder, bridge=bridge).eval()
+    model = make(codec, Encoder(encoder_config(recipe)), decoder, bridge=bridge).eval()
+    if recipe == "by_example":
+        for encoder in (e for e in (model.encoder, getattr(model, "decoder", None)) if isinstance(e, Encoder)):
+            encoder.side_by_side = lay  # type: ignore[method-assign]
+    return model
 
 
 @dataclass

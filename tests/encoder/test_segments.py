@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tiny import MODALITIES
+from tiny import MODALITIES, Setup, numbers
 from unmask.core.batch import pack
+from unmask.core.corruption import hide
 from unmask.encoder import segments
 from unmask.encoder.attention import reference
 from unmask.encoder.config import Attention, EncoderConfig, Rotary
@@ -144,6 +145,38 @@ def test_an_example_is_not_moved_by_its_neighbours(monkeypatch, seed: int):
     mine = batch.index == 4
     assert torch.equal(a[mine], b[mine])
     assert not torch.equal(a[~mine & (batch.segment != 0)], b[~mine & (batch.segment != 0)])
+
+
+@pytest.mark.parametrize("name", ["text", "vector", "events"])
+def test_a_visible_only_model_gives_the_same_in_one_row_and_in_rows(name: str, monkeypatch, seed: int):
+    model = Setup(MODALITIES[name], "visible_only", "bert", seed).model
+    batch = pack([MODALITIES[name].example(i, n) for i, n in enumerate([9, 20, 31, 6, 28])], slots=32)
+    hidden = hide((batch.maskable & (torch.rand(batch.shape) < 0.5)).flatten().nonzero().flatten())
+    found = []
+    for chosen in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr("unmask.encoder.transformer.cheaper", lambda *a, chosen=chosen, **k: chosen)
+            shapes = []
+            patch.setattr(model.encoder.stem, "forward", _noting(model.encoder.stem.forward, shapes))
+            prediction = numbers(model(batch, hidden))
+        assert shapes[0][0] == (1 if chosen else len(batch.segment))
+        weights = torch.randn(prediction.shape, generator=torch.Generator().manual_seed(0))
+        gradient = torch.autograd.grad(
+            (prediction * weights).sum(), list(model.encoder.parameters()), allow_unused=True
+        )
+        found.append((prediction, [g for g in gradient if g is not None]))
+    (a, da), (b, db) = found
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    for x, y in zip(da, db, strict=True):
+        torch.testing.assert_close(x, y, atol=1e-4, rtol=1e-3)
+
+
+def _noting(call, shapes: list):
+    def noted(x, position):
+        shapes.append(x.shape)
+        return call(x, position)
+
+    return noted
 
 
 @pytest.mark.parametrize("kind", ["window", "biased"])

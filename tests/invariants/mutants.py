@@ -43,7 +43,7 @@ def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
 MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
 PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "text/codec.py"
 CELLS, TABLE_CELLS = "table/codec.py", "table/cells.py"
-ATTENTION, TRANSFORMER = "encoder/attention.py", "encoder/transformer.py"
+ATTENTION, TRANSFORMER, SEGMENTS = "encoder/attention.py", "encoder/transformer.py", "encoder/segments.py"
 
 MUTANTS = [
     mutant(
@@ -83,6 +83,42 @@ MUTANTS = [
             MODEL,
             "self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)",
             "self.decoder(full, segment=batch.segment, position=batch.position * 0, needed=ask)",
+        ),
+    ),
+    mutant(
+        4,
+        "by example: positions stay in the order of the rows",
+        (
+            TRANSFORMER,
+            "(t.flatten()[laid.take][None] for t in (segment, position))",
+            "(t.flatten()[laid.take * 0 + torch.arange(len(laid.take)) % t.numel()][None] for t in (segment, position))",
+        ),
+    ),
+    mutant(
+        3,
+        "by example: what was asked comes back in the order it was laid",
+        (
+            SEGMENTS,
+            "return Asked(F.pad(where, (0, more)), place,",
+            "return Asked(F.pad(where, (0, more)), place.sort().values,",
+        ),
+    ),
+    mutant(
+        4,
+        "by example: examples are not told apart",
+        (
+            SEGMENTS,
+            "ends[:, :-1] = flat[:, 1:] != flat[:, :-1]",
+            "ends[:, :-1] = (flat[:, 1:] == 0) != (flat[:, :-1] == 0)",
+        ),
+    ),
+    mutant(
+        4,
+        "by example: examples of two rows are not told apart",
+        (
+            MODEL,
+            "segment = torch.where(segment != 0, segment + numbers, 0)",
+            "segment = torch.where(segment != 0, 1 + 0 * numbers, 0)",
         ),
     ),
     mutant(2, "learned positions not added", (TRANSFORMER, "x = x + self.positions(position + kind.offset)", "pass")),

@@ -121,14 +121,14 @@ class MaskedModel(nn.Module):
         gone = hidden.grid(batch.shape)
         visible = (~gone & (batch.segment != 0)).flatten().nonzero().flatten()
         values, segment, position = batch.values, batch.segment, batch.position
-        if self._apart(segment * ~gone):
-            # Rows differ in what is visible of them: laid in one, with a number of its own for every example.
+        where, kept = needed_by_row(visible, rows, slots)
+        if self._ragged(visible, where, kept, segment):
+            # In one row, then, with a number of its own for every example.
             numbers = torch.arange(rows, device=segment.device)[:, None] * slots
             segment = torch.where(segment != 0, segment + numbers, 0).reshape(1, -1)
             values, position = {k: v.flatten(0, 1)[None] for k, v in values.items()}, position.reshape(1, -1)
-            where, kept = visible[None], torch.arange(len(visible), device=visible.device)
-        else:
-            where, kept = needed_by_row(visible, rows, slots)
+            where = nn.functional.pad(visible, (0, -len(visible) % 64))[None]
+            kept = torch.arange(len(visible), device=visible.device)
         present = torch.zeros(where.shape, dtype=torch.bool, device=where.device)
         present.view(-1)[kept] = True
         values = {
@@ -144,11 +144,14 @@ class MaskedModel(nn.Module):
         decoded = self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)
         return self.decoder_out(round_up(decoded))[: len(ask)]
 
-    def _apart(self, segment: Tensor) -> bool:
-        """Whether the encoder would rather have examples of different lengths in one row than rows padded to the fullest."""
+    def _ragged(self, visible: Tensor, where: Tensor, kept: Tensor, segment: Tensor) -> bool:
+        """Whether rows differ in what is visible, and the encoder would rather have their examples side by side in one row."""
         side_by_side = getattr(self.encoder, "side_by_side", None)
-        count = (segment != 0).sum(1)
-        return side_by_side is not None and bool((count != count[0]).any()) and side_by_side(segment) is not None
+        if side_by_side is None or len(kept) == where.numel():
+            return False
+        compact = torch.zeros_like(where)
+        compact.view(-1)[kept] = segment.flatten()[visible]
+        return side_by_side(compact) is not None
 
     def states(self, batch: PackedBatch, needed: Int[Tensor, "needed"] | None = None) -> Tensor:
         """Encoder states with nothing hidden: (rows, slots, width), or (needed, width)."""
