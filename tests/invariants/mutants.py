@@ -151,12 +151,12 @@ MUTANTS = [
     mutant(
         1,
         "table: a missing cell's score is read",
-        (CELLS, 'score = torch.where(gone, 0.0, values["score"].nan_to_num())', 'score = values["score"].nan_to_num()'),
         (
             CELLS,
-            "return torch.where(gone[..., None], unknown, seen)",
-            "return torch.where(masked[..., None], unknown, seen)",
+            'score = torch.where(gone, 0.0 if guess is None else guess, values["score"].nan_to_num())',
+            'score = values["score"].nan_to_num()',
         ),
+        (CELLS, "table[torch.where(gone, len(self.embedding)", "table[torch.where(masked, len(self.embedding)"),
     ),
     mutant(
         3,

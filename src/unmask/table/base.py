@@ -130,9 +130,9 @@ class FactorBase(nn.Module):
         """
         scaled = self.loading / self.noise[:, None]
         outer = (scaled[:, :, None] * self.loading[:, None, :]).flatten(1)
-        eye = torch.eye(self.factors, device=x.device)
-        precision = (v @ outer).view(-1, self.factors, self.factors) + eye
-        spread = torch.cholesky_inverse(torch.linalg.cholesky(precision))
-        mean = torch.einsum("rfg,rg->rf", spread, torch.where(v > 0, x, 0.0) @ scaled)
+        eye = torch.eye(self.factors, device=x.device).flatten()
+        precision = torch.addmm(eye, v, outer).view(-1, self.factors, self.factors)
+        spread = torch.cholesky_inverse(torch.linalg.cholesky_ex(precision).L)
+        mean = (spread * (torch.where(v > 0, x, 0.0) @ scaled)[:, None]).sum(-1)
         products = (self.loading[:, :, None] * self.loading[:, None, :]).flatten(1)
-        return mean @ self.loading.t(), spread.flatten(1) @ products.t() + self.noise
+        return mean @ self.loading.t(), torch.addmm(self.noise, spread.flatten(1), products.t())

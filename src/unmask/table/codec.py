@@ -196,13 +196,10 @@ class TableCodec(nn.Module):
         column = values["column"]
         gone = masked | (values["seen"] == 0)
         number = torch.where(gone, 0, values["bin"]).clamp_min(0)
-        score = torch.where(gone, 0.0, values["score"].nan_to_num())
-        slope = self.slope[column]
-        seen = self.embedding[self.offset[column] + number] + score[..., None] * slope
-        unknown = self.masked[column]
-        if guess is not None:
-            unknown = unknown + guess[..., None] * slope
-        return torch.where(gone[..., None], unknown, seen)
+        score = torch.where(gone, 0.0 if guess is None else guess, values["score"].nan_to_num())
+        table = torch.cat([self.embedding, self.masked])
+        kind = table[torch.where(gone, len(self.embedding) + column, self.offset[column] + number)]
+        return torch.addcmul(kind, score[..., None].to(kind.dtype), self.slope[column])
 
     def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
         """A bin or category of the cell's own column, uniformly, with its mean score."""

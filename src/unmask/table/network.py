@@ -221,9 +221,13 @@ class RowModel(MaskedModel):
             if state is None:
                 raw = torch.zeros((1, len(places), each), device=ask.device)
             else:
-                raw = torch.bmm(state, self.codec.head[number])
-                raw = raw.view(len(raw), -1, each).index_select(1, r * len(block.columns) + place)
-                raw = raw + self.codec.head_bias[number].view(len(raw), -1, each).index_select(1, place)
+                head, bias = self.codec.head[number], self.codec.head_bias[number]
+                if torch.is_grad_enabled() or head.shape[-1] < 4 * AT_ONCE:
+                    raw = torch.bmm(state, head).view(len(head), -1, each)
+                    raw = raw.index_select(1, r * len(block.columns) + place)
+                else:
+                    raw = by_column(state, head.view(len(head), head.shape[1], -1, each), r, place)
+                raw = raw + bias.view(len(head), -1, each).index_select(1, place)
             normal = share = None
             if linear is not None and block.quantity:
                 normal = self.dims.normal(*linear, r, column[places])
@@ -255,6 +259,33 @@ class RowModel(MaskedModel):
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         state, _ = self.rows(batch.values, nothing)
         return state.transpose(0, 1).flatten(1)[:, None]
+
+
+AT_ONCE = 64
+"""Asked cells of a column in one product, always as many: so a cell's result does not depend on what else is asked."""
+
+
+def by_column(
+    state: Float[Tensor, "members rows state"], head: Float[Tensor, "members state columns each"], row: Tensor,
+    column: Tensor,
+) -> Float[Tensor, "members asked each"]:  # fmt: skip
+    """Each asked cell's state times its column's head: of the few cells that are asked, not of all.
+
+    With a tenth of 20 columns x 512 rows asked, 0.9 ms instead of 2.4 ms.
+    """
+    members, _, columns, each = head.shape
+    order = torch.argsort(column, stable=True)
+    count = torch.bincount(column, minlength=columns)
+    chunks = -(-count // AT_ONCE)
+    first = (chunks.cumsum(0) - chunks) * AT_ONCE - (count.cumsum(0) - count)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device) + first[column[order]]
+    rows = torch.zeros(int(chunks.sum()) * AT_ONCE, dtype=torch.long, device=row.device)
+    rows[place] = row
+    which = torch.repeat_interleave(torch.arange(columns, device=row.device), chunks)
+    states = state.index_select(1, rows).view(members * len(which), AT_ONCE, -1)
+    heads = head.permute(0, 2, 1, 3)[:, which].flatten(0, 1)
+    return torch.bmm(states, heads).view(members, -1, each).index_select(1, place)
 
 
 class CellModel(MaskedModel):
