@@ -34,7 +34,7 @@ ROUND = 256
 """All laid slots, and those asked, are rounded up to a multiple of this, for the same reason."""
 SCORES = 2**16
 """Most scores of a head that a group has, unless one example alone has more."""
-START = 2_000_000
+START = 4_000_000
 """What one more group costs, in scores times the width of all heads."""
 MASKED = -1e9
 
