@@ -167,12 +167,12 @@ def factors_for(dims: int, rows: int, settings: TableSettings) -> int:
 
 
 def steps_for(rows: int, settings: TableSettings) -> int:
-    """Optimiser steps by the size of the table: about 60 passes over a small one, fewer over a large one."""
+    """Optimiser steps by the size of the table: about 40 passes over a small one, fewer over a large one."""
     if settings.steps is not None:
         return settings.steps
     if settings.train.epochs is not None:
         return max(1, round(rows * settings.train.epochs / settings.rows))
-    return int(np.clip(rows * 60 / settings.rows, 60, 500))
+    return int(np.clip(rows * 40 / settings.rows, 60, 500))
 
 
 def fit_cells(
@@ -288,6 +288,8 @@ def row_batches(
 
 VOICES = (0.0, 0.5, 1.0)
 """How much of what the network says of a column may be heard."""
+TELLING = 1e-3
+"""Nats per hidden cell: less is no reason to go on. Some column or other gains a little at every check."""
 
 
 class Checker:
@@ -322,8 +324,8 @@ class Checker:
         self.voice = torch.ones(self.members, self.columns)
         self.silent = self._losses() if self._has_voice else None
         self.history: list[tuple[int, float]] = []
-        self.idle = 0
-        """Checks since any member improved."""
+        self.idle, self._told = 0, float("inf")
+        """Checks since the loss fell by more than TELLING."""
 
     @property
     def members(self) -> int:
@@ -355,16 +357,17 @@ class Checker:
             chosen = heard.sum(1).argmin(0)
             losses = heard.gather(0, chosen.expand(1, len(self.parts), -1))[0]
             voice = torch.tensor(VOICES)[chosen]
-        better = False
         for (member, _, hidden), loss in zip(self.parts, losses.sum(1).tolist(), strict=True):
             if len(hidden) and loss / len(hidden) < self.best[member]:
-                self.best[member], better = loss / len(hidden), True
+                self.best[member] = loss / len(hidden)
                 self.kept[member] = {i: p[at].clone() for i, (p, at) in enumerate(member_parts(self.network, member))}
                 self.voice[member] = voice
         cells = sum(len(hidden) for _, _, hidden in self.parts)
         if cells:
-            self.history.append((number, float(losses.sum()) / cells))
-            self.idle = 0 if better else self.idle + 1
+            total = float(losses.sum()) / cells
+            self.history.append((number, total))
+            self.idle = 0 if total < self._told - TELLING else self.idle + 1
+            self._told = total if self.idle == 0 else self._told
         self.network.train()
 
     @torch.no_grad()
