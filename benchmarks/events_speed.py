@@ -4,8 +4,8 @@ All loops read the same histories of up to --slots events and take AdamW steps o
 usual recipe for events: `BertModel(inputs_embeds=...)` of the same width, layers, heads and inner size with SDPA, 15 %
 of the codes hidden in place, a linear decoder over the hidden positions alone, fused AdamW, batches padded to their
 longest history: in fp32 as such code is found, in bf16 autocast, and that with histories sorted by length, which is the
-best it can do. Ours predicts codes, values and times, packed: our own recipe (visible only, 60 % of the visits hidden)
-and `behrt`'s (in place, codes alone, 15 %).
+best it can do. Ours predicts codes, values and times, packed: our own recipe (visible only, 10 to 60 % of the events
+hidden) and `behrt`'s (in place, codes alone, 15 %).
 
 Steps alternate between the loops in one process; figures are medians over steps, and ratios of each pair of neighbouring
 steps with their quartiles. All loops have our allocator settings, which help the reference too.

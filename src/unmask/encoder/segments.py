@@ -1,6 +1,6 @@
 """Attention by example, on a CPU: nothing is worked out between examples that share a row, and next to nothing for padding.
 
-The examples of a batch are laid side by side in one row, each rounded up to a multiple of 16 slots, those of one rounded
+The examples of a batch are laid side by side in one row, each rounded up to one of a few lengths, those of one rounded
 length next to each other: these are groups, and attention is dense products of a group's queries and keys, small enough
 to stay in the caches. All other work of the encoder is done on that one row.
 
