@@ -13,6 +13,7 @@ from unmask.table.data import encode, read_frame
 from unmask.table.engine import CellTable
 from unmask.table.fit import member_parts
 from unmask.table.model import TableModel
+from unmask.table.network import by_column
 from unmask.table.prediction import Quantities
 from unmask.table.recipes import settings_of
 
@@ -162,3 +163,40 @@ def test_untrained_heads_are_skipped_without_a_difference(seed):
         next(iter(table.network.codec.head)).add_(0.1)
     table.network.settle()
     assert not table.network.linear_only
+
+
+def test_a_column_is_heard_where_the_network_helps_it_and_only_there():
+    """One category follows a quantity in a way that no line shows; all other columns are noise."""
+    rng = np.random.default_rng(3)
+    quantities = rng.normal(size=(400, 7))
+    far = (np.abs(quantities[:, 0]) > 0.8).astype(float)
+    table = CellTable.fit([*quantities[:300].T, far[:300]], [0] * 7 + [2], steps=300, seed=0)
+    new = [*quantities[300:].T, np.full(100, np.nan)]
+    assert (
+        table.impute(new).point[-1] == far[300:]
+    ).mean() > 0.85  # the linear part: 0.58, as good as the more frequent
+    codec = table.network.codec
+    silent = torch.zeros(8)
+    for block, head in zip(codec.blocks, codec.head, strict=True):
+        silent[list(block.columns)] = (head.unflatten(-1, (len(block.columns), -1)) == 0).all(-1).all(1).float().mean(0)
+    assert silent[-1] == 0
+    assert silent[1:-1].mean() > 0.5
+
+
+def test_cells_asked_column_by_column_get_what_the_whole_product_gives_them(seed: int):
+    state, head = torch.randn(3, 40, 16), torch.randn(3, 16, 5, 6)
+    asked = torch.randperm(40 * 5)[:150].sort().values
+    asked = asked[asked % 5 != 2]  # one column is not asked for
+    row, column = asked // 5, asked % 5
+    whole = torch.bmm(state, head.flatten(2)).view(3, -1, 6).index_select(1, asked)
+    torch.testing.assert_close(by_column(state, head, row, column), whole, atol=1e-5, rtol=1e-5)
+    assert by_column(state, head, row[:0], column[:0]).shape == (3, 0, 6)
+
+
+def test_a_cell_asked_alone_gets_the_very_bits_it_gets_in_company(seed: int):
+    state, head = torch.randn(3, 512, 96), torch.randn(3, 96, 12, 26)
+    row, column = torch.arange(512).repeat_interleave(12), torch.arange(12).repeat(512)
+    with torch.no_grad():
+        everything = by_column(state, head, row, column)
+        for some in (slice(0, 1), slice(7, 300), slice(1000, 1001)):
+            assert torch.equal(by_column(state, head, row[some], column[some]), everything[:, some])

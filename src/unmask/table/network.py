@@ -283,9 +283,9 @@ def by_column(
     rows = torch.zeros(int(chunks.sum()) * AT_ONCE, dtype=torch.long, device=row.device)
     rows[place] = row
     which = torch.repeat_interleave(torch.arange(columns, device=row.device), chunks)
-    states = state.index_select(1, rows).view(members * len(which), AT_ONCE, -1)
+    states = state.index_select(1, rows).view(members * len(which), AT_ONCE, state.shape[-1])
     heads = head.permute(0, 2, 1, 3)[:, which].flatten(0, 1)
-    return torch.bmm(states, heads).view(members, -1, each).index_select(1, place)
+    return torch.bmm(states, heads).view(members, len(rows), each).index_select(1, place)
 
 
 class CellModel(MaskedModel):
