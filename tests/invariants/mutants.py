@@ -108,8 +108,8 @@ MUTANTS = [
         "by example: examples are not told apart",
         (
             SEGMENTS,
-            "ends[:, :-1] = flat[:, 1:] != flat[:, :-1]",
-            "ends[:, :-1] = (flat[:, 1:] == 0) != (flat[:, :-1] == 0)",
+            "out[:, 1:] = segment[:, 1:] != segment[:, :-1]",
+            "out[:, 1:] = (segment[:, 1:] == 0) != (segment[:, :-1] == 0)",
         ),
     ),
     mutant(
@@ -117,8 +117,8 @@ MUTANTS = [
         "by example: examples of two rows are not told apart",
         (
             MODEL,
-            "segment = torch.where(segment != 0, segment + numbers, 0)",
-            "segment = torch.where(segment != 0, 1 + 0 * numbers, 0)",
+            "for t in (numbered(batch.segment), batch.position))",
+            "for t in ((batch.segment != 0).long(), batch.position))",
         ),
     ),
     mutant(2, "learned positions not added", (TRANSFORMER, "x = x + self.positions(position + kind.offset)", "pass")),

@@ -170,11 +170,13 @@ def test_a_column_is_heard_where_the_network_helps_it_and_only_there():
     rng = np.random.default_rng(3)
     quantities = rng.normal(size=(400, 7))
     far = (np.abs(quantities[:, 0]) > 0.8).astype(float)
-    table = CellTable.fit([*quantities[:300].T, far[:300]], [0] * 7 + [2], steps=300, seed=0)
-    new = [*quantities[300:].T, np.full(100, np.nan)]
-    assert (
-        table.impute(new).point[-1] == far[300:]
-    ).mean() > 0.85  # the linear part: 0.58, as good as the more frequent
+    known, new = [*quantities[:300].T, far[:300]], [*quantities[300:].T, np.full(100, np.nan)]
+    right = []
+    for steps in (0, 300):
+        table = CellTable.fit(known, [0] * 7 + [2], steps=steps, seed=0)
+        right.append((table.impute(new).point[-1] == far[300:]).mean())
+    assert right[0] < 0.7  # the linear part: about the share of the more frequent
+    assert right[1] > 0.85
     codec = table.network.codec
     silent = torch.zeros(8)
     for block, head in zip(codec.blocks, codec.head, strict=True):

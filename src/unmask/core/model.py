@@ -66,6 +66,12 @@ def corrupt(codec: Codec, values: dict[str, Tensor], hidden: Hidden) -> dict[str
     return out
 
 
+def numbered(segment: Int[Tensor, "rows slots"]) -> Int[Tensor, "rows slots"]:
+    """Segments with numbers that no other row's have; 0 stays padding."""
+    rows, slots = segment.shape
+    return torch.where(segment != 0, segment + slots * torch.arange(rows, device=segment.device)[:, None], 0)
+
+
 class MaskedModel(nn.Module):
     """Hide slots, predict them back.
 
@@ -120,38 +126,33 @@ class MaskedModel(nn.Module):
         rows, slots = batch.shape
         gone = hidden.grid(batch.shape)
         visible = (~gone & (batch.segment != 0)).flatten().nonzero().flatten()
-        values, segment, position = batch.values, batch.segment, batch.position
-        where, kept = needed_by_row(visible, rows, slots)
-        if self._ragged(visible, where, kept, segment):
-            # In one row, then, with a number of its own for every example.
-            numbers = torch.arange(rows, device=segment.device)[:, None] * slots
-            segment = torch.where(segment != 0, segment + numbers, 0).reshape(1, -1)
-            values, position = {k: v.flatten(0, 1)[None] for k, v in values.items()}, position.reshape(1, -1)
-            where = nn.functional.pad(visible, (0, -len(visible) % 64))[None]
-            kept = torch.arange(len(visible), device=visible.device)
-        present = torch.zeros(where.shape, dtype=torch.bool, device=where.device)
+        take, kept = self._rows_of(visible, batch.segment)
+        present = torch.zeros(take.shape, dtype=torch.bool, device=take.device)
         present.view(-1)[kept] = True
-        values = {
-            k: v.gather(1, where.view(*where.shape, *[1] * (v.dim() - 2)).expand(-1, -1, *v.shape[2:]))
-            for k, v in values.items()
-        }
-        x = self.codec.embed(values, ~present)
-        segment = segment.gather(1, where) * present
-        states = self.encoder(x, segment=segment, position=position.gather(1, where) * present)
+        x = self.codec.embed({k: v.flatten(0, 1)[take] for k, v in batch.values.items()}, ~present)
+        segment, position = (t.flatten()[take] * present for t in (numbered(batch.segment), batch.position))
+        states = self.encoder(x, segment=segment, position=position)
         seen = self.decoder_in(states).flatten(0, 1).index_select(0, kept)
         full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
         full = full.view(rows, slots, -1)
         decoded = self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)
         return self.decoder_out(round_up(decoded))[: len(ask)]
 
-    def _ragged(self, visible: Tensor, where: Tensor, kept: Tensor, segment: Tensor) -> bool:
-        """Whether rows differ in what is visible, and the encoder would rather have their examples side by side in one row."""
+    def _rows_of(self, visible: Tensor, segment: Tensor) -> tuple[Tensor, Tensor]:
+        """Which slots of the batch stand in the encoder's rows, and where in those each visible one went.
+
+        Rows as they are, padded to the fullest; or, where the encoder would rather have their examples side by side, one.
+        """
+        rows, slots = segment.shape
+        where, kept = needed_by_row(visible, rows, slots)
         side_by_side = getattr(self.encoder, "side_by_side", None)
-        if side_by_side is None or len(kept) == where.numel():
-            return False
-        compact = torch.zeros_like(where)
-        compact.view(-1)[kept] = segment.flatten()[visible]
-        return side_by_side(compact) is not None
+        if side_by_side is not None and len(kept) < where.numel():
+            padded = torch.zeros_like(where)
+            padded.view(-1)[kept] = segment.flatten()[visible]
+            if side_by_side(padded) is not None:
+                one = nn.functional.pad(visible, (0, -len(visible) % 64))[None]
+                return one, torch.arange(len(visible), device=visible.device)
+        return where + slots * torch.arange(rows, device=where.device)[:, None], kept
 
     def states(self, batch: PackedBatch, needed: Int[Tensor, "needed"] | None = None) -> Tensor:
         """Encoder states with nothing hidden: (rows, slots, width), or (needed, width)."""

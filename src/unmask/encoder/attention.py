@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.encoder.dropout import keep_mask
+from unmask.encoder.explicit import Weights
 from unmask.encoder.local import ascending, banded, long_for
-from unmask.encoder.segments import Asked, Laid, by_example
+from unmask.encoder.segments import Asked, Laid, by_example, starts
 
 EXPLICIT_UP_TO = 512
 
@@ -91,39 +91,19 @@ class Layout:
 
 
 class _Explicit(torch.autograd.Function):
-    """softmax(q k' * scale + bias) v with the gradient written out; keeps only the weights for the backward pass."""
+    """softmax(q k' * scale + bias) v; keeps only the weights for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
-        scores = torch.matmul(q, k.transpose(-1, -2))
-        scores.mul_(scale)
-        if bias is not None:
-            scores.add_(bias)
-        weights = torch._softmax(scores, -1, False)
-        ctx.scale, keep = scale, None
-        if dropout:
-            keep, ctx.up = keep_mask(weights.shape, dropout, weights.dtype)
-        ctx.save_for_backward(q, k, v, weights, keep)
-        return torch.matmul(weights if keep is None else (weights * keep).mul_(ctx.up), v)
+        found = Weights.of(q, k, bias, scale, dropout)
+        ctx.save_for_backward(q, k, v, found.weights, found.keep)
+        ctx.scale, ctx.up = scale, found.up
+        return found.mix(v)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         q, k, v, weights, keep = ctx.saved_tensors
-        used = weights if keep is None else (weights * keep).mul_(ctx.up)
-        grad_v = torch.matmul(used.transpose(-1, -2), grad)
-        grad_weights = torch.matmul(grad, v.transpose(-1, -2))
-        if keep is not None:
-            grad_weights.mul_(keep).mul_(ctx.up)
-        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-        grad_scores.mul_(ctx.scale)
-        return (
-            torch.matmul(grad_scores, k),
-            torch.matmul(grad_scores.transpose(-1, -2), q),
-            grad_v,
-            None,
-            None,
-            None,
-        )
+        return *Weights(weights, keep, ctx.up).gradients(grad, q, k, v, ctx.scale), None, None, None
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, scale: float) -> Tensor:
@@ -142,9 +122,7 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int | None)
 
     if "cumulative" not in layout._masks:
         segment = layout.segment
-        starts = torch.ones_like(segment, dtype=torch.bool)
-        starts[:, 1:] = segment[:, 1:] != segment[:, :-1]
-        first = starts.flatten().nonzero().flatten().int()
+        first = starts(segment).flatten().nonzero().flatten().int()
         end = torch.tensor([segment.numel()], device=segment.device, dtype=torch.int32)
         layout._masks["cumulative"] = torch.cat([first, end])
         layout._masks["longest"] = layout._masks["cumulative"].diff().max().cpu()

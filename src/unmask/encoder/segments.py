@@ -17,16 +17,17 @@ Shape letters: laid (slots of the one row), asked (those whose output is wanted)
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.encoder.dropout import keep_mask
+from unmask.encoder.explicit import Weights
 
 SIZES = np.array([16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512])
 """Lengths are rounded up to one of these, longer ones to a multiple of 128: oneDNN makes and keeps a kernel for every shape."""
@@ -112,20 +113,20 @@ class Laid:
     Attributes:
         take: of each laid slot the slot of the batch, counted over its rows; an example's last one where it is padding.
         back: of each slot of the batch where it is laid; 0 for padding.
-        groups: in the order they are laid.
-        slots: laid slots of groups; the others at the end only round their number up.
+        groups: in the order they are laid; laid slots behind them only round the number up.
     """
 
     take: Int[Tensor, "laid"]
     back: Int[Tensor, "slots"]
     groups: list[Group]
-    slots: int
     _deals: dict[int, Deal] = field(default_factory=dict)
 
     def deal(self, heads: int) -> Deal:
         """Of all laid slots."""
         if heads not in self._deals:
-            self._deals[heads] = Deal.of(torch.arange(self.slots), self.groups, len(self.take), heads)
+            self._deals[heads] = Deal.of(
+                torch.arange(sum(g.count * g.size for g in self.groups)), self.groups, len(self.take), heads
+            )
         return self._deals[heads]
 
     def asked(self, needed: Int[Tensor, "needed"]) -> Asked:
@@ -168,14 +169,19 @@ class Asked:
         return Deal.of(self.order, self.groups, len(self.slots), heads)
 
 
+def starts(segment: Int[Tensor, "rows slots"]) -> Bool[Tensor, "rows slots"]:
+    """Where an example, or padding, begins."""
+    out = torch.ones_like(segment, dtype=torch.bool)
+    out[:, 1:] = segment[:, 1:] != segment[:, :-1]
+    return out
+
+
 def lay(segment: Int[Tensor, "rows slots"]) -> Laid:
     """Lay a batch side by side."""
-    flat = segment.numpy()
-    ends = np.ones(flat.shape, bool)
-    ends[:, :-1] = flat[:, 1:] != flat[:, :-1]
-    last = np.flatnonzero(ends)
-    first = np.concatenate([[0], last[:-1] + 1])
-    real = flat.ravel()[last] != 0
+    flat = segment.numpy().ravel()
+    first = np.flatnonzero(starts(segment).numpy())
+    last = np.append(first[1:], flat.size) - 1
+    real = flat[last] != 0
     first, last = first[real], last[real]
     lengths = last - first + 1
     sizes = -(-lengths // 128) * 128
@@ -183,26 +189,23 @@ def lay(segment: Int[Tensor, "rows slots"]) -> Laid:
     sizes[short] = SIZES[np.searchsorted(SIZES, lengths[short])]
     order = np.argsort(-sizes, kind="stable")
     first, last, sizes = first[order], last[order], sizes[order]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    within = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     wanted, most = np.repeat(first, sizes) + within, np.repeat(last, sizes)
     kept = wanted <= most
     back = np.zeros(flat.size, np.int64)
     back[wanted[kept]] = np.flatnonzero(kept)
     bias = torch.from_numpy(np.where(kept, 0, MASKED).astype(np.float32))
     groups: list[Group] = []
-    number = 0
-    while number < len(sizes):
-        size = int(sizes[number])
-        # Powers of two: few different shapes.
-        left, fit = int((sizes == size).sum() + np.searchsorted(-sizes, -size)) - number, max(1, SCORES // size**2)
-        count = 2 ** (min(left, fit).bit_length() - 1)
-        here = slice(int(starts[number]), int(starts[number + count]))
-        full = bool(kept[here].all())
-        groups.append(Group(count, size, size, None if full else bias[here].view(count, 1, 1, size)))
-        number += count
+    at = 0
+    for size, left in sorted(Counter(sizes.tolist()).items(), reverse=True):
+        while left:
+            # Powers of two: few different shapes.
+            count = 2 ** (min(left, max(1, SCORES // size**2)).bit_length() - 1)
+            here = slice(at, at + count * size)
+            groups.append(Group(count, size, size, None if kept[here].all() else bias[here].view(count, 1, 1, size)))
+            at, left = here.stop, left - count
     take = np.pad(np.minimum(wanted, most), (0, -len(wanted) % ROUND))
-    return Laid(torch.from_numpy(take), torch.from_numpy(back), groups, len(wanted))
+    return Laid(torch.from_numpy(take), torch.from_numpy(back), groups)
 
 
 def cheaper(laid: Laid, segment: Tensor, width: int, *, half: bool) -> bool:
@@ -232,43 +235,29 @@ class _ByExample(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, laid: Laid, asked: Asked | None, scale: float, dropout: float
     ) -> Tensor:
-        heads = q.shape[1]
-        seen = laid.deal(heads)
-        deal = seen if asked is None else asked.deal(heads)
+        seen = laid.deal(q.shape[1])
+        deal = seen if asked is None else asked.deal(q.shape[1])
         room, mixed = deal.room(q)
         saved: list[Tensor | None] = []
         ctx.deal, ctx.seen, ctx.scale, ctx.up = deal, seen, scale, 1.0
         learning = any(ctx.needs_input_grad)
         parts = zip(deal.groups, deal.out(q), seen.out(k), seen.out(v), mixed, strict=True)
         for group, queries, keys, values, to in parts:
-            scores = torch.bmm(queries, keys.transpose(1, 2))
-            if group.bias is None:
-                scores.mul_(scale)
-            else:
-                each = scores.view(group.count, heads, group.asked, group.size)
-                torch.add(group.bias.to(q.dtype), each, alpha=scale, out=each)
-            weights, keep = torch._softmax(scores, -1, False), None
-            if dropout:
-                keep, ctx.up = keep_mask(weights.shape, dropout, weights.dtype)
-            torch.bmm(_kept(weights, keep, ctx.up), values, out=to)
+            bias = None if group.bias is None else group.bias.to(q.dtype)
+            found = Weights.of(queries, keys, bias, scale, dropout)
+            found.mix(values, out=to)
+            ctx.up = found.up
             if learning:
-                saved += [queries, keys, values, weights, keep]
+                saved += [queries, keys, values, found.weights, found.keep]
         ctx.save_for_backward(*saved)
         return deal.home(room)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         deal, seen, saved = ctx.deal, ctx.seen, ctx.saved_tensors
-        (rooms_q, to_q), (rooms_k, to_k), (rooms_v, to_v) = deal.room(grad), seen.room(grad), seen.room(grad)
+        rooms, to = zip(*(d.room(grad) for d in (deal, seen, seen)), strict=True)
         for number, g in enumerate(deal.out(grad)):
-            queries, keys, values, weights, keep = saved[5 * number : 5 * number + 5]
-            torch.bmm(_kept(weights, keep, ctx.up).transpose(1, 2), g, out=to_v[number])
-            grad_weights = _kept(torch.bmm(g, values.transpose(1, 2)), keep, ctx.up)
-            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(ctx.scale)
-            torch.bmm(grad_scores, keys, out=to_q[number])
-            torch.bmm(grad_scores.transpose(1, 2), queries, out=to_k[number])
-        return deal.home(rooms_q), seen.home(rooms_k), seen.home(rooms_v), None, None, None, None
-
-
-def _kept(weights: Tensor, keep: Tensor | None, up: float) -> Tensor:
-    return weights if keep is None else (weights * keep).mul_(up)
+            q, k, v, weights, keep = saved[5 * number : 5 * number + 5]
+            Weights(weights, keep, ctx.up).gradients(g, q, k, v, ctx.scale, out=tuple(t[number] for t in to))
+        back = (d.home(room) for d, room in zip((deal, seen, seen), rooms, strict=True))
+        return *back, None, None, None, None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unmask.encoder.attention import Layout
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.local import banded, long_for
+from unmask.encoder.segments import starts
 from unmask.encoder.transformer import Encoder, SelfAttention
 
 
@@ -125,9 +126,7 @@ class _Apart:
 
     def __init__(self, layout: Layout, block: int) -> None:
         segment = layout.segment.flatten()
-        starts = torch.ones_like(layout.segment, dtype=torch.bool)
-        starts[:, 1:] = layout.segment[:, 1:] != layout.segment[:, :-1]
-        self.start = starts.flatten().nonzero().flatten()
+        self.start = starts(layout.segment).flatten().nonzero().flatten()
         end = torch.cat([self.start[1:], self.start.new_tensor([segment.numel()])])
         real = segment[self.start] != 0
         self.start, self.length = self.start[real], (end - self.start)[real]

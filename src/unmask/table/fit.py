@@ -322,7 +322,7 @@ class Checker:
         self.best = torch.full((self.members,), torch.inf)
         self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
         self.voice = torch.ones(self.members, self.columns)
-        self.silent = self._losses() if self._has_voice else None
+        self._silent: Tensor | None = None
         self.history: list[tuple[int, float]] = []
         self.idle, self._told = 0, float("inf")
         """Checks since the loss fell by more than TELLING."""
@@ -350,9 +350,11 @@ class Checker:
     def __call__(self, number: int) -> None:
         self.network.eval()
         losses, voice = self._losses(), torch.ones(self.columns)
-        if self.silent is not None:
+        if self._silent is None:  # the first check: heads start at zero
+            self._silent = losses
+        elif self._has_voice:
             scale_heads(self.network, 0.5)
-            heard = torch.stack([self.silent, self._losses(), losses])
+            heard = torch.stack([self._silent, self._losses(), losses])
             scale_heads(self.network, 2.0)
             chosen = heard.sum(1).argmin(0)
             losses = heard.gather(0, chosen.expand(1, len(self.parts), -1))[0]

@@ -81,10 +81,14 @@ class Quantities:
         """
         return 0.5 * torch.erf((edge - self.location[..., None]) * (math.sqrt(0.5) / self.deviation)[..., None])
 
+    @staticmethod
+    def _between(below: Tensor, marginal: Tensor) -> Tensor:
+        """Shares between borders: the normal's, and a little of the column's marginal ones."""
+        return (1 - BACKGROUND) * below.diff(dim=-1) + BACKGROUND * marginal
+
     def masses(self) -> Float[Tensor, "members asked bins"]:
         """Shares of the bins before the tilt."""
-        normal = self._below(self.grid.edge[self.column]).diff(dim=-1)
-        return (1 - BACKGROUND) * normal + BACKGROUND * self.grid.mass[self.column]
+        return self._between(self._below(self.grid.edge[self.column]), self.grid.mass[self.column])
 
     def log_probs(self) -> Float[Tensor, "members asked bins"]:
         if self._log_probs is None:
@@ -108,8 +112,8 @@ class Quantities:
 
     def fine_probs(self) -> Float[Tensor, "asked cells"]:
         """Share of every cell of every bin, averaged over members."""
-        parts = (1 - BACKGROUND) * self._below(self.grid.fine[self.column]).diff(dim=-1)
-        parts += BACKGROUND * (self.grid.mass[self.column] / FINE).repeat_interleave(FINE, -1)
+        even = (self.grid.mass[self.column] / FINE).repeat_interleave(FINE, -1)
+        parts = self._between(self._below(self.grid.fine[self.column]), even)
         members, asked, _ = parts.shape
         parts = parts.view(members, asked, -1, FINE)
         inside = parts / parts.sum(-1, keepdim=True).clamp_min(1e-12)
@@ -120,13 +124,13 @@ class Quantities:
 
         Bins' shares and means come from one evaluation of the normal (half the time of `fine_probs`).
         """
-        below, even = self._below(self.grid.fine[self.column]), self.grid.mass[self.column]
-        parts = (1 - BACKGROUND) * below.diff(dim=-1) + (BACKGROUND / FINE * even).repeat_interleave(FINE, -1)
-        gather = torch.eye(even.shape[-1], device=parts.device).repeat_interleave(FINE, 0)
-        mass = (1 - BACKGROUND) * below[..., ::FINE].diff(dim=-1) + BACKGROUND * even
+        below, marginal = self._below(self.grid.fine[self.column]), self.grid.mass[self.column]
+        parts = self._between(below, (marginal / FINE).repeat_interleave(FINE, -1))
+        gather = torch.eye(marginal.shape[-1], device=parts.device).repeat_interleave(FINE, 0)
+        mass = self._between(below[..., ::FINE], marginal)
         total = (parts * self.grid.mean[self.column]) @ gather
         logits = mass.clamp_min(1e-12).log() + self.tilt
-        p = logits.masked_fill(self.grid.mass[self.column] == 0, -1e9).softmax(-1)
+        p = logits.masked_fill(marginal == 0, -1e9).softmax(-1)
         return (p * total / mass.clamp_min(1e-12)).sum(-1).mean(0)
 
     def quantile(self, q: Float[Tensor, "asked"]) -> Float[Tensor, "asked"]:
