@@ -8,6 +8,7 @@ import torch
 from tables import patients
 
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
+from unmask.table.additive import Additive
 from unmask.table.cells import batch_of
 from unmask.table.data import encode, read_frame
 from unmask.table.engine import CellTable
@@ -21,7 +22,9 @@ from unmask.table.recipes import settings_of
 @pytest.fixture(scope="module")
 def model():
     found = TableModel.fit(patients(120, missing=0.15), steps=12, members=3)
-    found.table.network.linear_only = False  # whatever it learnt, the members are what is tested
+    network = found.table.network
+    network.linear_only = False  # whatever it learnt, the members are what is tested
+    assert network.additive.table.abs().max() > 0.05
     return found
 
 
@@ -148,10 +151,14 @@ def test_mcm_learns():
     assert min(losses) < 0.7 * losses[0]
 
 
-def test_untrained_heads_are_skipped_without_a_difference(seed):
-    """A network that learnt nothing beyond the linear part predicts by that alone, exactly as with its zero heads."""
+@pytest.mark.parametrize("with_additive", [False, True])
+def test_untrained_heads_are_skipped_without_a_difference(with_additive, seed):
+    """A network that learnt nothing beyond the other parts is not asked, exactly as with its zero heads."""
     model = TableModel.fit(patients(120, missing=0.15), steps=0, members=3)
     table = model.table
+    if with_additive:
+        part = Additive(table.codings)
+        table.network.additive = Additive(table.codings, torch.randn(part.entries, len(table.network.dims) + 1) * 0.2)
     cells = table.cells(encode(read_frame(patients(30, seed=1, missing=0.1)), model.schema))
     batch = batch_of(cells, np.arange(30))
     hidden = Corruption(select=Uniform(ratio=0.5), replace=ALL_MASK).draw(batch, seed=seed)
@@ -173,7 +180,7 @@ def test_a_column_is_heard_where_the_network_helps_it_and_only_there():
     known, new = [*quantities[:300].T, far[:300]], [*quantities[300:].T, np.full(100, np.nan)]
     right = []
     for steps in (0, 300):
-        table = CellTable.fit(known, [0] * 7 + [2], steps=steps, seed=0)
+        table = CellTable.fit(known, [0] * 7 + [2], steps=steps, stumps=0, seed=0)
         right.append((table.impute(new).point[-1] == far[300:]).mean())
     assert right[0] < 0.7  # the linear part: about the share of the more frequent
     assert right[1] > 0.85

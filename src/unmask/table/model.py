@@ -15,6 +15,7 @@ import torch
 from unmask.core.corruption import mix
 from unmask.errors import UserError
 from unmask.files import written_folder
+from unmask.table.additive import Additive
 from unmask.table.base import FactorBase, Factors
 from unmask.table.codec import Coding
 from unmask.table.data import (
@@ -380,6 +381,8 @@ def _loaded(folder: Path) -> TableModel:
     state = {k[8:]: torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")}
     if isinstance(network, RowModel) and "base.loading" in state:
         network.base = FactorBase(Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy()))
+    if isinstance(network, RowModel) and "additive.table" in state:
+        network.additive = Additive(codings, state["additive.table"])
     network.load_state_dict(state)
     network.eval()
     if isinstance(network, RowModel):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import MASK, Hidden
 from unmask.core.model import MaskedModel, corrupt
+from unmask.table.additive import Additive
 from unmask.table.base import FactorBase
 from unmask.table.codec import LEVELS, Coding, TableCodec
 from unmask.table.prediction import CellPrediction
@@ -151,35 +152,43 @@ class Dims(nn.Module):
 
 
 class RowModel(MaskedModel):
-    """The default: linear part + ensemble of row networks, in place. One example a row, a slot per column.
+    """The default: linear part + additive part + ensemble of row networks, in place. One example a row, a slot per column.
 
     Args:
         base: the linear part, or None.
+        additive: the additive part, or None.
     """
 
-    def __init__(self, codec: TableCodec, trunk: Trunk, dims: Dims, base: FactorBase | None) -> None:
+    def __init__(
+        self, codec: TableCodec, trunk: Trunk, dims: Dims, base: FactorBase | None, additive: Additive | None = None
+    ) -> None:
         super().__init__(codec, trunk)
-        self.dims, self.base = dims, base
+        self.dims, self.base, self.additive = dims, base, additive
         self.linear_only = False
         for number, block in enumerate(codec.blocks):
-            if not block.quantity:
-                for name, value in zip(("dim", "sign", "marginal"), dims.table(block.columns, block.size), strict=True):
-                    self.register_buffer(f"{name}{number}", value, persistent=False)
+            if block.quantity:
+                self.register_buffer(f"own{number}", dims.of_quantity[list(block.columns)], persistent=False)
+                continue
+            dim, sign, marginal = dims.table(block.columns, block.size)
+            own = torch.where((dim >= 0) & (sign > 0), dim, len(dims))  # the additive part's last is always 0
+            for name, value in (("dim", dim), ("sign", sign), ("marginal", marginal), ("own", own)):
+                self.register_buffer(f"{name}{number}", value, persistent=False)
 
     def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> CellPrediction:
         ask = hidden.flat if ask is None else ask
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.flat[hidden.action == MASK]] = True
+        masked = masked.view(batch.shape)
         values = corrupt(self.codec, batch.values, hidden)
         if self.linear_only and not torch.is_grad_enabled():
-            state, linear = None, self.linear(values, masked.view(batch.shape))
+            state, linear = None, self.linear(values, masked)
         else:
-            state, linear = self.rows(values, masked.view(batch.shape))
-        weight = batch.extra.get("weight")
-        return self.heads(state, linear, ask, batch.shape[1], weight)
+            state, linear = self.rows(values, masked)
+        lift = None if self.additive is None else self.additive(values["bin"], ~masked & (values["seen"] != 0))
+        return self.heads(state, linear, lift, ask, batch.shape[1], batch.extra.get("weight"))
 
     def settle(self) -> None:
-        """Say once that no head has learnt anything: then the linear part alone is the very same prediction, sooner."""
+        """Say once that no head has learnt anything: then the other parts alone are the very same prediction, sooner."""
         self.linear_only = self.base is not None and all(not h.any() for h in (*self.codec.head, *self.codec.head_bias))
 
     def rows(self, values: dict[str, Tensor], masked: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
@@ -205,6 +214,7 @@ class RowModel(MaskedModel):
         self,
         state: Tensor | None,
         linear: tuple[Tensor, Tensor] | None,
+        lift: Float[Tensor, "rows dims+1"] | None,
         ask: Tensor,
         slots: int,
         weight: Tensor | None = None,
@@ -228,6 +238,8 @@ class RowModel(MaskedModel):
                 else:
                     raw = by_column(state, head.view(len(head), head.shape[1], -1, each), r, place)
                 raw = raw + bias.view(len(head), -1, each).index_select(1, place)
+            if lift is not None:
+                raw = self.lifted(raw, number, r, place, lift)
             normal = share = None
             if linear is not None and block.quantity:
                 normal = self.dims.normal(*linear, r, column[places])
@@ -235,6 +247,29 @@ class RowModel(MaskedModel):
                 share = self.shares(number, linear, r, place)
             pieces.append((places, self.codec.distribution(number, raw, place, normal, share)))
         return CellPrediction(pieces, len(ask), None if weight is None else weight[row])
+
+    def lifted(
+        self, raw: Float[Tensor, "*members asked each"], block: int, row: Tensor, place: Tensor,
+        lift: Float[Tensor, "rows dims+1"],
+    ) -> Float[Tensor, "*members asked each"]:  # fmt: skip
+        """What the network says of some cells of a block and, added in place, the additive part: a shift, or log-odds."""
+        own = getattr(self, f"own{block}")[place]
+        if self.codec.blocks[block].quantity:
+            raw[..., -2] += lift[row, own]
+        else:
+            raw += lift[row[:, None], own]
+        return raw
+
+    def level_shares(self, linear: tuple[Tensor, Tensor]) -> Float[Tensor, "rows dims"]:
+        """The linear part's share of every category that has a dim of its own; 0 for quantities."""
+        rows = len(linear[0])
+        out = torch.zeros(rows, len(self.dims) + 1)
+        for number, block in enumerate(self.codec.blocks):
+            if not block.quantity:
+                for place in range(len(block.columns)):
+                    share = self.shares(number, linear, torch.arange(rows), torch.full((rows,), place))
+                    out[:, getattr(self, f"own{number}")[place]] = share
+        return out[:, :-1]
 
     def shares(self, block: int, linear: tuple[Tensor, Tensor], row: Tensor, place: Tensor) -> Tensor:
         """The linear part's share of every category: linear discriminant analysis, by its identity with regression.

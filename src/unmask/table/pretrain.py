@@ -102,7 +102,7 @@ def write_report(model: TableModel, out: Path) -> Path:
         report.section("Noticed", "\n\n".join(about["notes"]))
     report.section(
         "Held-out loss", training_curves(out / "metrics.jsonl"),
-        note="On rows that a member never trained on; step 0 is the linear part alone.",
+        note="On rows that a member never trained on; step 0 is before the network has learnt anything.",
     )  # fmt: skip
     return report.write(out / "report.html")
 

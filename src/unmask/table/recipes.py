@@ -19,6 +19,7 @@ class TableSettings:
             filter + MLP).
         factors: of the linear part, 0 for none.
         shrink: ridge on its loadings, in rows.
+        stumps: most rounds of the additive part, 0 for none (and none with 0 steps: that is the linear part alone).
         bins: most bins a quantity is cut into.
         cell, width, layers, members, dropout: of the network.
         low, high: range of the share of a row's cells that is hidden in training.
@@ -34,6 +35,7 @@ class TableSettings:
     architecture: Literal["in_place", "visible_only"] = "in_place"
     factors: int = 24
     shrink: float = 3.0
+    stumps: int = 80
     bins: int = 24
     cell: int = 8
     width: int = 96
@@ -56,7 +58,7 @@ class TableSettings:
         check_types(self)
         for name, low, high in (
             ("members", 1, 64), ("rows", 1, 1 << 20), ("patience", 1, 1 << 20), ("bins", 2, 200), ("factors", 0, 500), ("width", 4, 8192),
-            ("cell", 1, 1024), ("layers", 0, 64), ("heads", 1, 1024), ("steps", 0, 1 << 40), ("shrink", 0, 1e9),
+            ("cell", 1, 1024), ("stumps", 0, 10000), ("layers", 0, 64), ("heads", 1, 1024), ("steps", 0, 1 << 40), ("shrink", 0, 1e9),
             ("dropout", 0, 0.99), ("learning_rate", 0, 1e3), ("weight_decay", 0, 1e3),
         ):  # fmt: skip
             value = getattr(self, name)

@@ -263,6 +263,8 @@ class BlockState:
             self.guess_loading = base.loading[dim].t() * network.dims.scale[dim] * codec.is_quantity
             self.guess_center = network.dims.center[dim] * codec.is_quantity
         self.linear = self._solve()
+        if network.additive is not None:
+            self.lift = network.additive.hidden().expand(rows, -1).clone()
 
     def _solve(self) -> tuple[Tensor, Tensor] | None:
         """Mean (rows, dims) and variance (1, dims) of the linear part; updates the guesses the network is shown."""
@@ -292,6 +294,8 @@ class BlockState:
             self.evidence += x @ self.scaled[dims]
             self.precision = self.precision + self.scaled[dims].t() @ base.loading[dims]
         self.linear = self._solve()
+        if self.network.additive is not None:
+            self.lift += self.network.additive.shown(column, number)
 
     def _raw(self, column: int) -> tuple[Tensor, int, int]:
         codec, trunk = self.network.codec, self.network.encoder
@@ -299,7 +303,11 @@ class BlockState:
         block, place = int(codec.block_of[column]), int(codec.place_of[column])
         each = codec.blocks[block].size + 2 * codec.blocks[block].quantity
         at = slice(place * each, (place + 1) * each)
-        return h @ codec.head[block][self.member][:, at] + codec.head_bias[block][self.member, :, at], block, place
+        raw = h @ codec.head[block][self.member][:, at] + codec.head_bias[block][self.member, :, at]
+        if self.network.additive is not None:
+            rows = torch.arange(self.rows)
+            raw = self.network.lifted(raw, block, rows, torch.full_like(rows, place), self.lift)
+        return raw, block, place
 
     def categories(self, column: int, u: Tensor, allowed: Tensor, temperature: float) -> Tensor:
         raw, block, place = self._raw(column)
