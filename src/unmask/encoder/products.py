@@ -47,6 +47,13 @@ def _has(space: str, name: str) -> bool:
     return hasattr(getattr(torch.ops, space), name)
 
 
+def has_kernels(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies laid-out weights of this number format here: bf16 not on CPUs with AVX2 alone."""
+    if not (_has("mkldnn", "_reorder_linear_weight") and torch.backends.mkldnn.is_available()):
+        return False
+    return dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 @dataclass(frozen=True)
 class Product:
     """x W' + b in fp32 or bf16, with an activation behind it, or a residual added."""
@@ -61,7 +68,7 @@ class Product:
         """Lay out a (outputs, inputs) weight."""
         weight = weight.detach().to(dtype)
         bias = None if bias is None else bias.detach().to(dtype)
-        packed = weight.device.type == "cpu" and _has("mkldnn", "_reorder_linear_weight") and torch.backends.mkldnn.is_available()  # fmt: skip
+        packed = weight.device.type == "cpu" and has_kernels(dtype)
         if packed:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
         return cls(weight, bias, packed, activation)
