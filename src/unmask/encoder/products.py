@@ -47,11 +47,17 @@ def _has(space: str, name: str) -> bool:
     return hasattr(getattr(torch.ops, space), name)
 
 
-def has_kernels(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies laid-out weights of this number format here: bf16 not on CPUs with AVX2 alone."""
-    if not (_has("mkldnn", "_reorder_linear_weight") and torch.backends.mkldnn.is_available()):
+def multiplies_bf16() -> bool:
+    """Whether oneDNN multiplies bf16 on this CPU: not where there is AVX2 alone, nor where this torch cannot say."""
+    if not (_has("mkldnn", "_is_mkldnn_bf16_supported") and torch.backends.mkldnn.is_available()):
         return False
-    return dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def has_kernels(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies laid-out weights of this number format here."""
+    known = _has("mkldnn", "_reorder_linear_weight") and torch.backends.mkldnn.is_available()
+    return known and (dtype != torch.bfloat16 or multiplies_bf16())
 
 
 @dataclass(frozen=True)

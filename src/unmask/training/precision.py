@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+from unmask.encoder.products import multiplies_bf16
 from unmask.errors import UserError
 
 WORTH_IT = 1.15
@@ -109,12 +110,7 @@ def bf16_features() -> list[str]:
     # is fp32.
     probes = {"AMX": "_is_amx_tile_supported", "AVX512-bf16": "_is_avx512_bf16_supported"}
     found = [name for name, probe in probes.items() if bool(getattr(torch.cpu, probe, lambda: False)())]
-    if found or not torch.backends.mkldnn.is_available():
-        return found
-    try:
-        return ["bf16 through oneDNN"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
-    except (AttributeError, RuntimeError):
-        return []
+    return found or (["bf16 through oneDNN"] if multiplies_bf16() else [])
 
 
 @lru_cache(maxsize=1)
