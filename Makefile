@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Test files side by side: each process has one thread and takes 1 to 2 GiB.
+WORKERS ?= 2
 
 .PHONY: help install demo test slow check bench clean
 .DEFAULT_GOAL := help
@@ -22,10 +24,10 @@ demo: $(STAMP)  ## train a masked language model on embedded text, minutes, and 
 	$(BIN)/unmask demo text
 
 test: $(STAMP)  ## run the tests (slow and GPU ones left out)
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n $(WORKERS) --dist loadfile
 
 slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail the laws
-	$(BIN)/python -m pytest tests -m slow
+	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist loadfile
 
 check: $(STAMP)  ## format, lint, types
 	$(BIN)/ruff format --check src tests benchmarks

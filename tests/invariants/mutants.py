@@ -156,7 +156,7 @@ MUTANTS = [
             'score = torch.where(gone, 0.0 if guess is None else guess, values["score"].nan_to_num())',
             'score = values["score"].nan_to_num()',
         ),
-        (CELLS, "table[torch.where(gone, len(self.embedding)", "table[torch.where(masked, len(self.embedding)"),
+        (CELLS, "which = torch.where(gone,", "which = torch.where(masked,"),
     ),
     mutant(
         3,

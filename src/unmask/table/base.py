@@ -101,11 +101,12 @@ def _posterior(
     """Mean (rows, factors) of the factors given the seen dims (x is 0 elsewhere), and covariance of each pattern."""
     factors = loading.shape[1]
     outer = (loading[:, :, None] * loading[:, None, :] / noise[:, None, None]).reshape(len(noise), -1)
-    spread = np.linalg.inv((patterns @ outer).reshape(-1, factors, factors) + np.eye(factors))
+    precision = torch.from_numpy((patterns @ outer).reshape(-1, factors, factors) + np.eye(factors))
+    spread = torch.cholesky_inverse(torch.linalg.cholesky(precision)).numpy()
     score = (x / noise) @ loading
     if len(patterns) == 1:
         return score @ spread[0], spread
-    return np.einsum("rfg,rg->rf", spread[which], score), spread
+    return (spread[which] @ score[:, :, None])[:, :, 0], spread
 
 
 class FactorBase(nn.Module):

@@ -198,8 +198,9 @@ class TableCodec(nn.Module):
         number = torch.where(gone, 0, values["bin"]).clamp_min(0)
         score = torch.where(gone, 0.0 if guess is None else guess, values["score"].nan_to_num())
         table = torch.cat([self.embedding, self.masked])
-        kind = table[torch.where(gone, len(self.embedding) + column, self.offset[column] + number)]
-        return torch.addcmul(kind, score[..., None].to(kind.dtype), self.slope[column])
+        which = torch.where(gone, len(self.embedding) + column, self.offset[column] + number)
+        kind, slope = nn.functional.embedding(which, table), nn.functional.embedding(column, self.slope)
+        return torch.addcmul(kind, score[..., None].to(kind.dtype), slope)
 
     def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
         """A bin or category of the cell's own column, uniformly, with its mean score."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, Hidden, mix
+from unmask.core.inference import on_cores
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import Machine, StepReport, pretrain
 from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
@@ -116,20 +117,19 @@ def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
     return CellModel(codec, Encoder(encoder), decoder)
 
 
-def fit_base(
+def base_factors(
     network: RowModel, cells: Cells, settings: TableSettings, rows: np.ndarray, weight: np.ndarray | None = None
-) -> FactorBase:
+) -> Factors:
     """The linear part fitted to some rows, on a sample of them where they are many."""
     if len(rows) > BASE_ROWS:
         rows = np.sort(np.argsort(mix(settings.train.seed, rows, 41), kind="stable")[:BASE_ROWS])
     part = cells[rows]
     x, v = network.dims(torch.from_numpy(part.number), torch.from_numpy(part.score), torch.from_numpy(part.seen))
     count = factors_for(len(network.dims), len(rows), settings)
-    found = fit_factors(
+    return fit_factors(
         x.double().numpy(), v.numpy() > 0, factors=count, shrink=settings.shrink,
         weight=None if weight is None else weight[rows],
     )  # fmt: skip
-    return FactorBase(found)
 
 
 class HeldOut:
@@ -147,10 +147,13 @@ class HeldOut:
         self.network, self.additive = network, []
         self._bases: dict[int, FactorBase] = {}
         if len(cells) <= BASE_ROWS:
-            self._bases = {
-                m: fit_base(network, cells, settings, np.flatnonzero(fold != m), weight)
-                for m in range(settings.members)
-            }
+            found: dict[int, Factors] = {}
+
+            def fit_without(member: int) -> None:
+                found[member] = base_factors(network, cells, settings, np.flatnonzero(fold != member), weight)
+
+            on_cores(fit_without, range(settings.members))
+            self._bases = {m: FactorBase(found[m]) for m in range(settings.members)}
 
     @contextlib.contextmanager
     def __call__(self, member: int) -> Iterator[None]:
@@ -209,7 +212,7 @@ def fit_cells(
     fit = Fit(network=network, codings=codings, moments=moments, fold=fold)
     steps = steps_for(len(cells), settings) if len(cells) >= 10 else 0
     if isinstance(network, RowModel) and factors_for(len(network.dims), len(cells), settings):
-        network.base = fit_base(network, cells, settings, np.arange(len(cells)), weight)
+        network.base = FactorBase(base_factors(network, cells, settings, np.arange(len(cells)), weight))
         if steps or calibrate:
             fit.held_out = HeldOut(network, cells, settings, fold, weight)
         if steps and settings.stumps:
@@ -342,6 +345,7 @@ class Checker:
             if len(own):
                 batch = batch_of(cells[own], own)
                 self.parts.append((member, batch, mask.draw(batch, seed=seed + 1, epoch=0)))
+        self._given: list[dict[str, Any]] = []
         self.columns = cells.seen.shape[1]
         self.best = torch.full((self.members,), torch.inf)
         self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
@@ -359,12 +363,22 @@ class Checker:
     def _has_voice(self) -> bool:
         return isinstance(self.network, RowModel)
 
+    @torch.no_grad()
+    def _given_to(self, member: int, batch: PackedBatch, hidden: Hidden) -> dict[str, Any]:
+        """What the parts fitted without the member's rows say of them."""
+        if not isinstance(self.network, RowModel):
+            return {}
+        with self.fit.without(member):
+            return {"given": self.network.given(batch, hidden)}
+
     def _losses(self) -> Tensor:
         """(parts, columns) summed losses."""
         out = torch.zeros(len(self.parts), self.columns, dtype=torch.float64)
+        if not self._given:  # the same at every check
+            self._given = [self._given_to(*part) for part in self.parts]
         for part, (member, batch, hidden) in enumerate(self.parts):
-            with torch.no_grad(), self.fit.without(member):
-                prediction = self.network(batch, hidden)
+            with torch.no_grad():
+                prediction = self.network(batch, hidden, **self._given[part])
             target = self.network.codec.targets(batch.values, hidden.flat)
             loss = -prediction.member_log_prob(target)[:, member % prediction.members]
             out[part].index_add_(0, hidden.flat % batch.shape[1], loss.double())

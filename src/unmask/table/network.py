@@ -8,6 +8,7 @@ Shape letters: rows, slots (columns), members, width, state, dims.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import MASK, Hidden
 from unmask.core.model import MaskedModel, corrupt
+from unmask.encoder.dropout import drop
 from unmask.table.additive import Additive
 from unmask.table.base import FactorBase
 from unmask.table.codec import LEVELS, Coding, TableCodec
@@ -62,7 +64,6 @@ class Trunk(nn.Module):
         self.down = nn.ParameterList(
             [nn.Parameter(torch.randn(c.members, c.width, c.width) / math.sqrt(c.width)) for _ in range(c.layers)]
         )
-        self.dropout = nn.Dropout(c.dropout)
 
     def enter_part(self, x: Tensor, slot: int, member: int) -> Tensor:
         """What one slot's embedding (rows, cell) adds to a member's first layer: sampling adds slot by slot."""
@@ -73,13 +74,16 @@ class Trunk(nn.Module):
         rows, slots, _ = x.shape
         members = self.config.members
         flat = x.view(rows, slots, members, -1).permute(2, 0, 1, 3).reshape(members, rows, -1)
-        return self.finish(torch.baddbmm(self.enter_bias, self.dropout(flat), self.enter), slice(None))
+        return self.finish(torch.baddbmm(self.enter_bias, self.dropped(flat), self.enter), slice(None))
+
+    def dropped(self, x: Tensor) -> Tensor:
+        return drop(x, self.config.dropout, self.training)
 
     def finish(self, h: Tensor, member: Any) -> Tensor:
         """From the first layer's sum to the state, for all members (slice) or some."""
         for up, bias, down in zip(self.up, self.up_bias, self.down, strict=True):
             inner = torch.relu(torch.baddbmm(bias[member], _normed(h), up[member]))
-            h = h + torch.bmm(self.dropout(inner), down[member])
+            h = h + torch.bmm(self.dropped(inner), down[member])
         return _normed(torch.relu(h))
 
 
@@ -151,6 +155,23 @@ class Dims(nn.Module):
         return dim, sign, share
 
 
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the network is told of a corrupted batch by the parts that were fitted before it.
+
+    Attributes:
+        values: of the cells after corruption.
+        masked: (rows, columns).
+        linear: (rows, dims) mean and variance by the linear part.
+        lift: (rows, dims + 1) sums of the additive part.
+    """
+
+    values: dict[str, Tensor]
+    masked: Tensor
+    linear: tuple[Tensor, Tensor] | None
+    lift: Tensor | None
+
+
 class RowModel(MaskedModel):
     """The default: linear part + additive part + ensemble of row networks, in place. One example a row, a slot per column.
 
@@ -174,35 +195,42 @@ class RowModel(MaskedModel):
             for name, value in (("dim", dim), ("sign", sign), ("marginal", marginal), ("own", own)):
                 self.register_buffer(f"{name}{number}", value, persistent=False)
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> CellPrediction:
+    def forward(
+        self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None, given: Given | None = None
+    ) -> CellPrediction:
+        """Predict hidden cells; `given` is what `self.given` says of the same batch and hidden cells, where it is known."""
         ask = hidden.flat if ask is None else ask
+        g = self.given(batch, hidden) if given is None else given
+        silent = self.linear_only and not torch.is_grad_enabled()
+        state = None if silent else self.rows(g.values, g.masked, g.linear)
+        return self.heads(state, g.linear, g.lift, ask, batch.shape[1], batch.extra.get("weight"))
+
+    def given(self, batch: PackedBatch, hidden: Hidden) -> Given:
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.flat[hidden.action == MASK]] = True
         masked = masked.view(batch.shape)
         values = corrupt(self.codec, batch.values, hidden)
-        if self.linear_only and not torch.is_grad_enabled():
-            state, linear = None, self.linear(values, masked)
-        else:
-            state, linear = self.rows(values, masked)
         lift = None if self.additive is None else self.additive(values["bin"], ~masked & (values["seen"] != 0))
-        return self.heads(state, linear, lift, ask, batch.shape[1], batch.extra.get("weight"))
+        return Given(values=values, masked=masked, linear=self.linear(values, masked), lift=lift)
 
     def settle(self) -> None:
         """Say once that no head has learnt anything: then the other parts alone are the very same prediction, sooner."""
         self.linear_only = self.base is not None and all(not h.any() for h in (*self.codec.head, *self.codec.head_bias))
 
-    def rows(self, values: dict[str, Tensor], masked: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """(members, rows, state) of every row, and the linear part's (rows, dims) mean and variance."""
-        linear = self.linear(values, masked)
+    def rows(
+        self, values: dict[str, Tensor], masked: Tensor, linear: tuple[Tensor, Tensor] | None
+    ) -> Float[Tensor, "members rows state"]:
+        """The state of every row, from its cells and the linear part's guesses of those that are not seen."""
         guess = None
         if linear is not None:
             dim = self.dims.of_quantity
             guess = torch.where(
                 self.codec.is_quantity, self.dims.center[dim] + self.dims.scale[dim] * linear[0][:, dim], 0.0
             )
-        return self.encoder(self.codec.embed(values, masked, guess)), linear
+        return self.encoder(self.codec.embed(values, masked, guess))
 
     def linear(self, values: dict[str, Tensor], masked: Tensor) -> tuple[Tensor, Tensor] | None:
+        """(rows, dims) mean and variance of every dim, by the linear part."""
         if self.base is None:
             return None
         seen = ~masked & (values["seen"] != 0)
@@ -221,20 +249,22 @@ class RowModel(MaskedModel):
     ) -> CellPrediction:
         """Predictions of the asked cells; all columns of a block in one product."""
         row, column = ask // slots, ask % slots
+        block_of = self.codec.block_of[column]
+        asked = {n: (block_of == n).nonzero().flatten() for n in range(len(self.codec.blocks))}
+        if len(ask):  # with nothing asked for, the empty loss still has a gradient
+            asked = {n: places for n, places in asked.items() if len(places)}
+        whole = {} if state is None else self.whole_blocks(state, asked)
         pieces = []
-        for number, block in enumerate(self.codec.blocks):
-            places = (self.codec.block_of[column] == number).nonzero().flatten()
-            if not len(places) and len(column):  # with nothing asked for, the empty loss still has a gradient
-                continue
+        for number, places in asked.items():
+            block = self.codec.blocks[number]
             place, r = self.codec.place_of[column[places]], row[places]
             each = block.size + 2 * block.quantity
             if state is None:
                 raw = torch.zeros((1, len(places), each), device=ask.device)
             else:
                 head, bias = self.codec.head[number], self.codec.head_bias[number]
-                if torch.is_grad_enabled() or head.shape[-1] < 4 * AT_ONCE:
-                    raw = torch.bmm(state, head).view(len(head), -1, each)
-                    raw = raw.index_select(1, r * len(block.columns) + place)
+                if number in whole:
+                    raw = whole[number].reshape(len(head), -1, each).index_select(1, r * len(block.columns) + place)
                 else:
                     raw = by_column(state, head.view(len(head), head.shape[1], -1, each), r, place)
                 raw = raw + bias.view(len(head), -1, each).index_select(1, place)
@@ -247,6 +277,23 @@ class RowModel(MaskedModel):
                 share = self.shares(number, linear, r, place)
             pieces.append((places, self.codec.distribution(number, raw, place, normal, share)))
         return CellPrediction(pieces, len(ask), None if weight is None else weight[row])
+
+    def whole_blocks(
+        self, state: Float[Tensor, "members rows state"], blocks: Iterable[int]
+    ) -> dict[int, Float[Tensor, "members rows out"]]:
+        """All columns of a block for every row: of narrow blocks, whose heads go through one product together, and in training.
+
+        A product with a handful of outputs costs as much as one with a hundred.
+        """
+        heads = {n: self.codec.head[n] for n in blocks}
+        narrow = [n for n, head in heads.items() if head.shape[-1] < 4 * AT_ONCE]
+        found: dict[int, Tensor] = {}
+        if narrow:
+            product = torch.bmm(state, torch.cat([heads[n] for n in narrow], -1))
+            found.update(zip(narrow, product.split([heads[n].shape[-1] for n in narrow], -1), strict=True))
+        if torch.is_grad_enabled():
+            found.update({n: torch.bmm(state, head) for n, head in heads.items() if n not in found})
+        return found
 
     def lifted(
         self, raw: Float[Tensor, "*members asked each"], block: int, row: Tensor, place: Tensor,
@@ -292,7 +339,7 @@ class RowModel(MaskedModel):
     def states(self, batch: PackedBatch, needed: Tensor | None = None) -> Tensor:
         """One state a row, the members' side by side: (rows, 1, members * state)."""
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
-        state, _ = self.rows(batch.values, nothing)
+        state = self.rows(batch.values, nothing, self.linear(batch.values, nothing))
         return state.transpose(0, 1).flatten(1)[:, None]
 
 

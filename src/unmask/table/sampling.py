@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.corruption import mix, uniform
-from unmask.core.inference import at_rest
+from unmask.core.inference import at_rest, on_cores
 from unmask.errors import UserError
 from unmask.table.conditions import Constraint, Limit, formulas_in_order
 from unmask.table.outcome import outcome_design, pair_places, stored_outcome
@@ -81,11 +81,14 @@ class RowSampler:
 
     def sample(self, rows: int, seed: int) -> list[np.ndarray]:
         out = [np.full(rows, np.nan) for _ in self.codings]
+
+        def fill(block: int) -> None:
+            take = np.arange(block * BLOCK, min((block + 1) * BLOCK, rows))
+            for place, values in enumerate(self._block(take, block, seed)):
+                out[place][take] = values
+
         with at_rest(self.network):
-            for block, start in enumerate(range(0, rows, BLOCK)):
-                take = np.arange(start, min(start + BLOCK, rows))
-                for place, values in enumerate(self._block(take, block, seed)):
-                    out[place][take] = values
+            on_cores(fill, range(-(-rows // BLOCK)))
         return out
 
     def _block(self, rows: np.ndarray, block: int, seed: int) -> list[np.ndarray]:
@@ -334,14 +337,15 @@ class BlockState:
             location, deviation = self.network.dims.normal(*self.linear, row, where)
         location = location + deviation * raw[:, -2]
         deviation = deviation * raw[:, -1].clamp(-3, 3).exp() * math.sqrt(temperature)
-        edge = grid.edge[place, : size + 1].expand(self.rows, -1)
-        if low is not None and high is not None:
-            edge = torch.minimum(torch.maximum(edge, low[:, None]), high[:, None])
+        whole = grid.edge[place, : size + 1].expand(self.rows, -1)
         atom = grid.atom[place, :size]
-        whole = grid.edge[place, : size + 1]
-        cdf = torch.special.ndtr((edge - location[:, None]) / deviation[:, None])
-        broad = torch.special.ndtr(edge)
-        full = torch.special.ndtr((whole - location[:, None]) / deviation[:, None]).diff(dim=-1)
+        edge, broad = whole, torch.special.ndtr(whole[:1]).expand(self.rows, -1)
+        cdf = torch.special.ndtr((whole - location[:, None]) / deviation[:, None])
+        full = cdf.diff(dim=-1)
+        if low is not None and high is not None:
+            edge = torch.minimum(torch.maximum(whole, low[:, None]), high[:, None])
+            cdf = torch.special.ndtr((edge - location[:, None]) / deviation[:, None])
+            broad = torch.special.ndtr(edge)
         mass = (1 - BACKGROUND) * torch.where(atom, full, cdf.diff(dim=-1)) + BACKGROUND * torch.where(
             atom, grid.mass[place, :size], broad.diff(dim=-1)
         )
