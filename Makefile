@@ -15,7 +15,7 @@ help:  ## show this list
 $(STAMP): pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11, or make PYTHON=python3"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
 install: $(STAMP)  ## create .venv with everything for demo, test and check
