@@ -23,7 +23,7 @@ install: $(STAMP)  ## create .venv with everything for demo, test and check
 demo: $(STAMP)  ## train a masked language model on embedded text, minutes, and write report.html
 	$(BIN)/unmask demo text
 
-test: $(STAMP)  ## run the tests (slow and GPU ones left out)
+test: $(STAMP)  ## run the tests, two files at a time or WORKERS=n (slow and GPU ones left out)
 	$(BIN)/python -m pytest tests -n $(WORKERS) --dist loadfile
 
 slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail the laws

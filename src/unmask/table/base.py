@@ -110,18 +110,22 @@ def _posterior(
 
 
 class FactorBase(nn.Module):
-    """The fitted factor analysis, as constants of the model; see `fit_factors`."""
+    """The fitted factor analysis, as constants of the model; see `fit_factors`.
+
+    Attributes:
+        trust: (dims,) in levels of categories; 1 unless fitted, see `levels.py`.
+    """
 
     loading: Tensor
     noise: Tensor
-    outer: Tensor
-    spread_out: Tensor
+    trust: Tensor
 
     def __init__(self, factors: Factors) -> None:
         super().__init__()
         dims, count = factors.loading.shape
         self.register_buffer("loading", torch.tensor(factors.loading, dtype=torch.float32))
         self.register_buffer("noise", torch.tensor(factors.noise, dtype=torch.float32))
+        self.register_buffer("trust", torch.ones(dims))
         self.factors, self.dims = count, dims
 
     def forward(self, x: Float[Tensor, "rows dims"], v: Float[Tensor, "rows dims"]) -> tuple[Tensor, Tensor]:

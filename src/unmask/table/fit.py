@@ -29,6 +29,7 @@ from unmask.table.additive import MOST_ROWS, Additive, copies_of, fit_additive
 from unmask.table.base import FactorBase, Factors, fit_factors
 from unmask.table.cells import CellMasks, Cells, batch_of, box_cox, fit_codings, to_cells, training_corruption
 from unmask.table.codec import Coding, TableCodec
+from unmask.table.levels import fit_trust
 from unmask.table.mcm import FilterModel
 from unmask.table.network import CellModel, Dims, RowModel, Trunk, TrunkConfig
 from unmask.table.recipes import TableSettings
@@ -155,6 +156,13 @@ class HeldOut:
             on_cores(fit_without, range(settings.members))
             self._bases = {m: FactorBase(found[m]) for m in range(settings.members)}
 
+    def trust(self, found: Tensor) -> None:
+        """(members, dims): the network is given the mean, a member's held-out rows that of the others."""
+        assert self.network.base is not None
+        self.network.base.trust = found.mean(0)
+        for member, base in self._bases.items():
+            base.trust = found[torch.arange(len(found)) != member].mean(0) if len(found) > 1 else found[0]
+
     @contextlib.contextmanager
     def __call__(self, member: int) -> Iterator[None]:
         whole = self.network.base, self.network.additive
@@ -215,8 +223,8 @@ def fit_cells(
         network.base = FactorBase(base_factors(network, cells, settings, np.arange(len(cells)), weight))
         if steps or calibrate:
             fit.held_out = HeldOut(network, cells, settings, fold, weight)
-        if steps and settings.stumps:
-            _add(fit, cells, settings, weight)
+        if steps:
+            _refine(fit, cells, settings, weight)
     if steps:
         with seeded(settings.train.seed):  # dropout
             fit.steps = _train(fit, cells, settings, steps, weight, watch)
@@ -227,8 +235,9 @@ def fit_cells(
     return fit
 
 
-def _add(fit: Fit, cells: Cells, settings: TableSettings, weight: np.ndarray | None) -> None:
-    """The additive part: the mean of one fitted for each member, which its held-out rows keep."""
+def _refine(fit: Fit, cells: Cells, settings: TableSettings, weight: np.ndarray | None) -> None:
+    """The trust in the linear part's categories, then the additive part: of each the mean of one a member, which its held-out
+    rows keep."""
     rows = np.flatnonzero(cells.seen.any(1))
     if len(rows) > MOST_ROWS:
         rows = np.sort(rows[np.argsort(mix(settings.train.seed, rows, 46), kind="stable")[:MOST_ROWS]])
@@ -239,6 +248,9 @@ def _add(fit: Fit, cells: Cells, settings: TableSettings, weight: np.ndarray | N
     batch = batch_of(cells[rows], rows)
     masked = [(batch, corruption.draw(batch, seed=seed, epoch=copy)) for copy in range(copies_of(len(rows)))]
     held = torch.from_numpy(fit.fold[rows, None] == np.arange(settings.members)).float()
+    held_out.trust(fit_trust(network, masked, held_out, held > 0))
+    if not settings.stumps:
+        return
     train = (1 - held) * (1.0 if weight is None else torch.from_numpy(weight[rows]).float()[:, None])
     held_out.additive = fit_additive(network, masked, held_out, train, held, settings.stumps)
     if held_out.additive:

@@ -380,7 +380,9 @@ def _loaded(folder: Path) -> TableModel:
     network = build_network(codings, moments, settings)
     state = {k[8:]: torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")}
     if isinstance(network, RowModel) and "base.loading" in state:
-        network.base = FactorBase(Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy()))
+        factors = Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy())
+        network.base = FactorBase(factors)
+        state.setdefault("base.trust", network.base.trust)  # models of earlier versions
     if isinstance(network, RowModel) and "additive.table" in state:
         network.additive = Additive(codings, state["additive.table"])
     network.load_state_dict(state)

@@ -24,10 +24,8 @@ from unmask.encoder.dropout import drop
 from unmask.table.additive import Additive
 from unmask.table.base import FactorBase
 from unmask.table.codec import LEVELS, Coding, TableCodec
+from unmask.table.levels import SURE, discriminant
 from unmask.table.prediction import CellPrediction
-
-UNEXPLAINED, SURE = 0.1, 7.0
-"""Least variance of an indicator, and largest log-odds, the linear part may claim: it is only nearly right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,18 +319,16 @@ class RowModel(MaskedModel):
     def shares(self, block: int, linear: tuple[Tensor, Tensor], row: Tensor, place: Tensor) -> Tensor:
         """The linear part's share of every category: linear discriminant analysis, by its identity with regression.
 
-        With `m` the regression of a level's indicator, `p` its marginal share and `r` the share of variance explained,
-        the log-odds are logit(p) + (m - p) / (p q (1 - r)) - (1/2 - p) r / (p q (1 - r)), q = 1 - p (Fisher 1936).
-        Levels too rare to have a dim keep their marginal share.
+        See `levels.py`. Levels too rare to have a dim keep their marginal share.
         """
         dim, sign, marginal = (getattr(self, f"{n}{block}")[place] for n in ("dim", "sign", "marginal"))
         at = dim.clamp_min(0)
         p = marginal.clamp(1e-4, 1 - 1e-4)
-        spread = p * (1 - p)
         move = self.dims.scale[at] * linear[0][row[:, None], at] * sign
-        left = linear[1][row[:, None], at].clamp(UNEXPLAINED, 1.0)
-        lift = (move - (0.5 - p) * (1 - left)) / (spread * left)
-        odds = p.logit() + torch.where(dim >= 0, lift, 0.0)
+        direction, keeper = discriminant(move, linear[1][row[:, None], at], p)
+        assert self.base is not None
+        trust = self.base.trust[at]
+        odds = p.logit() + torch.where(dim >= 0, trust * direction - trust.square() * keeper, 0.0)
         share = torch.where(marginal > 0, odds.clamp(-SURE, SURE).sigmoid(), 0.0)
         return share / share.sum(-1, keepdim=True)
 

@@ -54,7 +54,7 @@ def learn_outcome(model: TableModel, columns: Sequence[np.ndarray]) -> dict[str,
         return {}
     complete = model.table.draw(columns, seed=model.table.settings.train.seed)
     found = fit_outcome(
-        outcome_design(model, complete)[known], columns[time][known], columns[event][known], ridge=1.0
+        outcome_design(model, complete)[known], columns[time][known], columns[event][known]
     )  # fmt: skip
     out = {"outcome.center": found.center, "outcome.scale": found.scale, "outcome.end": np.array([found.end])}
     for name, base in (("event", found.event), ("censoring", found.censoring)):

@@ -208,11 +208,13 @@ class Outcome:
         return np.minimum(died, left), (died <= left).astype(float)
 
 
-def fit_outcome(x: np.ndarray, time: np.ndarray, event: np.ndarray, *, ridge: float = 1.0) -> Outcome:
+def fit_outcome(x: np.ndarray, time: np.ndarray, event: np.ndarray, *, ridge: float = 0.3) -> Outcome:
     """Fit both hazards on complete covariates (rows, covariates).
 
     Args:
-        ridge: on standardised covariates: one row's worth of shrinkage, which keeps separated covariates finite.
+        ridge: on standardised covariates, in rows' worth of shrinkage; it keeps separated covariates finite. With 1, the levels
+            of a column whose first is far from them all (support2's `sfdm2`) had log hazard ratios of -6.6 for -7.7; smaller
+            tables did the same with 3 to 0.01.
     """
     center, scale = x.mean(0), np.maximum(x.std(0), 1e-9)
     z = (x - center) / scale
