@@ -1,13 +1,15 @@
 """Clipping folded into the kernel is clipping, and a bad gradient changes nothing."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 from unmask.errors import UserError
-from unmask.training.optimiser import NanGuard, StableAdamW, build_optimiser, decay_groups, step
+from unmask.training.optimiser import AdamW, NanGuard, StableAdamW, build_optimiser, decay_groups, step
 from unmask.training.settings import TrainSettings
 
 
@@ -112,3 +114,49 @@ def test_nan_guard_stops_after_the_limit_in_a_row():
     with pytest.raises(UserError, match="3 steps in a row") as stopped:
         guard.check(float("nan"))
     assert "learning_rate" in stopped.value.hint
+
+
+@pytest.mark.parametrize("fused", [True, None])
+def test_adamw_is_torchs_to_the_last_bit(fused):
+    ends, states = [], []
+    for make, heir in ((AdamW, torch.optim.AdamW), (torch.optim.AdamW, AdamW)):
+        model = _model()
+        groups = decay_groups(model, 0.1)
+        optimiser = make(groups, lr=0.01, betas=(0.9, 0.98), fused=fused)
+        for i in range(6):
+            if i == 3:  # the state of one is the other's
+                state = copy.deepcopy(optimiser.state_dict())
+                optimiser = heir(decay_groups(model, 0.1), lr=0.5, fused=fused)
+                optimiser.load_state_dict(state)
+            _backward(model, 1.0, seed=i)
+            optimiser.step()
+            optimiser.zero_grad()
+            assert all(p.grad is None for p in model.parameters())
+        ends.append(list(model.parameters()))
+        states.append(optimiser.state_dict())
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert states[0]["param_groups"] == states[1]["param_groups"]
+
+
+def test_training_does_not_load_the_compiler():
+    """It takes torch 2 s, at the first step of every command that trains."""
+    code = (
+        "import sys, numpy as np\n"
+        "from unmask.table.engine import CellTable\n"
+        "rng = np.random.default_rng(0)\n"
+        "CellTable.fit(list(rng.normal(size=(3, 60))), [0, 0, 0], steps=3)\n"
+        "import torch\n"
+        "from unmask.training.optimiser import build_optimiser, step\n"
+        "from unmask.training.settings import TrainSettings\n"
+        "for kind in ('adamw', 'stable_adamw'):\n"
+        "    model = torch.nn.Linear(2, 2)\n"
+        "    optimiser = build_optimiser(model, TrainSettings(steps=1, optimiser=kind))\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    step(optimiser, model.parameters(), clip=1.0)\n"
+        "    optimiser.zero_grad()\n"
+        "    optimiser.load_state_dict(optimiser.state_dict())\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

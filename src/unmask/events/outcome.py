@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from unmask.events.forest import Forest
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.targets import Sorted, Target
+from unmask.training.optimiser import AdamW
 
 
 class Head(nn.Module):
@@ -119,7 +120,7 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
     z, wanted = head.inputs(x), torch.from_numpy(y)
     fold = folds(target.strata(y), groups, generator)
     stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
-    optimiser = torch.optim.AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     best = torch.full((k,), torch.inf)
     kept = {n: p.detach().clone() for n, p in head.named_parameters()}
     # With fewer than five patients some members have nobody to stop on: they watch what they learn from.

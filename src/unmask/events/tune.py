@@ -27,7 +27,7 @@ from unmask.events.meds import Labels
 from unmask.events.outcome import folds
 from unmask.events.recipes import TuneSettings
 from unmask.events.targets import Target
-from unmask.training.optimiser import NanGuard, build_optimiser, step
+from unmask.training.optimiser import AdamW, NanGuard, build_optimiser, step
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 
@@ -144,7 +144,7 @@ class Tuner:
             net.out.bias.copy_(torch.from_numpy(self.target.start(y[learnt])).float())
         out = nn.Linear(width, self.target.outputs)
         out.load_state_dict({k: v.cpu() for k, v in net.out.state_dict().items()})
-        optimiser = torch.optim.AdamW(out.parameters(), lr=5e-3, weight_decay=0.1)
+        optimiser = AdamW(out.parameters(), lr=5e-3, weight_decay=0.1)
         best, kept, waited = np.inf, copy.deepcopy(out.state_dict()), 0
         for _ in range(OUTPUT_STEPS):
             optimiser.zero_grad()

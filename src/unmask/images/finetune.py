@@ -25,7 +25,7 @@ from unmask.images.classifier import Classifier, ClassifierNet, layer_groups, ma
 from unmask.images.model import ImageModel, load
 from unmask.images.probe import stratified
 from unmask.training.memory import keep_freed_memory
-from unmask.training.optimiser import NanGuard, step
+from unmask.training.optimiser import AdamW, NanGuard, step
 from unmask.training.precision import resolve_precision
 from unmask.training.schedule import rate
 from unmask.training.settings import (
@@ -189,7 +189,7 @@ def _train(
 ) -> dict[str, Any]:  # fmt: skip
     net, ts = classifier.net, settings.train
     groups = layer_groups(net, rate=ts.learning_rate, decay=settings.layer_decay, weight_decay=ts.weight_decay)
-    optimiser = torch.optim.AdamW(groups, betas=(ts.beta1, ts.beta2), eps=ts.epsilon, fused=True)
+    optimiser = AdamW(groups, betas=(ts.beta1, ts.beta2), eps=ts.epsilon, fused=True)
     trained = [p for group in groups for p in group["params"]]
     batch = min(settings.batch, len(train))
     per_epoch = -(-len(train) // batch)

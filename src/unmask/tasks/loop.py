@@ -30,7 +30,7 @@ from unmask.tasks.resume import Keeper, Progress
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Prepared, Task, merit
 from unmask.training.memory import keep_freed_memory, peak_memory
-from unmask.training.optimiser import NanGuard, step
+from unmask.training.optimiser import AdamW, NanGuard, step
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
@@ -253,7 +253,7 @@ def train(
     elif not shares_table:
         compact = Compact(model, used_ids(training, *([validation] if validation else [])))
     parameter_groups = groups(model, settings)
-    optimiser = torch.optim.AdamW(
+    optimiser = AdamW(
         parameter_groups,
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
