@@ -10,7 +10,7 @@ from tables import patients
 
 from unmask.table.data import encode, read_frame
 from unmask.table.engine import CellTable
-from unmask.table.levels import discriminant
+from unmask.table.levels import MOST, PRIOR, _likeliest, discriminant
 from unmask.table.model import TableModel, load
 from unmask.table.network import RowModel
 
@@ -26,6 +26,36 @@ def test_the_discriminant_is_bayes_rule_of_two_normals():
     move = slope * (x - share * apart)
     direction, keeper = discriminant(move, torch.full_like(x, 1 - explained), torch.tensor(share).double())
     torch.testing.assert_close(direction - keeper, expected)
+
+
+def test_no_other_trust_makes_the_cells_likelier(rng: np.random.Generator):
+    cells, share, column = (
+        400,
+        torch.tensor([0.3, 0.5, 0.2, 0.1]),
+        torch.tensor([2, 5, 5, 5]),
+    )  # 0.2 of column 5 has no dim
+    direction, keeper = torch.tensor(rng.normal(size=(cells, 4)) * 2), torch.tensor(rng.gamma(2, 1, (cells, 4)))
+    kinds = [rng.random(cells) < 0.4 + 0.1 * np.sign(direction[:, 0].numpy()), rng.integers(0, 4, cells)]
+    own = torch.tensor(np.column_stack([kinds[0], *(kinds[1] == k for k in range(3))]), dtype=torch.float32)
+    asked = torch.tensor(np.repeat(rng.random((cells, 2)) < 0.7, [1, 3], axis=1), dtype=torch.float32)
+
+    def loss(trust: torch.Tensor) -> float:
+        s = (share.double().logit() + trust * direction - trust**2 * keeper).sigmoid()
+        lone = torch.where(own[:, 0] > 0, s[:, 0], 1 - s[:, 0])
+        many = torch.cat([s[:, 1:], torch.full((cells, 1), 0.2)], 1)
+        mine = torch.cat([own[:, 1:], 1 - own[:, 1:].sum(1, keepdim=True)], 1)
+        likely = (asked[:, 0] * lone.log()).sum()
+        likely = likely + (asked[:, 1] * ((mine * many).sum(1) / many.sum(1)).log()).sum()
+        return float(PRIOR / 2 * ((trust - 1) ** 2).sum() - likely)
+
+    found = _likeliest(direction, keeper, own, asked, share, column).double()
+    assert ((found > 0) & (found < MOST)).any()
+    least = loss(found)
+    for k in range(4):
+        for move in (-0.02, 0.02):
+            trial = found.clone()
+            trial[k] = (trial[k] + move).clamp(0, MOST)
+            assert loss(trial) >= least - 1e-3
 
 
 def told(seed: int, rows: int = 700) -> tuple[list[np.ndarray], list[int]]:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import minimize
+from scipy.special import expit, log_expit, logit
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
@@ -84,23 +85,27 @@ def _likeliest(
     asked: Float[Tensor, "cells levels"], share: Float[Tensor, " levels"], column: Int[Tensor, " levels"],
 ) -> Float[Tensor, " levels"]:  # fmt: skip
     """The trust under which the cells' categories are likeliest, with shares made as `RowModel.shares` makes them."""
-    first, second, own, asked, share = (x.double() for x in (direction, keeper, own, asked, share))
-    columns, group = column.unique(return_inverse=True)
-    together = torch.nn.functional.one_hot(group, len(columns)).double()
+    first, second, is_own, counts, p = (x.double().numpy() for x in (direction, keeper, own, asked, share))
+    is_own = is_own * counts
+    columns, group = np.unique(column.numpy(), return_inverse=True)
+    together = np.eye(len(columns))[group]
     two = together.sum(0) == 1  # of two categories the second has a dim, and the first has what is left
-    rare = 1 - share @ together  # levels without a dim keep their marginal share
-    cells = asked @ together / together.sum(0)
-    others = cells - (asked * own) @ together
+    rare = np.maximum(1 - p @ together, 1e-9)  # levels without a dim keep their marginal share
+    cells = counts @ together / together.sum(0)
+    others = cells - is_own @ together
+    start = logit(p)
 
-    def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
-        trust = torch.from_numpy(at).requires_grad_()
-        log_share = torch.nn.functional.logsigmoid(share.logit() + trust * first - trust.square() * second)
-        known = log_share.exp() @ together
-        rest = torch.where(two, 1 - known, rare).clamp_min(1e-9)
-        likely = (asked * own * log_share).sum() + (others * rest.log() - cells * (known + rest).log()).sum()
-        value = PRIOR / 2 * (trust - 1).square().sum() - likely
-        (slope,) = torch.autograd.grad(value, trust)
-        return float(value.detach()), slope.numpy()
+    def loss(trust: np.ndarray) -> tuple[float, np.ndarray]:
+        odds = start + trust * first - trust**2 * second
+        s = expit(odds)
+        known = s @ together
+        whole = np.where(two, 1.0, known + rare)
+        rest = np.where(two, np.maximum(1 - known, 1e-9), rare)
+        likely = (is_own * log_expit(odds)).sum() + (others * np.log(rest) - cells * np.log(whole)).sum()
+        slope = is_own * (1 - s) - s * np.where(two, others, cells / whole)[:, group] * np.where(two[group], 1.0, 1 - s)
+        slope = (slope * (first - 2 * trust * second)).sum(0)
+        return float(PRIOR / 2 * ((trust - 1) ** 2).sum() - likely), PRIOR * (trust - 1) - slope
 
-    found = minimize(loss, np.full(len(column), 0.5), jac=True, method="L-BFGS-B", bounds=[(0.0, MOST)] * len(column))
+    bounds = [(0.0, MOST)] * len(p)
+    found = minimize(loss, np.full(len(p), 0.5), jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-7})
     return torch.tensor(found.x, dtype=torch.float32)
