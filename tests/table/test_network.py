@@ -209,3 +209,14 @@ def test_a_cell_asked_alone_gets_the_very_bits_it_gets_in_company(seed: int):
         everything = by_column(state, head, row, column)
         for some in (slice(0, 1), slice(7, 300), slice(1000, 1001)):
             assert torch.equal(by_column(state, head, row[some], column[some]), everything[:, some])
+
+
+def test_a_column_asked_alone_gets_the_very_bits_it_gets_with_all(model, drawn):
+    batch, hidden = drawn
+    column = hidden.flat % batch.shape[1]
+    with torch.no_grad():
+        target = torch.stack([torch.zeros(len(hidden)), torch.full((len(hidden),), 0.3)], -1)
+        everything = model.table.network(batch, hidden).member_log_prob(target)
+        for c in column.unique():
+            alone = model.table.network(batch, hidden, ask=hidden.flat[column == c])
+            assert torch.equal(alone.member_log_prob(target[column == c]), everything[column == c])

@@ -281,16 +281,17 @@ class RowModel(MaskedModel):
     ) -> dict[int, Float[Tensor, "members rows out"]]:
         """All columns of a block for every row: of narrow blocks, whose heads go through one product together, and in training.
 
-        A product with a handful of outputs costs as much as one with a hundred.
+        A product with a handful of outputs costs as much as one with a hundred. All narrow blocks are in it if any is asked for:
+        so a cell's result does not depend on what else is asked.
         """
-        heads = {n: self.codec.head[n] for n in blocks}
+        heads = dict(enumerate(self.codec.head))
         narrow = [n for n, head in heads.items() if head.shape[-1] < 4 * AT_ONCE]
         found: dict[int, Tensor] = {}
-        if narrow:
+        if not set(narrow).isdisjoint(blocks):
             product = torch.bmm(state, torch.cat([heads[n] for n in narrow], -1))
             found.update(zip(narrow, product.split([heads[n].shape[-1] for n in narrow], -1), strict=True))
         if torch.is_grad_enabled():
-            found.update({n: torch.bmm(state, head) for n, head in heads.items() if n not in found})
+            found.update({n: torch.bmm(state, heads[n]) for n in blocks if n not in found})
         return found
 
     def lifted(
