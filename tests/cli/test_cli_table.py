@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import polars as pl
 import pytest
 from tables import patients
@@ -134,3 +135,27 @@ def test_mistakes_end_with_code_2_and_write_nothing(capsys, folder, tmp_path, mo
     assert says in err
     assert "Traceback" not in err
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_whole_numbers_and_categories_are_written_as_the_file_spells_them(capsys, tmp_path):
+    """pandas writes a column of 0 and 1 with holes as 0.0 and 1.0."""
+    rng = np.random.default_rng(1)
+    table = patients(80, seed=1)
+    table["smokes"], table["grade"] = rng.integers(0, 2, 80), rng.integers(1, 4, 80)
+    for name in ("age", "smokes", "grade", "stage"):
+        table.loc[rng.random(80) < 0.3, name] = np.nan
+    table.to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "s.toml").write_text('[columns.grade]\nkind = "ordinal"\ncategories = ["1", "2", "3"]\n')
+    m, filled, new = tmp_path / "m", tmp_path / "filled.csv", tmp_path / "new.csv"
+    assert (
+        run(capsys, "pretrain", "table", tmp_path / "t.csv", "--out", m, "--schema", tmp_path / "s.toml", *FAST)[0] == 0
+    )
+    assert run(capsys, "impute", m, tmp_path / "t.csv", "--out", filled)[0] == 0
+    assert run(capsys, "synthesize", m, "--rows", 60, "--out", new)[0] == 0
+    for file in (filled, new):
+        out = pl.read_csv(file, infer_schema=False)
+        assert set(out["smokes"]) == {"0.0", "1.0"}
+        assert set(out["grade"]) == {"1.0", "2.0", "3.0"}
+        assert out["age"].str.contains(r"^\d+\.0$").all()
+        assert set(out["event"]) == {"0", "1"}  # no holes, no points
+        assert set(out["stage"]) == {"I", "II", "III"}

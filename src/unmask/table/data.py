@@ -242,8 +242,9 @@ def decode(values: np.ndarray, column: Column) -> list[Any]:
 
 
 def writes_point(raw: np.ndarray, column: Column) -> bool:
-    """Whether a column of whole numbers is written 83.0 in its file, not 83."""
-    if not column.is_quantity or column.decimals != 0 or raw.dtype != object:
+    """Whether a column of whole numbers is written 83.0 in its file, not 83; so is one of 0 and 1 once it has holes."""
+    whole = column.decimals == 0 if column.is_quantity else all(c.lstrip("-").isdecimal() for c in column.categories)
+    if not whole or raw.dtype != object:
         return False
     seen = raw[:200][~is_missing(raw[:200])]
     return len(seen) > 0 and all(isinstance(v, str) and v.strip().endswith(".0") for v in seen)
@@ -258,7 +259,7 @@ def cell_texts(values: Sequence[Any], column: Column, point: bool = False) -> li
         elif isinstance(v, dt.datetime):
             out.append(v.strftime(column.format or "%Y-%m-%d %H:%M:%S"))
         else:
-            out.append(f"{v}.0" if point and isinstance(v, int) else str(v))
+            out.append(f"{v}.0" if point else str(v))
     return out
 
 
