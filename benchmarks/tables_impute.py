@@ -8,7 +8,8 @@ Every result is one line of the JSON-lines file --out; what is there is not run 
 table and fills it (transductive, as its rivals do). `unmask-unseen` is fitted on four fifths of the rows and judged on the
 rest, `unmask-seen` fitted on all and judged on the same rows. Peers: mean/mode, KNN,
 IterativeImputer with BayesianRidge and with ExtraTrees, MissForest (chained forests after Stekhoven & Buehlmann 2012,
-100 trees, at most 10 rounds, stopped when the change grows); miceforest where UNMASK_PEERS names a Python that has it.
+100 trees, at most 10 rounds, stopped when the change grows); miceforest where UNMASK_PEERS names a Python that has it,
+hyperimpute where UNMASK_HYPERIMPUTE does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,18 @@ import numpy as np
 
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "data" / "tables"
 SETS = ("whas500", "gbsg2", "ckd_uae", "breast_cancer", "diabetes", "actg320", "flchain", "support2")
-METHODS = ("mean", "knn", "ridge", "extratrees", "missforest", "miceforest", "unmask", "unmask-seen", "unmask-unseen")
+METHODS = (
+    "mean",
+    "knn",
+    "ridge",
+    "extratrees",
+    "missforest",
+    "miceforest",
+    "hyperimpute",
+    "unmask",
+    "unmask-seen",
+    "unmask-unseen",
+)
 
 
 def load(name: str):
@@ -224,23 +236,41 @@ np.save(sys.argv[4], out); print(time.time() - start)
 """
 
 
-def miceforest(x, sizes, seed):
-    python = os.environ.get("UNMASK_PEERS")
-    if not python:
-        raise ModuleNotFoundError("UNMASK_PEERS is not set")
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "x.npy", Path(folder) / "out.npy"
-        np.save(source, x)
-        command = [python, "-c", _MICEFOREST, str(source), json.dumps(sizes), str(seed), str(target)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise PeerError(done.stderr.strip().splitlines()[-1] if done.stderr else f"exit {done.returncode}")
-        return np.load(target), float(done.stdout)
+# Numbers of categories as numbers: it takes columns with few values for categories by itself. Needs pandas below 3.
+_HYPERIMPUTE = """
+import sys, time, warnings, numpy as np, pandas as pd
+from hyperimpute.plugins.imputers import Imputers
+warnings.simplefilter("ignore")
+x = np.load(sys.argv[1]); frame = pd.DataFrame(x, columns=[f"c{i}" for i in range(x.shape[1])])
+start = time.time()
+out = Imputers().get("hyperimpute", random_state=int(sys.argv[3])).fit_transform(frame)
+np.save(sys.argv[4], np.asarray(out, float)); print(); print(time.time() - start)
+"""
+
+
+def elsewhere(code, variable):
+    """A rival in a Python of its own, which the variable names."""
+
+    def run(x, sizes, seed):
+        python = os.environ.get(variable)
+        if not python:
+            raise ModuleNotFoundError(f"{variable} is not set")
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = Path(folder) / "x.npy", Path(folder) / "out.npy"
+            np.save(source, x)
+            command = [python, "-c", code, str(source), json.dumps(sizes), str(seed), str(target)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise PeerError(done.stderr.strip().splitlines()[-1] if done.stderr else f"exit {done.returncode}")
+            return np.load(target), float(done.stdout.split()[-1])
+
+    return run
 
 
 PEERS = {
     "mean": impute_mean, "knn": _scaled(knn), "ridge": _scaled(ridge), "extratrees": _scaled(extratrees),
-    "missforest": missforest, "miceforest": miceforest,
+    "missforest": missforest, "miceforest": elsewhere(_MICEFOREST, "UNMASK_PEERS"),
+    "hyperimpute": elsewhere(_HYPERIMPUTE, "UNMASK_HYPERIMPUTE"),
 }  # fmt: skip
 
 
