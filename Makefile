@@ -27,7 +27,7 @@ test: $(STAMP)  ## run the tests, two files at a time or WORKERS=n (slow and GPU
 	$(BIN)/python -m pytest tests -n $(WORKERS) --dist loadfile
 
 slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail the laws
-	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)  ## format, lint, types
 	$(BIN)/ruff format --check src tests benchmarks

@@ -17,29 +17,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 
+from rivals import PeerError, elsewhere
+
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "data" / "tables"
 SETS = ("whas500", "gbsg2", "ckd_uae", "breast_cancer", "diabetes", "actg320", "flchain", "support2")
 METHODS = (
-    "mean",
-    "knn",
-    "ridge",
-    "extratrees",
-    "missforest",
-    "miceforest",
-    "hyperimpute",
-    "unmask",
-    "unmask-seen",
-    "unmask-unseen",
-)
+    "mean", "knn", "ridge", "extratrees", "missforest", "miceforest", "hyperimpute", "unmask", "unmask-seen", "unmask-unseen",
+)  # fmt: skip
 
 
 def load(name: str):
@@ -210,13 +201,9 @@ def missforest(x, sizes, seed):
     return filled
 
 
-class PeerError(Exception):
-    """A rival in a Python of its own that ended in an error of its own."""
-
-
 _MICEFOREST = """
 import json, sys, time, numpy as np, pandas as pd, miceforest as mf
-x = np.load(sys.argv[1]); sizes = json.loads(sys.argv[2]); seed = int(sys.argv[3])
+x = np.load(sys.argv[1]); sizes = json.loads(sys.argv[3]); seed = int(sys.argv[4])
 frame = pd.DataFrame(x, columns=[f"c{i}" for i in range(x.shape[1])])
 for i, s in enumerate(sizes):
     if s: frame[f"c{i}"] = frame[f"c{i}"].astype("Int64").astype("category")
@@ -232,7 +219,7 @@ for strategy in ("normal", "fast"):  # the default fails on columns that a tree 
         if strategy == "fast":
             raise
 out = kernel.complete_data(0).astype(float).to_numpy()
-np.save(sys.argv[4], out); print(time.time() - start)
+np.save(sys.argv[2], out); print(time.time() - start)
 """
 
 
@@ -243,34 +230,23 @@ from hyperimpute.plugins.imputers import Imputers
 warnings.simplefilter("ignore")
 x = np.load(sys.argv[1]); frame = pd.DataFrame(x, columns=[f"c{i}" for i in range(x.shape[1])])
 start = time.time()
-out = Imputers().get("hyperimpute", random_state=int(sys.argv[3])).fit_transform(frame)
-np.save(sys.argv[4], np.asarray(out, float)); print(); print(time.time() - start)
+out = Imputers().get("hyperimpute", random_state=int(sys.argv[4])).fit_transform(frame)
+np.save(sys.argv[2], np.asarray(out, float)); print(); print(time.time() - start)
 """
 
 
-def elsewhere(code, variable):
-    """A rival in a Python of its own, which the variable names."""
-
+def in_own_python(variable, code):
     def run(x, sizes, seed):
-        python = os.environ.get(variable)
-        if not python:
-            raise ModuleNotFoundError(f"{variable} is not set")
-        with tempfile.TemporaryDirectory() as folder:
-            source, target = Path(folder) / "x.npy", Path(folder) / "out.npy"
-            np.save(source, x)
-            command = [python, "-c", code, str(source), json.dumps(sizes), str(seed), str(target)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise PeerError(done.stderr.strip().splitlines()[-1] if done.stderr else f"exit {done.returncode}")
-            return np.load(target), float(done.stdout.split()[-1])
+        filled, printed = elsewhere(variable, code, x, json.dumps(sizes), str(seed))
+        return filled, float(printed.split()[-1])
 
     return run
 
 
 PEERS = {
     "mean": impute_mean, "knn": _scaled(knn), "ridge": _scaled(ridge), "extratrees": _scaled(extratrees),
-    "missforest": missforest, "miceforest": elsewhere(_MICEFOREST, "UNMASK_PEERS"),
-    "hyperimpute": elsewhere(_HYPERIMPUTE, "UNMASK_HYPERIMPUTE"),
+    "missforest": missforest, "miceforest": in_own_python("UNMASK_PEERS", _MICEFOREST),
+    "hyperimpute": in_own_python("UNMASK_HYPERIMPUTE", _HYPERIMPUTE),
 }  # fmt: skip
 
 

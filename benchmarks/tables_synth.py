@@ -20,14 +20,14 @@ import argparse
 import functools
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
+
+from rivals import PeerError, elsewhere
 
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "data" / "tables"
 PAIRS = {
@@ -99,7 +99,7 @@ def mcm(columns, sizes, seed, share, leaky, epochs=500):
 
 _PEER = """
 import sys, numpy as np, pandas as pd, json
-name, source, target, sizes, seed = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), int(sys.argv[5])
+source, target, name, sizes, seed = *sys.argv[1:4], json.loads(sys.argv[4]), int(sys.argv[5])
 x = np.load(source); frame = pd.DataFrame(x, columns=[f"c{i}" for i in range(x.shape[1])])
 named = [f"c{i}" for i, s in enumerate(sizes) if s]
 np.random.seed(seed)
@@ -117,25 +117,8 @@ np.save(target, out.to_numpy(float))
 """
 
 
-class PeerError(Exception):
-    """A rival in a Python of its own that ended in an error of its own."""
-
-
 def peer(name, columns, sizes, seed):
-    python = os.environ.get("UNMASK_PEERS")
-    if not python:
-        raise ModuleNotFoundError("UNMASK_PEERS is not set")
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "x.npy", Path(folder) / "out.npy"
-        np.save(source, np.column_stack(columns))
-        done = subprocess.run(
-            [python, "-c", _PEER, name, str(source), str(target), json.dumps(sizes), str(seed)],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise PeerError(done.stderr.strip().splitlines()[-1] if done.stderr else f"exit {done.returncode}")
-        out = np.load(target)
+    out, _ = elsewhere("UNMASK_PEERS", _PEER, np.column_stack(columns), name, json.dumps(sizes), str(seed))
     return [
         np.clip(np.round(v), 0, s - 1) if s else np.clip(v, c.min(), c.max())
         for v, s, c in zip(out.T, sizes, columns, strict=True)

@@ -351,13 +351,13 @@ class Checker:
         select: Any = corruption.select
         imputing = dataclasses.replace(select, copied=1.0) if isinstance(select, CellMasks) else select
         mask = Corruption(select=imputing, replace=ALL_MASK)
-        self.parts: list[tuple[int, PackedBatch, Hidden]] = []
+        self.parts: list[tuple[int, PackedBatch, Hidden, dict[str, Any]]] = []
         for member in range(self.members):
             own = rows[fit.fold[rows] == member]
             if len(own):
                 batch = batch_of(cells[own], own)
-                self.parts.append((member, batch, mask.draw(batch, seed=seed + 1, epoch=0)))
-        self._given: list[dict[str, Any]] = []
+                hidden = mask.draw(batch, seed=seed + 1, epoch=0)
+                self.parts.append((member, batch, hidden, self._given(member, batch, hidden)))
         self.columns = cells.seen.shape[1]
         self.best = torch.full((self.members,), torch.inf)
         self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
@@ -376,8 +376,8 @@ class Checker:
         return isinstance(self.network, RowModel)
 
     @torch.no_grad()
-    def _given_to(self, member: int, batch: PackedBatch, hidden: Hidden) -> dict[str, Any]:
-        """What the parts fitted without the member's rows say of them."""
+    def _given(self, member: int, batch: PackedBatch, hidden: Hidden) -> dict[str, Any]:
+        """What the parts fitted without the member's rows say of them: the same at every check."""
         if not isinstance(self.network, RowModel):
             return {}
         with self.fit.without(member):
@@ -386,11 +386,9 @@ class Checker:
     def _losses(self) -> Tensor:
         """(parts, columns) summed losses."""
         out = torch.zeros(len(self.parts), self.columns, dtype=torch.float64)
-        if not self._given:  # the same at every check
-            self._given = [self._given_to(*part) for part in self.parts]
-        for part, (member, batch, hidden) in enumerate(self.parts):
+        for part, (member, batch, hidden, given) in enumerate(self.parts):
             with torch.no_grad():
-                prediction = self.network(batch, hidden, **self._given[part])
+                prediction = self.network(batch, hidden, **given)
             target = self.network.codec.targets(batch.values, hidden.flat)
             loss = -prediction.member_log_prob(target)[:, member % prediction.members]
             out[part].index_add_(0, hidden.flat % batch.shape[1], loss.double())
@@ -409,12 +407,12 @@ class Checker:
             chosen = heard.sum(1).argmin(0)
             losses = heard.gather(0, chosen.expand(1, len(self.parts), -1))[0]
             voice = torch.tensor(VOICES)[chosen]
-        for (member, _, hidden), loss in zip(self.parts, losses.sum(1).tolist(), strict=True):
+        for (member, _, hidden, _), loss in zip(self.parts, losses.sum(1).tolist(), strict=True):
             if len(hidden) and loss / len(hidden) < self.best[member]:
                 self.best[member] = loss / len(hidden)
                 self.kept[member] = {i: p[at].clone() for i, (p, at) in enumerate(member_parts(self.network, member))}
                 self.voice[member] = voice
-        cells = sum(len(hidden) for _, _, hidden in self.parts)
+        cells = sum(len(hidden) for _, _, hidden, _ in self.parts)
         if cells:
             total = float(losses.sum()) / cells
             self.history.append((number, total))

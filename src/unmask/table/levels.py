@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 from torch import Tensor
 
@@ -42,6 +41,11 @@ def discriminant(
     left = left.clamp(UNEXPLAINED, 1.0)
     spread = share * (1 - share) * left
     return move / spread, (0.5 - share) * (1 - left) / spread
+
+
+def log_odds(start: Any, direction: Any, keeper: Any, trust: Any) -> Any:
+    """Of a level whose marginal log-odds are `start`, trusted so far; tensors or arrays."""
+    return start + trust * direction - trust**2 * keeper
 
 
 def fit_trust(
@@ -85,6 +89,8 @@ def _likeliest(
     asked: Float[Tensor, "cells levels"], share: Float[Tensor, " levels"], column: Int[Tensor, " levels"],
 ) -> Float[Tensor, " levels"]:  # fmt: skip
     """The trust under which the cells' categories are likeliest, with shares made as `RowModel.shares` makes them."""
+    from scipy.optimize import minimize  # 0.1 s, for fits alone
+
     first, second, is_own, counts, p = (x.double().numpy() for x in (direction, keeper, own, asked, share))
     is_own = is_own * counts
     columns, group = np.unique(column.numpy(), return_inverse=True)
@@ -96,7 +102,7 @@ def _likeliest(
     start = logit(p)
 
     def loss(trust: np.ndarray) -> tuple[float, np.ndarray]:
-        odds = start + trust * first - trust**2 * second
+        odds = log_odds(start, first, second, trust)
         s = expit(odds)
         known = s @ together
         whole = np.where(two, 1.0, known + rare)

@@ -24,7 +24,7 @@ from unmask.encoder.dropout import drop
 from unmask.table.additive import Additive
 from unmask.table.base import FactorBase
 from unmask.table.codec import LEVELS, Coding, TableCodec
-from unmask.table.levels import SURE, discriminant
+from unmask.table.levels import SURE, discriminant, log_odds
 from unmask.table.prediction import CellPrediction
 
 
@@ -284,8 +284,8 @@ class RowModel(MaskedModel):
         A product with a handful of outputs costs as much as one with a hundred. All narrow blocks are in it if any is asked for:
         so a cell's result does not depend on what else is asked.
         """
-        heads = dict(enumerate(self.codec.head))
-        narrow = [n for n, head in heads.items() if head.shape[-1] < 4 * AT_ONCE]
+        heads = self.codec.head
+        narrow = [n for n, head in enumerate(heads) if head.shape[-1] < 4 * AT_ONCE]
         found: dict[int, Tensor] = {}
         if not set(narrow).isdisjoint(blocks):
             product = torch.bmm(state, torch.cat([heads[n] for n in narrow], -1))
@@ -328,8 +328,8 @@ class RowModel(MaskedModel):
         move = self.dims.scale[at] * linear[0][row[:, None], at] * sign
         direction, keeper = discriminant(move, linear[1][row[:, None], at], p)
         assert self.base is not None
-        trust = self.base.trust[at]
-        odds = p.logit() + torch.where(dim >= 0, trust * direction - trust.square() * keeper, 0.0)
+        known = log_odds(p.logit(), direction, keeper, self.base.trust[at])
+        odds = torch.where(dim >= 0, known, p.logit())
         share = torch.where(marginal > 0, odds.clamp(-SURE, SURE).sigmoid(), 0.0)
         return share / share.sum(-1, keepdim=True)
 
