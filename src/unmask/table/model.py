@@ -18,11 +18,10 @@ from unmask.files import written_folder
 from unmask.table.additive import Additive
 from unmask.table.base import FactorBase, Factors
 from unmask.table.codec import Coding
+from unmask.table.complete import changes, holes, impute_frame, shifted_places
 from unmask.table.data import (
     Frame,
-    decode,
     encode,
-    filled_copy,
     handed_out,
     like_stored,
     match_columns,
@@ -33,7 +32,6 @@ from unmask.table.data import (
 )  # fmt: skip
 from unmask.table.engine import CellTable
 from unmask.table.fit import Fit, build_network
-from unmask.table.mcm import FilterModel
 from unmask.table.network import RowModel
 from unmask.table.recipes import TableSettings, settings_of
 from unmask.table.schema import Schema, infer_schema
@@ -72,21 +70,6 @@ def schema_for(
         frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
         row_name=frame.row_name,
     )  # fmt: skip
-
-
-def shifted_places(schema: Schema, shift: Mapping[str, float] | None) -> dict[int, float]:
-    """Place among the modelled columns -> what to add to its drawn values.
-
-    Raises:
-        UserError: an unknown column, or one that is not a quantity.
-    """
-    moved = {}
-    for name, delta in (shift or {}).items():
-        number = schema.number(name, where="shift: ")
-        if not schema.columns[number].modelled or not schema.columns[number].is_quantity:
-            raise UserError(f"shift: {name!r} is not a quantity", hint="Categories and identifiers cannot be shifted.")
-        moved[schema.modelled.index(number)] = float(delta)
-    return moved
 
 
 class TableModel:
@@ -166,78 +149,19 @@ class TableModel:
         model.facts["seconds"] = round(time.perf_counter() - start, 3)
         return model
 
-    # What is missing, and what of it is filled.
+    # What is missing, and what of it is filled: see `complete`.
 
     def holes(self, columns: list[np.ndarray]) -> list[np.ndarray]:
         """Per modelled column, which cells to fill: missing ones, unless empty by their meaning."""
-        holes = [np.isnan(x) for x in columns]
-        for place, i in enumerate(self.schema.modelled):
-            rule = self.schema.columns[i].structural
-            if rule is not None:
-                level = self.schema.columns[self.schema.number(rule[0])].categories.index(rule[1])
-                holes[place] &= columns[self.schema.place(rule[0])] != level
-        return holes
+        return holes(self.schema, columns)
 
     def changes(self, holes: list[np.ndarray], filled: list[np.ndarray]) -> dict[int, tuple[np.ndarray, list[Any]]]:
         """Column of the schema -> (rows, plain values) of what is to be filled."""
-        changes = {}
-        for hole, x, i in zip(holes, filled, self.schema.modelled, strict=True):
-            rows = np.flatnonzero(hole)
-            if len(rows):
-                changes[i] = (rows, self._plain(x[rows], i))
-        return changes
+        return changes(self.schema, holes, filled)
 
-    def _plain(self, x: np.ndarray, i: int) -> list[Any]:
-        """Coded values of a column as plain ones, within its bounds."""
-        column = self.schema.columns[i]
-        return decode(np.clip(x, column.low, column.high) if column.is_quantity else x, column)
-
-    def impute_frame(
-        self, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None, unseen: str = "error",
-        shift: Mapping[str, float] | None = None,
-    ) -> tuple[list[Any], list[dict[str, Any]], int]:  # fmt: skip
-        """The work behind `impute`: (tables, one record a filled cell where an interval is asked, number of cells)."""
-        moved = shifted_places(self.schema, shift)
-        if (draws or interval is not None) and isinstance(self.table.network, FilterModel):
-            raise UserError(
-                f"recipe {self.table.settings.recipe!r} has point values alone: no draws, no intervals",
-                hint="Fit with the recipe 'masked'.",
-            )
-        frame = read_frame(data)
-        order = match_columns(frame, self.schema)
-        columns = encode(frame, self.schema, unseen=unseen)
-        holes = self.holes(columns)
-        records: list[dict[str, Any]] = []
-        if draws:
-            members = self.table.network.codec.members
-            filled = [
-                self.table.draw(columns, seed=seed + 1000 * m, member=m % members, shift=moved) for m in range(draws)
-            ]
-        else:
-            found = self.table.impute(columns, interval=interval)
-            filled = [found.point]
-            if found.low is not None and found.high is not None:
-                records = self._records(frame, holes, found.point, found.low, found.high)
-        tables = [filled_copy(frame, self.changes(holes, one), self.schema, order) for one in filled]
-        return tables, records, int(sum(h.sum() for h in holes))
-
-    def _records(
-        self,
-        frame: Frame,
-        holes: list[np.ndarray],
-        point: list[np.ndarray],
-        low: list[np.ndarray],
-        high: list[np.ndarray],
-    ) -> list[dict[str, Any]]:
-        out = []
-        for place, i in enumerate(self.schema.modelled):
-            column = self.schema.columns[i]
-            rows = np.flatnonzero(holes[place])
-            values = [self._plain(v[place][rows], i) for v in (point, low, high)]
-            for row, value, a, b in zip(rows, *values, strict=True):
-                ends = {"low": a, "high": b} if column.is_quantity else {}
-                out.append({"row": frame.row_name(int(row)), "column": column.name, "value": value, **ends})
-        return sorted(out, key=lambda r: r["row"])
+    def impute_frame(self, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
+        """The work behind `impute`; see `unmask.table.complete.impute_frame`."""
+        return impute_frame(self, data, **options)
 
     def impute(
         self,
@@ -400,4 +324,4 @@ def _loaded(folder: Path) -> TableModel:
     return model
 
 
-__all__ = ["TableModel", "load", "read_schema"]
+__all__ = ["TableModel", "load", "read_schema", "shifted_places"]
