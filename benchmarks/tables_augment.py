@@ -64,9 +64,9 @@ def run(name: str, seed: int) -> list[dict]:
     from unmask.table import fidelity
     from unmask.table.data import Frame, read_frame
     from unmask.table.evaluate import complete, outcome_of
+    from unmask.table.infer import infer_schema
     from unmask.table.model import TableModel
     from unmask.table.outcome import pair_places
-    from unmask.table.schema import infer_schema
     from unmask.table.synthesise import synthesize
 
     whole = read_frame(SHARED / f"{name}.csv")

@@ -36,7 +36,7 @@ METHODS = (
 def load(name: str):
     """(values with NaN, number of categories of each column or 0), by the schema this library infers."""
     from unmask.table.data import Frame, encode, read_frame
-    from unmask.table.schema import infer_schema
+    from unmask.table.infer import infer_schema
 
     if name in ("breast_cancer", "diabetes"):
         from sklearn import datasets

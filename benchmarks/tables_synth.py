@@ -191,7 +191,7 @@ def run(name: str, method: str, seed: int) -> dict | None:
 
 def _schema(whole, keep, duration, event):
     """Kinds from all rows, so that both halves have the same categories."""
-    from unmask.table.schema import infer_schema
+    from unmask.table.infer import infer_schema
 
     return infer_schema(
         [whole.names[i] for i in keep], [whole.columns[i] for i in keep], duration=duration, event=event

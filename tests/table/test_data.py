@@ -11,13 +11,13 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table import data
+from unmask.table import readers
 from unmask.table.data import as_polars, read_frame, write_table
+from unmask.table.infer import infer_schema
 from unmask.table.model import TableModel
 from unmask.table.multiple import MultipleImputation
 from unmask.table.pretrain import pretrain
 from unmask.table.recipes import settings_of
-from unmask.table.schema import infer_schema
 
 
 def test_csv_is_read_and_written_letter_for_letter(tmp_path):
@@ -46,7 +46,7 @@ def test_broken_files(tmp_path, text, says):
 
 
 def test_a_quote_that_nobody_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "LONGEST_CELL", 20)
+    monkeypatch.setattr(readers, "LONGEST_CELL", 20)
     (tmp_path / "in.csv").write_text('a,b\n"1,2\n' + "3,4\n" * 20)
     with pytest.raises(UserError, match=r"in.csv:\d+: field larger"):
         read_frame(tmp_path / "in.csv")

@@ -7,9 +7,10 @@ from tables import SHARED, patients
 
 from unmask.errors import UserError
 from unmask.table.data import encode, read_frame
+from unmask.table.infer import infer_schema
 from unmask.table.model import TableModel
 from unmask.table.multiple import MultipleImputation
-from unmask.table.schema import Schema, infer_schema
+from unmask.table.schema import Schema
 
 
 def schema_of(columns: dict, **options) -> Schema:

@@ -15,9 +15,9 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
 from unmask.table.data import Frame, read_frame
+from unmask.table.infer import infer_schema, spellings
 from unmask.table.model import TableModel
 from unmask.table.parse import is_missing, no_value
-from unmask.table.schema import infer_schema, spellings
 
 
 class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):

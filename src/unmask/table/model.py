@@ -32,9 +32,10 @@ from unmask.table.data import (
 )  # fmt: skip
 from unmask.table.engine import CellTable
 from unmask.table.fit import Fit, build_network
+from unmask.table.infer import infer_schema
 from unmask.table.network import RowModel
 from unmask.table.recipes import TableSettings, settings_of
-from unmask.table.schema import Schema, infer_schema
+from unmask.table.schema import Schema
 from unmask.training.settings import load_toml, to_dict
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
