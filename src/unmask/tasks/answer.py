@@ -35,6 +35,7 @@ class Answer:
 
     name, head, metric = "answer", SPAN, "f1"
     outputs = 2
+    windowed = True
 
     def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
         self.encoder, self.about = encoder, about
@@ -70,6 +71,9 @@ class Answer:
         logits = padded(model(batch, len(numbers)).float(), batch, len(numbers))
         target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
         return (F.cross_entropy(logits[..., 0], target[:, 0]) + F.cross_entropy(logits[..., 1], target[:, 1])) / 2
+
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> float:
+        return float(len(numbers))
 
     def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
         return by_example(logits, batch, len(numbers))

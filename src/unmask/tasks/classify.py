@@ -140,6 +140,11 @@ class Classify:
             return F.binary_cross_entropy_with_logits(logits, target, pos_weight=weights)
         return F.mse_loss(logits[:, 0], target)
 
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> float:
+        if self.problem == "single" and self.weights is not None:
+            return float(self.weights[prepared.extra["target"][torch.from_numpy(numbers)]].sum())
+        return float(len(numbers))
+
     def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
         return list(logits.cpu().numpy())
 

@@ -19,7 +19,10 @@ class FinetuneSettings:
     Attributes:
         epochs: passes over the training data.
         steps: optimiser steps instead of epochs.
-        batch: items in an optimiser step. They are packed, so a step costs what its tokens cost.
+        batch: items in an optimiser step; of texts read in windows (tag, answer) windows. They are packed, so a step costs
+            what its tokens cost.
+        micro_slots: slots in one forward pass; a larger step is run in parts whose gradients add up. None: 4 096 on a CPU,
+            32 768 on a GPU.
         learning_rate: the peak at the head; right for base-size encoders, 1e-4 and more for small ones.
         layer_decay: each layer learns at this fraction of the rate of the one above it (Howard & Ruder 2018, sec. 3.2);
             1 gives all the same rate.
@@ -50,6 +53,7 @@ class FinetuneSettings:
     epochs: float = 3.0
     steps: int | None = None
     batch: int = 32
+    micro_slots: int | None = None
     learning_rate: float = 5e-5
     layer_decay: float = 1.0
     weight_decay: float = 0.01
@@ -89,6 +93,7 @@ class FinetuneSettings:
             "epochs": (self.epochs > 0, "more than 0"),
             "steps": (self.steps is None or self.steps > 0, "more than 0, or none"),
             "batch": (self.batch > 0, "1 or more"),
+            "micro_slots": (self.micro_slots is None or self.micro_slots > 0, "1 or more, or none"),
             "learning_rate": (self.learning_rate > 0, "more than 0"),
             "layer_decay": (0 < self.layer_decay <= 1, "between 0 and 1"),
             "warmup": (0 <= self.warmup < 1, "between 0 and 1"),

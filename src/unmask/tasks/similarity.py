@@ -107,6 +107,9 @@ class Similarity:
         prediction = model.masked(batch, hidden)
         return prediction.loss(model.masked.codec.targets(batch.values, hidden.flat)) / max(1, len(hidden.flat))
 
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> None:
+        """None: every loss here compares the texts of a step with each other."""
+
     def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
         return list(F.normalize(logits, dim=-1).cpu().numpy())
 

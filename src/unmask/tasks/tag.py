@@ -30,6 +30,7 @@ class Tag:
     """A tag a word, entities out."""
 
     name, head, metric = "tag", TOKEN, "f1"
+    windowed = True
 
     def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
         self.encoder, self.about = encoder, about
@@ -106,6 +107,9 @@ class Tag:
         where = target.nonzero().flatten()
         logits = model(batch, len(numbers))[where].float()
         return F.cross_entropy(logits, target[where] - 1)
+
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> float:
+        return float(sum(np.count_nonzero(prepared.examples[i].values["target"]) for i in numbers))
 
     def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
         return by_example(torch.log_softmax(logits, -1), batch, len(numbers))

@@ -44,7 +44,10 @@ class Prepared:
 
 
 class Task(Protocol):
-    """A task. Its `about` is what unmask.json keeps: everything that prediction needs."""
+    """A task. Its `about` is what unmask.json keeps: everything that prediction needs.
+
+    A task that reads long texts in windows says so by a class attribute `windowed = True`: training takes each window as an item.
+    """
 
     name: str
     head: str | None
@@ -66,6 +69,11 @@ class Task(Protocol):
 
     def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         """Mean loss of the items whose examples `numbers` are in the batch, in that order."""
+        ...
+
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> float | None:
+        """Over how many terms (or what sum of weights) the loss of these examples is a mean; None where it compares the
+        examples of a step with each other, so that they must stay together."""
         ...
 
     def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
