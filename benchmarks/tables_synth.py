@@ -151,7 +151,7 @@ def prepared(name: str, seed: int):
 
 
 def run(name: str, method: str, seed: int) -> dict | None:
-    from unmask.table import fidelity
+    from unmask.table import fidelity, privacy
     from unmask.table.evaluate import outcome_of
     from unmask.table.synthesise import synthesize
 
@@ -184,8 +184,7 @@ def run(name: str, method: str, seed: int) -> dict | None:
     found["marginal_distance"] = float(np.mean(fidelity.marginals(real, new, sizes)))
     found["correlation_gap"] = fidelity.correlation_gap(real, new, sizes)
     found["two_sample_auc"] = fidelity.two_sample_auc(held_out, new, seed)
-    found |= fidelity.privacy(*(fidelity.wide(x, sizes, real) for x in (real, held_out, new)), seed=seed)
-    found |= fidelity.copies(real, new)
+    found |= privacy.privacy(real, held_out, new, sizes, seed=seed) | privacy.copies(real, new)
     return found | {"seconds": round(seconds, 2)}
 
 

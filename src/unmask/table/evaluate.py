@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.table import fidelity
+from unmask.table import fidelity, privacy
 from unmask.table.data import encode, read_frame
 from unmask.table.model import TableModel
 from unmask.table.outcome import LEVELS, covariates, pair_places, regressors
@@ -37,7 +37,8 @@ def evaluate_model(
     Raises:
         UserError: the table does not fit the model, or there are fewer than 20 rows of either kind.
     """
-    real = complete(model, data, seed)
+    seen = encode(read_frame(data), model.schema)
+    real = _filled(model, model.table.draw(seen, seed=seed))
     rows = len(real[0]) if rows is None else rows
     if min(len(real[0]), rows) < 20:
         raise UserError(
@@ -45,11 +46,14 @@ def evaluate_model(
         )
     made = synthesize(model, rows, seed=seed)
     synthetic = _filled(model, made.columns)
-    found = compare(model, real, synthetic, seed=seed)
+    found = compare(model, real, synthetic, seed=seed, observed=(seen, made.columns))
     if train is not None:
-        before = complete(model, train, seed)
-        a, b, c = (fidelity.wide(x, model.schema.sizes, before) for x in (before, real, synthetic))
-        found["privacy"] = fidelity.privacy(a, b, c, seed=seed) | fidelity.copies(before, synthetic)
+        before = encode(read_frame(train), model.schema)
+        found["privacy"] = (
+            privacy.privacy(before, seen, made.columns, model.schema.sizes, seed=seed)
+            | privacy.copies(before, made.columns)
+            | privacy.likelihood_attack(model.table.log_prob(before), model.table.log_prob(seen))
+        )
     if report is not None:
         write_report(model, found, real, synthetic, Path(report))
         found["report"] = str(report)
@@ -85,8 +89,18 @@ def no_survival(model: TableModel, **tables: list[np.ndarray]) -> str | None:
     return f"no event among the {without[0]} rows" if without else None
 
 
-def compare(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray], *, seed: int = 0) -> dict[str, Any]:
+def compare(
+    model: TableModel,
+    real: list[np.ndarray],
+    synthetic: list[np.ndarray],
+    *,
+    seed: int = 0,
+    observed: tuple[list[np.ndarray], list[np.ndarray]] | None = None,
+) -> dict[str, Any]:
     """All figures, and beside them those of a bootstrap of the real rows (ceiling) and of shuffled columns (floor).
+
+    Args:
+        observed: both tables with NaN where nothing was observed, for the search for copies; default the tables.
 
     Without events, or covariates, figures of survival are left out, which `note` then says.
     """
@@ -107,7 +121,7 @@ def compare(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarra
     clouds = [fidelity.wide(c, sizes, real) for c in (real, synthetic)]
     found["alpha_precision"], found["beta_recall"] = fidelity.precision_recall(*clouds)
     found["two_sample_auc"] = fidelity.two_sample_auc(real, synthetic, seed)
-    found |= fidelity.copies(real, synthetic)
+    found |= privacy.copies(*(observed or (real, synthetic)))
     found["marginals"] = dict(zip(names, fidelity.marginals(real, synthetic, sizes), strict=True))
     ceiling, floor = fidelity.bootstrap(real, seed, len(synthetic[0])), fidelity.independent(real, seed)
     for name, other in (("ceiling", ceiling), ("floor", floor)):

@@ -1,6 +1,6 @@
 """How synthetic rows compare with real ones: figures on plain arrays, each beside a ceiling and a floor where it needs a scale.
 
-Arrays are complete: (columns) of values or category numbers, and `sizes` with the number of categories, 0 for a quantity.
+What they give away of real ones stands in `privacy`. Arrays are complete: (columns) of values or category numbers, and `sizes` with the number of categories, 0 for a quantity.
 """
 
 from __future__ import annotations
@@ -171,35 +171,6 @@ def precision_recall(real: np.ndarray, synthetic: np.ndarray) -> tuple[float, fl
     covered = np.array([((to_synthetic <= to_real) & (depth[which] <= r)).mean() for r in radius])
     score = [1 - 2 * float(np.trapezoid(np.abs(shares - c), shares)) for c in (inside, covered)]
     return score[0], score[1]
-
-
-def privacy(train: np.ndarray, held_out: np.ndarray, synthetic: np.ndarray, seed: int = 0) -> dict[str, float]:
-    """Distance to the closest record against a holdout: 0.5 of the rows closer to training rows means no memory of them.
-
-    Equal numbers of training and held-out rows are compared. `membership_auc`: how well a row's distance to the nearest
-    synthetic row tells training rows from held-out ones.
-    """
-    from sklearn.metrics import roc_auc_score
-
-    n = min(len(train), len(held_out))
-    rng = np.random.default_rng([seed, 4])
-    train, held_out = (x[rng.permutation(len(x))[:n]] for x in (train, held_out))
-    a, b = nearest(synthetic, train)[0], nearest(synthetic, held_out)[0]
-    near = [nearest(x, synthetic)[0] for x in (train, held_out)]
-    return {
-        "dcr_share": float(((a < b) + 0.5 * (a == b)).mean()), "dcr_median": float(np.median(a)),
-        "membership_auc": float(roc_auc_score(np.r_[np.ones(n), np.zeros(n)], -np.r_[near[0], near[1]])),
-    }  # fmt: skip
-
-
-def copies(real: Columns, synthetic: Columns) -> dict[str, float]:
-    """Share of synthetic rows that are a real row, and of identical cells with the most alike real row (mean)."""
-    a, b = np.column_stack(real), np.column_stack(synthetic)
-    most = np.zeros(len(b))
-    for start in range(0, len(b), 64):
-        same = (b[start : start + 64, None, :] == a[None]).mean(-1)
-        most[start : start + 64] = same.max(1)
-    return {"identical_rows": float((most == 1).mean()), "identical_cells": float(most.mean())}
 
 
 def calibration(

@@ -1,0 +1,192 @@
+"""What a release of synthetic rows gives away of real ones: copies, distances and attacks, on observed cells alone.
+
+Tables are columns of values or category numbers with NaN where nothing was observed. Two rows are compared on the cells
+that both have, so that what stands in a real row's holes, which nobody knows, makes it neither more nor less alike.
+Pairs that share too little to be told from a chance agreement are not compared: see `most_alike` and `Space`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from unmask.table.fidelity import bootstrap, independent
+
+Columns = Sequence[np.ndarray]
+BLOCK = 512
+"""Rows compared with all others at once."""
+
+
+def _codes(tables: Sequence[Columns]) -> list[np.ndarray]:
+    """Each table as (rows, columns) of small integers, equal where the values are; -1 where there is none."""
+    parts: list[list[np.ndarray]] = [[] for _ in tables]
+    for together in zip(*tables, strict=True):
+        whole = np.concatenate(together)
+        seen = ~np.isnan(whole)
+        code = np.full(len(whole), -1, np.int32)
+        code[seen] = np.unique(whole[seen], return_inverse=True)[1]
+        ends = np.cumsum([len(x) for x in together])[:-1]
+        for part, own in zip(parts, np.split(code, ends), strict=True):
+            part.append(own)
+    return [np.column_stack(p) for p in parts]
+
+
+def most_alike(rows: Columns, real: Columns) -> np.ndarray:
+    """Per row the largest share of equal cells with any real row, over the cells that both have.
+
+    A pair counts that shares half of the columns, or cells of the real row so rare that, were columns independent, fewer
+    than one real row would agree in all of them by chance. NaN where no pair counts.
+    """
+    a, b = _codes([rows, real])
+    rarity = np.zeros(b.shape, np.float32)
+    for c, code in enumerate(b.T):
+        known = code >= 0
+        count = np.bincount(code[known])
+        rarity[known, c] = np.log(known.sum() / count[code[known]])
+    out = np.full(len(a), np.nan)
+    columns, enough = a.shape[1], np.log(max(len(b), 2))
+    for start in range(0, len(a), BLOCK):
+        part = a[start : start + BLOCK]
+        same, shared = (np.zeros((len(part), len(b)), np.int16) for _ in range(2))
+        told = np.zeros(same.shape, np.float32)
+        for c, (x, y) in enumerate(zip(part.T, b.T, strict=True)):
+            both = (x >= 0)[:, None] & (y >= 0)[None]
+            shared += both
+            same += both & (x[:, None] == y[None])
+            told += both * rarity[None, :, c]
+        counts = (2 * shared >= columns) | (told >= enough)
+        share = np.where(counts, same / np.maximum(shared, 1), -1.0).max(1)
+        out[start : start + BLOCK] = np.where(share < 0, np.nan, share)
+    return out
+
+
+def copies(real: Columns, synthetic: Columns) -> dict[str, float]:
+    """Share of synthetic rows that equal a real one in all cells both have, and mean share of equal cells with the most
+    alike real row. A real row released with other values in its holes is a copy."""
+    most = most_alike(synthetic, real)
+    most = most[~np.isnan(most)]
+    if not len(most):
+        return {}
+    return {"identical_rows": float((most == 1).mean()), "identical_cells": float(most.mean())}
+
+
+class Space:
+    """Where distances between rows are taken: quantities in deviations of the reference, categories equal or not.
+
+    A distance is the root of the mean squared difference per shared column, times the root of their number.
+    """
+
+    def __init__(self, reference: Columns, sizes: Sequence[int]) -> None:
+        self.sizes = list(sizes)
+        self.center = [
+            0.0 if s or np.isnan(x).all() else float(np.nanmean(x)) for x, s in zip(reference, sizes, strict=True)
+        ]
+        self.scale = [1.0 if s or np.isnan(x).all() else max(float(np.nanstd(x)), 1e-9) for x, s in zip(reference, sizes, strict=True)]  # fmt: skip
+
+    def _placed(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, features) with 0 where nothing is seen, the same shape of what is seen, and (rows, columns) of it."""
+        parts, seen, whole = [], [], []
+        for x, size, center, scale in zip(columns, self.sizes, self.center, self.scale, strict=True):
+            here = ~np.isnan(x)
+            part = (
+                (x[:, None] == np.arange(size)) / np.sqrt(2)
+                if size
+                else (np.where(here, x, center)[:, None] - center) / scale
+            )
+            parts.append(part.astype(np.float64))
+            seen.append(np.repeat(here[:, None], part.shape[1], 1))
+            whole.append(here)
+        return np.hstack(parts), np.hstack(seen).astype(np.float64), np.column_stack(whole).astype(np.float64)
+
+    def nearest(self, rows: Columns, others: Columns) -> np.ndarray:
+        """Distance of each row to the nearest of the others; infinite where none shares half of the columns."""
+        a, b = self._placed(rows), self._placed(others)
+        return np.concatenate([np.sqrt(d.min(1)) for d in _squared(a, b)]) if len(a[0]) else np.zeros(0)
+
+
+def _squared(
+    a: tuple[np.ndarray, np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> Iterator[np.ndarray]:
+    (x, seen_x, whole_x), (y, seen_y, whole_y) = a, b
+    columns = whole_x.shape[1]
+    for start in range(0, len(x), BLOCK):
+        here = slice(start, start + BLOCK)
+        # What is not seen is 0 in x and y, so the cross product needs no mask.
+        total = (x[here] ** 2) @ seen_y.T + seen_x[here] @ (y**2).T - 2 * x[here] @ y.T
+        shared = whole_x[here] @ whole_y.T
+        mean = np.maximum(total, 0) / np.maximum(shared, 1) * columns
+        yield np.where(2 * shared >= columns, np.where(mean < 1e-9, 0.0, mean), np.inf)
+
+
+def auc_interval(positive: np.ndarray, negative: np.ndarray) -> tuple[float, float, float]:
+    """Area under the ROC curve with its 95 % interval (DeLong et al. 1988): scores of members above those of others."""
+    if not len(positive) or not len(negative):
+        return float("nan"), float("nan"), float("nan")
+    below = np.sort(negative)
+    above = np.sort(positive)
+    of_positive = (np.searchsorted(below, positive, "left") + np.searchsorted(below, positive, "right")) / (
+        2 * len(below)
+    )
+    of_negative = 1 - (np.searchsorted(above, negative, "left") + np.searchsorted(above, negative, "right")) / (
+        2 * len(above)
+    )
+    auc = float(of_positive.mean())
+    variance = sum(x.var(ddof=1) / len(x) if len(x) > 1 else 0.25 for x in (of_positive, of_negative))
+    half = 1.96 * float(np.sqrt(variance))
+    return auc, max(auc - half, 0.0), min(auc + half, 1.0)
+
+
+def privacy(
+    train: Columns, held_out: Columns, synthetic: Columns, sizes: Sequence[int], seed: int = 0
+) -> dict[str, float]:
+    """How much nearer synthetic rows are to the training rows than to held-out ones, and what an attacker makes of it.
+
+    Args:
+        train, held_out: real rows, NaN where nothing was observed; equal numbers of both are compared.
+        sizes: categories of each column, 0 for a quantity.
+
+    Returns:
+        `dcr_share`: share of the synthetic rows that are nearer to a training row (.5: no memory of them);
+        `dcr_median`: median distance to the nearest training row;
+        `membership_auc`, `membership_low`, `membership_high`: how well a row's distance to the nearest synthetic row
+        tells training rows from held-out ones (.5: not at all), with its 95 % interval;
+        `membership_auc_copies`, `membership_auc_shuffled`: the same attack on a bootstrap of the training rows (what it
+        can find) and on training columns shuffled one by one (nothing to find);
+        `identical_rows_held_out`: share of held-out rows equal to a training row: copies that chance makes.
+    """
+    n = min(len(train[0]), len(held_out[0]))
+    rng = np.random.default_rng([seed, 4])
+    members, others = ([x[take] for x in t] for t in (train, held_out) for take in [rng.permutation(len(t[0]))[:n]])
+    space = Space(train, sizes)
+    near = space.nearest(synthetic, members), space.nearest(synthetic, others)
+    known = np.isfinite(near[0]) & np.isfinite(near[1])
+    a, b = near[0][known], near[1][known]
+    found: dict[str, float] = {}
+    if len(a):
+        found |= {"dcr_share": float(((a < b) + 0.5 * (a == b)).mean()), "dcr_median": float(np.median(a))}
+
+    def attack(release: Columns) -> tuple[float, float, float]:
+        reached = [-space.nearest(x, release) for x in (members, others)]
+        return auc_interval(*(r[np.isfinite(r)] for r in reached))
+
+    auc, low, high = attack(synthetic)
+    found |= {"membership_auc": auc, "membership_low": low, "membership_high": high}
+    found["membership_auc_copies"] = attack(bootstrap(members, seed, len(synthetic[0])))[0]
+    found["membership_auc_shuffled"] = attack(independent(members, seed))[0]
+    chance = copies(train, others).get("identical_rows")
+    return found if chance is None else found | {"identical_rows_held_out": chance}
+
+
+def likelihood_attack(train: np.ndarray, held_out: np.ndarray) -> dict[str, float]:
+    """What someone who holds the model itself can tell: training rows from held-out ones, by their mean
+    log-probability per cell under the model (`CellTable.log_prob`, NaN where nothing was observed)."""
+    scores = []
+    for table in (train, held_out):
+        seen = ~np.isnan(table)
+        scores.append((np.nansum(table, 1) / np.maximum(seen.sum(1), 1))[seen.any(1)])
+    auc, low, high = auc_interval(*scores)
+    return {"model_membership_auc": auc, "model_membership_low": low, "model_membership_high": high}
+
+
+__all__ = ["Space", "auc_interval", "copies", "likelihood_attack", "most_alike", "privacy"]
