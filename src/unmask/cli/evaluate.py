@@ -9,7 +9,7 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "glue": "glue_model out set_", "text": "ratio most column", "a text task": "", "images": "most",
+    "glue": "glue_model out set_", "text": "ratio most column", "a text task": "text text2 label header", "images": "most",
     "table": "rows report",
 }  # fmt: skip
 
@@ -33,6 +33,10 @@ def register(app: Any) -> None:
         rows: int = typer.Option(None, help="Tables: synthetic rows to compare, default as many as real ones."),
         report: str = typer.Option(None, help="Tables: where to write the HTML report."),
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
+        text: str = typer.Option(None, help="Fine-tuned: column of texts."),
+        text2: str = typer.Option(None, help="Fine-tuned: column of second texts."),
+        label: str = typer.Option(None, help="Fine-tuned: column of labels."),
+        header: options.Header = None,
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
@@ -64,7 +68,10 @@ def register(app: Any) -> None:
             )
             return
         if task:
-            text_tasks.evaluate(model, data, seed=seed, precision=precision, device=device, as_json=json_)
+            text_tasks.evaluate(
+                model, data, text=text, text2=text2, label=label, header=header, seed=seed, precision=precision,
+                device=device, as_json=json_,
+            )  # fmt: skip
             return
 
         from unmask.text.sources import iter_documents

@@ -9,7 +9,7 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "text": "validation text text2 label metric seeds adapt resume", "images": "validation", "events": "labels",
+    "text": "validation text text2 label header metric seeds adapt resume", "images": "validation", "events": "labels",
     "next-visit": "",
 }  # fmt: skip
 
@@ -30,6 +30,7 @@ def register(app: Any) -> None:
         text: str = typer.Option(None, help="Column of texts."),
         text2: str = typer.Option(None, help="Column of second texts."),
         label: str = typer.Option(None, help="Column of labels."),
+        header: options.Header = None,
         metric: str = typer.Option(None, help="What early stopping goes by (classify)."),
         seeds: int = typer.Option(1, help="Runs with as many seeds: mean and interval; the best is kept."),
         adapt: list[str] = typer.Option([], help="Texts of the domain: adapt the model to them first, and compare."),
@@ -58,7 +59,7 @@ def register(app: Any) -> None:
             from unmask.cli import text_tasks
 
             text_tasks.finetune(
-                task, model, train, out=out, validation=validation, text=text, text2=text2, label=label, metric=metric,
+                task, model, train, out=out, validation=validation, text=text, text2=text2, label=label, header=header, metric=metric,
                 seeds=seeds, adapt=adapt, resume=resume, settings=settings, as_json=json_,
             )  # fmt: skip
             return

@@ -28,3 +28,7 @@ Seed = Annotated[int, typer.Option(callback=_seed, help="Decides what is drawn."
 Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16; embed of texts also int8.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Header = Annotated[
+    bool | None,
+    typer.Option("--header/--no-header", help="Whether a csv's first line names its columns, where it does not tell."),
+]

@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "text text2", "images": "", "events": "labels"}
+READS = {"text": "text text2 header", "images": "", "events": "labels"}
 
 
 def register(app: Any) -> None:
@@ -23,6 +23,7 @@ def register(app: Any) -> None:
         labels: str = typer.Option(None, help="Folder of prediction times (event models)."),
         text: str = typer.Option(None, help="Column of texts."),
         text2: str = typer.Option(None, help="Column of second texts."),
+        header: options.Header = None,
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
@@ -43,6 +44,7 @@ def register(app: Any) -> None:
                 out=out,
                 text=text,
                 text2=text2,
+                header=header,
                 seed=seed,
                 precision=precision,
                 device=device,

@@ -12,7 +12,7 @@ def _say(line: str) -> None:
 
 def finetune(
     task: str, model: str, train: str, *, out: str, validation: str | None, text: str | None, text2: str | None,
-    label: str | None, metric: str | None, seeds: int, adapt: list[str], resume: bool, settings: dict[str, Any], as_json: bool,
+    label: str | None, header: bool | None, metric: str | None, seeds: int, adapt: list[str], resume: bool, settings: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
     """unmask finetune classify|tag|answer|similarity M TRAIN --validation DEV --out M2"""
     from unmask.cli.common import Output
@@ -24,8 +24,8 @@ def finetune(
         raise UserError("--minutes", hint="A fine-tuning run ends by --epochs or --steps.")
     output = Output(as_json, int(settings.get("seed") or 0))
     options = {
-        "validation": validation, "columns": Columns(text=text, text2=text2, label=label), "metric": metric,
-        "console": not as_json, "say": _say, **settings,
+        "validation": validation, "columns": Columns(text=text, text2=text2, label=label, header=header),
+        "metric": metric, "console": not as_json, "say": _say, **settings,
     }  # fmt: skip
     if adapt:
         from unmask.tasks.recipe import adapt_then_finetune
@@ -52,8 +52,8 @@ def finetune(
 
 
 def predict(
-    model: str, data: str, *, out: str, text: str | None, text2: str | None, seed: int, precision: str, device: str,
-    as_json: bool,
+    model: str, data: str, *, out: str, text: str | None, text2: str | None, header: bool | None, seed: int, precision: str,
+    device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """unmask predict M2 FILE --out F.jsonl"""
     from unmask.cli.common import Output
@@ -65,22 +65,27 @@ def predict(
     check_place(out)
     output = Output(as_json, seed)
     folder = models.load(model, device=device, precision=precision)
-    rows = room.predict(folder, data, columns=Columns(text=text, text2=text2))
+    rows = room.predict(folder, data, columns=Columns(text=text, text2=text2, header=header))
     write_json_lines(rows, out)
     found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
     output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)
 
 
-def evaluate(model: str, data: list[str], *, seed: int, precision: str, device: str, as_json: bool) -> None:
+def evaluate(
+    model: str, data: list[str], *, text: str | None, text2: str | None, label: str | None, header: bool | None, seed: int,
+    precision: str, device: str, as_json: bool,
+) -> None:  # fmt: skip
     """unmask evaluate M2 FILE for a fine-tuned model, or a folder of queries and documents."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.tasks import finetune as room
+    from unmask.tasks.data import Columns
 
     if len(data) != 1:
         raise UserError(f"{len(data)} files", hint="Give one labelled file.")
     output = Output(as_json, seed)
-    found = room.evaluate(model, data[0], seed=seed, device=device, precision=precision)
+    columns = Columns(text=text, text2=text2, label=label, header=header)
+    found = room.evaluate(model, data[0], columns=columns, seed=seed, device=device, precision=precision)
     lines = [f"{name:20}{value:.4f}" for name, value in found.items() if isinstance(value, float)]
     output.write(found, lines, device=found["device"], precision=found["precision"])
 

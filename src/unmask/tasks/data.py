@@ -7,6 +7,7 @@ complaint can name them.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import io
 import json
@@ -17,6 +18,7 @@ from typing import Any
 
 from unmask.errors import UserError, suggest
 from unmask.files import split_lines
+from unmask.tasks.header import has_header
 
 TEXT = (
     "text",
@@ -29,11 +31,23 @@ TEXT = (
     "content",
     "document",
     "#1 string",
+    "note",
+    "report",
+    "review",
+    "comment",
+    "abstract",
+    "message",
 )
 TEXT2 = ("text2", "sentence2", "hypothesis", "question2", "#2 string", "second", "positive")
 NEGATIVE = ("negative", "hard_negative", "text3")
-LABEL = ("label", "labels", "class", "category", "score", "similarity", "target", "intent", "gold_label", "quality")
+LABEL = ("label", "labels", "class", "category", "score", "similarity", "target", "intent", "gold_label", "quality",
+         "diagnosis", "outcome", "sentiment", "rating", "topic")  # fmt: skip
+TASKS = ("tokens", "words", "tags", "ner_tags", "entities", "context", "answers", "query-id", "corpus-id")
+"""Names in files of the other tasks; with those above they tell a header from a row."""
 Label = str | float | int | tuple[str, ...] | None
+
+
+PARTS = ("text", "text2", "label", "negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +63,27 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which column plays which part; what is None is guessed from the names."""
+    """Which column plays which part; what is None is guessed from the names.
+
+    Attributes:
+        header: whether the first line of a csv or tsv names the columns; None where the file tells (see `header`).
+    """
 
     text: str | None = None
     text2: str | None = None
     label: str | None = None
     negative: str | None = None
+    header: bool | None = None
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of columns that are given."""
+        return [name for name in (self.text, self.text2, self.label, self.negative) if name is not None]
 
     def said(self) -> str:
         """One line for people."""
-        return ", ".join(f"{part}: {name!r}" for part, name in vars(self).items() if name is not None)
+        parts = ", ".join(f"{part}: {getattr(self, part)!r}" for part in PARTS if getattr(self, part) is not None)
+        return f"{parts} (by position: the file has no header)" if self.header is False else parts
 
 
 def suffix(path: Path) -> str:
@@ -85,19 +110,30 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
 
 
-def read_rows(source: str | Path, *, broken: list[str] | None = None) -> list[tuple[str, dict[str, Any]]]:
+def read_rows(
+    source: str | Path, columns: Columns | None = None, *, broken: list[str] | None = None
+) -> list[tuple[str, dict[str, Any]]]:
     """Rows of a file as ("file:line", column -> value).
 
     A csv or tsv without a header is read by position: text, label, or text, text2, label.
 
     Args:
+        columns: what a person said of them: the names asked for, and whether there is a header.
         broken: where given, lines with too few or too many cells are left out and named here.
 
     Raises:
-        UserError: the file is missing, empty, broken, or of no known kind.
+        UserError: the file is missing, empty, broken, or of no known kind; there is no telling whether it has a header.
     """
+    return _rows(source, columns or Columns(), broken)[0]
+
+
+def _rows(
+    source: str | Path, columns: Columns, broken: list[str] | None = None
+) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
+    """The rows, and whether their columns have names."""
+    headed = True
     if str(source).startswith("hf:"):
-        return _dataset(str(source)[3:])
+        return _dataset(str(source)[3:]), headed
     path = Path(source)
     kind = suffix(path)
     if kind == ".parquet":
@@ -105,7 +141,7 @@ def read_rows(source: str | Path, *, broken: list[str] | None = None) -> list[tu
     elif kind in (".jsonl", ".ndjson"):
         rows = _jsonl(path)
     elif kind in (".csv", ".tsv"):
-        rows = _separated(path, "," if kind == ".csv" else "\t", broken)
+        rows, headed = _separated(path, "," if kind == ".csv" else "\t", columns, broken)
     elif kind == ".txt":
         lines = split_lines(read_text(path))
         rows = [(f"{path}:{n}", {"text": line}) for n, line in enumerate(lines, start=1)]
@@ -115,7 +151,7 @@ def read_rows(source: str | Path, *, broken: list[str] | None = None) -> list[tu
         )
     if not rows:
         raise UserError(f"{path}: no rows", hint="Give at least one labelled text.")
-    return rows
+    return rows, headed
 
 
 def _dataset(name: str) -> list[tuple[str, dict[str, Any]]]:
@@ -171,7 +207,9 @@ def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return rows
 
 
-def _separated(path: Path, separator: str, broken: list[str] | None = None) -> list[tuple[str, dict[str, Any]]]:
+def _separated(
+    path: Path, separator: str, columns: Columns, broken: list[str] | None = None
+) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
     text = read_text(path)
     # Published tsv files hold unpaired quotes: there, a quote is a character like any other.
     quoting: Any = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
@@ -180,20 +218,25 @@ def _separated(path: Path, separator: str, broken: list[str] | None = None) -> l
     lines: list[tuple[int, list[str]]] = []
     try:
         for cells in reader:
-            if cells and any(cell.strip() for cell in cells):
+            if cells:
                 lines.append((reader.line_num, cells))
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: {error}", hint="Check the quotes around that line.") from None
+    while lines and not any(cell.strip() for cell in lines[-1][1]):
+        lines.pop()  # what spreadsheets leave below a table
     if not lines:
-        return []
-    header = [cell.strip().lower() for cell in lines[0][1]]
-    known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE}
-    if any(name in known for name in header):
-        if twice := [name for name in header if name and header.count(name) > 1]:
-            raise UserError(f"{path}:1: column {twice[0]!r} is there twice", hint="Rename one of them.")
+        return [], True
+    known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS}
+    headed = columns.header
+    if headed is None:
+        headed = has_header(lines, known=known, asked=columns.asked, path=path)
+    if headed:
         names, lines = [cell.strip() for cell in lines[0][1]], lines[1:]
+        lowered = [name.lower() for name in names]
+        if twice := [name for name in lowered if name and lowered.count(name) > 1]:
+            raise UserError(f"{path}:1: column {twice[0]!r} is there twice", hint="Rename one of them.")
     else:
-        width = len(header)
+        width = len(lines[0][1])
         names = {1: ["text"], 2: ["text", "label"], 3: ["text", "text2", "label"]}.get(width) or _cola(lines, path)
     rows = []
     for n, cells in lines:
@@ -206,7 +249,7 @@ def _separated(path: Path, separator: str, broken: list[str] | None = None) -> l
                 hint="Put quotes around cells that hold the separator." if separator == "," else "Check the tabs.",
             )
         rows.append((f"{path}:{n}", dict(zip(names, cells, strict=True))))
-    return rows
+    return rows, headed
 
 
 def _cola(lines: Sequence[tuple[int, list[str]]], path: Path) -> list[str]:
@@ -236,7 +279,7 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
         chosen[part] = asked if asked is not None else next((lowered[n] for n in free), None)
     if chosen["text"] is None:
         raise UserError(f"{where}: no column of texts among {', '.join(names)}", hint="Name it with --text COLUMN.")
-    return Columns(**chosen)
+    return Columns(**chosen, header=columns.header)
 
 
 def read_items(
@@ -250,8 +293,8 @@ def read_items(
     Raises:
         UserError: naming file, line and column of a text or label that is missing.
     """
-    rows = read_rows(source)
-    found = choose(rows[0][1], columns or Columns(), where=str(source))
+    rows, headed = _rows(source, columns or Columns())
+    found = choose(rows[0][1], dataclasses.replace(columns or Columns(), header=headed), where=str(source))
     if labelled and found.label is None:
         raise UserError(
             f"{source}: no label column among {', '.join(map(str, rows[0][1]))}", hint="Name it with --label COLUMN."

@@ -1,0 +1,52 @@
+"""Is the first line of a csv or tsv of texts a header, or already a row? Known for certain, told, or refused: never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from unmask.errors import UserError
+
+Line = tuple[int, Sequence[str]]
+
+
+def has_header(lines: Sequence[Line], *, known: Collection[str], asked: Collection[str], path: Path) -> bool:
+    """Whether the first of the lines names the columns.
+
+    It does where it holds a name a person asked for, or a usual one (whatever the case). It is a row where one of its
+    cells comes back further down in the same column, as labels do, or is a number above numbers: names do neither.
+
+    Args:
+        lines: (number in the file, cells), the first of the file first.
+        known: usual names of columns, in lower case.
+        asked: names of columns a person gave.
+
+    Raises:
+        UserError: there is no telling, or both hold; with the ways to say it.
+    """
+    first = [cell.strip() for cell in lines[0][1]]
+    if any(name in first for name in asked):
+        return True
+    below = [{cells[k].strip() for _, cells in lines[1:] if k < len(cells)} for k in range(len(first))]
+    columns = list(zip(first, below, strict=True))
+    named = any(cell.lower() in known for cell in first)
+    again = any(cell and cell in others for cell, others in columns)
+    numbers = any(_is_number(cell) and others and all(map(_is_number, others)) for cell, others in columns)
+    numbered = first == [str(k) for k in range(len(first))]  # how pandas writes columns without names
+    if not numbered and (numbers or (again and not named)):  # a text may well be a usual name; a name is no number
+        return False
+    if named and not again:
+        return True
+    shown = ", ".join(repr(cell[:40]) for cell in first[:6])
+    raise UserError(
+        f"{path}:1: {shown}: names of columns, or a row already?",
+        hint="Names: say which with --text COLUMN and --label COLUMN, or call them text and label. A row: --no-header.",
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
