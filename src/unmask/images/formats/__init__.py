@@ -1,0 +1,1 @@
+"""Formats of picture files, one reader each: pictures of everyday (Pillow), TIFF, DICOM, NIfTI, NumPy."""
