@@ -18,6 +18,7 @@ from unmask.table.data import Frame, read_frame
 from unmask.table.infer import infer_schema, spellings
 from unmask.table.model import TableModel
 from unmask.table.parse import is_missing, no_value
+from unmask.table.schema import LEFT_OUT
 
 
 class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -86,7 +87,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         frame, gone = self._read(X, reset=True)
         seed = self._seed()
         schema = infer_schema(frame.names, frame.columns, override=self.schema, source="X", row_name=frame.row_name)
-        self.kept_ = np.array([c.kind == "id" or c.modelled or self.keep_empty_features for c in schema.columns])
+        self.kept_ = np.array([c.kind in LEFT_OUT or c.modelled or self.keep_empty_features for c in schema.columns])
         if not schema.modelled or len(frame) < 2:
             self.model_ = None
             self._only = [c[~gone[:, i]][:1] for i, c in enumerate(frame.columns)]

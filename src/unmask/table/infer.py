@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,8 @@ import numpy as np
 from unmask.errors import UserError, suggest
 from unmask.natural import natural
 from unmask.table.parse import datetime_format, days, is_missing, numbers, text_of
-from unmask.table.schema import QUANTITIES, Column, Kind, Schema
+from unmask.table.roles import is_free_text, numbers_are_ids, texts_are_ids
+from unmask.table.schema import LEFT_OUT, QUANTITIES, Column, Kind, Schema
 
 _DURATION_NAMES = ("time", "duration", "futime", "survival_time", "followup")
 _EVENT_NAMES = ("event", "status", "death", "died")
@@ -89,7 +89,7 @@ def infer_column(
         raise UserError(f"schema: column {name!r}: unknown key {key!r}", hint=suggest(key, allowed))
     kind = given.get("kind")
     odd = {t for t in set(map(type, raw)) if t.__hash__ is None} if raw.dtype == object else set()
-    if odd and kind == "id":
+    if odd and kind in LEFT_OUT:
         return Column(name=name, kind=kind), []
     if odd:
         first = next(i for i, v in enumerate(raw) if type(v) in odd)
@@ -112,7 +112,8 @@ def infer_column(
     if kind == "datetime":
         form = form or datetime_format(values) or "%Y-%m-%d"
     fields: dict[str, Any] = {"name": name, "kind": kind, "format": form}
-    notes = [f"{name!r} looks like an identifier and is left out"] if kind == "id" and "kind" not in given else []
+    what = {"id": "looks like an identifier", "text": "is free text"}.get(kind)
+    notes = [f"{name!r} {what} and is left out"] if what and "kind" not in given else []
     if kind in ("numeric", "integer"):
         fields |= _quantity(name, numeric, source, np.flatnonzero(~gone), row_name, kind)
     elif kind == "datetime":
@@ -155,9 +156,7 @@ def _infer_kind(
         if len(unique) <= 2 and bool(np.isin(unique, (0.0, 1.0)).all() or values.dtype == object):
             return "binary", None
         whole = bool((numeric == np.round(numeric)).all())
-        named = re.fullmatch(r"(.*[_\s.])?(id|pid|mrn|uid|identifier|index)", name.strip().lower()) is not None
-        counting = whole and n >= 20 and bool((np.diff(numeric) == 1).all())
-        if whole and len(unique) == n and n >= 20 and (named or counting):
+        if numbers_are_ids(name, unique, n, whole, bool((np.diff(numeric) == 1).all())):
             return "id", None
         return ("integer" if whole else "numeric"), None
     if all(isinstance(v, bool | np.bool_) for v in values[:1000]):
@@ -171,10 +170,12 @@ def _infer_kind(
     form = datetime_format(values)
     if form is not None:
         return "datetime", form
-    unique_texts = len({text_of(v) for v in set(values.tolist())})
-    if n >= 20 and unique_texts > 0.9 * n:
+    texts = list({text_of(v) for v in set(values.tolist())})
+    if is_free_text(texts, n):
+        return "text", None
+    if texts_are_ids(name, texts, n):
         return "id", None
-    return ("binary" if unique_texts <= 2 else "nominal"), None
+    return ("binary" if len(texts) <= 2 else "nominal"), None
 
 
 def _quantity(

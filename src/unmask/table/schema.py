@@ -10,9 +10,11 @@ from typing import Any, Literal
 from unmask.errors import UserError, suggest
 from unmask.training.settings import check_types
 
-Kind = Literal["numeric", "integer", "ordinal", "nominal", "binary", "datetime", "id"]
+Kind = Literal["numeric", "integer", "ordinal", "nominal", "binary", "datetime", "id", "text"]
 QUANTITIES = ("numeric", "integer", "datetime")
-"""Kinds that are points on a line; the others have categories, except ids, which are left out."""
+"""Kinds that are points on a line; the others have categories, except `LEFT_OUT`."""
+LEFT_OUT = ("id", "text")
+"""Identifiers and free text: carried along, never modelled, drawn or stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,8 @@ class Column:
     """One column.
 
     Args:
-        kind: numeric and integer are quantities; ordinal has ordered categories; an id is left out of the model.
+        kind: numeric and integer are quantities; ordinal has ordered categories; an id (an identifier) and text (free
+            text) are left out of the model.
         categories: every category as text, in order (ordinal: from low to high).
         decimals: values are rounded to this many; learnt where all data are so rounded, None for full precision.
         low, high: predicted values stay within; learnt from the data unless given. Of dates in days since 1970.
@@ -53,8 +56,8 @@ class Column:
 
     @property
     def modelled(self) -> bool:
-        """Ids, and columns in which nothing was ever observed, are carried along but not modelled."""
-        return self.kind != "id" and (self.is_quantity or bool(self.categories)) and self.low != float("inf")
+        """Ids, free text, and columns in which nothing was ever observed, are carried along but not modelled."""
+        return self.kind not in LEFT_OUT and (self.is_quantity or bool(self.categories)) and self.low != float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +118,9 @@ class Schema:
         """
         number = self.number(name, where=where)
         if not self.columns[number].modelled:
-            raise UserError(f"{where}{name!r} is an identifier or empty", hint="It is not part of the model.")
+            raise UserError(
+                f"{where}{name!r} is an identifier, free text or empty", hint="It is not part of the model."
+            )
         return self.modelled.index(number)
 
     def to_dict(self) -> dict[str, Any]:

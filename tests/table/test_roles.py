@@ -1,0 +1,52 @@
+"""Columns that name people are left out, and said to be."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from unmask.table.data import read_frame
+from unmask.table.infer import infer_schema
+from unmask.table.roles import named_like_person
+
+
+def inferred(**columns):
+    frame = read_frame(pd.DataFrame(columns))
+    return infer_schema(frame.names, frame.columns)
+
+
+@pytest.mark.parametrize("name", ["MRN", "patient_id", "PatientID", "Patient ID", "subject_id", "Surname", "last name", "Nachname", "Pat.-Nr.", "Record Number", "USUBJID", "case_no", "e-mail"])  # fmt: skip
+def test_names_of_people(name):
+    assert named_like_person(name)
+
+
+@pytest.mark.parametrize("name", ["age", "site_id", "hospital_id", "drug_name", "number of visits", "visit", "study_site", "grade", "CaseMix", "time", "nodes", "patients"])  # fmt: skip
+def test_names_of_other_things(name):
+    assert not named_like_person(name)
+
+
+def test_two_visits_per_patient():
+    """Each record number and surname stands twice: identifiers all the same."""
+    rng = np.random.default_rng(0)
+    who = np.repeat(np.arange(60), 2)
+    surnames = np.array([f"Meyer{i}" for i in range(60)])
+    schema = inferred(
+        mrn=100_000 + 17 * who, surname=surnames[who], other=surnames[who], site_id=rng.integers(1, 5, 120), x=rng.normal(size=120)
+    )  # fmt: skip
+    assert {c.name: c.kind for c in schema.columns} == {
+        "mrn": "id", "surname": "id", "other": "id", "site_id": "integer", "x": "numeric",
+    }  # fmt: skip
+    assert [c.name for c in schema.columns if c.modelled] == ["site_id", "x"]
+    for name in ("mrn", "surname", "other"):
+        assert any(repr(name) in note and "left out" in note for note in schema.notes)
+
+
+def test_free_text_is_left_out():
+    notes = [f"seen on day {i}, no complaints, stable" for i in range(30)]
+    schema = inferred(note=notes + notes[:10], x=np.arange(40) % 7 + 0.5)
+    assert [c.kind for c in schema.columns] == ["text", "numeric"]
+    assert any("'note' is free text" in n for n in schema.notes)
+
+
+def test_many_levels_with_rows_enough_stay_categories():
+    schema = inferred(ward=np.array([f"ward {i}" for i in range(30)])[np.arange(300) % 30])
+    assert schema.columns[0].kind == "nominal"
