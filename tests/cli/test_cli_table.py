@@ -159,3 +159,21 @@ def test_whole_numbers_and_categories_are_written_as_the_file_spells_them(capsys
         assert out["age"].str.contains(r"^\d+\.0$").all()
         assert set(out["event"]) == {"0", "1"}  # no holes, no points
         assert set(out["stage"]) == {"I", "II", "III"}
+
+
+def test_new_patients_are_imputed_without_their_outcome(capsys, folder, tmp_path):
+    new = pl.read_csv(folder / "new.csv").drop("time", "event").with_columns(note=pl.lit("x"))
+    new.write_csv(tmp_path / "new.csv")
+    code, text, _ = run(capsys, "impute", folder / "m", tmp_path / "new.csv", "--out", tmp_path / "f.csv", "--json")
+    assert code == 0
+    assert json.loads(text)["absent"] == ["time", "event"]
+    written = pl.read_csv(tmp_path / "f.csv")
+    assert written.columns == new.columns
+    assert not sum(written.null_count().row(0))
+    assert run(capsys, "score", folder / "m", tmp_path / "new.csv")[0] == 0
+    new.drop("age").write_csv(tmp_path / "short.csv")
+    short = ["impute", folder / "m", tmp_path / "short.csv", "--out", tmp_path / "g.csv"]
+    code, _, err = run(capsys, *short)
+    assert (code, "no column 'age'" in err, (tmp_path / "g.csv").exists()) == (2, True, False)
+    assert run(capsys, *short, "--absent", "age", "--add-absent")[0] == 0
+    assert pl.read_csv(tmp_path / "g.csv").columns == ["sex", "dbp", "sbp", "stage", "note", "age", "time", "event"]

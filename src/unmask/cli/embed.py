@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "pooling", "images": "pooling", "events": "", "table": ""}
+READS = {"text": "pooling", "images": "pooling", "events": "", "table": "absent"}
 
 
 def register(app: Any) -> None:
@@ -21,6 +21,7 @@ def register(app: Any) -> None:
         pooling: str | None = typer.Option(
             None, help="mean, first or max; default what a sentence-transformers folder says, else mean."
         ),
+        absent: options.Absent = "",
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
@@ -42,8 +43,10 @@ def register(app: Any) -> None:
         check_place(out)
         output = Output(json_)
         loaded = load(model, device=device, precision=precision)
-        texts = kind == "text"
-        array = loaded.embed(read_lines(text), pooling=cast(Any, pooling)) if texts else loaded.embed(text)
+        if kind == "text":
+            array = loaded.embed(read_lines(text), pooling=cast(Any, pooling))
+        else:
+            array = loaded.embed(text, absent=absent) if kind == "table" else loaded.embed(text)
         write_array(array, out)
         output.write(
             {"out": out, "shape": list(array.shape)}, [f"{out}: {array.shape[0]} x {array.shape[1]}"],

@@ -13,13 +13,15 @@ def register(app: Any) -> None:
     @app.command("impute")
     def impute(
         model: options.Model,
-        table: str = typer.Argument(..., help="A .csv, .tsv or .parquet file with the model's columns."),
+        table: str = typer.Argument(..., help="A .csv, .tsv or .parquet file; unknown columns pass through."),
         out: str = typer.Option(..., help="Where to write the filled table; with --draws, F-1.csv, F-2.csv, ..."),
         draws: int = typer.Option(0, help="0: one table of best values; M: as many completed tables, drawn."),
         intervals: str = typer.Option(None, help="Also write one line a filled cell with its interval here."),
         coverage: float = typer.Option(0.9, help="Of the intervals."),
         shift: list[str] = typer.Option([], help="COLUMN=DELTA added to drawn values (not missing at random)."),
         unseen: str = typer.Option("error", help="A category the model does not know: error or missing."),
+        absent: options.Absent = "",
+        add_absent: bool = typer.Option(False, "--add-absent", help="Write the lacking columns too, imputed."),
         seed: options.Seed = 0,
         json_: options.Json = False,
     ) -> None:
@@ -28,4 +30,6 @@ def register(app: Any) -> None:
         from unmask.cli.table import impute_table
 
         output = Output(json_, seed)
-        output.write(*impute_table(model, table, out, draws, intervals, coverage, shift, unseen, seed))
+        output.write(
+            *impute_table(model, table, out, draws, intervals, coverage, shift, unseen, seed, absent, add_absent)
+        )

@@ -27,6 +27,12 @@ Trackers = Annotated[list[str], typer.Option(help="tensorboard, wandb or mlflow;
 Seed = Annotated[int, typer.Option(callback=_seed, help="Decides what is drawn.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16; embed of texts also int8.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Absent = Annotated[
+    str,
+    typer.Option(
+        help="Tables: columns that may be lacking, commas between, or any; follow-up time and event always may."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Header = Annotated[
     bool | None,

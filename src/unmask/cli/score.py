@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "mode", "events": "mode by out", "table": ""}
+READS = {"text": "mode", "events": "mode by out", "table": "absent"}
 
 
 def register(app: Any) -> None:
@@ -22,6 +22,7 @@ def register(app: Any) -> None:
         ),
         by: str = typer.Option("patient", help="Events: one row a patient, visit or event."),
         out: str = typer.Option(None, help="Events: parquet to write the rows to."),
+        absent: options.Absent = "",
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
@@ -42,7 +43,7 @@ def register(app: Any) -> None:
         if kind == "table":
             from unmask.cli.table import score_table
 
-            output.write(*score_table(model, text))
+            output.write(*score_table(model, text, absent))
             return
         if kind != "text":
             raise UserError(f"{model}: a model of {kind}", hint="Models of text, tables and events score.")

@@ -28,8 +28,9 @@ def table_model(model: str) -> Any:
 
 def impute_table(
     model: str, table: str, out: str, draws: int, intervals: str | None, coverage: float, shift: list[str],
-    unseen: str, seed: int,
+    unseen: str, seed: int, absent: str = "", add_absent: bool = False,
 ) -> Result:  # fmt: skip
+    from unmask.table.complete import complete
     from unmask.table.data import write_table
 
     if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
@@ -51,19 +52,24 @@ def impute_table(
             raise UserError(f"--shift {pair!r}", hint="Expected COLUMN=NUMBER.") from None
     if moved and not draws:
         raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
-    tables, records, cells = loaded.impute_frame(
-        table, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved
-    )
+    done = complete(
+        loaded, table, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved,
+        absent=absent, add_absent=add_absent,
+    )  # fmt: skip
     written = [out]
     if draws:
         path = Path(out)
         written = [str(path.with_name(f"{path.stem}-{m + 1}{path.suffix}")) for m in range(draws)]
-    for path_, one in zip(written, tables, strict=True):
+    for path_, one in zip(written, done.tables, strict=True):
         write_table(one, path_)
     if intervals:
-        _write_records(records, intervals)
-    found = {"out": written if draws else out, "cells": cells, "draws": draws, "intervals": intervals}
-    return found, [f"{cells} cells filled", *written, *([intervals] if intervals else [])]
+        _write_records(done.records, intervals)
+    found = {
+        "out": written if draws else out, "cells": done.cells, "draws": draws, "intervals": intervals,
+        "absent": done.absent, "notes": done.notes,
+    }  # fmt: skip
+    lines = [f"{done.cells} cells filled", *(f"note: {note}" for note in done.notes), *written]
+    return found, [*lines, *([intervals] if intervals else [])]
 
 
 def _write_records(records: list[dict[str, Any]], path: str) -> None:
@@ -135,8 +141,8 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
     return found, shown
 
 
-def score_table(model: str, table: str) -> Result:
-    results = table_model(model).score(table)
+def score_table(model: str, table: str, absent: str = "") -> Result:
+    results = table_model(model).score(table, absent=absent)
     shown = [
         f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results
     ]

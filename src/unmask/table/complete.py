@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.table.absent import widened, with_added
 from unmask.table.data import Frame, decode, encode, filled_copy, match_columns, read_frame
 from unmask.table.mcm import FilterModel
 from unmask.table.schema import Column, Schema
@@ -59,34 +62,126 @@ def plain_values(x: np.ndarray, column: Column) -> list[Any]:
     return decode(np.clip(x, column.low, column.high) if column.is_quantity else x, column)
 
 
-def impute_frame(
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """A filled table, and what should be said of it.
+
+    Attributes:
+        tables: one of point values, or the draws, each of the input's kind (a `Frame` for a CSV file).
+        records: one per filled cell, where an interval is asked.
+        cells: how many were filled.
+        absent: columns of the model that the table lacks: hidden in every row.
+        notes: what was done that the caller should know, for people.
+    """
+
+    tables: list[Any]
+    records: list[dict[str, Any]]
+    cells: int
+    absent: list[str]
+    notes: list[str]
+
+
+def complete(
     model: TableModel, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None,
-    unseen: str = "error", shift: Mapping[str, float] | None = None,
-) -> tuple[list[Any], list[dict[str, Any]], int]:  # fmt: skip
-    """(tables, one record per filled cell where an interval is asked, number of cells filled); see `TableModel.impute`."""
-    moved = shifted_places(model.schema, shift)
+    unseen: str = "error", shift: Mapping[str, float] | None = None, absent: Sequence[str] | str = (),
+    add_absent: bool = False,
+) -> Completed:  # fmt: skip
+    """Fill the missing cells of a table; see `TableModel.impute`.
+
+    Args:
+        interval: coverage of the intervals in `records`, e.g. 0.9.
+
+    Raises:
+        UserError: the table does not fit the model, or the model has no distributions to draw from.
+    """
+    schema = model.schema
+    moved = shifted_places(schema, shift)
     if (draws or interval is not None) and isinstance(model.table.network, FilterModel):
         raise UserError(
             f"recipe {model.table.settings.recipe!r} has point values alone: no draws, no intervals",
             hint="Fit with the recipe 'masked'.",
         )
-    frame = read_frame(data)
-    order = match_columns(frame, model.schema)
-    columns = encode(frame, model.schema, unseen=unseen)
-    gaps = holes(model.schema, columns)
-    records: list[dict[str, Any]] = []
+    given = read_frame(data)
+    frame, lacking = widened(given, schema, absent)
+    order = match_columns(frame, schema)
+    columns = encode(frame, schema, unseen=unseen)
+    gaps = holes(schema, columns)
+    notes, undecided = _said_of_absent(schema, lacking, add_absent)
+    added = [schema.number(name) for name in lacking] if add_absent else []
+    for i in [*undecided, *(schema.number(name) for name in lacking if not add_absent)]:
+        gaps[schema.modelled.index(i)][:] = False
     if draws:
         members = model.table.network.codec.members
         filled = [
             model.table.draw(columns, seed=seed + 1000 * m, member=m % members, shift=moved) for m in range(draws)
         ]
+        ends = None
     else:
         found = model.table.impute(columns, interval=interval)
-        filled = [found.point]
-        if found.low is not None and found.high is not None:
-            records = interval_records(model.schema, frame, gaps, found.point, found.low, found.high)
-    tables = [filled_copy(frame, changes(model.schema, gaps, one), model.schema, order) for one in filled]
-    return tables, records, int(sum(h.sum() for h in gaps))
+        filled, ends = [found.point], (found.low, found.high)
+    tables, cells = [], 0
+    for one in filled:
+        filling = decided(schema, columns, one, gaps)
+        changed = changes(schema, filling, one)
+        new = {i: _whole(changed.pop(i, None), len(frame)) for i in added}
+        tables.append(with_added(filled_copy(given, changed, schema, order), schema, new))
+        cells = int(sum(h.sum() for h in filling))
+    records = []
+    if ends is not None and ends[0] is not None and ends[1] is not None:
+        records = interval_records(schema, frame, filling, filled[0], ends[0], ends[1])
+    return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes)
+
+
+def _whole(change: tuple[np.ndarray, list[Any]] | None, rows: int) -> list[Any]:
+    """All cells of a column that is not in the table, None where nothing is filled."""
+    out: list[Any] = [None] * rows
+    if change is not None:
+        for row, value in zip(*change, strict=True):
+            out[row] = value
+    return out
+
+
+def _said_of_absent(schema: Schema, lacking: Sequence[str], add_absent: bool) -> tuple[list[str], list[int]]:
+    """Notes on the columns that are lacking, and the columns of the schema that cannot be filled without them."""
+    notes = []
+    if lacking:
+        added = ", and added, imputed" if add_absent else ""
+        notes.append(f"not in the table, so hidden in every row{added}: {', '.join(map(repr, lacking))}")
+    undecided = [] if add_absent else [
+        i for i, c in enumerate(schema.columns) if c.structural is not None and c.structural[0] in lacking and c.name not in lacking
+    ]  # fmt: skip
+    for i in undecided:
+        c = schema.columns[i]
+        assert c.structural is not None
+        notes.append(
+            f"{c.name!r} is left as it is: it is empty by its meaning where {c.structural[0]!r} is {c.structural[1]!r}, "
+            "which is not known"
+        )
+    return notes, undecided
+
+
+def decided(
+    schema: Schema, columns: list[np.ndarray], filled: list[np.ndarray], holes: list[np.ndarray]
+) -> list[np.ndarray]:
+    """The holes to fill once all cells are known: where the filled cell of another column says that a cell is empty by
+    its meaning, it is."""
+    out = [np.array(h) for h in holes]
+    for place, i in enumerate(schema.modelled):
+        rule = schema.columns[i].structural
+        if rule is None:
+            continue
+        other = schema.place(rule[0])
+        level = schema.columns[schema.number(rule[0])].categories.index(rule[1])
+        out[place] &= ~(np.isnan(columns[other]) & (filled[other] == level))
+    return out
+
+
+def impute_frame(model: TableModel, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
+    """(tables, records, cells) of `complete`; its notes are given as warnings."""
+    found = complete(model, data, **options)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=4)
+    return found.tables, found.records, found.cells
 
 
 def interval_records(
@@ -109,4 +204,6 @@ def interval_records(
     return sorted(out, key=lambda r: r["row"])
 
 
-__all__ = ["changes", "holes", "impute_frame", "interval_records", "plain_values", "shifted_places"]
+__all__ = [
+    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "interval_records", "plain_values", "shifted_places",
+]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from unmask.core.corruption import mix
 from unmask.errors import UserError
 from unmask.files import written_folder
+from unmask.table.absent import widened
 from unmask.table.additive import Additive
 from unmask.table.base import FactorBase, Factors
 from unmask.table.codec import Coding
@@ -172,6 +173,8 @@ class TableModel:
         seed: int = 0,
         unseen: str = "error",
         shift: Mapping[str, float] | None = None,
+        absent: Sequence[str] | str = (),
+        add_absent: bool = False,
     ) -> Any:
         """The table with its missing cells filled; observed cells are the objects they were.
 
@@ -181,25 +184,37 @@ class TableModel:
                 whose every table comes from a fit of its own.
             unseen: what a category that the model does not know is: an "error" or "missing".
             shift: column -> added to every drawn value, in its unit (delta adjustment for values missing not at random).
+            absent: columns that the table may lack: names, or "any"; the outcome of new patients (follow-up time and
+                event) always may. They are hidden in every row, which a warning says. Columns that the model does not
+                know pass through.
+            add_absent: give the lacking columns too, imputed, at the end.
 
         Raises:
             UserError: the table does not fit the model, naming row, column and value.
         """
-        tables, _, _ = self.impute_frame(data, draws=draws, seed=seed, unseen=unseen, shift=shift)
+        tables, _, _ = self.impute_frame(
+            data, draws=draws, seed=seed, unseen=unseen, shift=shift, absent=absent, add_absent=add_absent
+        )
         tables = [handed_out(t) for t in tables]
         return tables if draws else tables[0]
 
     fill = impute
 
-    def intervals(self, data: Any, *, coverage: float = 0.9) -> list[dict[str, Any]]:
-        """One record a missing cell: row, column, value, and the ends of its calibrated interval."""
+    def intervals(
+        self, data: Any, *, coverage: float = 0.9, absent: Sequence[str] | str = (), add_absent: bool = False
+    ) -> list[dict[str, Any]]:
+        """One record a missing cell: row, column, value, and the ends of its calibrated interval; `absent` as in `impute`."""
         if not 0 < coverage < 1:
             raise UserError(f"coverage={coverage}", hint="Expected a share between 0 and 1, e.g. 0.9.")
-        return self.impute_frame(data, interval=coverage)[1]
+        return self.impute_frame(data, interval=coverage, absent=absent, add_absent=add_absent)[1]
 
-    def score(self, data: Any) -> list[dict[str, Any]]:
-        """Per row its pseudo-log-likelihood, cells observed, and the least likely cell (a coding mistake, often)."""
-        frame = read_frame(data)
+    def score(self, data: Any, *, absent: Sequence[str] | str = ()) -> list[dict[str, Any]]:
+        """Per row its pseudo-log-likelihood, cells observed, and the least likely cell (a coding mistake, often).
+
+        Args:
+            absent: columns that the table may lack, as in `impute`; scores are then of the other cells.
+        """
+        frame, _ = widened(read_frame(data), self.schema, absent)
         log_prob = self.table.log_prob(encode(frame, self.schema))
         names = [self.schema.columns[i].name for i in self.schema.modelled]
         out = []
@@ -212,9 +227,9 @@ class TableModel:
             })  # fmt: skip
         return out
 
-    def embed(self, data: Any) -> np.ndarray:
-        """(rows, width) states of the rows with nothing hidden."""
-        return self.table.embed(encode(read_frame(data), self.schema))
+    def embed(self, data: Any, *, absent: Sequence[str] | str = ()) -> np.ndarray:
+        """(rows, width) states of the rows with nothing hidden but what is missing; `absent` as in `impute`."""
+        return self.table.embed(encode(widened(read_frame(data), self.schema, absent)[0], self.schema))
 
     def synthesize(self, rows: int, **options: Any) -> Any:
         """New rows; see `unmask.table.synthesise.synthesize`. A polars table where the model comes from a folder."""

@@ -1,0 +1,102 @@
+"""New patients without the columns that are not known yet: hidden in every row, said, and typing mistakes still caught."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from tables import patients
+
+from unmask.errors import UserError
+from unmask.table.complete import complete
+from unmask.table.model import TableModel
+
+
+@pytest.fixture(scope="module")
+def model() -> TableModel:
+    return TableModel.fit(patients(200), steps=0, members=2)
+
+
+@pytest.fixture
+def new() -> pd.DataFrame:
+    return patients(40, seed=3, missing=0.3).drop(columns=["time", "event"])
+
+
+def test_the_outcome_may_be_unknown(model, new):
+    with pytest.warns(UserWarning, match="hidden in every row: 'time', 'event'"):
+        filled = model.impute(new)
+    assert list(filled.columns) == list(new.columns)
+    assert filled.notna().all(axis=None)
+    seen = new.notna()
+    assert filled.where(seen).equals(new.where(seen))
+    hidden = model.impute(new.assign(time=np.nan, event=np.nan))
+    assert filled.equals(hidden[list(new.columns)])
+
+
+def test_draws_intervals_scores_and_states_do_without_it(model, new):
+    with pytest.warns(UserWarning, match="hidden"):
+        draws = model.impute(new, draws=2)
+    assert all(d.notna().all(axis=None) for d in draws)
+    with pytest.warns(UserWarning, match="hidden"):
+        records = model.intervals(new)
+    assert {r["column"] for r in records} <= set(new.columns)
+    assert [r["slots"] for r in model.score(new)] == new.notna().sum(axis=1).tolist()
+    assert len(model.embed(new)) == len(new)
+
+
+def test_other_columns_must_be_named(model, new):
+    short = new.drop(columns=["sbp", "stage"])
+    with pytest.raises(UserError, match="no column 'sbp', 'stage'") as refused:
+        model.impute(short)
+    assert "absent='sbp,stage'" in refused.value.hint
+    with pytest.raises(UserError, match="no column 'sbp'"):
+        model.score(short, absent=["stage"])
+    found = complete(model, short, absent=["sbp", "stage"])
+    assert found.absent == ["sbp", "stage", "time", "event"]
+    assert found.cells == int(short.isna().sum().sum())
+    assert complete(model, short, absent="any").tables[0].equals(found.tables[0])
+
+
+@pytest.mark.parametrize("wrong", ["Time", "time ", "tme"])
+def test_a_typing_mistake_is_no_absent_column(model, wrong):
+    table = patients(20).rename(columns={"time": wrong})
+    for absent in ((), "any"):
+        with pytest.raises(UserError) as refused:
+            model.impute(table, absent=absent)
+        assert f"Is {wrong!r} meant for 'time'?" in refused.value.hint
+    assert complete(model, table, absent=["time"]).absent == ["time"]
+
+
+def test_what_is_named_must_be_a_column_that_is_lacking(model, new):
+    with pytest.raises(UserError, match="no column 'timee'"):
+        model.impute(new, absent="timee")
+    with pytest.raises(UserError, match="has a column 'age'"):
+        model.impute(new, absent=["age"])
+    with pytest.raises(UserError, match="none of the model's columns"):
+        model.impute(pd.DataFrame({"a": [1.0], "b": [2.0]}), absent="any")
+
+
+def test_unknown_columns_and_the_order_of_columns_are_kept(model, new):
+    table = new.assign(ward="A")[["ward", "stage", "dbp", "sbp", "sex", "age"]]
+    filled = complete(model, table).tables[0]
+    assert list(filled.columns) == list(table.columns)
+    assert (filled.ward == "A").all()
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.from_pandas])
+def test_absent_columns_are_added_on_request(model, new, kind):
+    found = complete(model, kind(new), add_absent=True).tables[0]
+    assert list(found.columns) == [*new.columns, "time", "event"]
+    assert set(found["event"].to_list()) <= {0, 1}
+    assert min(found["time"].to_list()) >= 1
+
+
+def test_a_cell_empty_by_its_meaning_is_not_filled_where_its_reason_is_unknown(new):
+    table = patients(200)
+    table["cause"] = np.where(table.event == 1, np.where(table.age > 65, "heart", "cancer"), None)
+    model = TableModel.fit(table, steps=0, members=2)
+    found = complete(model, new.assign(cause=None))
+    assert found.tables[0].cause.isna().all()
+    assert "which is not known" in found.notes[1]
+    partly = table.assign(event=table.event.where(table.index % 2 == 0).astype(float), cause=None)
+    filled = complete(model, partly, draws=1).tables[0]
+    assert (filled.cause.isna() == (filled.event == 0)).all()
