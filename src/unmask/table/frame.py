@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.table.parse import text_of
 
 
 @dataclass(kw_only=True)
@@ -19,6 +20,8 @@ class Frame:
         native: the container it came from; None for a CSV file.
         source: named in errors.
         first_row: number of the first row in errors (2 in a CSV file).
+        levels: per column, what its type declares of categories: None nothing, () that it has categories, else their order,
+            from low to high (pandas' ordered categories, polars' Enum, ordered dictionaries of Arrow).
     """
 
     names: list[str]
@@ -28,6 +31,7 @@ class Frame:
     first_row: int = 1
     delimiter: str = ","
     lines: np.ndarray | None = field(default=None, repr=False)
+    levels: list[tuple[str, ...] | None] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
@@ -53,14 +57,33 @@ def frame_of(data: Any) -> Frame:
     if type(data).__module__.startswith("pandas") and hasattr(data, "iloc"):
         # Column by column: a pandas frame may hold the same name twice.
         parts = [nw.from_native(data.iloc[:, i], series_only=True) for i in range(data.shape[1])]
-        return Frame(names=[str(c) for c in data.columns], columns=[_from_series(p) for p in parts], native=data)
+        return _frame([str(c) for c in data.columns], parts, data)
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
         raise UserError(
             f"a {type(data).__name__} is not a table", hint="Expected a path, pandas, polars, Arrow or NumPy."
         ) from None
-    return Frame(names=list(frame.columns), columns=[_from_series(frame[c]) for c in frame.columns], native=data)
+    return _frame(list(frame.columns), [frame[c] for c in frame.columns], data)
+
+
+def _frame(names: list[str], parts: list[Any], native: Any) -> Frame:
+    columns, levels = [_from_series(p) for p in parts], [_levels(p) for p in parts]
+    return Frame(names=names, columns=columns, levels=levels, native=native)
+
+
+def _levels(series: Any) -> tuple[str, ...] | None:
+    """See `Frame.levels`."""
+    import narwhals as nw
+
+    if isinstance(series.dtype, nw.Enum):
+        return tuple(text_of(c) for c in series.dtype.categories)
+    if not isinstance(series.dtype, nw.Categorical):
+        return None
+    arrow = getattr(series.to_native(), "type", None)
+    if getattr(arrow, "ordered", False):
+        return tuple(text_of(c) for c in series.to_native().unify_dictionaries().chunk(0).dictionary.to_pylist())
+    return ()
 
 
 def _from_series(series: Any) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -12,17 +14,27 @@ from sklearn.impute import MissingIndicator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, MissingValues, StrOptions
 from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
-from unmask.table.data import Frame, read_frame
+from unmask.errors import UserError
+from unmask.table.containers import appended, chosen, handed_out, is_frame, replaced, series_of
+from unmask.table.data import Frame, encode, filled_copy, read_frame
 from unmask.table.infer import infer_schema, spellings
 from unmask.table.model import TableModel
 from unmask.table.parse import is_missing, no_value
 from unmask.table.schema import LEFT_OUT
+from unmask.table.targets import outcome_columns
 
 
 class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Imputation by masked prediction, of mixed types, fitted on one table and applied to new rows.
+
+    Takes arrays and pandas, polars and Arrow tables. Returns an array, as scikit-learn's transformers do; after
+    `set_output(transform="pandas")` or "polars" a frame with the index, the column order and the column types of the
+    input. Observed cells are returned as they are. A row's result does not depend on the other rows.
+
+    No cell is left empty but those of identifiers (or see `identifiers`), of columns of dates and the like in which
+    nothing was ever observed, and of `structural="keep"`.
 
     Args:
         missing_values: what stands for a missing value; NaN, None, pandas' NA and empty texts always do.
@@ -31,18 +43,24 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         sample_posterior: draw values instead of taking the mean or the likeliest category: one completed table of a
             multiple imputation.
         add_indicator: append a 0/1 column for every column that had missing values in training.
-        min_value, max_value: bounds of imputed quantities, a number or one a column.
-        keep_empty_features: keep columns without any observed value, as 0 (numeric) or missing.
-        unseen: a category not seen in training is an "error" or "missing".
+        min_value, max_value: bounds of imputed quantities, a number or one per column; of dates in days since 1970.
+        keep_empty_features: keep columns without any observed value, filled with 0, False or "missing_value".
+        structural: cells that are empty by their meaning (the cause of death of the living; see docs/table.md) are
+            filled like any other ("fill", said by a warning), or stay empty ("keep").
+        identifiers: columns that tell rows apart (record numbers, free text) cannot be imputed: they are passed on as
+            they are, holes included, with a warning ("keep"), or left out ("drop").
+        unseen: a category that was not seen in training is returned as it is, and its row's other cells are imputed
+            as if it were missing ("keep"); is replaced as a missing cell is ("missing"); or is an "error".
+        use_outcome: the fit sees the outcome `y` beside `X`; see `fit`.
         steps: optimiser steps, by default as many as the size of the table asks for; 0 is the linear part alone.
         members: networks side by side.
         random_state: decides weights, masks and draws.
 
     Attributes:
-        model_: the fitted `TableModel`.
+        model_: the fitted `TableModel`; None where there is nothing to model, or one row.
+        schema_: the schema of the columns of `X`.
+        kept_: (columns,) which columns are returned.
         n_iter_: optimiser steps taken.
-
-    A row's result does not depend on the other rows it is transformed with.
 
     >>> import numpy as np
     >>> x = np.array([[1.0, 2.0], [2.0, np.nan], [3.0, 6.0], [4.0, 8.0]])
@@ -58,7 +76,10 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         "min_value": [None, Interval(Real, None, None, closed="both"), "array-like"],
         "max_value": [None, Interval(Real, None, None, closed="both"), "array-like"],
         "keep_empty_features": ["boolean"],
-        "unseen": [StrOptions({"error", "missing"})],
+        "structural": [StrOptions({"fill", "keep"})],
+        "identifiers": [StrOptions({"keep", "drop"})],
+        "unseen": [StrOptions({"keep", "missing", "error"})],
+        "use_outcome": ["boolean"],
         "steps": [None, Interval(Integral, 0, None, closed="left")],
         "members": [Interval(Integral, 1, 64, closed="both")],
         "random_state": ["random_state"],
@@ -67,7 +88,8 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def __init__(
         self, *, missing_values: Any = np.nan, schema: Mapping[str, Any] | None = None, sample_posterior: bool = False,
         add_indicator: bool = False, min_value: Any = None, max_value: Any = None, keep_empty_features: bool = False,
-        unseen: str = "error", steps: int | None = None, members: int = 4, random_state: Any = None,
+        structural: str = "fill", identifiers: str = "keep", unseen: str = "keep", use_outcome: bool = False,
+        steps: int | None = None, members: int = 4, random_state: Any = None,
     ) -> None:  # fmt: skip
         self.missing_values = missing_values
         self.schema = schema
@@ -76,100 +98,158 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.min_value = min_value
         self.max_value = max_value
         self.keep_empty_features = keep_empty_features
+        self.structural = structural
+        self.identifiers = identifiers
         self.unseen = unseen
+        self.use_outcome = use_outcome
         self.steps = steps
         self.members = members
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> MaskedImputer:
-        """Learn the table `X`, which may have missing cells; `y` is ignored."""
+    def fit(self, X: Any, y: Any = None, *, duration: Any = None, event: Any = None) -> MaskedImputer:
+        """Learn the table `X`, which may have missing cells.
+
+        Where cells are missing depending on the outcome (the sicker, the more complete), what is learnt of the covariates
+        is right only if the fit sees the outcome too. Give it by `use_outcome=True` and `y`, or by `duration` and
+        `event` (inside a pipeline: `set_fit_request(duration=True, event=True)`). `transform` never needs or uses an
+        outcome, not even of the rows of the fit: nothing of it can leak into features. For estimates by Rubin's rules,
+        in which covariates must be drawn given the outcome, there is `MultipleImputation`.
+
+        Args:
+            y: ignored, unless `use_outcome`: then numbers, classes, or a structured array of one boolean field
+                (event) and one number field (time), as scikit-survival has it.
+            duration, event: (rows,) follow-up times and whether the event happened.
+
+        Raises:
+            UserError: naming the row, column and value at fault.
+        """
         self._validate_params()
-        frame, gone = self._read(X, reset=True)
-        seed = self._seed()
-        schema = infer_schema(frame.names, frame.columns, override=self.schema, source="X", row_name=frame.row_name)
-        self.kept_ = np.array([c.kind in LEFT_OUT or c.modelled or self.keep_empty_features for c in schema.columns])
-        if not schema.modelled or len(frame) < 2:
-            self.model_ = None
-            self._only = [c[~gone[:, i]][:1] for i, c in enumerate(frame.columns)]
-        else:
-            self.model_ = TableModel.fit(frame, schema=schema, steps=self.steps, members=self.members, seed=seed)
-            self.model_.like = None
-        self.schema_ = schema
+        frame = self._read(X, reset=True)
+        override = dict(self.schema or {})
+        override["missing"] = spellings(override.get("missing", ()))
+        if not no_value(self.missing_values):
+            override["missing"] += spellings(self.missing_values)
+        self.schema_ = infer_schema(
+            frame.names,
+            frame.columns,
+            override=override,
+            source=frame.source,
+            row_name=frame.row_name,
+            levels=frame.levels,
+        )
         self._bounds = [_bound(b, len(frame.names), n) for b, n in ((self.min_value, "min"), (self.max_value, "max"))]
+        columns = self.schema_.columns
+        self.kept_ = np.array(
+            [
+                self.identifiers == "keep" if c.kind in LEFT_OUT else c.modelled or self.keep_empty_features
+                for c in columns
+            ]
+        )
+        outcome = outcome_columns(y if self.use_outcome else None, duration, event, self.use_outcome, len(frame))
+        self._fit_model(frame, outcome)
         self.n_iter_ = self.model_.facts["steps"] if self.model_ is not None else 0
+        gone = self._gone(frame)
         if self.add_indicator:
             self.indicator_ = MissingIndicator(error_on_new=False).fit(np.where(gone, np.nan, 0.0))
+        self._say(gone)
         return self
 
+    def _fit_model(self, frame: Frame, outcome: tuple[list[Any], list[np.ndarray]]) -> None:
+        """The model of the columns of `X` and, behind them, of the outcome."""
+        self._outcomes = len(outcome[0])
+        self.model_, self._only = None, [c[~g][:1] for c, g in zip(frame.columns, self._gone(frame).T, strict=True)]
+        if not self.schema_.modelled or len(frame) < 2:
+            return
+        schema = dataclasses.replace(self.schema_, columns=(*self.schema_.columns, *outcome[0]))
+        whole = dataclasses.replace(
+            frame, names=schema.names, columns=[*frame.columns, *outcome[1]], native=None, lines=None
+        )
+        self.model_ = TableModel.fit(
+            whole, schema=schema, steps=self.steps, members=self.members, seed=self._seed()
+        )  # fmt: skip
+        self.model_.like = None
+
+    def _say(self, gone: np.ndarray) -> None:
+        """Warnings of what a person may not expect of the result."""
+        for c, empty in zip(self.schema_.columns, gone.T, strict=True):
+            if c.structural is not None and self.structural == "fill":
+                rule = f"{c.structural[0]!r} is {c.structural[1]!r}"
+                warnings.warn(
+                    f"{c.name!r} is empty where {rule}, by its meaning as it seems; these cells are filled too, unless "
+                    "structural='keep'", stacklevel=3,
+                )  # fmt: skip
+            if c.kind in LEFT_OUT and self.identifiers == "keep" and empty.any():
+                warnings.warn(
+                    f"{c.name!r} looks like an identifier or free text and is not imputed: its {int(empty.sum())} empty "
+                    "cells stay empty; identifiers='drop' leaves it out, a kind in `schema` overrules", stacklevel=3,
+                )  # fmt: skip
+            if c.kind not in LEFT_OUT and not c.modelled and not self.keep_empty_features:
+                warnings.warn(f"{c.name!r} holds no value at all and is left out", stacklevel=3)
+
     def transform(self, X: Any) -> Any:
-        """The table with its missing cells filled; observed cells are returned as they are."""
+        """The table with its missing cells filled; see the class for the kind of table."""
         check_is_fitted(self, "schema_")
-        frame, gone = self._read(X, reset=False)
-        filled = self._filled(frame, gone)
-        for i, column in enumerate(self.schema_.columns):
-            if column.is_quantity:
-                low, high = (b[i] for b in self._bounds)
-                filled[gone[:, i], i] = np.clip(filled[gone[:, i], i].astype(float), low, high)
-        out = filled[:, self.kept_]
+        frame = self._read(X, reset=False)
+        gone = self._gone(frame)
+        table = filled_copy(frame, self._changes(frame, gone), self.schema_, list(range(len(frame.names))))
+        for i, c in enumerate(self.schema_.columns):
+            if c.kind not in LEFT_OUT and not c.modelled and self.keep_empty_features:
+                table = _filled_empty(table, i)
+        table = chosen(table, np.flatnonzero(self.kept_).tolist())
+        names = self.get_feature_names_out().tolist()
         if self.add_indicator:
             marks = self.indicator_.transform(np.where(gone, np.nan, 0.0))
-            out = np.hstack([out, marks.astype(out.dtype)])
-        return self._typed(out) if out.dtype == object else out
+            table = appended(table, names[-marks.shape[1] :] if marks.shape[1] else [], marks.astype(bool))
+        return handed_out(table, names, _get_output_config("transform", self)["dense"])
 
-    def _typed(self, out: np.ndarray) -> Any:
-        """An object array, or where `set_output` asks for a frame, one whose numeric columns are numeric."""
-        wanted = _get_output_config("transform", self)["dense"]
-        columns = dict(zip(self.get_feature_names_out(), (list(c) for c in out.T), strict=True))
-        if wanted == "pandas":
-            import pandas as pd
-
-            return pd.DataFrame(columns)
-        if wanted == "polars":
-            import polars as pl
-
-            return pl.DataFrame(columns, strict=False)
-        return out
-
-    def _filled(self, frame: Frame, gone: np.ndarray) -> np.ndarray:
-        assert isinstance(frame.native, np.ndarray)
+    def _changes(self, frame: Frame, gone: np.ndarray) -> dict[int, tuple[np.ndarray, list[Any]]]:
+        """Column -> (rows, plain values) of what is to be filled."""
         if self.model_ is None:
-            out = frame.native.copy()
-            for i, value in enumerate(self._only):
-                if len(value):
-                    out[gone[:, i], i] = value[0]
-            return _zero_empty(out, self.schema_, gone)
-        draws = 1 if self.sample_posterior else 0
-        found = self.model_.impute_frame(frame, draws=draws, seed=self._seed(), unseen=self.unseen)[0][0]
-        return _zero_empty(np.asarray(found), self.schema_, gone)
-
-    def _read(self, X: Any, *, reset: bool) -> tuple[Frame, np.ndarray]:
-        """The input as an array frame with names, and its missing cells."""
-        frame = read_frame(X) if hasattr(X, "columns") and not isinstance(X, np.ndarray) else None
-        if frame is not None and any(c.dtype == object for c in frame.columns):
-            _check_feature_names(self, X, reset=reset)
-            grid = np.empty((len(frame), len(frame.names)), object)
-            for i, c in enumerate(frame.columns):
-                grid[:, i] = c
-            if reset:
-                self.n_features_in_ = grid.shape[1]
-            names = frame.names
+            rows = [np.flatnonzero(g) for g in gone.T]
+            return {i: (r, [self._only[i][0]] * len(r)) for i, r in enumerate(rows) if len(r) and len(self._only[i])}
+        if not len(frame):
+            return {}
+        coded = encode(frame, self.schema_, unseen="error" if self.unseen == "error" else "missing")
+        known = [*coded, *[np.full(len(frame), np.nan)] * self._outcomes]
+        if self.sample_posterior:
+            filled = self.model_.table.draw(known, seed=self._seed(), member=0)
         else:
-            kind = "numeric" if not _is_object(X) else None
-            grid = validate_data(
-                self, X, reset=reset, dtype=kind if kind is None else [np.float64, np.float32], accept_sparse=False,
-                ensure_all_finite="allow-nan" if kind else False, ensure_min_samples=1,
-            )  # fmt: skip
-            names = list(getattr(self, "feature_names_in_", [f"x{i}" for i in range(grid.shape[1])]))
-        spelled = spellings((self.schema or {}).get("missing", ()))
-        if not no_value(self.missing_values):
-            spelled += spellings(self.missing_values)
-        columns = [c.astype(np.float64) if grid.dtype != object else _numeric(c) for c in grid.T]
-        gone = np.stack([is_missing(c, spelled) for c in columns], 1) if columns else np.zeros(grid.shape, bool)
-        for c, empty in zip(columns, gone.T, strict=True):
-            c[empty] = None if c.dtype == object else np.nan
-        grid = grid.copy()
-        grid[gone] = None if grid.dtype == object else np.nan
-        return Frame(names=[str(n) for n in names], columns=columns, native=grid, source="X", first_row=0), gone
+            filled = self.model_.table.impute(known).point
+        holes = self.model_.holes(known) if self.structural == "keep" else [np.isnan(x) for x in known]
+        if self.unseen == "keep":
+            holes = [h & gone[:, i] for h, i in zip(holes, self.schema_.modelled, strict=False)]
+        changes = self.model_.changes(holes + [np.zeros(len(frame), bool)] * (len(known) - len(holes)), filled)
+        return {i: self._bounded(i, *change) for i, change in changes.items() if i < len(frame.names)}
+
+    def _bounded(self, i: int, rows: np.ndarray, values: list[Any]) -> tuple[np.ndarray, list[Any]]:
+        low, high = (b[i] for b in self._bounds)
+        if self.schema_.columns[i].kind in ("numeric", "integer") and (low > -np.inf or high < np.inf):
+            values = [min(max(v, low), high) for v in values]
+        return rows, values
+
+    def _gone(self, frame: Frame) -> np.ndarray:
+        """(rows, columns) missing cells."""
+        masks = [is_missing(c, self.schema_.missing) for c in frame.columns]
+        return np.stack(masks, 1) if masks else np.zeros((len(frame), 0), bool)
+
+    def _read(self, X: Any, *, reset: bool) -> Frame:
+        """The input, its names checked as scikit-learn does."""
+        if is_frame(X):
+            _refuse_twins(X)
+            _check_feature_names(self, X, reset=reset)
+            _check_n_features(self, X, reset=reset)
+            _refuse_spans(X)
+            frame = read_frame(X)
+            frame.source = "X"
+            return frame
+        numeric = not _is_object(X)
+        grid = validate_data(
+            self, X, reset=reset, dtype=[np.float64, np.float32] if numeric else None, accept_sparse=False,
+            ensure_all_finite="allow-nan" if numeric else False, ensure_min_samples=1,
+        )  # fmt: skip
+        names = [str(n) for n in getattr(self, "feature_names_in_", [f"x{i}" for i in range(grid.shape[1])])]
+        columns = [c.astype(np.float64) if numeric else _numeric(c) for c in grid.T]
+        return Frame(names=names, columns=columns, native=grid, source="X", first_row=0)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
@@ -194,9 +274,49 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
+def _refuse_twins(X: Any) -> None:
+    """scikit-learn knows columns by their names.
+
+    Raises:
+        UserError: naming a column that is there twice.
+    """
+    names = [str(n) for n in getattr(X, "column_names", X.columns)]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"X: a column {name!r} twice", hint="Give every column a name of its own.")
+
+
+def _refuse_spans(X: Any) -> None:
+    """Lengths of time are no kind of value here.
+
+    Raises:
+        UserError: naming the columns.
+    """
+    import narwhals as nw
+
+    spans = [c.name for c in series_of(X) if isinstance(c.dtype, nw.Duration)]
+    if spans:
+        raise UserError(
+            f"X, column {', '.join(map(repr, spans))}: lengths of time (timedelta)",
+            hint="Make them numbers of a unit of your choice, e.g. column.dt.total_seconds() / 86400 for days.",
+        )
+
+
+def _filled_empty(table: Any, place: int) -> Any:
+    """A column in which nothing was ever observed, filled as far as its type allows."""
+    import narwhals as nw
+
+    if isinstance(table, np.ndarray):
+        return replaced(table, place, "missing_value" if table.dtype == object else 0)
+    kind = series_of(table)[place].dtype
+    if kind.is_temporal():
+        return table
+    if isinstance(kind, nw.Boolean):
+        return replaced(table, place, False)
+    return replaced(table, place, 0 if kind.is_numeric() else "missing_value")
+
+
 def _is_object(X: Any) -> bool:
-    if hasattr(X, "columns") and not isinstance(X, np.ndarray):
-        return False
     kind = getattr(X, "dtype", None)
     if kind is not None:
         return bool(np.dtype(kind).kind in "OUS")
@@ -214,16 +334,6 @@ def _numeric(column: np.ndarray) -> np.ndarray:
     if {type(v) for v in column[~gone]} <= {int, float, np.float64, np.int64, np.float32}:
         return np.where(gone, np.nan, column).astype(np.float64)
     return column.copy()
-
-
-def _zero_empty(out: np.ndarray, schema: Any, gone: np.ndarray) -> np.ndarray:
-    """Columns in which nothing was ever observed become 0, as scikit-learn's imputers do."""
-    if out.dtype == object:
-        return out
-    for i, c in enumerate(schema.columns):
-        if not c.modelled:
-            out[gone[:, i], i] = 0.0
-    return out
 
 
 def _bound(bound: Any, columns: int, name: str) -> np.ndarray:

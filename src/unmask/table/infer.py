@@ -27,6 +27,7 @@ def infer_schema(
     event: str | None = None,
     source: str = "table",
     row_name: Callable[[int], int] = lambda row: row + 1,
+    levels: Sequence[tuple[str, ...] | None] = (),
 ) -> Schema:
     """The schema of raw columns (floats, or objects as read from a file), with a person's overrides laid over it.
 
@@ -34,6 +35,7 @@ def infer_schema(
         override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
         source: named in errors.
         row_name: how errors number a row, e.g. by its line in a file.
+        levels: what the types of the columns declare of categories; see `Frame.levels`.
 
     Raises:
         UserError: naming the column, row and value that do not fit, or an override of what is not there.
@@ -50,8 +52,9 @@ def infer_schema(
             raise UserError(f"schema: no column {name!r} in {source}", hint=suggest(name, names))
     missing = spellings(override.get("missing", ()))
     found, notes = [], []
-    for name, raw in zip(names, columns, strict=True):
-        column, note = infer_column(name, raw, given.get(name, {}), missing=missing, source=source, row_name=row_name)
+    for name, raw, known_levels in zip(names, columns, levels or [None] * len(names), strict=True):
+        told = given.get(name) or _declared(raw, known_levels, missing)
+        column, note = infer_column(name, raw, told, missing=missing, source=source, row_name=row_name)
         found.append(column)
         notes += note
     schema = Schema(columns=tuple(found), missing=missing)
@@ -67,6 +70,19 @@ def infer_schema(
         schema = _with_pair(schema, columns, duration, event, source, row_name)
     schema, more = _structural(schema, columns, {name for name, v in given.items() if "structural" in v})
     return dataclasses.replace(schema, notes=tuple(notes + more))
+
+
+def _declared(raw: np.ndarray, levels: tuple[str, ...] | None, missing: tuple[str, ...]) -> dict[str, Any]:
+    """What a column's own type says: ordered categories are ordinal, those that are numbers are no quantity."""
+    if levels is None:
+        return {}
+    values = raw[~is_missing(raw, missing)]
+    seen = {text_of(v) for v in values}
+    if levels and len(seen) > 1:
+        return {"kind": "ordinal", "categories": [v for v in levels if v in seen]}
+    if len(values) and not numbers(values)[1].any():
+        return {"kind": "nominal" if len(seen) > 2 else "binary"}
+    return {}
 
 
 def spellings(given: Any) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def schema_for(
         return found
     return infer_schema(
         frame.names, frame.columns, override=found, duration=duration, event=event, source=frame.source,
-        row_name=frame.row_name,
+        row_name=frame.row_name, levels=frame.levels,
     )  # fmt: skip
 
 

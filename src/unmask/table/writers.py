@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -56,7 +57,10 @@ def filled_copy(
         typed = _typed(values, schema.columns[i], frame.columns[order[i]], series.dtype)
         for row, value in zip(rows, typed, strict=True):
             cells[row] = value
-        new.append(nw.new_series(series.name, cells, series.dtype, backend=table.implementation))
+        kind = series.dtype
+        if isinstance(kind, nw.Enum):  # a level of the training rows that this table's type does not have
+            kind = nw.Enum(list(dict.fromkeys([*kind.categories, *typed])))
+        new.append(nw.new_series(series.name, cells, kind, backend=table.implementation))
     return nw.to_native(table.with_columns(*new)) if new else frame.native
 
 
@@ -71,8 +75,9 @@ def _filled_pandas(frame: Frame, changes: dict[int, Any], schema: Schema, order:
             values, schema.columns[i], frame.columns[order[i]], nw.from_native(series, series_only=True).dtype
         )
         if str(kind) == "category":
-            known = {str(c): c for c in kind.categories}
+            known = {text_of(c): c for c in kind.categories}
             values = [known.get(text_of(v), v) for v in values]
+            series = series.cat.add_categories([v for v in dict.fromkeys(values) if text_of(v) not in known])
         series.iloc[rows] = values
         out.isetitem(order[i], series)
     return out
@@ -95,6 +100,8 @@ def _typed(values: list[Any], column: Column, like: np.ndarray, kind: Any = None
     text = any(isinstance(v, str) for v in (example, *seen.values()))
 
     def typed(value: Any) -> Any:
+        if isinstance(example, Decimal):
+            return Decimal(str(value))
         if isinstance(value, dt.datetime):
             if isinstance(example, dt.datetime):
                 return value.replace(tzinfo=example.tzinfo)
