@@ -46,6 +46,11 @@ class Prediction(Protocol):
         ...
 
 
+def hits(target: Float[Tensor, "hidden"], best_other: Float[Tensor, "hidden"]) -> Float[Tensor, ""]:
+    """How many targets are above the best of the other values; ties count half, so that equal shares earn no credit."""
+    return (target > best_other).sum() + 0.5 * (target == best_other).sum()
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     """Vocabulary projection and cross-entropy in one, gradient written out in the forward pass.
 
@@ -76,8 +81,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_h = torch.empty_like(h)
         grad_w = torch.zeros_like(weight, dtype=torch.float32) if len(h) > CHUNK else None
         grad_b = torch.zeros(len(weight), dtype=torch.float32, device=h.device)
-        total, correct = torch.zeros((), device=h.device), torch.zeros((), dtype=torch.int64, device=h.device)
-        ones = h.new_ones(1, min(len(h), CHUNK))
+        total, correct = torch.zeros((), device=h.device), torch.zeros((), device=h.device)
+        ones, ones_of_values = h.new_ones(1, min(len(h), CHUNK)), h.new_ones(len(weight))
         partial = cls.buffer("weight", tuple(weight.shape), h)
         if grad_w is None:
             # The gradient stays in the buffer until the backward pass: until then it is nobody else's.
@@ -92,10 +97,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 torch.addmm(b, part, w.t(), out=logits)
             torch._softmax(logits, -1, False, out=p)
             row = torch.arange(len(y), device=h.device)
-            top, of_target = p[: len(y)].amax(-1), p[row, y]
-            total += -of_target.float().clamp_min(1e-30).log().sum()
-            correct += (of_target >= top).sum()
-            p[row, y] -= 1
+            real = p[: len(y)]
+            of_target = p[row, y].float()
+            p[row, y] = 0
+            correct += hits(of_target, real.amax(-1).float())
+            of_others = 1 - of_target
+            if h.dtype != torch.float32:
+                # A target above 0.998 rounds to 1 in bf16, and 1 - p to 0: no loss and no gradient is left. The sum of the others
+                # keeps its digits.
+                of_others = torch.where(of_target > 0.5, torch.mv(real, ones_of_values).float(), of_others)
+            sure = of_target > 0.5
+            total -= torch.where(sure, (-of_others * sure).log1p(), of_target.clamp_min(1e-30).log()).sum()
+            p[row, y] = -of_others.to(h.dtype)
             p[len(y) :] = 0
             torch.mm(p.t(), part, out=partial)
             if grad_w is not None:
@@ -151,8 +164,10 @@ class Categorical:
 
     @property
     def logits(self) -> Float[Tensor, "hidden values"]:
-        bias = None if self.bias is None else self.bias.to(self.features.dtype)
-        return F.linear(self.features, self.weight.to(self.features.dtype), bias).float()
+        """In fp32 whatever the encoder computes in: a bf16 logit of 15 is off by up to 0.06, and a score adds up many."""
+        bias = None if self.bias is None else self.bias.float()
+        with torch.autocast(self.features.device.type, enabled=False):
+            return F.linear(self.features.float(), self.weight.float(), bias)
 
     @property
     def log_probs(self) -> Float[Tensor, "hidden values"]:
@@ -174,8 +189,10 @@ class Categorical:
         return (self.log_probs > self.log_prob(value)[:, None]).sum(-1)
 
     def correct(self, target: Tensor) -> Tensor:
+        """How many targets are the likeliest value; one that shares first place with others counts half."""
         if self._correct is None:
-            self._correct = (self.log_probs.argmax(-1) == target).sum()
+            others = self.log_probs.scatter(1, target[:, None], -math.inf)
+            self._correct = hits(self.log_prob(target), others.amax(-1))
         return self._correct
 
     def _proposals(self) -> Tensor:

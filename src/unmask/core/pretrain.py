@@ -21,7 +21,8 @@ from unmask.core.corruption import Corruption
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What one step did. Loss is in nats per hidden slot; slots are real ones, without padding."""
+    """What one step did. Loss is in nats per hidden slot; slots are real ones, without padding; seconds are those of the whole
+    step, the making of its batches included."""
 
     step: int
     epoch: int
@@ -73,11 +74,14 @@ def pretrain(
     """
     model.train()
     codec: Any = getattr(model, "module", model).codec
-    for step, (epoch, batches) in enumerate(steps, start=first_step):  # 1. next packed batch(es)
-        done = progress(step)
-        if done >= 1.0:
-            return
+    step = first_step
+    while True:
         start = time.perf_counter()
+        following = next(steps, None)  # 1. next packed batch(es)
+        done = progress(step)
+        if following is None or done >= 1.0:
+            return
+        epoch, batches = following
         drawn = [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches]  # 2. draw hidden slots
         counts = torch.tensor([sum(len(h) for h in drawn), sum(b.real_slots for b in batches)])
         hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())
@@ -104,8 +108,9 @@ def pretrain(
             else float(machine.total(torch.as_tensor(correct).to(machine.device))) / max(hidden, 1)
         )
         cells = sum(b.segment.numel() for b in batches) * machine.processes
+        step += 1
         yield StepReport(  # 6. report
-            step=step + 1,
+            step=step,
             epoch=epoch,
             progress=done,
             loss=float(loss_sum) / max(hidden, 1),
