@@ -4,8 +4,9 @@ import threading
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from unmask.core.inference import on_cores
+from unmask.core.inference import on_cores, one_core
 
 
 @pytest.fixture
@@ -49,3 +50,64 @@ def test_an_error_stops_the_work_and_reaches_the_caller():
         on_cores(work, range(100_000))
     assert len(done) < 99_999
     assert torch.get_num_threads() == 3
+
+
+def blas() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_one_core_holds_for_torch_and_numpy_and_is_put_back():
+    def work() -> None:
+        with one_core() as cores:
+            assert (cores, torch.get_num_threads(), set(blas())) == (3, 1, {1})
+            with one_core() as cores:
+                assert cores == 3
+            assert (torch.get_num_threads(), set(blas())) == (1, {1})
+            raise KeyError
+
+    with threadpool_limits(3, user_api="blas"):
+        with pytest.raises(KeyError):
+            work()
+        assert (torch.get_num_threads(), set(blas())) == (3, {3})
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_work_on_cores_within_such_work_stays_on_its_core():
+    seen = []
+
+    def inner(item: int) -> None:
+        seen.append((threading.get_ident(), torch.get_num_threads()))
+
+    def outer(item: int) -> None:
+        before = len(seen)
+        on_cores(inner, range(4))
+        assert {own for own in seen[before:] if own[0] == threading.get_ident()} == {(threading.get_ident(), 1)}
+        assert torch.get_num_threads() == 1
+
+    on_cores(outer, range(6))
+    assert len(seen) == 24
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_threads_may_leave_one_core_in_any_order():
+    entered, left = threading.Event(), threading.Event()
+    other = []
+
+    def work() -> None:
+        with one_core():
+            entered.set()
+            left.wait(30)
+        other.append(torch.get_num_threads())
+
+    with threadpool_limits(3, user_api="blas"):
+        thread = threading.Thread(target=work)
+        with one_core():
+            thread.start()
+            entered.wait(30)
+        assert torch.get_num_threads() == 3
+        left.set()
+        thread.join()
+        assert other == [3]
+        assert set(blas()) == {3}

@@ -202,16 +202,18 @@ def test_cells_asked_column_by_column_get_what_the_whole_product_gives_them(seed
     assert by_column(state, head, row[:0], column[:0]).shape == (3, 0, 6)
 
 
-def test_a_cell_asked_alone_gets_the_very_bits_it_gets_in_company(seed: int):
+def test_a_cell_asked_alone_gets_what_it_gets_in_company(seed: int):
     state, head = torch.randn(3, 512, 96), torch.randn(3, 96, 12, 26)
     row, column = torch.arange(512).repeat_interleave(12), torch.arange(12).repeat(512)
     with torch.no_grad():
         everything = by_column(state, head, row, column)
         for some in (slice(0, 1), slice(7, 300), slice(1000, 1001)):
-            assert torch.equal(by_column(state, head, row[some], column[some]), everything[:, some])
+            alone = by_column(state, head, row[some], column[some])
+            torch.testing.assert_close(alone, everything[:, some], atol=1e-5, rtol=1e-5)
 
 
-def test_a_column_asked_alone_gets_the_very_bits_it_gets_with_all(model, drawn):
+def test_a_column_asked_alone_gets_what_it_gets_with_all(model, drawn):
+    """To single precision: products of another shape may add up in another order, as those of processors with AMX do."""
     batch, hidden = drawn
     column = hidden.flat % batch.shape[1]
     with torch.no_grad():
@@ -219,4 +221,6 @@ def test_a_column_asked_alone_gets_the_very_bits_it_gets_with_all(model, drawn):
         everything = model.table.network(batch, hidden).member_log_prob(target)
         for c in column.unique():
             alone = model.table.network(batch, hidden, ask=hidden.flat[column == c])
-            assert torch.equal(alone.member_log_prob(target[column == c]), everything[column == c])
+            torch.testing.assert_close(
+                alone.member_log_prob(target[column == c]), everything[column == c], atol=1e-5, rtol=1e-5
+            )

@@ -9,12 +9,16 @@ rows all as wide as the longest 10300, by powers of two 10900 (the machine was s
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import nn
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
@@ -38,25 +42,76 @@ def at_rest(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
+_lock = threading.Lock()
+_scopes, _threads = 0, 1
+"""Of the process: open `one_core` scopes, and torch's threads before the first of them."""
+_own = threading.local()
+"""Of a thread: its own open scopes, and whether it is a worker of `on_cores`."""
+
+
+@functools.cache
+def _libraries(scipy: bool) -> Any:
+    """The BLAS libraries of the process, looked for anew once scipy has brought its own."""
+    return ThreadpoolController().select(user_api="blas")
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[int]:
+    """Within, every product takes one thread; yields how many cores `on_cores` has for work side by side. Also a decorator.
+
+    Threads that share a product wait for each other at its end, and they wait spinning. Products of a few milliseconds gain
+    little from a second thread, and beside other processes, which take one of the two from its core, the waiting costs many times
+    the work. Holds for torch in this thread and in threads begun within, and for the BLAS of numpy and scipy (if no
+    other thread has set that); the caller's settings are put back at the end.
+    """
+    global _scopes, _threads
+    depth = getattr(_own, "depth", 0)
+    if depth:
+        yield 1 if getattr(_own, "works", False) else _threads
+        return
+    with _lock:
+        if not _scopes:
+            _threads = torch.get_num_threads()
+        _scopes += 1
+        before = _threads
+    _own.depth = 1
+    torch.set_num_threads(1)
+    try:
+        with _libraries("scipy.linalg" in sys.modules).limit(limits=1):
+            yield before
+    finally:
+        _own.depth = 0
+        torch.set_num_threads(before)
+        with _lock:
+            _scopes -= 1
+
+
 def on_cores(work: Callable[[Item], None], items: Sequence[Item]) -> None:
     """Call work(item) for every item: as many at a time as torch has threads, each on one of them, without gradients.
 
     For passes of small products, in which a second thread gains next to nothing; the items must not depend on each other.
+    Called by such work itself, it works on one item after the other.
     """
-    threads = torch.get_num_threads()
 
     def alone(item: Item) -> None:
-        torch.set_num_threads(1)  # of this thread
+        if not getattr(_own, "works", False):
+            _own.works, _own.depth = True, 1
+            torch.set_num_threads(1)  # of this thread
         with torch.inference_mode():
             work(item)
 
-    pool = ThreadPoolExecutor(threads)
-    try:
-        for _ in pool.map(alone, items):
-            pass
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # what threads to come begin with
+    with one_core() as cores:
+        if min(cores, len(items)) <= 1:
+            with torch.inference_mode():
+                for item in items:
+                    work(item)
+            return
+        pool = ThreadPoolExecutor(min(cores, len(items)))
+        try:
+            for _ in pool.map(alone, items):
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> Iterator[tuple[np.ndarray, int]]:

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from unmask.core.inference import on_cores, one_core
+
 
 @dataclass(frozen=True, kw_only=True)
 class Factors:
@@ -25,6 +27,7 @@ class Factors:
     noise: np.ndarray
 
 
+@one_core()
 def fit_factors(
     x: np.ndarray,
     seen: np.ndarray,
@@ -51,22 +54,16 @@ def fit_factors(
     count = np.maximum(wv.sum(0), 1e-9)
     loading, noise = _start(x, v, wx, wv, factors)
     total = np.maximum((x * wx).sum(0), 1e-6 * count)
-    patterns, which = _patterns(seen)
-    load = np.bincount(which, weight, len(patterns))
+    parts = [_Part(x[p], seen[p], weight[p]) for p in np.array_split(np.arange(rows), max(1, -(-rows // PART)))]
     eye = np.eye(factors)
     for _ in range(iterations):
-        mean, spread = _posterior(x, patterns, which, loading, noise)
-        flat = spread.reshape(len(patterns), -1)
-        outer = (mean[:, :, None] * mean[:, None, :]).reshape(rows, -1)
-        gram = (wv.T @ outer + (patterns * load[:, None]).T @ flat).reshape(dims, factors, factors)
-        cross = wx.T @ mean
+        gram, cross, scatter = _moments(parts, loading, noise)
         loading = np.linalg.solve(gram + shrink * eye, cross[:, :, None])[:, :, 0]
         left = total - 2 * (loading * cross).sum(1) + np.einsum("df,dfg,dg->d", loading, gram, loading)
         before, noise = noise, np.clip((left + 0.02 * shrink) / (count + shrink), 2e-3, None)
         # Parameter expansion (Liu, Rubin & Wu 1998): the factors' scale goes into the loadings. Without it the ridge
         # shrinks the loadings of nearly noiseless columns a little more at every round, and convergence is slow.
-        scatter = (weight @ outer + load @ flat).reshape(factors, factors) / weight.sum()
-        loading = loading @ np.linalg.cholesky(scatter + 1e-9 * eye)
+        loading = loading @ np.linalg.cholesky(scatter / weight.sum() + 1e-9 * eye)
         if np.abs(np.log(noise / before)).max() < SETTLED:
             break
     return Factors(loading=loading, noise=noise)
@@ -86,6 +83,54 @@ def _start(x: np.ndarray, v: np.ndarray, wx: np.ndarray, wv: np.ndarray, factors
     return loading, np.clip(total - (loading**2).sum(1), 0.05, None)
 
 
+class _Part:
+    """Some of the rows, and the patterns of seen dims among them: parts are worked on side by side, in memory that stays in the
+    caches, and added up in their order, so that the number of cores makes no difference.
+
+    Args:
+        x: (rows, dims), 0 where not seen.
+        weight: (rows,).
+    """
+
+    def __init__(self, x: np.ndarray, seen: np.ndarray, weight: np.ndarray) -> None:
+        self.patterns, which = _patterns(seen)
+        order = np.argsort(which, kind="stable")
+        self.which, self.x, self.weight = which[order], x[order], weight[order]
+        self.weighted = self.x * self.weight[:, None]
+        self.first = np.searchsorted(self.which, np.arange(len(self.patterns)))
+        self.load = np.add.reduceat(self.weight, self.first)
+
+    def moments(self, loading: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sums over the rows, of the factors' second moments as their lower triangles (pairs): by dim where it is seen
+        (dims, pairs), of x times the factors (dims, factors), and over all rows (pairs,)."""
+        row, column = np.tril_indices(loading.shape[1])
+        mean, spread = _posterior(self.x, self.patterns, self.which, loading, noise)
+        outer = mean[:, row] * mean[:, column]
+        outer *= self.weight[:, None]
+        alike = spread[:, row, column] * self.load[:, None]
+        alike += outer if len(alike) == len(outer) else np.add.reduceat(outer, self.first)
+        return self.patterns.T @ alike, self.weighted.T @ mean, alike.sum(0)
+
+
+PART = 500
+"""Rows of a part."""
+
+
+def _moments(parts: list[_Part], loading: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The parts' sums: (dims, factors, factors), (dims, factors), (factors, factors)."""
+    found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    def work(number: int) -> None:
+        found[number] = parts[number].moments(loading, noise)
+
+    on_cores(work, range(len(parts)))
+    gram, cross, scatter = (sum(found[n][k] for n in range(len(parts))) for k in range(3))
+    row, column = np.tril_indices(loading.shape[1])
+    square = np.zeros((loading.shape[1],) * 2, np.int64)
+    square[row, column] = square[column, row] = np.arange(len(row))
+    return np.asarray(gram)[:, square], np.asarray(cross), np.asarray(scatter)[square]
+
+
 def _patterns(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows of `seen` as floats, and which of them every row has."""
     packed = np.packbits(seen, axis=1)
@@ -100,10 +145,13 @@ def _posterior(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean (rows, factors) of the factors given the seen dims (x is 0 elsewhere), and covariance of each pattern."""
     factors = loading.shape[1]
-    outer = (loading[:, :, None] * loading[:, None, :] / noise[:, None, None]).reshape(len(noise), -1)
-    precision = torch.from_numpy((patterns @ outer).reshape(-1, factors, factors) + np.eye(factors))
-    spread = torch.cholesky_inverse(torch.linalg.cholesky(precision)).numpy()
-    score = (x / noise) @ loading
+    row, column = np.tril_indices(factors)
+    scaled = loading / noise[:, None]
+    precision = np.zeros((len(patterns), factors, factors))
+    precision[:, row, column] = patterns @ (scaled[:, row] * loading[:, column])  # the other half is not read
+    precision += np.eye(factors)
+    spread = torch.cholesky_inverse(torch.linalg.cholesky(torch.from_numpy(precision))).numpy()
+    score = x @ scaled
     if len(patterns) == 1:
         return score @ spread[0], spread
     return (spread[which] @ score[:, :, None])[:, :, 0], spread
@@ -131,7 +179,7 @@ class FactorBase(nn.Module):
     def forward(self, x: Float[Tensor, "rows dims"], v: Float[Tensor, "rows dims"]) -> tuple[Tensor, Tensor]:
         """Mean and variance (rows, dims) of every dim given those with v = 1; x is not read where v = 0.
 
-        A row's result depends on nothing but the row.
+        A row's result depends on nothing but the row, to single precision.
         """
         scaled = self.loading / self.noise[:, None]
         outer = (scaled[:, :, None] * self.loading[:, None, :]).flatten(1)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from unmask.core.corruption import mix
+from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.files import written_folder
 from unmask.table.absent import widened
@@ -92,6 +93,7 @@ class TableModel:
         self.extra: dict[str, np.ndarray] = {}
 
     @classmethod
+    @one_core()
     def fit(
         cls,
         data: Any,

@@ -281,8 +281,8 @@ class RowModel(MaskedModel):
     ) -> dict[int, Float[Tensor, "members rows out"]]:
         """All columns of a block for every row: of narrow blocks, whose heads go through one product together, and in training.
 
-        A product with a handful of outputs costs as much as one with a hundred. All narrow blocks are in it if any is asked for:
-        so a cell's result does not depend on what else is asked.
+        A product with a handful of outputs costs as much as one with a hundred. All narrow blocks are in it if any is asked for,
+        so that its shape stays the same.
         """
         heads = self.codec.head
         narrow = [n for n, head in enumerate(heads) if head.shape[-1] < 4 * AT_ONCE]
@@ -341,7 +341,7 @@ class RowModel(MaskedModel):
 
 
 AT_ONCE = 64
-"""Asked cells of a column in one product, always as many: so a cell's result does not depend on what else is asked."""
+"""Asked cells of a column in one product, always as many: shapes stay few."""
 
 
 def by_column(
