@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.files import check_place, written
+from unmask.files import check_place
 
 Result = tuple[dict[str, Any], list[str]]
 
@@ -32,6 +31,7 @@ def impute_table(
 ) -> Result:  # fmt: skip
     from unmask.table.complete import complete
     from unmask.table.data import write_table
+    from unmask.table.uncertainty import write_intervals
 
     if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
         raise UserError(
@@ -63,20 +63,13 @@ def impute_table(
     for path_, one in zip(written, done.tables, strict=True):
         write_table(one, path_)
     if intervals:
-        _write_records(done.records, intervals)
+        write_intervals(done.records, loaded.schema, intervals)
     found = {
         "out": written if draws else out, "cells": done.cells, "draws": draws, "intervals": intervals,
         "absent": done.absent, "notes": done.notes,
     }  # fmt: skip
     lines = [f"{done.cells} cells filled", *(f"note: {note}" for note in done.notes), *written]
     return found, [*lines, *([intervals] if intervals else [])]
-
-
-def _write_records(records: list[dict[str, Any]], path: str) -> None:
-    with written(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, ("row", "column", "value", "low", "high"), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
 
 
 def synthesize_table(

@@ -11,9 +11,10 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.table.absent import widened, with_added
-from unmask.table.data import Frame, decode, encode, filled_copy, match_columns, read_frame
+from unmask.table.data import decode, encode, filled_copy, match_columns, read_frame
 from unmask.table.mcm import FilterModel
 from unmask.table.schema import Column, Schema
+from unmask.table.uncertainty import interval_records
 
 if TYPE_CHECKING:
     from unmask.table.model import TableModel
@@ -115,10 +116,9 @@ def complete(
         filled = [
             model.table.draw(columns, seed=seed + 1000 * m, member=m % members, shift=moved) for m in range(draws)
         ]
-        ends = None
     else:
         found = model.table.impute(columns, interval=interval)
-        filled, ends = [found.point], (found.low, found.high)
+        filled = [found.point]
     tables, cells = [], 0
     for one in filled:
         filling = decided(schema, columns, one, gaps)
@@ -127,8 +127,8 @@ def complete(
         tables.append(with_added(filled_copy(given, changed, schema, order), schema, new))
         cells = int(sum(h.sum() for h in filling))
     records = []
-    if ends is not None and ends[0] is not None and ends[1] is not None:
-        records = interval_records(schema, frame, filling, filled[0], ends[0], ends[1])
+    if interval is not None and not draws:
+        records = interval_records(schema, frame, filling, filled[0], found)
     return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes)
 
 
@@ -184,26 +184,6 @@ def impute_frame(model: TableModel, data: Any, **options: Any) -> tuple[list[Any
     return found.tables, found.records, found.cells
 
 
-def interval_records(
-    schema: Schema,
-    frame: Frame,
-    holes: list[np.ndarray],
-    point: list[np.ndarray],
-    low: list[np.ndarray],
-    high: list[np.ndarray],
-) -> list[dict[str, Any]]:
-    """One record per filled cell: row, column, value, and for quantities the ends of its interval."""
-    out = []
-    for place, i in enumerate(schema.modelled):
-        column = schema.columns[i]
-        rows = np.flatnonzero(holes[place])
-        values = [plain_values(v[place][rows], column) for v in (point, low, high)]
-        for row, value, a, b in zip(rows, *values, strict=True):
-            ends = {"low": a, "high": b} if column.is_quantity else {}
-            out.append({"row": frame.row_name(int(row)), "column": column.name, "value": value, **ends})
-    return sorted(out, key=lambda r: r["row"])
-
-
 __all__ = [
-    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "interval_records", "plain_values", "shifted_places",
+    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "shifted_places",
 ]  # fmt: skip

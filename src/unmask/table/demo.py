@@ -57,7 +57,7 @@ def run_demo(
     model = run.model
     filled = model.impute(holed)
     write_table(filled, out / "imputed.csv")
-    records = model.intervals(holed, coverage=0.9)
+    records = model.intervals(holed, coverage=0.9).to_dicts()
     table, inside = judged(study, holed, filled, records, gone)
     real = complete(model, study, seed)
     synthetic = model.synthesize(study.height, seed=seed)
@@ -110,8 +110,8 @@ def judged(
                 {"column": name, "measure": "wrong", "ours": float((t != f).mean()), "plain": float((t != mode).mean())}
             )
     for r in records:
-        if "low" in r:
-            hits.append(r["low"] <= truth[r["column"]][r["row"] - 1] <= r["high"])
+        if r["low"] is not None:
+            hits.append(r["low"] <= truth[r["column"]][r["row"]] <= r["high"])
     return rows, float(np.mean(hits))
 
 
@@ -132,16 +132,14 @@ def show(
     })  # fmt: skip
     rows = [(r["column"], r["measure"], r["ours"], r["plain"]) for r in imputed]
     report.section("Imputed", table(("column", "measure", "unmask", "mean or mode"), rows))
-    cells = [
-        (
-            r["row"],
-            r["column"],
-            study[r["column"]][r["row"] - 1],
-            r["value"],
-            f"{r['low']} to {r['high']}" if "low" in r else "",
-        )
-        for r in records[:24]
-    ]
-    report.section("Cells", table(("row", "column", "truth", "imputed", "90 % interval"), cells))
+    cells = [(r["row"] + 1, r["column"], study[r["column"]][r["row"]], *told(r)) for r in records[:24]]
+    report.section("Cells", table(("row", "column", "truth", "imputed", "90 % interval, or probability"), cells))
     add_sections(report, model, found, real, drawn)
     return report.write(out / "report.html")
+
+
+def told(record: dict[str, Any]) -> tuple[Any, str]:
+    """(imputed value, how sure it is) of a cell, for people."""
+    if record["category"] is not None:
+        return record["category"], f"{record['probability']:.0%}"
+    return record["value"], f"{record['low']:g} to {record['high']:g}"

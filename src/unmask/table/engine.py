@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from unmask.table.cells import CellMasks, Cells, batch_of, to_cells
 from unmask.table.codec import Coding
 from unmask.table.fit import Fit, fit_cells
 from unmask.table.mcm import FilterModel
-from unmask.table.prediction import CellPrediction, Quantities
+from unmask.table.prediction import Categories, CellPrediction, Quantities
 from unmask.table.recipes import TableSettings, settings_of
 
 ROWS = 512
@@ -39,11 +39,18 @@ CALIBRATION_ROUNDS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Imputed:
-    """Filled columns; with an interval, its ends for every missing cell of a quantity (NaN elsewhere)."""
+    """Filled columns; with an interval, its ends for every missing cell of a quantity (NaN elsewhere), and for those of
+    categories (rows, (rows, levels) probabilities) by column."""
 
     point: list[np.ndarray]
     low: list[np.ndarray] | None = None
     high: list[np.ndarray] | None = None
+    shares: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    def shares_of(self, column: int, rows: np.ndarray) -> np.ndarray:
+        """(rows, levels) probabilities of missing cells of a column."""
+        known, shares = self.shares.get(column, (np.zeros(0, np.int64), np.zeros((0, 0))))
+        return shares[np.searchsorted(known, rows)] if len(rows) else shares[:0]
 
 
 class CellTable:
@@ -117,6 +124,7 @@ class CellTable:
         low = [np.full(len(x), np.nan) for x in columns]
         high = [np.full(len(x), np.nan) for x in columns]
         incomplete = np.flatnonzero(~cells.seen.all(1))
+        shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
 
         def fill(take: np.ndarray, batch: PackedBatch) -> None:
             flat = missing_slots(batch, len(take))
@@ -126,9 +134,24 @@ class CellTable:
             if interval is not None:
                 for target, values in zip((low, high), self._ends(prediction, column, interval), strict=True):
                     self._put(target, row, column, values)
+                for c, part in self._shares(prediction, row, column):
+                    shares.setdefault(c, []).append(part)
 
         self.on_cores(fill, cells, incomplete)
-        return Imputed(point=point) if interval is None else Imputed(point=point, low=low, high=high)
+        if interval is None:
+            return Imputed(point=point)
+        return Imputed(point=point, low=low, high=high, shares={c: _by_row(parts) for c, parts in shares.items()})
+
+    def _shares(
+        self, prediction: CellPrediction, row: np.ndarray, column: np.ndarray
+    ) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
+        """(column, (rows, probabilities of its levels)) of the asked cells that have categories."""
+        for places, distribution in prediction.pieces:
+            if isinstance(distribution, Categories):
+                p, probs = places.numpy(), distribution.probs().numpy()
+                for c in np.unique(column[p]):
+                    here = column[p] == c
+                    yield int(c), (row[p][here], probs[here, : self.codings[c].size].astype(np.float64))
 
     @staticmethod
     def _put(target: list[np.ndarray], row: np.ndarray, column: np.ndarray, value: np.ndarray) -> None:
@@ -290,6 +313,13 @@ def missing_slots(batch: PackedBatch, rows: int) -> Tensor:
     gone = ~batch.observed
     gone[rows:] = False
     return gone.flatten().nonzero().flatten()
+
+
+def _by_row(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Passes end in any order; their rows are put in theirs."""
+    rows, shares = np.concatenate([r for r, _ in parts]), np.concatenate([s for _, s in parts])
+    order = np.argsort(rows)
+    return rows[order], shares[order]
 
 
 def visiting_order(slots: int, seed: int) -> list[int]:

@@ -38,6 +38,7 @@ from unmask.table.infer import infer_schema
 from unmask.table.network import RowModel
 from unmask.table.recipes import TableSettings, settings_of
 from unmask.table.schema import Schema
+from unmask.table.uncertainty import interval_frame
 from unmask.training.settings import load_toml, to_dict
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
@@ -204,11 +205,21 @@ class TableModel:
 
     def intervals(
         self, data: Any, *, coverage: float = 0.9, absent: Sequence[str] | str = (), add_absent: bool = False
-    ) -> list[dict[str, Any]]:
-        """One record a missing cell: row, column, value, and the ends of its calibrated interval; `absent` as in `impute`."""
+    ) -> Any:
+        """A frame with a row per missing cell and how sure its value is, of the kind of the table (polars for files and arrays).
+
+        Columns: row (a pandas index label, the line of a CSV file, else the row's number from 0), column, value; for
+        quantities low and high, the ends of an interval that holds the truth as often as `coverage` says; for categories
+        probability, of the value, and probabilities, of every level. See `uncertainty.interval_frame` for types.
+
+        Args:
+            absent, add_absent: as in `impute`.
+        """
         if not 0 < coverage < 1:
             raise UserError(f"coverage={coverage}", hint="Expected a share between 0 and 1, e.g. 0.9.")
-        return self.impute_frame(data, interval=coverage, absent=absent, add_absent=add_absent)[1]
+        given = read_frame(data)
+        records = self.impute_frame(given, interval=coverage, absent=absent, add_absent=add_absent)[1]
+        return interval_frame(records, given)
 
     def score(self, data: Any, *, absent: Sequence[str] | str = ()) -> list[dict[str, Any]]:
         """Per row its pseudo-log-likelihood, cells observed, and the least likely cell (a coding mistake, often).
