@@ -288,7 +288,7 @@ MUTANTS = [
         "mean over micro-batches",
         (
             PRETRAIN,
-            "machine.processes / max(hidden, 1))).backward()",
+            "machine.processes / divisor)).backward()",
             "machine.processes / max(len(gone), 1) / len(batches))).backward()",
         ),
     ),
@@ -300,6 +300,11 @@ MUTANTS = [
             "hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())",
             "hidden, slots = (int(n) for n in counts)",
         ),
+    ),
+    mutant(
+        7,
+        "micro-batches counted by the first alone",
+        (PRETRAIN, "_scale_gradients(model, divisor / max(hidden, 1))", "pass"),
     ),
     mutant(7, "averaging over processes forgotten", (PRETRAIN, "(loss * (machine.processes / ", "(loss * (1 / ")),
     mutant(7, "only the last chunk's gradient", (PREDICTION, "grad_w += partial", "grad_w = partial.clone()")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class Machine:
 
 def pretrain(
     model: nn.Module,
-    steps: Iterator[tuple[int, Sequence[PackedBatch]]],
+    steps: Iterator[tuple[int, Collection[PackedBatch]]],
     corruption: Corruption,
     machine: Machine,
     *,
@@ -69,7 +69,8 @@ def pretrain(
     """Train `model` until `progress(step)` reaches 1, yielding a report after every step.
 
     Args:
-        steps: (epoch, this process's micro-batches) per optimiser step.
+        steps: (epoch, this process's micro-batches) per optimiser step; micro-batches may be made one by one, as they are
+            asked for.
         progress: fraction of the run done before a step; learning-rate and ratio schedules are functions of it.
     """
     model.train()
@@ -82,12 +83,17 @@ def pretrain(
         if following is None or done >= 1.0:
             return
         epoch, batches = following
-        drawn = [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches]  # 2. draw hidden slots
-        counts = torch.tensor([sum(len(h) for h in drawn), sum(b.real_slots for b in batches)])
-        hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())
         loss_sum = torch.zeros((), device=machine.device)
         correct: Any = 0
-        for number, (batch, gone) in enumerate(zip(batches, drawn, strict=True), start=1):
+        mine, hidden, slots, divisor, cells = torch.zeros(2, dtype=torch.int64), 0, 0, 1, 0
+        for number, batch in enumerate(batches, start=1):
+            gone = corruption.draw(batch, seed=seed, epoch=epoch, progress=done)  # 2. draw hidden slots
+            mine += torch.tensor([len(gone), batch.real_slots])
+            if number == 1:
+                # What the first micro-batch says of the step: exact where it is the only one, corrected below elsewhere.
+                hidden, slots = _counted(machine, mine)
+                divisor = max(hidden * len(batches), 1)
+            cells += batch.segment.numel() * machine.processes
             batch, gone = batch.to(machine.device), gone.to(machine.device)
             with contextlib.nullcontext() if number == len(batches) else machine.no_sync():
                 with machine.autocast():
@@ -96,10 +102,13 @@ def pretrain(
                     loss = prediction.loss(target)  # 4. summed over hidden slots ...
                 # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over
                 # processes, hence the factor.
-                (loss * (machine.processes / max(hidden, 1))).backward()  # 5. backward
+                (loss * (machine.processes / divisor)).backward()  # 5. backward
             loss_sum += loss.detach()
             right = prediction.correct(target)
             correct = None if right is None or correct is None else correct + right
+        hidden, slots = _counted(machine, mine) if len(batches) > 1 else (hidden, slots)
+        if divisor != max(hidden, 1):
+            _scale_gradients(model, divisor / max(hidden, 1))
         norm, applied = machine.update(done)  # 5. ... and update
         loss_sum = machine.total(loss_sum)
         accuracy = (
@@ -107,7 +116,6 @@ def pretrain(
             if correct is None
             else float(machine.total(torch.as_tensor(correct).to(machine.device))) / max(hidden, 1)
         )
-        cells = sum(b.segment.numel() for b in batches) * machine.processes
         step += 1
         yield StepReport(  # 6. report
             step=step,
@@ -122,6 +130,18 @@ def pretrain(
             gradient_norm=norm,
             skipped=not applied,
         )
+
+
+def _counted(machine: Machine, counts: Tensor) -> tuple[int, int]:
+    """(hidden slots, real slots) of all processes."""
+    hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())
+    return hidden, slots
+
+
+def _scale_gradients(model: nn.Module, factor: float) -> None:
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    if gradients:
+        torch._foreach_mul_(gradients, factor)
 
 
 @torch.inference_mode()

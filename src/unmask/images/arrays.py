@@ -338,13 +338,22 @@ def as_floats(pixels: np.ndarray) -> np.ndarray:
     )
 
 
-def channel_statistics(images: ImageSet, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(mean, deviation) per channel over at most `most` pictures, evenly taken, in the units of `as_floats`."""
-    some = images.pixels[:: max(1, -(-len(images) // most))]
-    count = some[..., 0].size
-    parts = list(chunks(len(some), 256))
-    mean = sum(_floats(some[part]).sum((0, 2, 3)) for part in parts) / count
-    square = sum(((_floats(some[part]) - mean[:, None, None]) ** 2).sum((0, 2, 3)) for part in parts) / count
+def channel_statistics(
+    images: ImageSet, which: np.ndarray | None = None, most: int = 5000
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """(mean, deviation) per channel over at most `most` pictures, evenly taken, in the units of `as_floats`.
+
+    Args:
+        which: numbers of the pictures to take them from; default all.
+    """
+    which = np.arange(len(images)) if which is None else which
+    which = which[:: max(1, -(-len(which) // most))]
+    count = len(which) * images.size[0] * images.size[1]
+    parts = list(chunks(len(which), 256))
+    mean = sum(_floats(images.pixels[which[part]]).sum((0, 2, 3)) for part in parts) / count
+    square = sum(
+        ((_floats(images.pixels[which[part]]) - mean[:, None, None]) ** 2).sum((0, 2, 3)) for part in parts
+    ) / count  # fmt: skip
     return tuple(map(float, mean)), tuple(float(d) if d > 1e-8 else 1.0 for d in np.sqrt(square))
 
 

@@ -37,6 +37,8 @@ Statistics = Literal["predicted", "neighbours", "truth"]
 
 _SLACK = 1e-3
 """How far floats may lie outside 0 to 1: rounding."""
+RESTING = 512e6
+"""Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""
 _RAW_LIMIT = 12_288
 """Pictures of more numbers than this are not probed as raw pixels."""
 
@@ -86,9 +88,9 @@ class ImageModel:
     def _context(self) -> contextlib.AbstractContextManager:
         return computing(self.precision, self.device)
 
-    def batches(self, images: ImageSet, rows: int = 256) -> Iterator[tuple[slice, PackedBatch]]:
-        """Pictures in batches on the model's device; each picture's identity is its place."""
-        config = self.config
+    def batches(self, images: ImageSet, rows: int | None = None) -> Iterator[tuple[slice, PackedBatch]]:
+        """Pictures in batches on the model's device, of `rows` or what memory asks for; a picture's identity is its place."""
+        config, rows = self.config, rows or rows_at_rest(self.model)
         mean, deviation = self.model.codec.mean.cpu(), self.model.codec.deviation.cpu()
         for part in chunks(len(images), rows):
             seen = (torch.from_numpy(as_floats(images.pixels[part])) - mean) / deviation
@@ -283,12 +285,19 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
     return Classifier.restore(model)
 
 
+def rows_at_rest(model: MaskedModel) -> int:
+    """Pictures in a batch of a model that is used, not trained: 256, fewer where a layer's states would take over 0.5 GB."""
+    config = model.codec.config
+    return min(256, max(1, int(RESTING / (config.slots * max(config.width, config.head_width) * 12 * 4))))
+
+
 @torch.inference_mode()
 def features(
     model: MaskedModel, images: ImageSet, context: contextlib.AbstractContextManager, device: torch.device, *,
-    pooling: Pooling = "mean", normalise: bool = False, rows: int = 256,
+    pooling: Pooling = "mean", normalise: bool = False, rows: int | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Pooled encoder states of pictures of the model's size, (pictures, width) float32."""
+    rows = rows or rows_at_rest(model)
     config, codec = model.codec.config, model.codec
     mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
     out = np.zeros((len(images), model.encoder.config.width), np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.core.batch import PackedBatch
 from unmask.core.corruption import uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
@@ -22,17 +24,21 @@ from unmask.images.arrays import ImageSet, channel_statistics, evenly
 from unmask.images.augment import Augment
 from unmask.images.batches import batch_maker
 from unmask.images.build import codec_config, new_model
+from unmask.images.codec import PatchCodecConfig
 from unmask.images.folder import save_folder
 from unmask.images.masking import image_corruption, unit_block
 from unmask.images.model import features
 from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
 from unmask.images.sources import read_images
+from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.run import Job, RunResult, run, run_folder, sayer
 from unmask.training.settings import lasting
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
+VALIDATION_SLOTS, VALIDATION_KEPT = 32_768, 256e6
+"""Slots of a validation batch at most; bytes of these batches up to which they are kept instead of made at every look."""
 PROBE_TRAIN, PROBE_TEST = 1000, 500
 """Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
 PROBE_SHARE = 0.1
@@ -87,7 +93,7 @@ def pretrain(
     train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
     if not len(train):
         raise UserError(f"{len(images)} pictures and none left to train on", hint="Give more pictures, or holdout=0.")
-    mean, deviation = channel_statistics(images.take(train))
+    mean, deviation = channel_statistics(images, train)
     model = new_model(settings, codec_config(settings, size, images.channels, mean, deviation))
     job, settings = make_job(model, images, train, held_out, settings)
     shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
@@ -140,14 +146,25 @@ def make_job(
     make = batch_maker(model.codec, images, seed=settings.train.seed, augment=augment, block=block)
     plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block)
     shown = evenly(held_out, VALIDATION)
-    validation = [plain([[int(n)] for n in shown[i : i + batch]], batch, 0) for i in range(0, len(shown), batch)]
+    validation = _validation(shown, plain, min(batch, max(1, VALIDATION_SLOTS // slots)), config)
     corruption = image_corruption(config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit)
     job = Job(
         model=model, plan=plan, make_batch=make, by_epoch=True, corruption=corruption, validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True), fingerprint=_fingerprint(settings, images),
-        measure=live_probe(images, train, held_out, config.image) if settings.probe else None,
+        measure=live_probe(images, train, held_out, config.image) if settings.probe else None, unit="pictures",
     )  # fmt: skip
     return job, settings
+
+
+def _validation(
+    numbers: np.ndarray, make: Callable[..., PackedBatch], rows: int, config: PatchCodecConfig
+) -> Sequence[PackedBatch]:
+    """Held-out pictures in batches: kept where they are small, else made whenever they are looked at."""
+    parts = [[[int(n)] for n in numbers[i : i + rows]] for i in range(0, len(numbers), rows)]
+    makers = [functools.partial(make, part, rows, 0) for part in parts]
+    # A slot holds its patch, and eight numbers of eight bytes or less about it.
+    size = len(numbers) * config.slots * (4 * config.features + 40)
+    return [made() for made in makers] if size <= VALIDATION_KEPT else MadeWhenNeeded(makers, rows * config.slots)
 
 
 def live_probe(

@@ -1,4 +1,4 @@
-"""Keep freed memory in the process, and say how much was used.
+"""Keep freed memory in the process, say how much was used, and how much there is.
 
 glibc hands large blocks back to the system on every free, so each training step page-faults its activations
 anew: on virtual machines that costs more than the arithmetic of a small model. Filling a fresh 64 MB
@@ -9,9 +9,12 @@ padded Hugging Face loop 2.3x). The price is a peak some of the largest blocks h
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import sys
+from pathlib import Path
+from typing import Any, NamedTuple
 
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -53,3 +56,96 @@ def peak_memory() -> float:
         return 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6  # bytes on macOS, KiB on Linux
+
+
+class Free(NamedTuple):
+    """Memory that may still be taken, in bytes, and who says so."""
+
+    bytes: float
+    told: str
+
+
+def free_memory(limit: float | None = None, *, device: Any = None) -> Free:
+    """Memory that this process may still take: the least of what the system has, of its control group's limit, and of `limit`.
+
+    Args:
+        limit: gigabytes (10^9 bytes) that the process may hold in all, what it holds already included.
+        device: of a CUDA device what is free there, less what the limit leaves.
+    """
+    found: list[Free] = []
+    if limit is not None:
+        found.append(Free(limit * 1e9 - held_memory(), f"memory={limit:g}"))
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return min([*found, Free(float(torch.cuda.mem_get_info(device)[0]), "of the GPU")])
+    if (system := _system_memory()) is not None:
+        found.append(Free(system, "of the system"))
+    if (group := _group_memory()) is not None:
+        found.append(Free(group, "within this container's limit"))
+    found.append(Free(math.inf, "nobody tells"))
+    return min(found)
+
+
+def held_memory() -> float:
+    """Bytes that this process holds now; 0.0 where nobody tells."""
+    try:
+        with open("/proc/self/statm") as file:
+            return float(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return peak_memory() * 1e6
+
+
+def _system_memory() -> float | None:
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return float(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        pass
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE") / 2
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _group_memory(root: str = "/sys/fs/cgroup", cgroup: str = "/proc/self/cgroup") -> float | None:
+    """What the control group of this process (version 2 or 1) and those above it still allow; None without a limit."""
+    try:
+        with open(cgroup) as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+    except (OSError, ValueError):
+        return None
+    left: list[float] = []
+    for group in groups:
+        if len(group) != 3 or (group[1] and "memory" not in group[1].split(",")):
+            continue
+        base = Path(root) / "memory" if group[1] else Path(root)
+        most, used = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes") if group[1] else ("memory.max", "memory.current")
+        )
+        cache = "total_inactive_file" if group[1] else "inactive_file"
+        parts = [p for p in group[2].split("/") if p]
+        # In a container its own group is often mounted as the root, whatever the path says.
+        for depth in range(len(parts), -1, -1):
+            here = base.joinpath(*parts[:depth])
+            limit, held = _number(here / most), _number(here / used)
+            if limit is not None and held is not None and limit < 1 << 60:
+                left.append(limit - held + _stat(here / "memory.stat", cache))
+    return min(left, default=None)
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _stat(path: Path, name: str) -> float:
+    """A line of memory.stat: the file cache that is given back when memory runs short."""
+    try:
+        lines = dict(line.split() for line in path.read_text().splitlines())
+        return float(lines[name])
+    except (OSError, ValueError, KeyError):
+        return 0.0

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.core.batch import PackedBatch
+from unmask.core.batch import PackedBatch, place_best_fit
 from unmask.core.corruption import Corruption
 from unmask.core.plan import Plan, deal
 from unmask.core.pretrain import Machine, StepReport, pretrain, validate
 from unmask.errors import UserError
 from unmask.files import check_folder
+from unmask.training.ahead import MadeWhenNeeded, ahead
+from unmask.training.budget import Fitted, fit, measure
 from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, load_latest, save_checkpoint
-from unmask.training.memory import keep_freed_memory, peak_memory
+from unmask.training.memory import free_memory, held_memory, keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, build_optimiser, step
 from unmask.training.precision import Precision, computing, resolve_device, resolve_precision
 from unmask.training.schedule import rate
@@ -38,7 +41,10 @@ from unmask.training.tracking import Tracker
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a run ended. `stopped` is 'finished', 'early' (patience), or 'signal' (saved, resumable)."""
+    """How a run ended. `stopped` is 'finished', 'early' (patience), or 'signal' (saved, resumable).
+
+    `expected_memory_mb` is what was said before the start, `peak_memory_mb` what the process held at most.
+    """
 
     steps: int
     seconds: float
@@ -50,6 +56,8 @@ class RunResult:
     precision: str
     device: str
     peak_memory_mb: float
+    expected_memory_mb: float = math.nan
+    micro_batches: int = 1
 
     def summary(self, folder: Path, seed: int, **more: Any) -> dict[str, Any]:
         """All of it as plain data, for --json."""
@@ -76,6 +84,8 @@ class Job:
         extra_validation: named further held-out sets, e.g. general text while adapting.
         stop_when: called with the validation metrics; True ends the run (the forgetting guard).
         fingerprint: what must be the same when the run is resumed, as JSON (`check_same_run`).
+        unit: what a row is called, in the plural.
+        look_ahead: micro-batches that a thread makes ahead of the loop; 0 makes them when they are needed.
     """
 
     model: nn.Module
@@ -89,6 +99,8 @@ class Job:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     by_epoch: bool = False
     measure: Callable[[nn.Module], dict[str, float]] | None = None
+    unit: str = "rows"
+    look_ahead: int = 0
 
 
 def run(
@@ -136,6 +148,10 @@ def run(
         found.restore_random_state()
         first, best, waited = found.step, found.extra["best"], found.extra["waited"]
         elapsed_before = float(found.extra["seconds"])
+    autocast = functools.partial(computing, precision.name, device)
+    fitted = _fitted(job, model, settings, autocast, device, accelerator, found)
+    for line in fitted.told():
+        sayer(console and main)(line)
     # A run that stopped early stays so until it is given another end.
     over = found is not None and found.extra.get("stopped_before") == _ending(settings)
     trained, optimiser = accelerator.prepare(torch.compile(model) if settings.compile else model, optimiser)
@@ -147,8 +163,6 @@ def run(
         applied = guard.check(norm)
         optimiser.zero_grad(set_to_none=True)
         return float(norm), applied
-
-    autocast = functools.partial(computing, precision.name, device)
 
     def total(x: Tensor) -> Tensor:
         return x if processes == 1 else accelerator.reduce(x.clone(), "sum")
@@ -175,7 +189,10 @@ def run(
         SignalGuard() as signals,
     ):
         if main and found is None:
-            tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device))
+            tracker.event(
+                "start", precision=precision.name, reason=precision.reason, device=str(device),
+                expected_memory_mb=round(fitted.expected / 1e6), micro_batches=fitted.parts,
+            )  # fmt: skip
 
         def check(step_number: int, progress: float, *, whole: bool = False) -> dict[str, float]:
             # On the way a sample of four steps' worth of slots keeps validation under a tenth of the run.
@@ -198,7 +215,7 @@ def run(
                     optimiser_state=optimiser.state_dict(), keep=settings.keep,
                     extra={
                         "best": best, "waited": waited, "next_check": next_check, "seconds": clock.elapsed(),
-                        "precision": precision.name, "fingerprint": job.fingerprint,
+                        "precision": precision.name, "parts": fitted.parts, "fingerprint": job.fingerprint,
                         "stopped_before": _ending(settings) if result["stopped"] == "early" else None,
                     },
                 )  # fmt: skip
@@ -208,7 +225,7 @@ def run(
         number, next_check = first, clock.progress(first) + 0.05
         if found is not None:
             next_check = min(next_check, found.extra.get("next_check", math.inf))
-        steps = iter(()) if over else _steps(job, settings, first, accelerator)
+        steps = iter(()) if over else _steps(job, fitted.parts, first, accelerator)
         for report in pretrain(
             trained, steps, job.corruption, machine,
             seed=settings.seed, first_step=first, progress=clock.progress,
@@ -250,7 +267,8 @@ def run(
     return RunResult(
         steps=number, seconds=clock.elapsed(), slots_per_second=slots / max(spent, 1e-9),
         padding_waste=sum(waste) / max(len(waste), 1), skipped_steps=guard.total, precision=precision.name,
-        device=str(device), peak_memory_mb=peak_memory(), **result,
+        device=str(device), peak_memory_mb=peak_memory(), expected_memory_mb=round(fitted.expected / 1e6),
+        micro_batches=fitted.parts, **result,
     )  # fmt: skip
 
 
@@ -274,11 +292,13 @@ def sayer(console: bool) -> Callable[[str], None]:
     return (lambda text: print(text, file=sys.stderr, flush=True)) if console else (lambda text: None)
 
 
-def sample(batches: Sequence[PackedBatch], slots: int) -> list[PackedBatch]:
+def sample(batches: Sequence[PackedBatch], slots: int) -> Sequence[PackedBatch]:
     """At most about `slots` slots of the batches, evenly spread over them, always the same; at least one batch."""
-    size = sum(b.segment.numel() for b in batches)
+    lazy = batches if isinstance(batches, MadeWhenNeeded) else None
+    size = sum(b.segment.numel() for b in batches) if lazy is None else len(lazy) * lazy.slots
     count = max(1, min(len(batches), round(len(batches) * slots / max(size, 1))))
-    return [batches[int(i * len(batches) / count)] for i in range(count)]
+    numbers = [int(i * len(batches) / count) for i in range(count)]
+    return [batches[i] for i in numbers] if lazy is None else lazy.some(numbers)
 
 
 class _Clock:
@@ -333,14 +353,75 @@ def first_process_first(settings: TrainSettings) -> Iterator[bool]:
         yield state.is_main_process
 
 
-def _steps(job: Job, settings: TrainSettings, first: int, accelerator: Any) -> Iterator[tuple[int, list[PackedBatch]]]:
+def _fitted(
+    job: Job, model: nn.Module, settings: TrainSettings, autocast: Any, device: torch.device, accelerator: Any,
+    found: Checkpoint | None,
+) -> Fitted:  # fmt: skip
+    """What the run will need, and micro-batches that fit; all processes split a step as the first does.
+
+    Raises:
+        UserError: not even one row at a time fits.
+    """
+    some = job.plan.examples[: 64 * max(1, job.plan.slots // max(int(job.plan.lengths[0]), 1))]
+    placed = place_best_fit(job.plan.lengths[some], job.plan.slots)
+    rows = [[int(some[i]) for i in row] for row in placed]
+
+    def make(count: int) -> PackedBatch:
+        return job.make_batch((rows * count)[:count], count, *((0,) if job.by_epoch else ()))
+
+    need = measure(
+        model, make, job.corruption, device=device, autocast=autocast, waiting=job.look_ahead + bool(job.look_ahead)
+    )
+    free = free_memory(settings.memory, device=device)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device.type == "cpu" else 1
+    fixed = None if found is None else found.extra.get("parts", settings.accumulate)
+    fitted = fit(
+        need, rows=-(-job.plan.rows // accelerator.num_processes), asked=settings.accumulate,
+        free=free._replace(bytes=free.bytes / here), held=held_memory() if device.type == "cpu" else 0.0, unit=job.unit,
+        fixed=fixed,
+    )  # fmt: skip
+    if accelerator.num_processes > 1:
+        mine = float(fitted.parts) if accelerator.is_main_process else 0.0
+        parts = int(accelerator.reduce(torch.tensor([mine], device=device), "sum"))
+        rows_each = -(-job.plan.rows // (parts * accelerator.num_processes))
+        fitted = dataclasses.replace(fitted, parts=parts, rows=rows_each)
+    return fitted
+
+
+class _MicroBatches(Collection[PackedBatch]):
+    """The micro-batches of one step, of a known number, each made when it is asked for; gone through once."""
+
+    def __init__(self, batches: Iterator[PackedBatch], count: int) -> None:
+        self._batches, self._count = batches, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        return self._batches
+
+    def __contains__(self, batch: object) -> bool:
+        return False
+
+
+def _steps(job: Job, accumulate: int, first: int, accelerator: Any) -> Iterator[tuple[int, Collection[PackedBatch]]]:
+    """(epoch, this process's micro-batches) per step; only those that are in work, or made ahead, are in memory."""
     processes, rank = accelerator.num_processes, accelerator.process_index
-    parts = settings.accumulate * processes
+    parts = accumulate * processes
     rows = -(-job.plan.rows // parts)
-    for planned in job.plan.steps(skip=first):
-        mine = deal(planned.rows, parts)[rank::processes]
-        about = (planned.epoch,) if job.by_epoch else ()
-        yield planned.epoch, [job.make_batch(share, rows, *about) for share in mine]
+
+    def made() -> Iterator[tuple[int, PackedBatch]]:
+        for planned in job.plan.steps(skip=first):
+            about = (planned.epoch,) if job.by_epoch else ()
+            for share in deal(planned.rows, parts)[rank::processes]:
+                yield planned.epoch, job.make_batch(share, rows, *about)
+
+    with contextlib.closing(ahead(made(), job.look_ahead)) as batches:
+        for epoch, batch in batches:
+            rest = (later for _, later in itertools.islice(batches, accumulate - 1))
+            step = _MicroBatches(itertools.chain([batch], rest), accumulate)
+            del batch
+            yield epoch, step
 
 
 def _validate(

@@ -20,7 +20,7 @@ from unmask.errors import UserError, suggest
 Settings = TypeVar("Settings")
 
 ENDINGS = ("steps", "epochs", "minutes")
-MAY_CHANGE = (*ENDINGS, "keep", "log_every", "checkpoint_every", "checkpoint_seconds", "validate_every")
+MAY_CHANGE = (*ENDINGS, "memory", "keep", "log_every", "checkpoint_every", "checkpoint_seconds", "validate_every")
 """What a run may be resumed with other values of: where it ends and how it is watched."""
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -34,7 +34,10 @@ class TrainSettings:
         epochs: passes over the data; fractions are allowed.
         minutes: wall clock to spend.
         batch_slots: slots in one optimiser step, padding included. 8192 is 64 rows of 128.
-        accumulate: micro-batches an optimiser step is split into. The result does not change, memory does.
+        accumulate: micro-batches an optimiser step is split into, at least: more are made where memory is short. The
+            result does not change, memory does.
+        memory: gigabytes (10^9 bytes) that the process may hold in all; None takes what the system, or the container's
+            limit, leaves.
         learning_rate: the peak; right for encoders of a few million parameters, lower it (1e-4) for 100 M
             and up.
         beta1: decay of the gradient average.
@@ -75,6 +78,7 @@ class TrainSettings:
     minutes: float | None = None
     batch_slots: int = 8192
     accumulate: int = 1
+    memory: float | None = None
     learning_rate: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.98
@@ -117,7 +121,7 @@ class TrainSettings:
         )
         above = ("epochs", "minutes", "learning_rate", "epsilon", "checkpoint_seconds")
         require(self, lambda v: 0 < v < math.inf, "a number above 0", *above)
-        require(self, lambda v: 0 < v < math.inf, "a number above 0, or none", "clip")
+        require(self, lambda v: 0 < v < math.inf, "a number above 0, or none", "clip", "memory")
         require(self, lambda v: 0 <= v < 1, "a number from 0 up to, not including, 1", "beta1", "beta2")
         require(self, lambda v: 0 <= v < math.inf, "a number, 0 or more", "weight_decay")
         require(self, lambda v: 0 <= v <= 1, "a fraction between 0 and 1", "warmup", "decay", "minimum_rate")
