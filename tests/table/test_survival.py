@@ -1,5 +1,8 @@
 """Our survival arithmetic equals lifelines'; outcomes drawn from it keep hazards; Rubin's rules give the textbook's numbers."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,9 +11,10 @@ from tables import patients
 from unmask.errors import UserError
 from unmask.evaluation.survival import concordance
 from unmask.table import fidelity
+from unmask.table.hazards import fit_outcome
 from unmask.table.model import TableModel
 from unmask.table.multiple import MultipleImputation, pool, tipping_point
-from unmask.table.survival import fit_cox, fit_outcome, kaplan_meier, step_values
+from unmask.table.survival import cumulative_incidence, fit_cox, kaplan_meier, nelson_aalen, step_values
 
 
 @pytest.fixture
@@ -36,6 +40,40 @@ def test_cox_kaplan_meier_and_concordance_agree_with_lifelines(cohort):
     from lifelines.utils import concordance_index
 
     assert concordance(risk, time, event) == pytest.approx(concordance_index(time, -risk, event), abs=1e-9)
+
+
+def r_figures():
+    """Of R's survival, on a cohort with late entry, ties and two causes."""
+    found = json.loads((Path(__file__).parent / "survival_r.json").read_text())
+    return found, {k: np.array(found[k]) for k in ("x1", "x2", "entry", "time", "cause")}
+
+
+def test_late_entry_agrees_with_r():
+    found, d = r_figures()
+    x, event = np.column_stack([d["x1"], d["x2"]]), d["cause"] > 0
+    ours, theirs = fit_cox(x, d["time"], event, entry=d["entry"]), found["coxph_entry"]
+    np.testing.assert_allclose(ours.beta, theirs["beta"], atol=1e-6)
+    np.testing.assert_allclose(ours.error, theirs["error"], atol=1e-6)
+    assert ours.log_likelihood == pytest.approx(theirs["log_likelihood"], abs=1e-6)
+    at, alive = kaplan_meier(d["time"], event, d["entry"])
+    np.testing.assert_allclose(at, found["survfit_entry"]["time"])
+    np.testing.assert_allclose(alive, found["survfit_entry"]["survival"], atol=1e-9)
+    np.testing.assert_allclose(
+        nelson_aalen(d["time"], event, d["entry"])[1], found["survfit_entry"]["hazard"], atol=1e-9
+    )
+
+
+def test_competing_risks_agree_with_r():
+    found, d = r_figures()
+    x, theirs = np.column_stack([d["x1"], d["x2"]]), found["coxph_cause1"]
+    ours = fit_cox(x, d["time"], d["cause"] == 1)
+    np.testing.assert_allclose(ours.beta, theirs["beta"], atol=1e-6)
+    np.testing.assert_allclose(ours.error, theirs["error"], atol=1e-6)
+    for name, entry in (("aalen_johansen", None), ("aalen_johansen_entry", d["entry"])):
+        t = np.array(found[name]["time"])
+        for cause in (1, 2):
+            curve = cumulative_incidence(d["time"], d["cause"], cause, entry)
+            np.testing.assert_allclose(step_values(*curve, t, start=0.0), found[name][f"cause{cause}"], atol=1e-9)
 
 
 def test_weights_count_as_copies(cohort):
@@ -124,3 +162,33 @@ def test_calibration_of_true_risks(rng):
     slope, error = fidelity.calibration(risk, np.minimum(time, 2.0), (time <= 2).astype(float), 1.0)
     assert slope == pytest.approx(1, abs=0.05)
     assert error < 0.02
+
+
+def noise(rows, covariates, seed, beta=()):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, covariates))
+    effect = np.r_[np.asarray(beta, float), np.zeros(covariates - len(beta))]
+    time, end = rng.exponential(np.exp(-x @ effect)), rng.exponential(2.0, rows)
+    return x, np.minimum(time, end), (time <= end).astype(float)
+
+
+@pytest.mark.parametrize(("rows", "covariates", "seed"), [(150, 150, 0), (200, 60, 1), (200, 60, 2)])
+def test_noise_does_not_predict_the_outcome(rows, covariates, seed):
+    x, time, event = noise(rows, covariates, seed)
+    outcome = fit_outcome(x, time, event)
+    z = (x - outcome.center) / outcome.scale
+    assert (z @ outcome.causes[0].beta).std() < 0.35
+    assert (z @ outcome.censoring.beta).std() < 0.35
+    rng = np.random.default_rng(seed)
+    new = rng.normal(size=(1000, covariates))
+    drawn = outcome.draw(new, rng.random((1000, 2)))
+    risk = ((new - outcome.center) / outcome.scale) @ outcome.causes[0].beta
+    assert concordance(risk, *drawn) < 0.6
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_real_effects_keep_their_size(seed):
+    x, time, event = noise(300, 8, seed, beta=[0.5, -0.4, 0.3])
+    outcome = fit_outcome(x, time, event)
+    plain = fit_cox((x - outcome.center) / outcome.scale, time, event).beta
+    np.testing.assert_allclose(outcome.causes[0].beta, plain, atol=0.02)

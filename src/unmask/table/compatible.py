@@ -15,8 +15,9 @@ import numpy as np
 
 from unmask.core.corruption import uniform
 from unmask.table.engine import CellTable
+from unmask.table.hazards import Baseline, fit_baseline
 from unmask.table.recipes import TableSettings
-from unmask.table.survival import Baseline, fit_baseline, step_values
+from unmask.table.survival import step_values
 
 ROUNDS, PROPOSALS = 8, 5
 """Fits of both parts, and proposals a row between them."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.survival import concordance
-from unmask.table.survival import curve_area, fit_baseline, fit_cox, kaplan_meier, step_values
+from unmask.table.hazards import fit_baseline
+from unmask.table.survival import fit_cox, kaplan_meier, step_values
 
 Columns = Sequence[np.ndarray]
 
@@ -106,6 +107,13 @@ def transfer(
     scale = np.maximum(train[0].std(0), 1e-9)
     fitted = fit_cox(train[0] / scale, train[1], train[2], ridge=1.0)
     return concordance((test[0] / scale) @ fitted.beta, test[1], test[2])
+
+
+def curve_area(real: tuple[np.ndarray, np.ndarray], synthetic: tuple[np.ndarray, np.ndarray]) -> float:
+    """Mean absolute distance between two groups' Kaplan-Meier curves, from 0 to the real follow-up's end, 0 to 1."""
+    t = np.linspace(0, float(real[0].max()), 2000)
+    curves = [step_values(*kaplan_meier(*pair), t) for pair in (real, synthetic)]
+    return float(np.abs(curves[0] - curves[1]).mean())
 
 
 def survival_figures(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unmask.table.survival import Baseline, Outcome, fit_outcome
+from unmask.table.hazards import Baseline, Outcome, fit_outcome
 
 if TYPE_CHECKING:
     from unmask.table.model import TableModel
@@ -53,13 +53,19 @@ def learn_outcome(model: TableModel, columns: Sequence[np.ndarray]) -> dict[str,
     if known.sum() < 10 or not covariates(model) or not (columns[event][known] > 0).any():
         return {}
     complete = model.table.draw(columns, seed=model.table.settings.train.seed)
-    found = fit_outcome(
-        outcome_design(model, complete)[known], columns[time][known], columns[event][known]
-    )  # fmt: skip
+    found = fit_outcome(outcome_design(model, complete)[known], columns[time][known], columns[event][known])
     out = {"outcome.center": found.center, "outcome.scale": found.scale, "outcome.end": np.array([found.end])}
-    for name, base in (("event", found.event), ("censoring", found.censoring)):
+    for name, base in zip(
+        [*_cause_names(len(found.causes)), "censoring"], [*found.causes, found.censoring], strict=True
+    ):
         out |= {f"outcome.{name}.{k}": getattr(base, k) for k in ("beta", "at", "hazard")}
+        out[f"outcome.{name}.ridge"] = np.array([base.ridge])
     return out
+
+
+def _cause_names(causes: int) -> list[str]:
+    """What the hazards are called in a model's file: event, event2, event3, ..."""
+    return ["event", *(f"event{k}" for k in range(2, causes + 1))]
 
 
 def pair_places(model: TableModel) -> tuple[int, int]:
@@ -72,11 +78,13 @@ def pair_places(model: TableModel) -> tuple[int, int]:
 def stored_outcome(model: TableModel) -> Outcome | None:
     if "outcome.end" not in model.extra:
         return None
-    bases = {
-        name: Baseline(**{k: model.extra[f"outcome.{name}.{k}"] for k in ("beta", "at", "hazard")})
-        for name in ("event", "censoring")
-    }
+    causes = sum(key.startswith("outcome.event") and key.endswith(".beta") for key in model.extra)
+    beta, at, hazard = (
+        [model.extra[f"outcome.{name}.{part}"] for name in [*_cause_names(causes), "censoring"]]
+        for part in ("beta", "at", "hazard")
+    )
+    bases = [Baseline(beta=b, at=a, hazard=h) for b, a, h in zip(beta, at, hazard, strict=True)]
     return Outcome(
-        **bases, center=model.extra["outcome.center"], scale=model.extra["outcome.scale"],
-        end=float(model.extra["outcome.end"][0]),
+        causes=tuple(bases[:-1]), censoring=bases[-1], center=model.extra["outcome.center"],
+        scale=model.extra["outcome.scale"], end=float(model.extra["outcome.end"][0]),
     )  # fmt: skip

@@ -1,6 +1,9 @@
-"""Survival arithmetic in NumPy: Kaplan-Meier, Cox regression, the concordance index, and the outcome of new rows.
+"""Survival arithmetic in NumPy: Kaplan-Meier, Nelson-Aalen, Aalen-Johansen and Cox regression, with late entry.
 
-No dependency: synthesis and evaluation need these many times over. Checked against lifelines in the tests.
+No dependency: synthesis and evaluation need these many times over. Checked against lifelines and R's survival in the tests.
+
+A row is at risk from its `entry` (not at that very moment) to its `time`, both ends as in R's Surv(entry, time, event);
+without `entry`, from the start. Events are 0 where censored; above 0 an event happened.
 """
 
 from __future__ import annotations
@@ -10,37 +13,45 @@ from dataclasses import dataclass
 import numpy as np
 
 
-def kaplan_meier(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _steps(time: np.ndarray, event: np.ndarray, entry: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct event times, and the events and the rows at risk at each."""
+    at, deaths = np.unique(time[event > 0], return_counts=True)
+    at_risk = len(time) - np.searchsorted(np.sort(time), at, side="left")
+    if entry is not None:
+        at_risk = at_risk - (len(entry) - np.searchsorted(np.sort(entry), at, side="left"))
+    return at, deaths.astype(float), at_risk.astype(float)
+
+
+def kaplan_meier(time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Distinct event times and the survival just after each (Kaplan & Meier 1958)."""
-    order = np.argsort(time, kind="stable")
-    time, event = time[order], event[order] > 0
-    at, first = np.unique(time, return_index=True)
-    deaths = np.add.reduceat(event.astype(float), first)
-    at_risk = len(time) - first
-    keep = deaths > 0
-    return at[keep], np.cumprod(1 - deaths / at_risk)[keep]
+    at, deaths, at_risk = _steps(time, event, entry)
+    return at, np.cumprod(1 - deaths / at_risk)
 
 
-def nelson_aalen(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def nelson_aalen(time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Distinct event times and the cumulative hazard just after each."""
-    order = np.argsort(time, kind="stable")
-    time, event = time[order], event[order] > 0
-    at, first = np.unique(time, return_index=True)
-    steps = np.add.reduceat(event.astype(float), first) / (len(time) - first)
-    return at[steps > 0], np.cumsum(steps)[steps > 0]
+    at, deaths, at_risk = _steps(time, event, entry)
+    return at, np.cumsum(deaths / at_risk)
+
+
+def cumulative_incidence(
+    time: np.ndarray, event: np.ndarray, cause: int, entry: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct event times and the probability that this cause has struck by each, the other causes taken into account
+    (Aalen & Johansen 1978).
+
+    Args:
+        event: 0 where censored, else the number of the cause.
+    """
+    at, _, at_risk = _steps(time, event, entry)
+    alive = np.r_[1.0, kaplan_meier(time, event, entry)[1]][: len(at)]
+    own = np.bincount(np.searchsorted(at, time[event == cause]), minlength=len(at))
+    return at, np.cumsum(alive * own / at_risk)
 
 
 def step_values(at: np.ndarray, values: np.ndarray, t: np.ndarray, start: float = 1.0) -> np.ndarray:
     """A right-continuous step function at times t."""
     return np.r_[start, values][np.searchsorted(at, t, side="right")]
-
-
-def curve_area(real: tuple[np.ndarray, np.ndarray], synthetic: tuple[np.ndarray, np.ndarray]) -> float:
-    """Mean absolute distance between two groups' Kaplan-Meier curves, from 0 to the real follow-up's end, 0 to 1."""
-    end = float(real[0].max())
-    t = np.linspace(0, end, 2000)
-    curves = [step_values(*kaplan_meier(*pair), t) for pair in (real, synthetic)]
-    return float(np.abs(curves[0] - curves[1]).mean())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,35 +72,40 @@ def fit_cox(
     time: np.ndarray,
     event: np.ndarray,
     *,
+    entry: np.ndarray | None = None,
     ridge: float = 0.0,
     weight: np.ndarray | None = None,
+    start: np.ndarray | None = None,
     iterations: int = 40,
 ) -> Cox:
     """Cox regression by Newton's method, ties after Efron.
 
     Args:
         x: (rows, covariates) centred here.
+        event: above 0 where the event happened; of competing risks, give `event == cause`: other causes censor.
+        entry: time from which each row is at risk (left truncation); below `time`.
         ridge: penalty 1/2 ridge |beta|^2 on the log-likelihood, covariates as they come.
         weight: of each row.
+        start: log hazard ratios to start from, default 0.
 
     Raises:
         ValueError: no event.
     """
+    x = x - x.mean(0)
     if weight is not None:
-        x, time, event, weight = (a[weight > 0] for a in (x, time, event, weight))
+        keep = weight > 0
+        x, time, event, weight = x[keep], time[keep], event[keep], weight[keep]
+        entry = None if entry is None else entry[keep]
     if not (event > 0).any():
         raise ValueError("no event to regress on")
-    order = np.argsort(-time, kind="stable")
-    x, time, event = x[order] - x.mean(0), time[order], event[order] > 0
-    w = np.ones(len(x)) if weight is None else weight[order]
-    groups = _risk_groups(time)
-    beta = np.zeros(x.shape[1])
-    value, gradient, hessian = _efron(beta, x, event, w, groups, ridge)
+    likelihood = PartialLikelihood(x, time, event, entry=entry, weight=weight)
+    beta = np.zeros(x.shape[1]) if start is None else start
+    value, gradient, hessian = likelihood.derivatives(beta, ridge)
     for _ in range(iterations):
         move = np.linalg.lstsq(hessian + 1e-9 * np.eye(len(beta)), gradient, rcond=None)[0]
         scale = 1.0
         while scale > 1e-4:
-            new = _efron(beta + scale * move, x, event, w, groups, ridge)
+            new = likelihood.derivatives(beta + scale * move, ridge)
             if np.isfinite(new[0]) and new[0] >= value - 1e-9:
                 break
             scale /= 2
@@ -103,122 +119,72 @@ def fit_cox(
     return Cox(beta=beta, covariance=np.linalg.pinv(hessian), log_likelihood=float(value))
 
 
-def _risk_groups(time_descending: np.ndarray) -> np.ndarray:
-    """First index of each distinct time, times descending, and the end."""
-    return np.r_[np.flatnonzero(np.r_[True, np.diff(time_descending) != 0]), len(time_descending)]
+class PartialLikelihood:
+    """Cox's partial likelihood of some rows, ties after Efron, and its derivatives.
 
-
-def _efron(
-    beta: np.ndarray, x: np.ndarray, event: np.ndarray, w: np.ndarray, groups: np.ndarray, ridge: float
-) -> tuple[float, np.ndarray, np.ndarray]:
-    p = x.shape[1]
-    eta = np.clip(x @ beta, -50, 50)
-    risk = w * np.exp(eta)
-    wx = risk[:, None] * x
-    products = (wx[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-    s0, s1, s2 = (np.cumsum(a, 0) for a in (risk, wx, products))
-    value, gradient, hessian = 0.0, np.zeros(p), np.zeros((p, p))
-    last = groups[1:] - 1
-    died = np.where(event, 1.0, 0.0)
-    start = groups[:-1]
-    count = np.add.reduceat(died, start).astype(int)
-    d0 = np.add.reduceat(risk * died, start)
-    d1 = np.add.reduceat(wx * died[:, None], start)
-    d2 = np.add.reduceat(products * died[:, None], start)
-    total_w = np.add.reduceat(w * died, start)
-    value = float((w * died * eta).sum()) - 0.5 * ridge * float(beta @ beta)
-    gradient = (w * died) @ x - ridge * beta
-    hessian = ridge * np.eye(p)
-    for ties in np.unique(count[count > 0]):
-        g = np.flatnonzero(count == ties)
-        share = total_w[g] / ties
-        for k in range(ties):
-            part = k / ties
-            a0 = s0[last[g]] - part * d0[g]
-            a1 = s1[last[g]] - part * d1[g]
-            a2 = s2[last[g]] - part * d2[g]
-            mean = a1 / a0[:, None]
-            value -= float((share * np.log(a0)).sum())
-            gradient -= share @ mean
-            hessian += ((share / a0) @ a2).reshape(p, p) - (mean * share[:, None]).T @ mean
-    return value, gradient, hessian
-
-
-@dataclass(frozen=True, kw_only=True)
-class Baseline:
-    """A cumulative hazard as a step function, with the log hazard ratios it belongs to."""
-
-    beta: np.ndarray
-    at: np.ndarray
-    hazard: np.ndarray
-
-    def times(self, risk: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """Event times of rows with log hazards `risk`, infinite beyond the last observed event."""
-        need = -np.log(np.maximum(1 - uniform, 1e-12)) / np.exp(np.clip(risk, -30, 30))
-        place = np.searchsorted(self.hazard, need, side="left")
-        return np.r_[self.at, np.inf][np.minimum(place, len(self.at))]
-
-
-def fit_baseline(
-    x: np.ndarray, time: np.ndarray, event: np.ndarray, ridge: float, *, weight: np.ndarray | None = None
-) -> Baseline:
-    """Cox regression and its Breslow cumulative hazard; x must be centred. No event: a hazard of zero.
-
-    Args:
-        weight: of each row.
-    """
-    weight = np.ones(len(x)) if weight is None else weight
-    if not (event[weight > 0] > 0).any():
-        return Baseline(beta=np.zeros(x.shape[1]), at=np.zeros(0), hazard=np.zeros(0))
-    beta = fit_cox(x, time, event, ridge=ridge, weight=weight).beta
-    risk = weight * np.exp(np.clip((x - np.average(x, axis=0, weights=weight)) @ beta, -30, 30))
-    order = np.argsort(time, kind="stable")
-    at, first = np.unique(time[order], return_index=True)
-    deaths = np.add.reduceat(weight[order] * (event[order] > 0), first)
-    at_risk = np.cumsum(risk[order][::-1])[::-1][first]
-    keep = deaths > 0
-    # 1 - exp(-H) of one death among equals is the Kaplan-Meier step.
-    share = deaths[keep] / at_risk[keep]
-    step = -np.log(np.maximum(1 - np.minimum(share, 1 - 1e-9), 1e-9))
-    return Baseline(beta=beta, at=at[keep], hazard=np.cumsum(step))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Time and event of new rows given their covariates: proportional hazards for the event and for censoring.
-
-    The hazard ratios of a regression on synthetic rows are then those of the real ones up to sampling noise, and
-    follow-up ends where it ended.
-
-    Attributes:
-        end: latest follow-up time; who is neither dead nor censored before is censored here.
+    Sums over the rows at risk are differences of running sums; no array is larger than (rows, covariates), for the matrix
+    of second derivatives is two products: over the rows, each weighted by the event times it was at risk at, and over
+    the means at those times.
     """
 
-    event: Baseline
-    censoring: Baseline
-    center: np.ndarray
-    scale: np.ndarray
-    end: float
+    def __init__(
+        self, x: np.ndarray, time: np.ndarray, event: np.ndarray, *, entry: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        order = np.argsort(time, kind="stable")
+        self.x, time = x[order], time[order]
+        self.weight = np.ones(len(x)) if weight is None else weight[order]
+        self.died = np.flatnonzero(event[order] > 0)
+        at, self.group = np.unique(time[self.died], return_inverse=True)
+        self.until = np.searchsorted(at, time, side="right")
+        """Number of event times up to the end of each row's follow-up, which rises from row to row."""
+        self.first = np.searchsorted(time, at, side="left")
+        self.since, self.later = None, np.zeros(0, int)
+        if entry is not None:
+            entry = entry[order]
+            self.since = np.searchsorted(at, entry, side="right")
+            """Number of event times that each row came too late for."""
+            self.later = np.argsort(entry, kind="stable")
+            self.first_later = np.searchsorted(entry[self.later], at, side="left")
+        # One line a tied event, for Efron's k-th of n shares.
+        ties = np.bincount(self.group, minlength=len(at))
+        self.line = np.repeat(np.arange(len(at)), ties)
+        rank = np.arange(len(self.line)) - np.repeat(np.cumsum(ties) - ties, ties)
+        self.part = rank / ties[self.line]
+        self.share = (np.bincount(self.group, self.weight[self.died], len(at)) / np.maximum(ties, 1))[self.line]
 
-    def draw(self, x: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(time, event) of rows of the design (see `fit_outcome`) from two uniform numbers a row."""
-        z = (x - self.center) / self.scale
-        died = self.event.times(z @ self.event.beta, uniform[:, 0])
-        left = np.minimum(self.censoring.times(z @ self.censoring.beta, uniform[:, 1]), self.end)
-        return np.minimum(died, left), (died <= left).astype(float)
+    def _at_risk(self, values: np.ndarray) -> np.ndarray:
+        """Sums of values over the rows at risk at each event time."""
+        total = np.cumsum(values[::-1], 0)[::-1][self.first]
+        if self.since is None:
+            return total
+        late = np.concatenate([np.cumsum(values[self.later][::-1], 0)[::-1], np.zeros_like(values[:1])])
+        return total - late[self.first_later]
 
+    def value(self, beta: np.ndarray) -> float:
+        eta = np.clip(self.x @ beta, -50, 50)
+        risk = self.weight * np.exp(eta)
+        tied = np.bincount(self.group, risk[self.died], len(self.first))
+        total = self._at_risk(risk)[self.line] - self.part * tied[self.line]
+        return float(self.weight[self.died] @ eta[self.died] - self.share @ np.log(np.maximum(total, 1e-300)))
 
-def fit_outcome(x: np.ndarray, time: np.ndarray, event: np.ndarray, *, ridge: float = 0.3) -> Outcome:
-    """Fit both hazards on complete covariates (rows, covariates).
-
-    Args:
-        ridge: on standardised covariates, in rows' worth of shrinkage; it keeps separated covariates finite. With 1, the levels
-            of a column whose first is far from them all (support2's `sfdm2`) had log hazard ratios of -6.6 for -7.7; smaller
-            tables did the same with 3 to 0.01.
-    """
-    center, scale = x.mean(0), np.maximum(x.std(0), 1e-9)
-    z = (x - center) / scale
-    return Outcome(
-        event=fit_baseline(z, time, event, ridge), censoring=fit_baseline(z, time, 1 - (event > 0), ridge),
-        center=center, scale=scale, end=float(time.max()),
-    )  # fmt: skip
+    def derivatives(self, beta: np.ndarray, ridge: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """The penalised log-likelihood, its gradient, and minus its second derivatives."""
+        x, died, line, part, p = self.x, self.died, self.line, self.part, len(beta)
+        eta = np.clip(x @ beta, -50, 50)
+        risk = self.weight * np.exp(eta)
+        wx = risk[:, None] * x
+        tied0 = np.bincount(self.group, risk[died], len(self.first))
+        tied1 = np.zeros((len(self.first), p))
+        np.add.at(tied1, self.group, wx[died])
+        a0 = np.maximum(self._at_risk(risk)[line] - part * tied0[line], 1e-300)
+        mean = (self._at_risk(wx)[line] - part[:, None] * tied1[line]) / a0[:, None]
+        rate = self.share / a0
+        value = float(self.weight[died] @ eta[died] - self.share @ np.log(a0)) - 0.5 * ridge * float(beta @ beta)
+        gradient = self.weight[died] @ x[died] - self.share @ mean - ridge * beta
+        # How much each row's square counts: the rates of the event times it was at risk at, less what ties take away.
+        rates = np.r_[0.0, np.cumsum(np.bincount(line, rate, len(self.first)))]
+        count = rates[self.until] - (0.0 if self.since is None else rates[self.since])
+        count[died] -= np.bincount(line, rate * part, len(self.first))[self.group]
+        hessian = (x * (risk * count)[:, None]).T @ x - (mean * self.share[:, None]).T @ mean + ridge * np.eye(p)
+        return value, gradient, hessian
