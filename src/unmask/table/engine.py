@@ -24,6 +24,8 @@ from unmask.table.fit import Fit, fit_cells
 from unmask.table.mcm import FilterModel
 from unmask.table.prediction import Categories, CellPrediction, Quantities
 from unmask.table.recipes import TableSettings, settings_of
+from unmask.table.ruled import Ruled
+from unmask.table.rules import Rules
 
 ROWS = 512
 """Rows per pass, FEW where there are no more: a short pass is padded to as many, so that shapes stay few. The same table gives
@@ -233,6 +235,9 @@ class CellTable:
         seed: int = 0,
         member: int | None = None,
         shift: dict[int, float] | None = None,
+        rules: Rules | None = None,
+        rows: np.ndarray | None = None,
+        best: bool = False,
     ) -> list[np.ndarray]:
         """One completed copy of the columns: missing cells are drawn one by one, each given those before it.
 
@@ -240,27 +245,33 @@ class CellTable:
             member: the network to draw from; default a row's own, chosen at random. Drawing each completed table from
                 another member makes the draws differ as the fits do, which proper multiple imputation needs.
             shift: column -> added to its drawn values, in its unit (delta adjustment); later cells see the shifted ones.
+            rules: between the columns; drawn cells are drawn within what they leave, computed ones computed. A cell
+                that they leave nothing is drawn as if there were none (see `Rules.broken`).
+            rows: complete these alone.
+            best: fill in means and likeliest categories, one by one, of the columns under rules alone.
         """
         cells = self.cells(columns)
         out = [np.array(x, np.float64) for x in columns]
-        incomplete = np.flatnonzero(~cells.seen.all(1))
+        incomplete = np.flatnonzero(~cells.seen.all(1)) if rows is None else rows
+        ruled = None if not rules else Ruled(rules, self.codings, shift or {}, best)
 
         def fill(take: np.ndarray, batch: PackedBatch) -> None:
-            self._draw_batch(take, batch, out, seed, member, shift or {})
+            self._draw_batch(take, batch, out, seed, member, shift or {}, ruled)
 
         self.on_cores(fill, cells, incomplete)
         return out
 
     def _draw_batch(
         self, take: np.ndarray, batch: PackedBatch, out: list[np.ndarray], seed: int, member: int | None,
-        shift: dict[int, float],
+        shift: dict[int, float], ruled: Ruled | None,
     ) -> None:  # fmt: skip
         slots = batch.shape[1]
         flat = missing_slots(batch, len(take))
         column = (flat % slots).numpy()
         members = self.network.codec.members
         gone = torch.ones(len(flat), dtype=torch.bool)
-        for c in (c for c in visiting_order(slots, seed) if (column == c).any()):
+        order = visiting_order(slots, seed)
+        for c in (c for c in (order if ruled is None else ruled.order(order)) if (column == c).any()):
             here = torch.from_numpy(column == c)
             prediction = self.network(batch, hide(flat[gone]), ask=flat[here])
             identity = take[(flat[here] // slots).numpy()]
@@ -274,6 +285,10 @@ class CellTable:
             value = self.codings[c].decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
             if c in shift:
                 value = value + shift[c]
+            under = ruled is not None and c in ruled.rules.touched
+            if ruled is not None and under:
+                value = ruled.value(c, value, prediction, own, u, {p: out[p][identity] for p in ruled.rules.touched})
+            if c in shift or under:
                 number, score = self.codings[c].encode(value)
                 new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)
             batch = dataclasses.replace(batch, values=self.network.codec.write(batch.values, flat[here], new))

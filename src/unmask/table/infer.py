@@ -41,7 +41,7 @@ def infer_schema(
         UserError: naming the column, row and value that do not fit, or an override of what is not there.
     """
     override = dict(override or {})
-    known = {"columns", "duration", "event", "missing"}
+    known = {"columns", "duration", "event", "missing", "constraints"}
     for key in set(override) - known:
         raise UserError(f"schema: unknown key {key!r}", hint=suggest(key, known))
     given = override.get("columns", {})
@@ -57,7 +57,9 @@ def infer_schema(
         column, note = infer_column(name, raw, told, missing=missing, source=source, row_name=row_name)
         found.append(column)
         notes += note
-    schema = Schema(columns=tuple(found), missing=missing)
+    rules = override.get("constraints", ())
+    rules = (rules,) if isinstance(rules, str) else tuple(rules)
+    schema = Schema(columns=tuple(found), missing=missing, constraints=rules)
     duration, event = duration or override.get("duration"), event or override.get("event")
     if (duration is None) != (event is None):
         raise UserError(f"duration={duration}, event={event}", hint="A survival pair needs both columns.")
@@ -135,7 +137,9 @@ def infer_column(
     elif kind == "datetime":
         numeric, bad = days(values, form or "")
         if not bad.all():
+            whole = bool((numeric[~bad] == np.round(numeric[~bad])).all())
             fields |= {"low": float(numeric[~bad].min()), "high": float(numeric[~bad].max())}
+            fields |= {"decimals": 0} if whole else {}  # dates without times stay so
     elif kind in ("nominal", "binary", "ordinal"):
         fields["categories"] = tuple(sorted({text_of(v) for v in set(values.tolist())}, key=natural))
     if kind in QUANTITIES and not len(values):
