@@ -35,6 +35,7 @@ from unmask.table.data import (
 from unmask.table.engine import CellTable
 from unmask.table.fit import Fit, build_network
 from unmask.table.infer import infer_schema
+from unmask.table.judged import columns_imputed
 from unmask.table.network import RowModel
 from unmask.table.recipes import TableSettings, settings_of
 from unmask.table.rules import Rules
@@ -152,6 +153,7 @@ class TableModel:
         # What rows lack, for synthetic ones that are to lack as much.
         lacking = np.column_stack(model.holes(columns)).astype(np.uint8)
         model.extra["holes"] = lacking[np.argsort(mix(settings.train.seed, np.arange(len(lacking)), 46))[:PATTERNS]]
+        model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns, table.fitted.fold)
         model.facts["point"] = [
             writes_point(raw, c)
             for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
