@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.table.marks import Spelling
 from unmask.table.parse import text_of
 
 
@@ -22,6 +23,8 @@ class Frame:
         first_row: number of the first row in errors (2 in a CSV file).
         levels: per column, what its type declares of categories: None nothing, () that it has categories, else their order,
             from low to high (pandas' ordered categories, polars' Enum, ordered dictionaries of Arrow).
+        decimal: the mark that parts decimals in its texts, where a person said so.
+        spellings: how each column writes its numbers, once that has been found out.
     """
 
     names: list[str]
@@ -32,6 +35,8 @@ class Frame:
     delimiter: str = ","
     lines: np.ndarray | None = field(default=None, repr=False)
     levels: list[tuple[str, ...] | None] = field(default_factory=list)
+    decimal: str | None = None
+    spellings: list[Spelling] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0

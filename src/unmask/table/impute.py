@@ -21,9 +21,10 @@ from unmask.table.containers import appended, chosen, handed_out, is_frame, repl
 from unmask.table.data import Frame, encode, filled_copy, read_frame
 from unmask.table.infer import infer_schema, spellings
 from unmask.table.model import TableModel
-from unmask.table.parse import is_missing, no_value
+from unmask.table.parse import no_value
 from unmask.table.schema import LEFT_OUT
 from unmask.table.targets import outcome_columns
+from unmask.table.values import missing_cells
 
 
 class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -229,7 +230,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _gone(self, frame: Frame) -> np.ndarray:
         """(rows, columns) missing cells."""
-        masks = [is_missing(c, self.schema_.missing) for c in frame.columns]
+        masks = [missing_cells(x, c, self.schema_) for x, c in zip(frame.columns, self.schema_.columns, strict=True)]
         return np.stack(masks, 1) if masks else np.zeros((len(frame), 0), bool)
 
     def _read(self, X: Any, *, reset: bool) -> Frame:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-MISSING_SPELLINGS = frozenset({"", "na", "n/a", "nan", "null", "none", "#null!", "#n/a", "<na>", "nat", "?", "."})
-"""Texts that mean 'no value', whatever their case, spaces around them aside."""
+from unmask.table.marks import CELL, PLAIN, Marks
+
+MISSING_SPELLINGS = frozenset({"", "n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", "."})
+"""Texts that mean 'no value', whatever their case, spaces around them aside; `NA` in capitals is one too."""
+
+AMBIGUOUS = frozenset({"none", "na"})
+"""Texts that mean 'no value' among numbers and dates, and may be a value among categories: no complication, sodium."""
 
 FORMATS = (
     "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y",
+    "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d-%m-%Y",
+    "%m-%d-%Y", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%d-%b-%Y", "%d %b %Y", "%d%b%Y", "%b %d, %Y",
 )  # fmt: skip
-_DATE_LIKE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
+"""How dates may be written, in the order in which they are tried."""
 
 
 def no_value(value: Any) -> bool:
@@ -28,38 +35,75 @@ def no_value(value: Any) -> bool:
         return True
 
 
-def is_missing(raw: np.ndarray, also: Sequence[str] = ()) -> np.ndarray:
-    """Which raw cells hold no value; `also` are further spellings of none, in a numeric column as numbers.
+def is_missing(raw: np.ndarray, also: Sequence[str] = (), keep: Sequence[str] | None = None) -> np.ndarray:
+    """Which raw cells hold no value.
+
+    Args:
+        also: further spellings of none, in any case; in a column of numbers as numbers.
+        keep: the categories of the column, which are values whatever they are called (`NA` for North America). Not given:
+            `None` and `Na` are values beside other texts, and no values beside numbers or dates, or where nothing else is.
 
     >>> is_missing(np.array([1.0, np.nan])).tolist(), is_missing(np.array(["a", " NA ", None], object)).tolist()
     ([False, True], [False, True, True])
     >>> is_missing(np.array([1.0, -99.0]), also=["-99"]).tolist()
     [False, True]
+    >>> is_missing(np.array(["Na", "K", "NA"], object)).tolist(), is_missing(np.array(["Na", "1.5"], object)).tolist()
+    ([False, False, True], [True, False])
     """
     if raw.dtype.kind == "f":
         return np.isnan(raw) | np.isin(raw, numbers(np.array(also, object))[0])
     if raw.dtype != object:
         return np.zeros(len(raw), bool)
-    spelled = MISSING_SPELLINGS | {text_of(m).lower() for m in also}
-    known: dict[Any, bool] = {}
+    spelled = {text_of(m).lower() for m in also}
+    kept = set(keep or ())
+    known: dict[Any, bool | None] = {}  # None: it depends on the rest of the column
     out = np.zeros(len(raw), bool)
+    open_ = []
     for i, value in enumerate(raw):
         try:
-            gone = known.get(value)
+            gone = known[value]
+        except KeyError:
+            gone = known[value] = _gone(value, spelled, kept, keep is not None)
         except TypeError:  # a list, or the like, is something
             continue
         if gone is None:
-            gone = known[value] = _gone(value, spelled)
-        out[i] = gone
+            open_.append(i)
+        else:
+            out[i] = gone
+    if open_:
+        out[open_] = not _texts_stand(v for v, gone in known.items() if gone is False)
     return out
 
 
-def _gone(value: Any, spelled: frozenset[str]) -> bool:
-    return no_value(value) or text_of(value).lower() in spelled
+def _gone(value: Any, spelled: set[str], kept: set[str], decided: bool) -> bool | None:
+    if no_value(value):
+        return True
+    text = text_of(value)
+    if text.lower() in spelled:
+        return True
+    if text in kept:
+        return False
+    if text.lower() in MISSING_SPELLINGS or text == "NA":
+        return True
+    if isinstance(value, str) and text.lower() in AMBIGUOUS:
+        return True if decided else None
+    return False
 
 
-def numbers(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+_QUANTITY_LIKE = re.compile(r"\s*[<>≤≥]?=?\s*[+\-−]?[.,]?\d.*")
+
+
+def _texts_stand(values: Iterable[Any]) -> bool:
+    """Whether texts that are not numbers or dates are the rule among a column's distinct values."""
+    found = [isinstance(v, str) and not _QUANTITY_LIKE.fullmatch(v) for v in values]
+    return bool(found) and 2 * sum(found) > len(found)
+
+
+def numbers(values: np.ndarray, marks: Marks = PLAIN) -> tuple[np.ndarray, np.ndarray]:
     """Cells as floats, and which of them are not numbers (booleans are not).
+
+    Args:
+        marks: how the texts among them write decimals and thousands.
 
     >>> numbers(np.array(["1.5", "x", 2], object))
     (array([1.5, nan, 2. ]), array([False,  True, False]))
@@ -72,11 +116,44 @@ def numbers(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             bad[i] = True
             continue
         try:
-            if isinstance(v, str) and "_" in v:
-                raise ValueError
-            out[i] = float(v)
+            out[i] = marks.read(v) if isinstance(v, str) else float(v)
         except (TypeError, ValueError):
             bad[i] = True
+    return out, bad
+
+
+def measured(
+    values: np.ndarray, marks: Marks = PLAIN, limits: str | None = None, suffixes: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """`numbers`, of cells that may be beyond a limit of detection or have something written after the number.
+
+    Args:
+        limits: what `<0.5` and `>90` are: the "value" of the limit, "half" of it (where it is below; above, the value),
+            or "missing" (NaN, not bad). None: not numbers.
+        suffixes: what may stand after a number and is passed over, e.g. a unit or `*`.
+
+    >>> measured(np.array(["<0.5", "0.7*", "2", "x"], object), PLAIN, "half", ["*"])
+    (array([0.25, 0.7 , 2.  ,  nan]), array([False, False, False,  True]))
+    """
+    out, bad = numbers(values, marks)
+    if limits is None and not suffixes:
+        return out, bad
+    for i in np.flatnonzero(bad):
+        found = CELL.fullmatch(values[i]) if isinstance(values[i], str) else None
+        if (
+            found is None
+            or (found["suffix"] and found["suffix"] not in suffixes)
+            or (found["limit"] and limits is None)
+        ):
+            continue
+        try:
+            number = marks.read(found["number"])
+        except ValueError:
+            continue
+        if found["limit"]:
+            below = found["limit"][0] in "<≤" or found["limit"] == "=<"
+            number = {"half": number / 2 if below else number, "missing": np.nan}.get(str(limits), number)
+        out[i], bad[i] = number, False
     return out, bad
 
 
@@ -94,29 +171,13 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def datetime_format(values: np.ndarray) -> str | None:
-    """The one format in which all the texts are dates; "" for date objects, None for anything else."""
-    if not len(values):
-        return None
-    if all(isinstance(v, dt.date) for v in values):
-        return "" if any(isinstance(v, dt.datetime) for v in values) else "%Y-%m-%d"
-    if not all(isinstance(v, str) and _DATE_LIKE.match(v.strip()) for v in values):
-        return None
-    for form in FORMATS:
-        try:
-            for v in values:
-                dt.datetime.strptime(v.strip(), form)
-        except ValueError:
-            continue
-        return form
-    return None
-
-
 def days(values: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray]:
     """Dates as days since 1970, and which cells are not dates."""
     out, bad = np.full(len(values), np.nan), np.zeros(len(values), bool)
     for i, v in enumerate(values):
         try:
+            if isinstance(v, int | float | np.integer) and not isinstance(v, bool):
+                v = text_of(v)  # 20200113, with a format that says so
             if isinstance(v, str):
                 v = dt.datetime.strptime(v.strip(), form or "%Y-%m-%d")
             elif not isinstance(v, dt.datetime):

@@ -30,6 +30,10 @@ class Column:
         unit: unit of measurement, for people.
         format: how dates are written (strptime).
         structural: (other column, its category): where that holds this column is empty by its meaning, and stays so.
+        missing: spellings of a missing value in this column, beyond those of the table.
+        decimal, thousands: the marks with which a file writes its numbers, so that new rows are written alike.
+        limits: what a cell such as `<0.5` or `>90` is: the "value" of the limit, "half" of it (of a lower one), or "missing".
+        suffixes: texts that may stand after its numbers and are passed over: a unit, `*`.
     """
 
     name: str
@@ -41,6 +45,11 @@ class Column:
     unit: str | None = None
     format: str | None = None
     structural: tuple[str, str] | None = None
+    missing: tuple[str, ...] = ()
+    decimal: Literal[".", ","] = "."
+    thousands: str = ""
+    limits: Literal["value", "half", "missing"] | None = None
+    suffixes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -66,7 +75,6 @@ class Schema:
 
     Args:
         missing: spellings of a missing value beyond the usual ones (empty, NA, NaN, null, #NULL!, ?, .).
-        constraints: rules between columns that imputed and synthetic rows meet; see `conditions.parse_constraints`.
         notes: what was noticed while inferring, for people.
     """
 
@@ -74,7 +82,6 @@ class Schema:
     duration: str | None = None
     event: str | None = None
     missing: tuple[str, ...] = ()
-    constraints: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -132,17 +139,14 @@ class Schema:
     def from_dict(cls, found: Mapping[str, Any]) -> Schema:
         columns = []
         for c in found["columns"]:
-            tuples = {k: tuple(c[k]) for k in ("categories", "structural") if c.get(k) is not None}
-            columns.append(_whole_days(Column(**{**c, **tuples})))
-        lists = {k: tuple(found.get(k, ())) for k in ("missing", "constraints", "notes")}
-        return cls(**{**found, **lists, "columns": tuple(columns)})
-
-
-def _whole_days(column: Column) -> Column:
-    """Models of version 0.1 do not say that dates without times are whole days: their format does."""
-    if column.kind == "datetime" and column.decimals is None and column.format and "%H" not in column.format:
-        return dataclasses.replace(column, decimals=0)
-    return column
+            tuples = {
+                k: tuple(c[k]) for k in ("categories", "structural", "missing", "suffixes") if c.get(k) is not None
+            }
+            columns.append(Column(**{**c, **tuples}))
+        rest = {k: v for k, v in found.items() if k not in ("columns", "missing", "notes")}
+        return cls(
+            columns=tuple(columns), missing=tuple(found.get("missing", ())), notes=tuple(found.get("notes", ())), **rest
+        )
 
 
 def __getattr__(name: str) -> Any:

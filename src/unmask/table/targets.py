@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.table.infer import infer_column
+from unmask.table.infer import infer_schema
 from unmask.table.schema import Column
 
 
@@ -83,5 +83,5 @@ def _column(
     if len(values) != rows:
         raise UserError(f"{len(values)} outcomes for {rows} rows", hint="Give one outcome per row.")
     raw = values.astype(np.float64) if values.dtype.kind in "fiu" else values.astype(object)
-    column, _ = infer_column(name, raw, given or {}, missing=(), source="y", row_name=int)
+    column = infer_schema([name], [raw], override={"columns": {name: given or {}}}, source="y", row_name=int).columns[0]
     return [column], [raw]

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, suggest
+from unmask.table.findings import Finding, refuse
 from unmask.table.frame import Frame
-from unmask.table.parse import date_of, days, is_missing, numbers, text_of
+from unmask.table.marks import PLAIN, Marks, spellings_of
+from unmask.table.parse import date_of, days, is_missing, measured, text_of
 from unmask.table.schema import Column, Schema
 
 
@@ -21,10 +23,17 @@ def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.nd
         unseen: a category the schema does not have is an "error", or taken as "missing".
 
     Raises:
-        UserError: a column is missing, or a cell does not fit its column, naming column, row and value.
+        UserError: a column is missing, or cells do not fit their columns, naming all of them by column, row and value.
     """
     order = match_columns(frame, schema)
-    return [_encode(frame, frame.columns[order[i]], schema.columns[i], schema, unseen) for i in schema.modelled]
+    marks = spelling_in(frame, schema, order)
+    out, findings = [], []
+    for i in schema.modelled:
+        x, wrong = _coded(frame, frame.columns[order[i]], schema.columns[i], schema, unseen, marks[i])
+        out.append(x)
+        findings += wrong
+    refuse(findings, frame.source)
+    return out
 
 
 def match_columns(frame: Frame, schema: Schema) -> list[int]:
@@ -46,40 +55,78 @@ def match_columns(frame: Frame, schema: Schema) -> list[int]:
     return [frame.names.index(name) for name in schema.names]
 
 
-def _encode(frame: Frame, raw: np.ndarray, column: Column, schema: Schema, unseen: str) -> np.ndarray:
-    gone = is_missing(raw, schema.missing)
+def missing_cells(raw: np.ndarray, column: Column, schema: Schema) -> np.ndarray:
+    """Which raw cells of a column of the schema hold no value; what is among its categories does."""
+    return is_missing(raw, (*schema.missing, *column.missing), () if column.is_quantity else column.categories)
+
+
+def spelling_in(frame: Frame, schema: Schema, order: Sequence[int]) -> list[Marks | None]:
+    """How this table writes the numbers of each column of the schema; None where it could be two ways.
+
+    Args:
+        order: where the schema's columns stand in the frame; behind its last one where it lacks them.
+    """
+    if frame.native is not None and not any(c.dtype == object for c in frame.columns):
+        return [PLAIN] * len(schema.columns)
+    if len(frame.spellings) != len(frame.columns):
+        priors: list[Marks | None] = [None] * len(frame.columns)
+        for c, place in zip(schema.columns, order, strict=True):
+            if place < len(priors):
+                priors[place] = Marks(c.decimal, c.thousands)
+        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=frame.decimal, priors=priors)
+    found = [None if s.unclear else s.marks for s in frame.spellings]
+    return [found[place] if place < len(found) else PLAIN for place in order]
+
+
+def _coded(
+    frame: Frame, raw: np.ndarray, column: Column, schema: Schema, unseen: str, marks: Marks | None
+) -> tuple[np.ndarray, list[Finding]]:
+    gone = missing_cells(raw, column, schema)
     out = np.full(len(raw), np.nan)
+    wrong: list[int] = []
     if column.is_quantity:
         values = raw[~gone]
-        found, bad = days(values, column.format or "") if column.kind == "datetime" else numbers(values)
+        if column.kind == "datetime":
+            found, bad = days(values, column.format or "")
+        else:
+            suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
+            found, bad = measured(values, marks or PLAIN, column.limits, suffixes)
+            if marks is None:
+                bad = np.array([isinstance(v, str) and not v.strip().isdecimal() for v in values], bool)
         bad = bad | np.isinf(found)
-        if bad.any():
-            at = int(np.flatnonzero(~gone)[bad.argmax()])
-            what = "a date" if column.kind == "datetime" else "a finite number"
-            raise UserError(
-                f"{frame.source}, column {column.name!r}, row {frame.row_name(at)}: {raw[at]!r} is not {what}",
-                hint=f"The column is {column.kind}: correct the cell or leave it empty.",
-            )
         out[~gone] = found
-        return out
-    number = {c: float(i) for i, c in enumerate(column.categories)}
-    cache: dict[Any, float] = {}
-    for i in np.flatnonzero(~gone):
-        value = raw[i]
-        code = cache.get(value)
-        if code is None:
-            code = cache[value] = number.get(text_of(value), -1.0)
-        if code < 0:
-            if unseen == "error":
-                known = ", ".join(column.categories[:8]) + (", ..." if len(column.categories) > 8 else "")
-                raise UserError(
-                    f"{frame.source}, column {column.name!r}, row {frame.row_name(int(i))}: category {value!r} was not "
-                    "seen in training",
-                    hint=f"Known: {known}. Correct it, or pass unseen='missing' to treat it as unknown.",
-                )
-            code = np.nan
-        out[i] = code
-    return out
+        wrong = np.flatnonzero(~gone)[bad].tolist()
+        what = (
+            "a date"
+            if column.kind == "datetime"
+            else "a finite number"
+            if marks is not None
+            else "one number for certain"
+        )
+        says, hint = f" is not {what}", f"The column is {column.kind}: correct the cells or leave them empty."
+        if marks is None:
+            hint = 'Say which mark parts decimals: --decimal "," or --decimal ".".'
+    else:
+        number = {c: float(i) for i, c in enumerate(column.categories)}
+        cache: dict[Any, float] = {}
+        for i in np.flatnonzero(~gone):
+            value = raw[i]
+            code = cache.get(value)
+            if code is None:
+                code = cache[value] = number.get(text_of(value), -1.0)
+            if code < 0 and unseen == "error":
+                wrong.append(int(i))
+            out[i] = np.nan if code < 0 else code
+        known = ", ".join(column.categories[:8]) + (", ..." if len(column.categories) > 8 else "")
+        says = " was not seen in training"
+        hint = f"Known: {known}. Correct it, or pass unseen='missing' to treat it as unknown."
+    if not wrong:
+        return out, []
+    code_ = "value" if column.is_quantity else "unseen"
+    return out, [Finding(
+        severity="error", column=column.name, code=code_, text=f"column {column.name!r}{says}", add=hint, wrong=says,
+        prefix="" if column.is_quantity else "category ", cells=tuple((frame.row_name(i), raw[i]) for i in wrong),
+    )]  # fmt: skip
 
 
 def decode(values: np.ndarray, column: Column) -> list[Any]:
@@ -87,7 +134,6 @@ def decode(values: np.ndarray, column: Column) -> list[Any]:
     if not column.is_quantity:
         return [None if v != v else column.categories[int(v)] for v in values]
     if column.kind == "datetime":
-        values = values if column.decimals is None else np.round(values, column.decimals)
         return [None if v != v else date_of(v) for v in values]
     if column.decimals is not None:
         values = np.round(values, column.decimals)
@@ -105,8 +151,14 @@ def writes_point(raw: np.ndarray, column: Column) -> bool:
     return len(seen) > 0 and all(isinstance(v, str) and v.strip().endswith(".0") for v in seen)
 
 
-def cell_texts(values: Sequence[Any], column: Column, point: bool = False) -> list[str]:
-    """Plain values as the texts of a CSV file."""
+def cell_texts(values: Sequence[Any], column: Column, point: bool = False, marks: Marks | None = None) -> list[str]:
+    """Plain values as the texts of a CSV file.
+
+    Args:
+        point: whole numbers are written 83.0.
+        marks: how the file writes decimals and thousands, by default as the one the schema is of.
+    """
+    marks = marks or Marks(column.decimal, column.thousands)
     out = []
     for v in values:
         if v is None:
@@ -114,5 +166,6 @@ def cell_texts(values: Sequence[Any], column: Column, point: bool = False) -> li
         elif isinstance(v, dt.datetime):
             out.append(v.strftime(column.format or "%Y-%m-%d %H:%M:%S"))
         else:
-            out.append(f"{v}.0" if point else str(v))
+            text = f"{v}.0" if point else str(v)
+            out.append(marks.write(text) if marks != PLAIN and column.is_quantity else text)
     return out

@@ -15,10 +15,11 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.files import written
 from unmask.table.frame import Frame
+from unmask.table.marks import spellings_of
 from unmask.table.parse import is_missing, no_value, numbers, text_of
 from unmask.table.readers import read_frame
 from unmask.table.schema import Column, Schema
-from unmask.table.values import cell_texts, writes_point
+from unmask.table.values import cell_texts, spelling_in, writes_point
 
 
 def filled_copy(
@@ -34,12 +35,18 @@ def filled_copy(
         A pandas, polars or Arrow table or an array; a `Frame` for a CSV file.
     """
     if frame.native is None:
-        columns = [c.copy() for c in frame.columns]
+        columns, marks = [c.copy() for c in frame.columns], spelling_in(frame, schema, order)
         for i, (rows, values) in changes.items():
             columns[order[i]][rows] = cell_texts(
-                values, schema.columns[i], writes_point(frame.columns[order[i]], schema.columns[i])
+                values, schema.columns[i], writes_point(frame.columns[order[i]], schema.columns[i]), marks[i]
             )
-        return Frame(names=frame.names, columns=columns, source=frame.source, delimiter=frame.delimiter)
+        return Frame(
+            names=frame.names,
+            columns=columns,
+            source=frame.source,
+            delimiter=frame.delimiter,
+            spellings=frame.spellings,
+        )
     if isinstance(frame.native, np.ndarray):
         array = frame.native.copy()
         for i, (rows, values) in changes.items():
@@ -233,14 +240,17 @@ def as_polars(table: Any) -> Any:
     if isinstance(frame.native, pl.DataFrame):
         return frame.native
     columns = {}
-    for name, raw in zip(frame.names, frame.columns, strict=True):
+    if len(frame.spellings) != len(frame.columns):
+        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=frame.decimal)
+    for name, raw, spelling in zip(frame.names, frame.columns, frame.spellings, strict=True):
         gone = is_missing(raw)
         if raw.dtype != object:
             columns[name] = pl.Series(name, raw).fill_nan(None)
             continue
-        found, bad = numbers(raw[~gone])
-        if len(found) and not bad.any() and frame.native is None:
-            whole = np.array_equal(found, np.round(found)) and not any("." in str(v) for v in raw[~gone])
+        found, bad = numbers(raw[~gone], spelling.marks)
+        if len(found) and not bad.any() and frame.native is None and not spelling.unclear:
+            point = spelling.marks.decimal
+            whole = np.array_equal(found, np.round(found)) and not any(point in str(v) for v in raw[~gone])
             cells: list[Any] = [None] * len(raw)
             for i, v in zip(np.flatnonzero(~gone), found, strict=True):
                 cells[i] = int(v) if whole else float(v)

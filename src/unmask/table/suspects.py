@@ -1,0 +1,163 @@
+"""Values that may not mean what they say: codes of missing values, codes of categories, dates written as numbers.
+
+Nothing here changes a value; each finding says what stands there and what to write in the schema if it is as it looks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from unmask.table.findings import Finding, named, setting
+from unmask.table.roles import words_of
+
+SENTINELS = frozenset(
+    s * v for v in (9, 99, 999, 9999, 99999, 999999, 88, 888, 8888, 77, 777, 7777, 66, 666, 1, 8, 7, 98, 998, 9998, 97, 997) for s in (1, -1)
+)  # fmt: skip
+"""Numbers by which people say that there is no value; looked for at a column's ends, apart from its other values."""
+
+NO_VALUE_WORDS = re.compile(
+    r"(?:unknown|unkn?|missing|not (?:done|known|available|applicable|recorded|measured|assessed|tested|reported|stated|given)|no (?:data|value|result|info|information)|"
+    r"n\.? ?d\.?|n\.? ?a\.?|n/d|nil return|refused|declined|pending|to follow|tbd|unspecified|undetermined|indeterminate|invalid|error|unbekannt|fehlt|fehlend|"
+    r"nicht (?:bekannt|erhoben|gemessen|durchgeführt)|keine angabe|k\.? ?a\.?|inconnue?|non (?:fait|connu|disponible)|desconocid[oa]|no (?:consta|realizado)|"
+    r"sconosciut[oa]|non noto|-+|\.\.+|\*+|#ref!|#div/0!|#value!|#name\?|#num!|\(missing\)|<missing>|leer|vacío)",
+    re.IGNORECASE,
+)
+
+_CODED = re.compile(
+    r"(?:.* )?(?:grade|stage|type|code|class|group|category|cat|level|status|race|ethnicity|ethnic|site|cent(?:er|re)|region|arm|treatment|trt|"
+    r"cause|diagnosis|dx|histology|marital|education|employment|occupation|religion|country|state|ward|department|dept|insurance|smoking|"
+    r"smoker|method|reason|outcome|sex|gender|color|colour|kind|section)(?: .*)?"
+)
+
+
+def sentinels(name: str, values: np.ndarray, counts: np.ndarray) -> list[Finding]:
+    """Numbers such as -9 and 999 at an end of a column, apart from its other values.
+
+    Args:
+        values, counts: the column's distinct numbers and how often each stands there.
+    """
+    order = np.argsort(values)
+    values, counts = values[order], counts[order]
+    found: dict[float, int] = {}
+    while len(values) > 2:
+        for end, next_ in ((0, 1), (-1, -2)):
+            value, rest = values[end], np.delete(values, end)
+            gap, spread = abs(value - values[next_]), rest[-1] - rest[0]
+            below = end == 0 and value < 0 <= rest[0]
+            if value in SENTINELS and (below or gap > max(0.5 * spread, 3)):
+                found[float(value)] = int(counts[end])
+                values, counts = rest, np.delete(counts, end)
+                break
+        else:
+            break
+    if not found:
+        return []
+    listed = ", ".join(f"{v:g} ({n} cells)" for v, n in sorted(found.items()))
+    codes = [int(v) for v in sorted(found)]
+    return [Finding(
+        severity="warning", column=name, code="sentinel",
+        text=f"{name!r} holds {listed} apart from its other values ({values[0]:g} to {values[-1]:g}): read as numbers; a code for "
+        "no value, often. If so:",
+        add=setting(name, f"missing = {json.dumps(codes)}"),
+    )]  # fmt: skip
+
+
+def no_value_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
+    """Words such as Unknown among the categories of a column."""
+    found = {t: n for t, n in counts.items() if NO_VALUE_WORDS.fullmatch(t.strip())}
+    if not found:
+        return []
+    listed = ", ".join(f"{t!r} ({n} cells)" for t, n in found.items())
+    return [Finding(
+        severity="warning", column=name, code="unknown_category",
+        text=f"{name!r} holds {listed}: kept as a category. If it means that there is no value:",
+        add=setting(name, f"missing = {json.dumps(list(found), ensure_ascii=False)}"),
+    )]  # fmt: skip
+
+
+def kept_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
+    """`None` and `Na` in a column of categories: kept as values."""
+    if not counts:
+        return []
+    listed = ", ".join(f"{t!r} ({n} cells)" for t, n in counts.items())
+    return [Finding(
+        severity="warning", column=name, code="none_as_value",
+        text=f"{name!r} holds {listed} beside other texts: taken for a value. If it means that there is none:",
+        add=setting(name, f"missing = {json.dumps(list(counts), ensure_ascii=False)}"),
+    )]  # fmt: skip
+
+
+def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
+    """Whole numbers that could be the codes of categories: few, without a gap, from 0 or 1, each many times.
+
+    Args:
+        values: the column's distinct numbers.
+        rows: cells that hold a value.
+    """
+    values = np.sort(values)
+    said = bool(_CODED.fullmatch(words_of(name)))
+    gaps = values[-1] - values[0] + 1 - len(values)
+    few = 3 <= len(values) <= (30 if said else 12) and rows >= (3 if said else 5) * len(values)
+    if not few or values[0] not in (0, 1) or (gaps > 0 and not said):
+        return []
+    return [Finding(
+        severity="warning", column=name, code="codes",
+        text=f"{name!r} holds {len(values)} whole numbers {values[0]:g}..{values[-1]:g}: a quantity is assumed. If they are codes of "
+        "categories (or ordinal, if they are ranked):",
+        add=setting(name, 'kind = "nominal"'),
+    )]  # fmt: skip
+
+
+def dates_as_numbers(name: str, values: np.ndarray) -> list[Finding]:
+    """Whole numbers that read as YYYYMMDD."""
+    month, day, year = values // 100 % 100, values % 100, values // 10000
+    good = (year >= 1900) & (year <= 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    if len(values) < 3 or not good.all():
+        return []
+    return [Finding(
+        severity="warning", column=name, code="date_as_number",
+        text=f"{name!r} holds numbers such as {values[0]:g}, which read as dates: a quantity is assumed. If they are dates:",
+        add=setting(name, 'kind = "datetime", format = "%Y%m%d"').replace('", f', '"\nf'),
+    )]  # fmt: skip
+
+
+def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
+    """Several rows per patient."""
+    return [Finding(
+        severity="warning", column=name, code="repeated_ids",
+        text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are taken for independent, which "
+        "they are not: intervals come out too narrow, held-out figures too good, and rows of one individual can stand on both sides of a "
+        "split. Fit one row per individual (the first visit, or visits side by side as columns)",
+    )]  # fmt: skip
+
+
+def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
+    """Which spellings were taken for missing, per column; empty cells need no word.
+
+    Args:
+        found: column -> spelling -> cells.
+    """
+    said = {c: {t: n for t, n in spelt.items() if t.strip()} for c, spelt in found.items()}
+    return [
+        Finding(
+            severity="note", column=c, code="missing_spelling",
+            text=f"{c!r}: taken for missing: " + ", ".join(f"{t!r} ({n} cells)" for t, n in spelt.items()),
+        )
+        for c, spelt in said.items() if spelt
+    ]  # fmt: skip
+
+
+__all__ = [
+    "codes",
+    "dates_as_numbers",
+    "kept_words",
+    "named",
+    "no_value_words",
+    "repeated_ids",
+    "sentinels",
+    "spelt_missing",
+]
