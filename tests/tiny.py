@@ -172,10 +172,27 @@ class Images:
         return Example(values=values, identity=1)
 
 
+class ImagesWithHoles(Images):
+    """The same with gaps: a quarter of the patches was not measured (NaN), and a few numbers of others."""
+
+    name = "images-holes"
+
+    def example(self, identity: int, length: int, seed: int = 0) -> Example:
+        whole = super().example(identity, length, seed)
+        rng = np.random.default_rng([seed, identity, 1])
+        seen = rng.random(length) > 0.25
+        seen[:3] = True
+        patch = whole.values["patch"].copy()
+        patch[~seen] = np.nan
+        patch[2, 3] = np.nan
+        return dataclasses.replace(whole, values=whole.values | {"patch": patch}, observed=seen)
+
+
 MODALITIES: dict[str, Any] = {
     "text": Text(),
     "vector": Vector(),
     "images": Images(),
+    "images-holes": ImagesWithHoles(),
     "table": tiny_table.Table(),
     "events": tiny_events.Events("events", known=False),
     "events-known": tiny_events.Events("events-known", known=True),

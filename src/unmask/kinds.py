@@ -16,6 +16,12 @@ KINDS = {"text": "unmask.text", "table": "unmask.table", "images": "unmask.image
 
 MODEL_TYPES = {"vit_mae": "images", "vit": "images"}
 """`model_type` of Hugging Face folders that are not text."""
+TIMM = ("vit_", "deit_")
+"""How the `architecture` of timm's folders begins where it is a vision transformer."""
+
+
+WEIGHTS = (".safetensors", ".pth", ".pt", ".bin")
+"""Endings of bare weights files, which are read of vision transformers alone."""
 
 
 def kind_of(model: str | Path) -> str:
@@ -26,6 +32,8 @@ def kind_of(model: str | Path) -> str:
         UserError: unmask.json is broken or names another kind.
     """
     path = Path(model).expanduser() / "unmask.json"
+    if path.parent.suffix in WEIGHTS and path.parent.is_file():
+        return "images"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -68,7 +76,10 @@ def _import(name: str) -> Any:
 
 def _published_kind(config: Path) -> str:
     """The kind of a folder that unmask did not write, by its model_type."""
-    return MODEL_TYPES.get(str(_entries(config).get("model_type")), "text")
+    found = _entries(config)
+    if "model_type" not in found and str(found.get("architecture", "")).startswith(TIMM):
+        return "images"
+    return MODEL_TYPES.get(str(found.get("model_type")), "text")
 
 
 def _entries(path: Path) -> dict[str, Any]:
@@ -80,15 +91,19 @@ def _entries(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def load(model: str | Path, *, device: str = "auto", precision: str = "auto") -> Any:
+def load(model: str | Path, *, device: str = "auto", precision: str = "auto", **options: Any) -> Any:
     """The model in a folder (or under a hub name, for text), ready to use.
 
     Args:
         device: auto, cpu or cuda.
         precision: auto, fp32 or bf16; auto picks by a short measurement.
+        options: what a bare weights file of images leaves open (heads, decoder_heads, image, norm_pix); of images alone.
 
     Raises:
         UserError: naming what is missing, corrupt or does not fit together.
     """
-    room = _import(f"{KINDS[kind_of(model)]}.model")
-    return room.load(model, device=device, precision=precision)
+    kind = kind_of(model)
+    if options and kind != "images":
+        raise UserError(f"{next(iter(options))}=: not read for {kind}", hint="It is for bare weights files of images.")
+    room = _import(f"{KINDS[kind]}.model")
+    return room.load(model, device=device, precision=precision, **options)

@@ -145,9 +145,9 @@ def test_mistakes_are_named_and_nothing_is_written(capsys, folders, tmp_path):
     assert "--set image_size=" in bad(capsys, "pretrain", "images", tmp_path, "--out", out)
     assert "does not divide" in bad(capsys, "pretrain", "images", folders / "data", "--out", out, "--set", "patch=5")
     nan = bars(4)[0].astype(np.float32)
-    nan[1, 2, 3] = np.nan
+    nan[1, 2, 3] = np.inf
     np.save(tmp_path / "nan.npy", nan)
-    assert "picture 1 has nan at row 2, column 3" in bad(
+    assert "picture 1 has inf at row 2, column 3" in bad(
         capsys, "pretrain", "images", tmp_path / "nan.npy", "--out", out
     )
     class_folder(tmp_path / "all", 30)

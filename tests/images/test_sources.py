@@ -50,10 +50,16 @@ def test_tensors_and_labels_of_any_kind():
     assert found.labels.tolist()[:3] == [1, 0, 2]
 
 
-def test_nan_and_impossible_arrays_are_named():
-    bad = np.zeros((4, 5, 6), np.float32)
+def test_nan_is_missing_and_impossible_arrays_are_named():
+    bad = np.ones((4, 5, 6), np.float32)
     bad[2, 1, 3] = np.nan
-    with pytest.raises(UserError, match="picture 2 has nan at row 1, column 3, channel 0"):
+    found = read_images(bad)
+    assert np.argwhere(found.missing).tolist() == [[2, 1, 3]]
+    assert found.pixels[2, 1, 3, 0] == 0
+    assert "missing, in 1 of 4 pictures" in found.notes[0]
+    assert read_images(np.arange(120).reshape(4, 5, 6), nodata=7).missing.sum() == 1
+    bad[2, 1, 3] = np.inf
+    with pytest.raises(UserError, match="picture 2 has inf at row 1, column 3, channel 0"):
         read_images(bad)
     with pytest.raises(UserError, match="shape"):
         read_images(np.zeros((3, 4)))

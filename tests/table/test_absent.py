@@ -37,8 +37,8 @@ def test_draws_intervals_scores_and_states_do_without_it(model, new):
         draws = model.impute(new, draws=2)
     assert all(d.notna().all(axis=None) for d in draws)
     with pytest.warns(UserWarning, match="hidden"):
-        records = model.intervals(new)
-    assert {r["column"] for r in records} <= set(new.columns)
+        cells = model.intervals(new)
+    assert set(cells.column) <= set(new.columns)
     assert [r["slots"] for r in model.score(new)] == new.notna().sum(axis=1).tolist()
     assert len(model.embed(new)) == len(new)
 

@@ -33,6 +33,7 @@ def register(group: Any) -> None:
         """Fit a masked model to a table, complete or not: for impute, synthesize, augment."""
         from unmask.cli.common import Output, run_overrides
         from unmask.errors import UserError
+        from unmask.table.judged import text_table
         from unmask.table.pretrain import pretrain
         from unmask.table.recipes import settings_of
 
@@ -46,6 +47,7 @@ def register(group: Any) -> None:
         lines = [
             f"{found['rows']} rows x {found['columns']} columns, {found['steps']} steps, {found['fit_seconds']:.1f} s",
             *(f"note:   {note}" for note in found["notes"]),
+            *text_table(found["columns_imputed"]),
             f"model:  {out}",
             f"report: {run.folder / 'report.html'}",
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def table_model(model: str) -> Any:
 
 def impute_table(
     model: str, table: str, out: str, draws: int, intervals: str | None, coverage: float, shift: list[str],
-    unseen: str, seed: int, absent: str = "", add_absent: bool = False,
+    unseen: str, seed: int, absent: str = "", add_absent: bool = False, constraint: Sequence[str] = (),
 ) -> Result:  # fmt: skip
     from unmask.table.complete import complete
     from unmask.table.data import write_table
@@ -54,7 +55,7 @@ def impute_table(
         raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
     done = complete(
         loaded, table, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved,
-        absent=absent, add_absent=add_absent,
+        absent=absent, add_absent=add_absent, constraints=constraint,
     )  # fmt: skip
     written = [out]
     if draws:

@@ -125,18 +125,30 @@ class MaskedModel(nn.Module):
     def _visible_only(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
         rows, slots = batch.shape
         gone = hidden.grid(batch.shape)
-        visible = (~gone & (batch.segment != 0)).flatten().nonzero().flatten()
-        take, kept = self._rows_of(visible, batch.segment)
-        present = torch.zeros(take.shape, dtype=torch.bool, device=take.device)
-        present.view(-1)[kept] = True
-        x = self.codec.embed({k: v.flatten(0, 1)[take] for k, v in batch.values.items()}, ~present)
-        segment, position = (t.flatten()[take] * present for t in (numbered(batch.segment), batch.position))
-        states = self.encoder(x, segment=segment, position=position)
+        there = batch.segment != 0
+        if self.drops_missing:
+            there &= batch.observed
+        visible = (~gone & there).flatten().nonzero().flatten()
+        states, kept = self._encoded(batch, visible)
         seen = self.decoder_in(states).flatten(0, 1).index_select(0, kept)
         full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
         full = full.view(rows, slots, -1)
         decoded = self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)
         return self.decoder_out(round_up(decoded))[: len(ask)]
+
+    @property
+    def drops_missing(self) -> bool:
+        """Missing slots do not reach the encoder: the codec has nothing to stand in them (visible only)."""
+        return self.visible_only and getattr(self.codec, "drops_missing", False)
+
+    def _encoded(self, batch: PackedBatch, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """(states of the encoder's rows, where in those each visible slot went): the encoder sees the visible slots alone."""
+        take, kept = self._rows_of(visible, batch.segment)
+        present = torch.zeros(take.shape, dtype=torch.bool, device=take.device)
+        present.view(-1)[kept] = True
+        x = self.codec.embed({k: v.flatten(0, 1)[take] for k, v in batch.values.items()}, ~present)
+        segment, position = (t.flatten()[take] * present for t in (numbered(batch.segment), batch.position))
+        return self.encoder(x, segment=segment, position=position), kept
 
     def _rows_of(self, visible: Tensor, segment: Tensor) -> tuple[Tensor, Tensor]:
         """Which slots of the batch stand in the encoder's rows, and where in those each visible one went.
@@ -155,7 +167,15 @@ class MaskedModel(nn.Module):
         return where + slots * torch.arange(rows, device=where.device)[:, None], kept
 
     def states(self, batch: PackedBatch, needed: Int[Tensor, "needed"] | None = None) -> Tensor:
-        """Encoder states with nothing hidden: (rows, slots, width), or (needed, width)."""
+        """Encoder states with nothing hidden: (rows, slots, width), or (needed, width); zeros in slots that are dropped."""
+        if self.drops_missing:
+            there = batch.segment != 0
+            if bool((there & ~batch.observed).any()):
+                visible = (there & batch.observed).flatten().nonzero().flatten()
+                states, kept = self._encoded(batch, visible)
+                states = states.flatten(0, 1).index_select(0, kept)
+                full = states.new_zeros(batch.segment.numel(), states.shape[-1]).index_put((visible,), states)
+                return full.view(*batch.shape, -1) if needed is None else full[needed]
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         x = self.codec.embed(batch.values, nothing)
         return self.encoder(x, segment=batch.segment, position=batch.position, needed=needed)

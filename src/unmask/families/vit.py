@@ -199,6 +199,8 @@ class Converted:
     state: dict[str, Tensor]
     left: dict[str, Tensor] = field(default_factory=dict)
     spelling: Spelling = OFFICIAL
+    kernel: tuple[int, ...] | None = None
+    """(channels, rows, columns) of a patch, where the file has the patches' weights as a convolution's kernel."""
 
 
 def from_published(tensors: Mapping[str, Tensor]) -> Converted:
@@ -212,6 +214,16 @@ def from_published(tensors: Mapping[str, Tensor]) -> Converted:
     spelling = spelling_of(left)
     layers, decoder_layers = count_layers(left)
     state: dict[str, Tensor] = {n.removeprefix(OWN): left.pop(n) for n in list(left) if n.startswith(OWN)}
+    kernel = next(
+        (
+            tuple(left[n].shape[1:])
+            for rule in spelling.rules
+            if rule.form == "patches"
+            for n in rule.theirs
+            if left[n].ndim == 4
+        ),
+        None,
+    )
     for rule in spelling.spelled(layers, decoder_layers):
         absent = [n for n in rule.theirs if n not in left]
         if len(absent) == len(rule.theirs):
@@ -226,7 +238,7 @@ def from_published(tensors: Mapping[str, Tensor]) -> Converted:
             f"tensor {foreign[0]} has no place in a layer ({len(foreign)} such tensors)",
             hint="Known are plain pre-norm vision transformers, without layer scale or norms of queries and keys.",
         )
-    return Converted(state=state, left=left, spelling=spelling)
+    return Converted(state=state, left=left, spelling=spelling, kernel=kernel)
 
 
 def to_published(state: Mapping[str, Tensor], spelling: Spelling, *, channels: int) -> dict[str, Tensor]:

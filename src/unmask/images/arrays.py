@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.images.decode import resize, scale_of
+from unmask.images.decode import Form, View, examples, fitted, places, scale_of
+from unmask.images.picture import Alpha, Choice, Picture, Slice
 from unmask.images.recipes import sides
 
 SPLITS = {
@@ -23,6 +24,26 @@ SPLITS = {
 
 FEW_CHANNELS = 4
 """An axis of at most this many entries is the channels, the last axis first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """Where tiles stand in the pictures they were cut from.
+
+    Attributes:
+        scene: of each tile, the number of its picture.
+        top, left: of each tile, in pixels of its picture.
+        names, sizes: of the pictures; sizes are (height, width).
+    """
+
+    scene: np.ndarray
+    top: np.ndarray
+    left: np.ndarray
+    names: list[str]
+    sizes: list[tuple[int, int]]
+
+    def take(self, which: np.ndarray) -> Tiles:
+        return replace(self, scene=self.scene[which], top=self.top[which], left=self.left[which])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +57,11 @@ class ImageSet:
         names: of the pictures: their path within the folder, or their number.
         test: True for pictures of a test part (a folder, file or array named so), or None.
         skipped: (name, reason) of pictures that could not be read.
+        missing: (pictures, height, width), True where a pixel was not measured (it holds 0); None where all were.
+        groups: a number for each picture; pictures of one group (patient, slide, file) belong on one side of a split. None
+            where each stands for itself.
+        tiles: where each stands in the picture it was cut from; None where pictures are whole.
+        notes: what was made of the files.
     """
 
     pixels: np.ndarray
@@ -44,6 +70,10 @@ class ImageSet:
     names: list[str] = field(default_factory=list)
     test: np.ndarray | None = None
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    missing: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    tiles: Tiles | None = None
+    notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -66,17 +96,33 @@ class ImageSet:
             self, pixels=self.pixels[which], labels=None if self.labels is None else self.labels[which],
             names=[self.names[i] for i in np.arange(len(self))[which]] if self.names else [],
             test=None if self.test is None else self.test[which],
+            missing=None if self.missing is None else self.missing[which],
+            groups=None if self.groups is None else self.groups[which],
+            tiles=None if self.tiles is None else self.tiles.take(which),
         )  # fmt: skip
 
     def resized(self, size: int | tuple[int, int] | None) -> ImageSet:
         """The pictures at another size; None leaves them."""
         if size is None or self.size == sides(size) or not len(self):
             return self
-        return replace(self, pixels=np.stack([resize(p, *sides(size)) for p in self.pixels]))
+        pixels, missing = resize_all(self.pixels, self.missing, sides(size))
+        return replace(self, pixels=pixels, missing=missing)
 
     def with_channels(self, channels: int | None) -> ImageSet:
         """Grey repeated into colours, or colours weighed to grey; None leaves them."""
         return self if channels is None else replace(self, pixels=to_channels(self.pixels, channels))
+
+
+def resize_all(
+    pixels: Sequence[np.ndarray] | np.ndarray, missing: np.ndarray | None, size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Pictures at another size, and which of their pixels are missing there."""
+    form = Form(height=size[0], width=size[1], channels=pixels[0].shape[-1], depth=str(pixels[0].dtype))
+    found = [fitted(p, None if missing is None else missing[n], form) for n, p in enumerate(pixels)]
+    gone = None
+    if any(m is not None for _, m in found):
+        gone = np.stack([np.zeros(size, bool) if m is None else m for _, m in found])
+    return np.stack([p for p, _ in found]), gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +136,58 @@ class Reading:
     strict: bool = False
     column: str | None = None
     label_column: str | None = None
+    planes: str | int | None = None
+    alpha: Alpha | None = None
+    nodata: float | None = None
+    slice: Slice = "axial"
+    view: View = "shrink"
+    overlap: int = 0
+    group: str | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """What is said of files that can be read in more than one way."""
+        return Choice(
+            planes=self.planes, channels=self.channels, alpha=self.alpha, nodata=self.nodata, slice=self.slice
+        )
 
 
 PLAIN = Reading()
+
+
+def tiled(images: ImageSet, how: Reading) -> ImageSet:
+    """Pictures in memory cut into tiles of `how.size`.
+
+    Raises:
+        UserError: no size is given.
+    """
+    if how.size is None:
+        raise UserError("tiles of no size", hint="Say how large they are, for example --set image_size=224.")
+    height, width = sides(how.size)
+    form = Form(
+        height=height, width=width, channels=images.channels, depth=images.depth, view="tile", overlap=how.overlap
+    )
+    found = places(*images.size, form)
+    which = np.repeat(np.arange(len(images)), len(found))
+    cut = [
+        example for n, pixels in enumerate(images.pixels)
+        for example in examples(Picture(pixels=pixels, missing=None if images.missing is None else images.missing[n]), form)
+    ]  # fmt: skip
+    missing = None
+    if any(c.missing is not None for c in cut):
+        missing = np.stack([np.zeros((height, width), bool) if c.missing is None else c.missing for c in cut])
+    names = images.names or [str(n) for n in range(len(images))]
+    tiles = Tiles(
+        scene=which, top=np.tile([p.top for p in found], len(images)), left=np.tile([p.left for p in found], len(images)),
+        names=names, sizes=[images.size] * len(images),
+    )  # fmt: skip
+    groups = np.arange(len(images)) if images.groups is None else images.groups
+    return replace(
+        images, pixels=np.stack([c.pixels for c in cut]), missing=missing, groups=groups[which], tiles=tiles,
+        names=[f"{names[n]}#y={tiles.top[k]},x={tiles.left[k]}" for k, n in enumerate(which)],
+        labels=None if images.labels is None else images.labels[which],
+        test=None if images.test is None else images.test[which],
+    )  # fmt: skip
 
 
 def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Reading = PLAIN) -> ImageSet:
@@ -114,7 +209,7 @@ def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Readin
             f"{name} has shape {pixels.shape}",
             hint="Expected (pictures, height, width), (…, height, width, channels) or (…, channels, height, width).",
         )
-    return _image_set(_channels_last(pixels, name, how.channels), labels, name, how.depth)
+    return _image_set(_channels_last(pixels, name, how.channels), labels, name, how)
 
 
 def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
@@ -144,7 +239,13 @@ def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
         raise mixed_sizes([(f"picture {i}", p.shape[0], p.shape[1]) for i, p in enumerate(planes)])
     most = max(p.shape[-1] for p in planes)
     size = planes[0].shape[:2] if how.size is None else sides(how.size)
-    return _image_set(np.stack([resize(to_channels(p, most), *size) for p in planes]), None, "pictures", how.depth)
+    same = [to_channels(p, most) for p in planes]
+    each = [_image_set(p[None], None, f"picture {i}", how).resized(size) for i, p in enumerate(same)]
+    gone = [e.missing for e in each]
+    missing = None
+    if any(g is not None for g in gone):
+        missing = np.concatenate([np.zeros((1, *size), bool) if g is None else g for g in gone])
+    return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing)
 
 
 class Part(NamedTuple):
@@ -171,8 +272,12 @@ def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
     raw = [p.labels for p in parts if p.labels is not None]
     labels, classes = number_classes(np.concatenate([r.ravel() for r in raw]) if len(raw) == len(parts) else None)
     known = {p.test for p in parts} == {True, False}
+    missing = None
+    if any(s.missing is not None for s in sets):
+        missing = np.concatenate([np.zeros(s.pixels.shape[:3], bool) if s.missing is None else s.missing for s in sets])
     return ImageSet(
-        pixels=np.concatenate([s.pixels for s in sets]), labels=labels, classes=classes,
+        pixels=np.concatenate([s.pixels for s in sets]), labels=labels, classes=classes, missing=missing,
+        notes=[note for s in sets for note in s.notes],
         test=np.concatenate([np.full(len(s), p.test) for p, s in zip(parts, sets, strict=True)]) if known else None,
     )  # fmt: skip
 
@@ -204,11 +309,17 @@ def _channels_last(pixels: np.ndarray, name: str, channels: int | None) -> np.nd
     return pixels.transpose(0, 2, 3, 1) if leading else pixels
 
 
-def _image_set(pixels: np.ndarray, labels: Any, name: str, depth: str | None) -> ImageSet:
-    """(n, height, width, channels) of any numbers, in 8 or 16 bits or float32."""
+def _image_set(pixels: np.ndarray, labels: Any, name: str, how: Reading) -> ImageSet:
+    """(n, height, width, channels) of any numbers, in 8 or 16 bits or float32; NaN and `how.nodata` are missing."""
+    depth, missing = how.depth, None
+    if how.nodata is not None:
+        missing = (pixels == how.nodata).any(-1)
     if pixels.dtype.kind == "f":
+        # A nodata value is often the largest negative float: compared before it is cut to 32 bits.
         pixels = pixels.astype(np.float32, copy=False)
-        _no_nan(pixels, name)
+        nan = np.isnan(pixels).any(-1)
+        missing = nan if missing is None else missing | nan
+        _no_infinity(pixels, missing, name)
     elif pixels.dtype.kind in "iu" and pixels.dtype not in (np.uint8, np.uint16):
         low, high = (int(pixels.min()), int(pixels.max())) if pixels.size else (0, 0)
         # A dark picture for a model of 16 bits is no picture of 8 bits.
@@ -226,18 +337,27 @@ def _image_set(pixels: np.ndarray, labels: Any, name: str, depth: str | None) ->
                 f"{name}: {len(pixels)} pictures and {len(labels)} labels", hint="Give one label a picture."
             )
     numbers, classes = number_classes(labels)
-    return ImageSet(pixels=np.ascontiguousarray(pixels), labels=numbers, classes=classes)
+    pixels, notes = np.ascontiguousarray(pixels), []
+    if missing is not None and missing.any():
+        pixels = np.where(missing[..., None], np.zeros((), pixels.dtype), pixels)
+        notes = [
+            f"{missing.mean():.1%} of the pixels missing, in {int(missing.any((1, 2)).sum())} of {len(pixels)} pictures"
+        ]
+    else:
+        missing = None
+    return ImageSet(pixels=pixels, labels=numbers, classes=classes, missing=missing, notes=notes)
 
 
-def _no_nan(pixels: np.ndarray, name: str) -> None:
-    bad = ~np.isfinite(pixels).reshape(len(pixels), -1).all(1)
+def _no_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
+    infinite = np.isinf(pixels) & ~missing[..., None]
+    bad = infinite.reshape(len(pixels), -1).any(1)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
-        row, column, channel = (int(i[0]) for i in np.nonzero(~np.isfinite(pixels[first])))
+        row, column, channel = (int(i[0]) for i in np.nonzero(infinite[first]))
         raise UserError(
             f"{name}: picture {first} has {pixels[first, row, column, channel]} at row {row}, column {column}, channel "
             f"{channel} ({int(bad.sum())} such pictures)",
-            hint="Leave these pictures out, or put numbers in.",
+            hint="Leave these pictures out, or put numbers in; NaN and --set nodata= mark missing pixels.",
         )
 
 
@@ -338,27 +458,38 @@ def as_floats(pixels: np.ndarray) -> np.ndarray:
     )
 
 
+def model_floats(pixels: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+    """`as_floats`, NaN where a pixel is missing: how the model is told."""
+    floats = as_floats(pixels)
+    if missing is not None and missing.any():
+        floats[np.broadcast_to(missing[:, None], floats.shape)] = np.nan
+    return floats
+
+
 def channel_statistics(
     images: ImageSet, which: np.ndarray | None = None, most: int = 5000
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(mean, deviation) per channel over at most `most` pictures, evenly taken, in the units of `as_floats`.
+    """(mean, deviation) per channel of the measured pixels of at most `most` pictures, evenly taken, in the units of
+    `as_floats`.
 
     Args:
         which: numbers of the pictures to take them from; default all.
     """
     which = np.arange(len(images)) if which is None else which
     which = which[:: max(1, -(-len(which) // most))]
+    parts = [which[part] for part in chunks(len(which), 256)]
     count = len(which) * images.size[0] * images.size[1]
-    parts = list(chunks(len(which), 256))
-    mean = sum(_floats(images.pixels[which[part]]).sum((0, 2, 3)) for part in parts) / count
-    square = sum(
-        ((_floats(images.pixels[which[part]]) - mean[:, None, None]) ** 2).sum((0, 2, 3)) for part in parts
-    ) / count  # fmt: skip
+    if images.missing is not None:
+        count = max(sum(int((~images.missing[part]).sum()) for part in parts), 1)
+    mean = sum(_measured(images, part, 0.0).sum((0, 2, 3)) for part in parts) / count
+    square = sum((_measured(images, part, mean[:, None, None]) ** 2).sum((0, 2, 3)) for part in parts) / count
     return tuple(map(float, mean)), tuple(float(d) if d > 1e-8 else 1.0 for d in np.sqrt(square))
 
 
-def _floats(pixels: np.ndarray) -> np.ndarray:
-    return as_floats(pixels).astype(np.float64)
+def _measured(images: ImageSet, which: np.ndarray, shift: np.ndarray | float) -> np.ndarray:
+    """Floats less `shift`, 0 where missing."""
+    floats = as_floats(images.pixels[which]).astype(np.float64) - shift
+    return floats if images.missing is None else floats * ~images.missing[which][:, None]
 
 
 def chunks(count: int, size: int) -> Iterator[slice]:

@@ -1,11 +1,12 @@
-"""Augmentation of a whole batch at once, in torch: random resized crop and flip, mixup and cutmix.
+"""Augmentation of a whole batch at once, in torch: random crops, flips and turns, mixup and cutmix.
 
-What is drawn for a picture is a function of (seed, epoch, identity), as masks are, so resumed runs see the same crops.
+Missing pixels (NaN) stay missing: what is resampled is made of the measured pixels alone. What is drawn for a picture is a function of (seed, epoch, identity), as masks are, so resumed runs see the same crops.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +20,21 @@ from unmask.core.corruption import uniform
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """Random resized crop (Szegedy et al. 2015) and horizontal flip.
+    """Random resized crop (Szegedy et al. 2015), or crop at native resolution; flips and quarter turns.
 
     Args:
         scale: share of the picture's area a crop covers, drawn evenly; (1, 1) for no crop.
         aspect: width over height of a crop relative to the picture's, drawn evenly in its logarithm.
         flip: mirror half of the pictures.
+        native: crops are windows of the pictures' own pixels, anywhere in them; nothing is resampled.
+        turn: turn pictures by 0, 90, 180 or 270 degrees (those that are not square by 0 or 180), each as often.
     """
 
     scale: tuple[float, float] = (0.2, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
+    native: bool = False
+    turn: bool = False
 
     def boxes(self, identity: np.ndarray, key: tuple[int, int]) -> np.ndarray:
         """(n, 5): centre x and y, width, height (shares of the picture), and -1 where mirrored, else 1."""
@@ -53,6 +58,42 @@ class Augment:
         Of pictures larger than `size` every pixel is the mean of as many samples as lie within it: single ones would
         pick up noise that a shrunk picture does not have (of noise kept at four times the size: 4 times the deviation).
         """
+        found = (
+            self._windows(images, identity, key, size) if self.native else self._resized(images, identity, key, size)
+        )
+        return self._turned(found, identity, key) if self.turn else found
+
+    def _windows(
+        self, images: Tensor, identity: np.ndarray, key: tuple[int, int], size: tuple[int, int] | None
+    ) -> Tensor:
+        """Windows of `size` at places of their own, half of them mirrored."""
+        high, wide = int(images.shape[2]), int(images.shape[3])
+        height, width = size or (high, wide)
+        top, left = (
+            torch.from_numpy(np.floor(uniform(*key, identity, k) * (room + 1)).astype(np.int64)).to(images.device)
+            for k, room in ((57, high - height), (58, wide - width))
+        )
+        rows = top[:, None] + torch.arange(height, device=images.device)
+        columns = left[:, None] + torch.arange(width, device=images.device)
+        if self.flip:
+            mirrored = torch.from_numpy(self.boxes(identity, key)[:, 4] < 0).to(images.device)
+            columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+        which = torch.arange(len(images), device=images.device)[:, None, None]
+        return images.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+    def _turned(self, images: Tensor, identity: np.ndarray, key: tuple[int, int]) -> Tensor:
+        square = images.shape[2] == images.shape[3]
+        quarters = np.floor(uniform(*key, identity, 56) * (4 if square else 2)).astype(int) * (1 if square else 2)
+        out = images.clone()
+        for quarter in (1, 2, 3):
+            some = torch.from_numpy(np.flatnonzero(quarters == quarter)).to(images.device)
+            if len(some):
+                out[some] = images[some].rot90(quarter, (2, 3))
+        return out
+
+    def _resized(
+        self, images: Tensor, identity: np.ndarray, key: tuple[int, int], size: tuple[int, int] | None
+    ) -> Tensor:
         height, width = size or (int(images.shape[2]), int(images.shape[3]))
         same = (height, width) == tuple(images.shape[2:])
         if self.scale[0] == 1.0 and same:
@@ -68,8 +109,28 @@ class Augment:
         within = (-(-images.shape[2] // height), -(-images.shape[3] // width))
         shape = [len(images), images.shape[1], height * within[0], width * within[1]]
         grid = F.affine_grid(theta, shape, align_corners=False)
-        found = F.grid_sample(images, grid, mode="bicubic", padding_mode="border", align_corners=False)
-        return F.avg_pool2d(found, within) if max(within) > 1 else found
+
+        def sampled(x: Tensor) -> Tensor:
+            found = F.grid_sample(x, grid, mode="bicubic", padding_mode="border", align_corners=False)
+            return F.avg_pool2d(found, within) if max(within) > 1 else found
+
+        return of_measured(images, sampled)
+
+
+def of_measured(images: Tensor, resample: Callable[[Tensor], Tensor]) -> Tensor:
+    """A linear resampling of pictures with missing pixels (NaN), from the measured ones alone: their weighted sum divided
+    by their weights, missing where those are less than half of all."""
+    gone = images.isnan()
+    if not bool(gone.any()):
+        return resample(images)
+    weight = resample((~gone).to(images.dtype))
+    found = resample(torch.where(gone, 0.0, images)) / weight.clamp_min(0.5)
+    return torch.where(weight < 0.5, torch.nan, found)
+
+
+def at_scale(images: Float[Tensor, "n channels height width"], size: tuple[int, int]) -> Tensor:
+    """Pictures at another size (bicubic, antialiased)."""
+    return of_measured(images, lambda x: F.interpolate(x, size, mode="bicubic", antialias=True))
 
 
 def smoothed(labels: Int[Tensor, "n"], classes: int, smoothing: float) -> Float[Tensor, "n classes"]:

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.images.arrays import ImageSet, as_floats
-from unmask.images.augment import Augment
-from unmask.images.codec import PatchCodec, PatchCodecConfig, patchify
+from unmask.images.arrays import ImageSet, model_floats
+from unmask.images.augment import Augment, at_scale
+from unmask.images.codec import MISSING_SHARE, PatchCodec, PatchCodecConfig, patchify
 from unmask.images.masking import unit_numbers
 
 
@@ -22,13 +22,19 @@ def image_batch(
     """One picture a row.
 
     Args:
-        seen: pictures as the model sees them (`PatchCodec.to_model`), of the model's size.
+        seen: pictures as the model sees them (`PatchCodec.to_model`), of the model's size; NaN where not measured. A patch
+            with more than half of its numbers missing is not observed.
         identity: stable number of each picture.
         block: side of a mask unit in patches.
     """
     n, first, slots = len(seen), int(config.class_token), config.slots
     patch = torch.zeros(n, slots, config.features)
     patch[:, first:] = patchify(seen, config.patch)
+    observed = torch.ones(n, slots, dtype=torch.bool)
+    gone = patch.isnan()
+    if bool(gone.any()):
+        observed = gone.float().mean(-1) <= MISSING_SHARE
+        patch = torch.where(observed[..., None], patch, torch.nan)
     special = torch.zeros(n, slots, dtype=torch.bool)
     special[:, :first] = True
     unit = torch.full((n, slots), -1, dtype=torch.int64)
@@ -40,7 +46,7 @@ def image_batch(
         values=values,
         segment=torch.ones(n, slots, dtype=torch.int64),
         position=torch.arange(slots).expand(n, -1).contiguous(),
-        observed=torch.ones(n, slots, dtype=torch.bool),
+        observed=observed,
         special=special,
         unit=unit,
         identity=torch.from_numpy(np.asarray(identity, np.int64))[:, None].expand(-1, slots).contiguous(),
@@ -69,11 +75,12 @@ def batch_maker(
         numbers = np.array([n for row in rows for n in row], np.int64)
         if not len(numbers):
             return nothing(config)
-        pixels = torch.from_numpy(as_floats(images.pixels[numbers]))
+        missing = None if images.missing is None else images.missing[numbers]
+        pixels = torch.from_numpy(model_floats(images.pixels[numbers], missing))
         if augment is not None:
             pixels = augment(pixels, numbers, key=(seed, epoch), size=config.image)
         elif pixels.shape[2:] != config.image:
-            pixels = torch.nn.functional.interpolate(pixels, config.image, mode="bicubic", antialias=True)
+            pixels = at_scale(pixels, config.image)
         return image_batch(config, (pixels - mean) / deviation, numbers, block=block)
 
     return make

@@ -71,7 +71,13 @@ class ClassifierNet(nn.Module):
     def forward(self, batch: PackedBatch) -> Float[Tensor, "rows classes"]:
         states = self.masked.states(batch)
         first = int(self.config.class_token)
-        pooled = states[:, 0] if self.pooling == "first" else states[:, first:].mean(1)
+        if self.pooling == "first":
+            pooled = states[:, 0]
+        elif bool(batch.observed.all()):
+            pooled = states[:, first:].mean(1)
+        else:  # the mean over the patches that were measured
+            seen = batch.observed[:, first:, None].to(states.dtype)
+            pooled = (states[:, first:] * seen).sum(1) / seen.sum(1).clamp_min(1)
         return self.head(self.norm(pooled)).float()
 
     @contextlib.contextmanager

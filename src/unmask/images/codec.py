@@ -21,6 +21,8 @@ Loss = Literal["mse", "l1"]
 
 _VARIANCE_FLOOR = 1e-6
 """Added to a patch's variance before the root, as in the official MAE."""
+MISSING_SHARE = 0.5
+"""A patch of which more than this share was not measured is missing; of others the missing numbers are left out."""
 _SCALE_FLOOR = 0.02
 """Smallest deviation of a predicted patch, as a share of the pictures' own."""
 
@@ -125,10 +127,18 @@ class PatchCodecConfig:
 
 
 def standardise(patches: Float[Tensor, "asked features"]) -> tuple[Tensor, Tensor, Tensor]:
-    """(standardised, mean, deviation) of each patch, with the sample variance (n - 1), as in the official MAE."""
-    mean = patches.mean(-1, keepdim=True)
-    centred = patches - mean
-    variance = centred.square().sum(-1, keepdim=True) / (patches.shape[-1] - 1)
+    """(standardised, mean, deviation) of each patch, with the sample variance (n - 1), as in the official MAE; of the numbers
+    that are not missing (NaN), which stay so."""
+    gone = patches.isnan()
+    if bool(gone.any()):
+        count = (~gone).sum(-1, keepdim=True)
+        mean = patches.nansum(-1, keepdim=True) / count.clamp_min(1)
+        centred = patches - mean
+        variance = centred.square().nansum(-1, keepdim=True) / (count - 1).clamp_min(1)
+    else:
+        mean = patches.mean(-1, keepdim=True)
+        centred = patches - mean
+        variance = centred.square().sum(-1, keepdim=True) / (patches.shape[-1] - 1)
     deviation = (variance + _VARIANCE_FLOOR).sqrt()
     return centred / deviation, mean, deviation
 
@@ -158,7 +168,7 @@ class PatchPrediction(Gaussian):
         super().__init__(location, log_variance)
 
     def loss(self, target: Float[Tensor, "asked features"]) -> Tensor:
-        """Error per patch (mean over its numbers), summed over patches; targets are raw patches."""
+        """Error per patch (mean over its numbers, missing ones (NaN) left out), summed over patches; targets are raw patches."""
         target = target.float()
         extra: Tensor | float = 0.0
         if self.config.normalised:
@@ -166,14 +176,32 @@ class PatchPrediction(Gaussian):
             if self.statistics is not None:
                 true = torch.cat([mean, deviation], -1)
                 extra = self.config.statistics * ((self.statistics - true) ** 2).mean(-1).sum()
-        error = self.pattern - target
+        gone = target.isnan()
+        partly = bool(gone.any())
+        error = self.pattern - (torch.where(gone, self.pattern.detach(), target) if partly else target)
         error = error.abs() if self.config.loss == "l1" else error**2
+        if partly:  # the mean over the numbers that there are
+            error = error * (gone.shape[-1] / (~gone).sum(-1, keepdim=True).clamp_min(1))
         return error.mean(-1).sum() + extra
+
+    def log_prob(self, value: Float[Tensor, "asked features"]) -> Float[Tensor, "asked"]:
+        """Of the numbers of a patch that are not missing (NaN)."""
+        gone = value.isnan()
+        if not bool(gone.any()):
+            return super().log_prob(value)
+        log_variance = torch.zeros_like(self.location) if self.log_variance is None else self.log_variance
+        square = (torch.where(gone, self.location, value) - self.location) ** 2 * (-log_variance).exp()
+        return -0.5 * ((square + log_variance + math.log(2 * math.pi)) * ~gone).sum(-1)
 
 
 class PatchCodec(nn.Module):
-    """Embeds patches with one linear layer (a convolution of stride `patch`, said otherwise) and predicts them back."""
+    """Embeds patches with one linear layer (a convolution of stride `patch`, said otherwise) and predicts them back.
 
+    Missing numbers are NaN. A patch that is missing wholly looks like a hidden one: the mask embedding stands in it, or it is
+    left out of the encoder (visible only). Of others the missing numbers count as the mean colour.
+    """
+
+    drops_missing = True
     context_channels = ("class",)
     mean: Tensor
     deviation: Tensor
@@ -206,9 +234,12 @@ class PatchCodec(nn.Module):
             self.statistics.bias.copy_(torch.tensor([0.0, 1.0]))
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
-        x = self.patch(values["patch"])
+        patch = values["patch"]
+        gone = patch.isnan()
+        x = self.patch(torch.where(gone, 0.0, patch))
         if self.config.class_token:
             x = torch.where(values["class"].bool()[..., None], self.cls.to(x.dtype), x)
+        masked = masked | gone.all(-1)
         if bool(masked.any()):
             x = torch.where(masked[..., None], self.mask.to(x.dtype), x)
         return x

@@ -1,121 +1,154 @@
-"""Picture files to arrays, in worker processes. No torch here: a worker starts at once and stays small."""
+"""Files to examples, in worker processes: opened by `reader`, brought to one form, cut into tiles where that is asked for.
+
+No torch here: a worker starts at once and stays small.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
-Source = str | bytes
-"""A file's path, or its content."""
+from unmask.images.picture import PLAIN, Asked, Broken, Choice, Header, Picture, Source
+from unmask.images.reader import is_picture, pictures, survey
 
 INLINE = 64
 """Up to this many files are decoded in this process: starting workers costs more."""
+MEASURED = 0.5
+"""A pixel of a resized picture is missing where less than this share of what it is made of was measured."""
 
-_DEEP = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
-_GREY = {"1", "L", *_DEEP, "F"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """What a picture is before it is decoded: size in pixels, channels (1 or 3), depth ('uint8', 'uint16', 'float32')."""
-
-    height: int
-    width: int
-    channels: int
-    depth: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Broken:
-    """A picture that cannot be read, and why."""
-
-    reason: str
+View = Literal["shrink", "tile"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """What every picture of a set is brought to."""
+    """What every picture of a set is brought to.
+
+    Attributes:
+        view: 'shrink' brings a picture to the size (covers it, cut to the middle); 'tile' cuts it into pieces of the size
+            at its own resolution, each an example.
+        overlap: pixels that neighbouring tiles share, at least.
+    """
 
     height: int
     width: int
     channels: int
     depth: str
+    view: View = "shrink"
+    overlap: int = 0
 
 
-def _open(source: Source) -> Image.Image:
-    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an example stands in its picture: top and left in pixels of the picture's own, and the picture's size."""
+
+    top: int
+    left: int
+    height: int
+    width: int
 
 
-def _told(error: Exception, source: Source) -> Broken:
-    if isinstance(error, FileNotFoundError):
-        return Broken(reason="no such file")
-    size = len(source) if isinstance(source, bytes) else _size(source)
-    if size == 0:
-        return Broken(reason="empty (0 bytes)")
-    if isinstance(error, UnidentifiedImageError):
-        return Broken(reason="not a picture in a known format")
-    return Broken(reason=str(error).split("\n")[0] or type(error).__name__)
+def places(height: int, width: int, form: Form) -> list[Place]:
+    """The examples that a picture of this size gives: one, or its tiles row by row.
 
+    Tiles cover the whole picture; they are spread evenly, so that neighbours share `overlap` pixels or more. A picture
+    smaller than a tile gives one, whose rest is missing.
 
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return -1
-
-
-def read_header(source: Source) -> Header | Broken:
-    """Size and kind of a picture; its pixels are not decoded."""
-    try:
-        with _open(source) as image:
-            width, height = image.size
-            if image.getexif().get(0x0112, 1) >= 5:  # turned by a quarter
-                width, height = height, width
-            depth = "uint16" if image.mode in _DEEP else "float32" if image.mode == "F" else "uint8"
-            grey = image.mode in _GREY or image.mode in ("LA", "La")
-            return Header(height=height, width=width, channels=1 if grey else 3, depth=depth)
-    except Exception as error:  # whatever a broken file makes a decoder raise
-        return _told(error, source)
-
-
-def to_array(image: Image.Image, channels: int) -> np.ndarray:
-    """(height, width, channels), in 8 bits, 16 bits or float as the picture has it.
-
-    Turned upright by its EXIF tag; palettes and CMYK become RGB; what is transparent lies on white; of an animation the
-    first frame is taken.
+    >>> [p.left for p in places(64, 150, Form(height=64, width=64, channels=1, depth="uint8", view="tile"))]
+    [0, 43, 86]
     """
-    image = ImageOps.exif_transpose(image)
-    if image.mode in _DEEP:
-        array = np.asarray(image).astype(np.int64)
-        if array.min() < 0 or array.max() > 65535:
-            raise ValueError("32-bit whole numbers beyond 16 bits")
-        return _with_channels(array.astype(np.uint16)[..., None], channels)
-    if image.mode == "F":
-        array = np.asarray(image, dtype=np.float32)
-        if not np.isfinite(array).all():
-            raise ValueError("pixels that are NaN or infinite")
-        return _with_channels(array[..., None], channels)
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
-    image = image.convert("L" if channels == 1 else "RGB")
-    array = np.asarray(image)
-    return array[..., None] if array.ndim == 2 else array
+    if form.view == "shrink":
+        return [Place(top=0, left=0, height=height, width=width)]
+    tops, lefts = (_starts(n, side, form.overlap) for n, side in ((height, form.height), (width, form.width)))
+    return [Place(top=t, left=s, height=height, width=width) for t in tops for s in lefts]
 
 
-def _with_channels(array: np.ndarray, channels: int) -> np.ndarray:
-    return np.repeat(array, channels, -1) if array.shape[-1] == 1 else array
+def _starts(length: int, side: int, overlap: int) -> list[int]:
+    if length <= side:
+        return [0]
+    count = 1 + -(-(length - side) // (side - overlap))
+    return [round(k * (length - side) / (count - 1)) for k in range(count)]
+
+
+def examples(picture: Picture, form: Form) -> list[Picture]:
+    """A picture's examples in the form asked for, one for each of `places`.
+
+    Raises:
+        ValueError: its channels cannot be brought to those of the form.
+    """
+    array = with_channels(picture.pixels, form.channels)
+    if form.view == "shrink":
+        return [_of_depth(Picture(pixels=p, missing=m), form.depth) for p, m in [fitted(array, picture.missing, form)]]
+    height, width = array.shape[:2]
+    found = places(height, width, form)
+    return [_of_depth(_tile(array, picture.missing, place, form), form.depth) for place in found]
+
+
+def fitted(array: np.ndarray, missing: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray | None]:
+    """A picture shrunk or enlarged to cover the form's size and cut to the middle, from the pixels that were measured."""
+    size = (form.height, form.width)
+    if missing is None or array.shape[:2] == size:
+        return resize(array, *size), missing
+    known = _fit((~missing).astype(np.float32), *size)
+    low, high = _range(array, missing)
+    planes = [_fit(np.where(missing, 0, array[..., c]).astype(np.float32), *size) for c in range(array.shape[-1])]
+    found = np.clip(np.stack(planes, -1) / np.maximum(known, MEASURED)[..., None], low, high)
+    gone = known < MEASURED
+    found[gone] = 0
+    kind = array.dtype
+    return (np.round(found) if kind.kind in "iu" else found).astype(kind), gone if gone.any() else None
+
+
+def _range(array: np.ndarray, missing: np.ndarray) -> tuple[float, float]:
+    known = array[~missing]
+    return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+
+
+def _tile(array: np.ndarray, missing: np.ndarray | None, place: Place, form: Form) -> Picture:
+    here = (slice(place.top, place.top + form.height), slice(place.left, place.left + form.width))
+    part, gone = array[here], None if missing is None else missing[here]
+    high, wide = part.shape[:2]
+    if (high, wide) != (form.height, form.width):
+        beyond = ((0, form.height - high), (0, form.width - wide))
+        gone = np.pad(np.zeros((high, wide), bool) if gone is None else gone, beyond, constant_values=True)
+        part = np.pad(part, (*beyond, (0, 0)))
+    return Picture(pixels=np.ascontiguousarray(part), missing=gone if gone is not None and gone.any() else None)
+
+
+def _of_depth(picture: Picture, depth: str) -> Picture:
+    """Pixels at another depth, full range to full range; 0 where missing."""
+    array = picture.pixels
+    if picture.missing is not None:
+        array = np.where(picture.missing[..., None], np.zeros((), array.dtype), array)
+    if str(array.dtype) != depth:
+        array = (array.astype(np.float32) / scale_of(str(array.dtype)) * scale_of(depth)).astype(depth)
+    return Picture(pixels=array, missing=picture.missing)
+
+
+def with_channels(array: np.ndarray, channels: int) -> np.ndarray:
+    """Grey repeated into colours, or colours weighed to grey (ITU-R 601), of one picture.
+
+    Raises:
+        ValueError: any other change.
+    """
+    have = array.shape[-1]
+    if have == channels:
+        return array
+    if have == 1:
+        return np.repeat(array, channels, -1)
+    if have != 3 or channels != 1:
+        raise ValueError(f"{have} channels, {channels} expected")
+    if array.dtype == np.uint8:
+        return np.asarray(Image.fromarray(array).convert("L"))[..., None]
+    grey = array.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
+    return (np.round(grey) if array.dtype.kind in "iu" else grey).astype(array.dtype)[..., None]
 
 
 def resize(array: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -124,15 +157,16 @@ def resize(array: np.ndarray, height: int, width: int) -> np.ndarray:
         return array
     if array.dtype == np.uint8 and array.shape[-1] in (1, 3):
         image = Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array)
-        fitted = np.asarray(ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC))
-        return fitted[..., None] if fitted.ndim == 2 else fitted
-    planes = [
-        np.asarray(ImageOps.fit(Image.fromarray(array[..., c].astype(np.float32)), (width, height), Image.Resampling.BICUBIC))
-        for c in range(array.shape[-1])
-    ]  # fmt: skip
+        found = np.asarray(ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC))
+        return found[..., None] if found.ndim == 2 else found
+    planes = [_fit(array[..., c].astype(np.float32), height, width) for c in range(array.shape[-1])]
     # Bicubic sampling swings beyond sharp edges.
     out = np.clip(np.stack(planes, -1), array.min(), array.max())
     return (np.round(out) if array.dtype.kind in "iu" else out).astype(array.dtype)
+
+
+def _fit(plane: np.ndarray, height: int, width: int) -> np.ndarray:
+    return np.asarray(ImageOps.fit(Image.fromarray(plane), (width, height), Image.Resampling.BICUBIC))
 
 
 def scale_of(depth: str) -> float:
@@ -140,21 +174,25 @@ def scale_of(depth: str) -> float:
     return {"uint8": 255.0, "uint16": 65535.0}.get(depth, 1.0)
 
 
-def decode(source: Source, form: Form) -> np.ndarray | Broken:
-    """One picture in the form asked for, or why it cannot be read."""
+def decode(source: Source, form: Form, choice: Choice = PLAIN) -> list[Picture] | Broken:
+    """All examples of a file in the form asked for, picture by picture, or why it cannot be read."""
+    found = pictures(source, choice)
+    if isinstance(found, Asked):
+        return Broken(reason=found.what)
+    if isinstance(found, Broken):
+        return found
     try:
-        with _open(source) as image:
-            array = to_array(image, form.channels)
-    except Exception as error:  # whatever a broken file makes a decoder raise
-        return _told(error, source)
-    array = resize(array, form.height, form.width)
-    if str(array.dtype) != form.depth:
-        array = (array.astype(np.float32) / scale_of(str(array.dtype)) * scale_of(form.depth)).astype(form.depth)
-    return array
+        return [example for picture in found for example in examples(picture, form)]
+    except ValueError as error:
+        return Broken(reason=str(error))
 
 
-def _decode_pair(pair: tuple[Source, Form]) -> np.ndarray | Broken:
-    return decode(*pair)
+def _decode(task: tuple[Source, Form, Choice]) -> list[Picture] | Broken:
+    return decode(*task)
+
+
+def _survey(task: tuple[Source, Choice]) -> list[Header] | Broken | Asked:
+    return survey(*task)
 
 
 @contextlib.contextmanager
@@ -163,34 +201,29 @@ def _mapper(count: int, workers: int | None) -> Iterator[Any]:
     if workers <= 1 or count <= INLINE:
         yield map
         return
-    # Forked workers touch nothing but Pillow and NumPy, so threads of the parent do not matter to them.
+    # Forked workers touch nothing but the readers and NumPy, so threads of the parent do not matter to them.
     kind = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(kind)) as pool:
         yield lambda function, items: pool.map(function, items, chunksize=16)
 
 
-def read_headers(sources: Sequence[Source], workers: int | None = None) -> list[Header | Broken]:
-    """Headers of many pictures, in order."""
+def survey_all(
+    sources: Sequence[Source], choice: Choice = PLAIN, workers: int | None = None
+) -> list[list[Header] | Broken | Asked]:
+    """What pictures many files hold, in order."""
     with _mapper(len(sources), workers) as mapped:
-        return list(mapped(read_header, sources))
+        return list(mapped(_survey, ((s, choice) for s in sources)))
 
 
-def decode_all(sources: Iterable[Source], count: int, form: Form, workers: int | None = None) -> Iterator[Any]:
-    """Many pictures in one form, in order: arrays, or `Broken`."""
+def decode_all(
+    sources: Iterable[Source], count: int, form: Form, choice: Choice = PLAIN, workers: int | None = None
+) -> Iterator[list[Picture] | Broken]:
+    """The examples of many files in one form, file by file in order."""
     with _mapper(count, workers) as mapped:
-        yield from mapped(_decode_pair, ((s, form) for s in sources))
+        yield from mapped(_decode, ((s, form, choice) for s in sources))
 
 
-def is_picture(path: Path) -> bool:
-    """By the ending: whether Pillow reads such files."""
-    return path.suffix.lower() in _endings()
-
-
-def _endings() -> set[str]:
-    if not _ENDINGS:
-        known = Image.registered_extensions()
-        _ENDINGS.update(e for e, name in known.items() if name in Image.OPEN and name not in ("PDF", "MPEG", "HDF5"))
-    return _ENDINGS
-
-
-_ENDINGS: set[str] = set()
+__all__ = [
+    "Broken", "Choice", "Form", "Header", "Picture", "Place", "Source", "decode", "decode_all", "examples", "is_picture", "places",
+    "resize", "scale_of", "survey_all",
+]  # fmt: skip

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from unmask.errors import UserError
 from unmask.files import check_new_model
-from unmask.images.arrays import ImageSet, as_floats
+from unmask.images.arrays import ImageSet, model_floats
 from unmask.images.augment import Augment, mix_batch, smoothed
 from unmask.images.batches import image_batch
 from unmask.images.build import untrained
@@ -254,7 +254,8 @@ def _feeder(
 
     def feed(chosen: np.ndarray, epoch: int, number: int) -> tuple[Any, torch.Tensor]:
         generator = torch.Generator().manual_seed(hash((seed, number)) % 2**31)
-        pixels = augment(torch.from_numpy(as_floats(train.pixels[chosen])), chosen, key=(seed, epoch))
+        missing = None if train.missing is None else train.missing[chosen]
+        pixels = augment(torch.from_numpy(model_floats(train.pixels[chosen], missing)), chosen, key=(seed, epoch))
         seen = (pixels - mean) / deviation
         target = smoothed(torch.from_numpy(labels[chosen]), len(classifier.classes), settings.smoothing)
         seen, target = mix_batch(seen, target, mixup=settings.mixup, cutmix=settings.cutmix, generator=generator)

@@ -38,6 +38,8 @@ class ImageFolder:
         random: our names of tensors that were not in the file and stayed random (a released MAE has no decoder).
         ignored: names of tensors the model has no place for (classification heads).
         depth: of the pictures it was trained on: uint8, uint16 or float32.
+        range: least and greatest pixel it was trained on, in units of the depth; None where the folder does not say.
+        reading: how files were read for it (see `ImageSettings.reading`); {} where the folder does not say.
         classifier: what a fine-tuned folder says of its head, or None.
         head: the head's tensors.
     """
@@ -47,6 +49,8 @@ class ImageFolder:
     random: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     depth: str = "uint8"
+    range: tuple[float, float] | None = None
+    reading: dict[str, Any] = field(default_factory=dict)
     classifier: dict[str, Any] | None = None
     head: dict[str, Tensor] = field(default_factory=dict)
 
@@ -57,6 +61,7 @@ def load_folder(
     heads: int | None = None,
     decoder_heads: int | None = None,
     image: tuple[int, int] | None = None,
+    norm_pix: bool | None = None,
 ) -> ImageFolder:
     """Load a masked image model: our folder, a Hugging Face ViTMAE or ViT folder, or a weights file of the official MAE or timm.
 
@@ -64,6 +69,9 @@ def load_folder(
         heads, decoder_heads: of a bare weights file, which does not say; default the published size of that width, or
             width / 64 (16 in the decoder).
         image: (height, width) of its pictures; default square.
+        norm_pix: of a bare weights file with a decoder: whether it predicts patches normalised by their own mean and
+            deviation. A file NAME.json beside NAME.pth may say all these as config.json does (norm_pix_loss,
+            num_attention_heads, image_size, image_mean, image_std).
 
     Raises:
         UserError: naming what is missing, corrupt or does not fit together.
@@ -78,10 +86,11 @@ def load_folder(
         if "codec" in about:
             codec, encoder, decoder, learned = _described(about)
         else:
-            config: dict[str, Any] = {}
             if path.is_dir():
                 config = _json(path / "preprocessor_config.json") | _json(path / "config.json")
-            codec, encoder, decoder, learned = _inferred(found, config, heads, decoder_heads, image)
+            else:
+                config = _json(path.with_suffix(".json"))
+            codec, encoder, decoder, learned = _inferred(found, config, heads, decoder_heads, image, norm_pix)
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{path}: unmask.json or config.json lacks or misnames {error}", hint="Copy the folder again."
@@ -94,8 +103,22 @@ def load_folder(
     random = sorted(set(model.state_dict()) - set(found.state))
     return ImageFolder(
         model=model.eval(), settings=about, random=random, ignored=sorted(found.left), head=head,
-        depth=about.get("depth", "uint8"), classifier=about.get("classifier"),
+        depth=about.get("depth", "uint8"), classifier=about.get("classifier"), range=_range(about), reading=_reading(about),
     )  # fmt: skip
+
+
+def _range(about: Mapping[str, Any]) -> tuple[float, float] | None:
+    found = about.get("data", {}).get("range")
+    return None if found is None else (float(found[0]), float(found[1]))
+
+
+def _reading(about: Mapping[str, Any]) -> dict[str, Any]:
+    """How the pictures of a training run were read; folders of earlier versions say nothing of it."""
+    kept = about.get("images")
+    if not isinstance(kept, dict) or "view" not in kept:
+        return {}
+    found = {name: kept[name] for name in ("planes", "alpha", "nodata", "slice", "overlap")}
+    return found | {"view": "shrink" if kept["view"] == "shrink" else "tile"}
 
 
 def _described(about: Mapping[str, Any]) -> tuple[PatchCodecConfig, EncoderConfig, EncoderConfig | None, bool]:
@@ -113,12 +136,12 @@ def _inferred(
     heads: int | None,
     decoder_heads: int | None,
     image: tuple[int, int] | None,
+    norm_pix: bool | None,
 ) -> tuple[PatchCodecConfig, EncoderConfig, EncoderConfig | None, bool]:
     """A published checkpoint's shape, from its tensors and, where there are some, its config.json and preprocessor_config.json."""
     state = found.state
     width, features = state["codec.patch.weight"].shape
-    channels = int(config.get("num_channels", 3 if features % 3 == 0 else 1))
-    patch = round(math.sqrt(features / channels))
+    channels, patch = _kernel(found, config, features)
     slots = len(state["encoder.stem.positions.weight"])
     cls = "codec.cls" in state
     side = config.get("image_size") or image
@@ -147,10 +170,48 @@ def _inferred(
     mean, deviation = _standards(config, channels)
     codec = PatchCodecConfig(
         image=side, channels=channels, patch=patch, width=int(width), head_width=head_width,
-        mean=mean, deviation=deviation, normalised=bool(config.get("norm_pix_loss", True)), class_token=cls,
+        mean=mean, deviation=deviation, normalised=_normalised(config, norm_pix, bool(decoder_layers)), class_token=cls,
         mask_embedding=not decoder_layers,
     )  # fmt: skip
     return codec, encoder, decoder, not decoder_layers
+
+
+def _kernel(found: Converted, config: Mapping[str, Any], features: int) -> tuple[int, int]:
+    """(channels, side of a patch): of the patches' kernel, (width, channels, side, side), where the file has it so.
+
+    Raises:
+        UserError: the kernel and config.json do not go together, or patches are not square.
+    """
+    told = config.get("num_channels")
+    if found.kernel is None:
+        channels = int(told or (3 if features % 3 == 0 else 1))
+        return channels, round(math.sqrt(features / channels))
+    channels, high, wide = found.kernel
+    if high != wide:
+        raise UserError(f"patches of {wide} x {high} pixels", hint="Patches are square here.")
+    if told is not None and int(told) != channels:
+        raise UserError(
+            f"the patches' kernel has {channels} channels, config.json says num_channels={told}",
+            hint="Weights and config do not belong together.",
+        )
+    return channels, high
+
+
+def _normalised(config: Mapping[str, Any], norm_pix: bool | None, decoder: bool) -> bool:
+    """Whether the decoder predicts normalised patches.
+
+    Raises:
+        UserError: nothing says so.
+    """
+    said = config.get("norm_pix_loss", norm_pix)
+    if said is None and config.get("model_type") == "vit_mae":
+        said = False  # transformers' default
+    if said is None and decoder:
+        raise UserError(
+            "the weights do not say whether their decoder predicts normalised patches (norm_pix_loss)",
+            hint='Say norm_pix=True or False, or put {"norm_pix_loss": true} into a file of the same name with .json.',
+        )
+    return True if said is None else bool(said)
 
 
 def _standards(config: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -21,7 +21,7 @@ from unmask.core.corruption import (
     uniform,
 )
 from unmask.errors import UserError
-from unmask.images.codec import PatchCodecConfig
+from unmask.images.codec import MISSING_SHARE, PatchCodecConfig
 
 _RECTANGLES = 24
 """Rectangles drawn per image; at 40 % hidden a handful is needed."""
@@ -166,6 +166,15 @@ def patches_in_mask(config: PatchCodecConfig, mask: np.ndarray) -> np.ndarray:
         )
     (rows, columns), p = config.grid, config.patch
     return mask.reshape(rows, p, columns, p).any((1, 3)).ravel()
+
+
+def observed_patches(config: PatchCodecConfig, missing: np.ndarray | None) -> np.ndarray:
+    """Booleans over (pictures, patches): those of which half of the pixels or more were measured; all where none is missing."""
+    if missing is None:
+        return np.ones((1, config.patches), bool)
+    (rows, columns), p = config.grid, config.patch
+    share = missing.reshape(len(missing), rows, p, columns, p).mean((2, 4))
+    return share.reshape(len(missing), -1) <= MISSING_SHARE
 
 
 def random_patches(config: PatchCodecConfig, count: int, ratio: float, seed: int) -> np.ndarray:

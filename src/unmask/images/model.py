@@ -21,13 +21,14 @@ from unmask.core.inference import at_rest
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
-from unmask.images.arrays import ImageSet, as_floats, chunks, evenly
+from unmask.images.account import check_fit
+from unmask.images.arrays import ImageSet, as_floats, chunks, evenly, model_floats
 from unmask.images.batches import image_batch
 from unmask.images.build import at_size
 from unmask.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
 from unmask.images.decode import scale_of
 from unmask.images.folder import ImageFolder, load_folder, save_folder
-from unmask.images.masking import image_corruption, patches_in_box, patches_in_mask, random_patches
+from unmask.images.masking import image_corruption, observed_patches, patches_in_box, patches_in_mask, random_patches
 from unmask.images.probe import knn_predict, probe_predict, stratified
 from unmask.images.recipes import sides
 from unmask.images.sources import read_images
@@ -35,8 +36,6 @@ from unmask.training.precision import computing, precision_of, resolve_device
 
 Statistics = Literal["predicted", "neighbours", "truth"]
 
-_SLACK = 1e-3
-"""How far floats may lie outside 0 to 1: rounding."""
 RESTING = 512e6
 """Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""
 _RAW_LIMIT = 12_288
@@ -50,12 +49,14 @@ class Reconstruction:
     Attributes:
         original: (n, height, width, channels), at the model's size.
         hidden: (n, height, width) booleans over pixels.
-        filled: the original where visible, the model's prediction where hidden.
+        filled: the original where visible, the model's prediction where hidden; floats are NaN where still missing.
+        unknown: (n, height, width), True where the original was not measured; None where all was.
     """
 
     original: np.ndarray
     hidden: np.ndarray
     filled: np.ndarray
+    unknown: np.ndarray | None = None
 
 
 class ImageModel:
@@ -68,21 +69,22 @@ class ImageModel:
     def config(self) -> PatchCodecConfig:
         return self.model.codec.config
 
-    def read(self, images: Any, **options: Any) -> ImageSet:
-        """Pictures of any source, brought to the model's size and channels; see `sources.read_images`.
+    def read(self, images: Any, *, rescale: bool = False, **options: Any) -> ImageSet:
+        """Pictures of any source, brought to the model's size and channels, read as those it was trained on.
+
+        Args:
+            rescale: take pictures of another depth or range than those it was trained on, full range to full range.
+            options: see `sources.read_images`.
 
         Raises:
-            UserError: floats that are not 0 to 1, of a model that was trained on whole numbers.
+            UserError: another depth, or values far from those it was trained on.
         """
-        depth = self.folder.depth
-        found = read_images(images, size=self.config.image, channels=self.config.channels, depth=depth, **options)
-        if found.depth == "float32" and depth != "float32":
-            low, high = float(found.pixels.min()), float(found.pixels.max())
-            if low < -_SLACK or high > 1 + _SLACK:
-                raise UserError(
-                    f"floats from {low:g} to {high:g}, for a model of {depth} pictures",
-                    hint="Expected 0 to 1 (divide 8-bit pixels by 255), or whole numbers.",
-                )
+        chosen = self.folder.reading | options
+        found = read_images(
+            images, size=self.config.image, channels=self.config.channels, depth=self.folder.depth, **chosen
+        )
+        if not rescale:
+            check_fit(found, self.folder.depth, self.folder.range)
         return found
 
     def _context(self) -> contextlib.AbstractContextManager:
@@ -93,18 +95,21 @@ class ImageModel:
         config, rows = self.config, rows or rows_at_rest(self.model)
         mean, deviation = self.model.codec.mean.cpu(), self.model.codec.deviation.cpu()
         for part in chunks(len(images), rows):
-            seen = (torch.from_numpy(as_floats(images.pixels[part])) - mean) / deviation
+            missing = None if images.missing is None else images.missing[part]
+            seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
             yield part, image_batch(config, seen, np.arange(part.start, part.stop)).to(self.device)
 
     def reconstruct(
         self, images: Any, *, ratio: float | None = None, box: tuple[int, int, int, int] | None = None,
         mask: np.ndarray | None = None, steps: int = 1, order: Order = "random", temperature: float = 0.0,
-        sweeps: int = 0, seed: int = 0, statistics: Statistics | None = None,
+        sweeps: int = 0, seed: int = 0, statistics: Statistics | None = None, gaps: bool = False,
     ) -> Reconstruction:  # fmt: skip
         """Hide a part of pictures and predict it back, in original pixel units also under normalised targets.
 
         Args:
-            ratio: share of the patches to hide at random (default 0.75 where neither box nor mask is given).
+            ratio: share of the patches to hide at random (default 0.75 where neither box, mask nor gaps is given); missing
+                ones are not among them.
+            gaps: hide every patch with a missing pixel, so that what was not measured is predicted.
             box: left, top, width, height in pixels of the model's picture size; patches it touches are hidden.
             mask: over pixels or patches, for all pictures or one a picture; non-zero is hidden.
             steps, order, temperature, sweeps: see `core.fill.fill`; more steps let patches agree with each other.
@@ -117,7 +122,7 @@ class ImageModel:
         """
         found = self.read(images)
         config = self.config
-        hidden = self._chosen(len(found), ratio, box, mask, seed)
+        hidden = self._chosen(found, ratio, box, mask, gaps, seed)
         can = hasattr(self.model.codec, "statistics")
         if statistics is None:
             statistics = "predicted" if can else "neighbours"
@@ -144,20 +149,27 @@ class ImageModel:
                 out.append(self.model.codec.to_pixels(seen).cpu().numpy())
         pixels = hidden.reshape(-1, *config.grid).repeat(config.patch, 1).repeat(config.patch, 2)
         predicted = as_depth(np.concatenate(out).transpose(0, 2, 3, 1), found.depth)
-        return Reconstruction(
-            original=found.pixels, hidden=pixels, filled=np.where(pixels[..., None], predicted, found.pixels)
-        )
+        made = np.where(pixels[..., None], predicted, found.pixels)
+        if found.missing is not None and found.depth == "float32":
+            made[found.missing & ~pixels] = np.nan
+        return Reconstruction(original=found.pixels, hidden=pixels, filled=made, unknown=found.missing)
 
     def fill(self, images: Any, **options: Any) -> np.ndarray:
         """Pictures with the hidden part predicted: `reconstruct(...).filled`."""
         return self.reconstruct(images, **options).filled
 
     def _chosen(
-        self, count: int, ratio: float | None, box: tuple[int, int, int, int] | None, mask: np.ndarray | None, seed: int
-    ) -> np.ndarray:
-        """(count, patches) booleans: what is hidden."""
-        if sum(x is not None for x in (ratio, box, mask)) > 1:
-            raise UserError("more than one of ratio, box and mask", hint="Give one of them.")
+        self, images: ImageSet, ratio: float | None, box: tuple[int, int, int, int] | None, mask: np.ndarray | None,
+        gaps: bool, seed: int,
+    ) -> np.ndarray:  # fmt: skip
+        """(pictures, patches) booleans: what is hidden."""
+        count = len(images)
+        if sum(x is not None for x in (ratio, box, mask)) + gaps > 1:
+            raise UserError("more than one of ratio, box, mask and gaps", hint="Give one of them.")
+        if gaps:
+            if images.missing is None:
+                raise UserError("gaps, but no pixel is missing", hint="Say what marks them: nodata=.")
+            return np.stack([patches_in_mask(self.config, m) for m in images.missing])
         if box is not None:
             return np.tile(patches_in_box(self.config, box), (count, 1))
         if mask is not None:
@@ -168,7 +180,7 @@ class ImageModel:
         ratio = 0.75 if ratio is None else ratio
         if not 0 < ratio < 1:
             raise UserError(f"ratio={ratio}", hint="Expected a share between 0 and 1.")
-        return random_patches(self.config, count, ratio, seed)
+        return random_patches(self.config, count, ratio, seed) & observed_patches(self.config, images.missing)
 
     def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
         """One vector a picture, (pictures, width) float32, order kept.
@@ -236,7 +248,9 @@ class ImageModel:
         """Where a layer looks: (n, heads, rows, columns), weights of the class token's query (or the patches' mean)."""
         found = self.read(images)
         with torch.inference_mode():
-            parts = [attention_maps(self.model, batch, layer).cpu().numpy() for _, batch in self.batches(found)]
+            # Rows of one picture each where patches are missing: the encoder's columns are then its observed slots.
+            rows = None if found.missing is None else 1
+            parts = [attention_maps(self.model, batch, layer).cpu().numpy() for _, batch in self.batches(found, rows)]
         return np.concatenate(parts)
 
     def resized(self, size: int | tuple[int, int]) -> ImageModel:
@@ -303,7 +317,8 @@ def features(
     out = np.zeros((len(images), model.encoder.config.width), np.float32)
     with at_rest(model), context:
         for part in chunks(len(images), rows):
-            seen = (torch.from_numpy(as_floats(images.pixels[part])) - mean) / deviation
+            missing = None if images.missing is None else images.missing[part]
+            seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
             batch = image_batch(config, seen, np.arange(part.start, part.stop)).to(device)
             vectors = pool(model, batch, part.stop - part.start, pooling, False)
             out[part] = (nn.functional.normalize(vectors, dim=-1) if normalise else vectors).cpu().numpy()
@@ -353,7 +368,7 @@ def borrowed_statistics(batch: PackedBatch, hidden: Tensor, config: PatchCodecCo
         place = torch.arange(config.patches, device=hidden.device)
         at = torch.stack([place // config.grid[1], place % config.grid[1]], -1).float()
         near = torch.cdist(at, at).clamp_min(0.5) ** -4
-        weight = near[None] * ~hidden[:, None, first:]
+        weight = near[None] * (~hidden & batch.observed)[:, None, first:]
         known = weight @ known / weight.sum(-1, keepdim=True).clamp_min(1e-12)
     return torch.cat([known.new_zeros(len(known), first, 2), known], 1).flatten(0, 1)
 
@@ -384,7 +399,13 @@ def attention_maps(model: MaskedModel, batch: PackedBatch, layer: int) -> Tensor
     q, k, _ = module.split(module.qkv(caught[0])).unbind(0)
     weights = (q.float() @ k.float().transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
     first = int(config.class_token)
-    seen = weights[:, :, 0, first:] if first else weights.mean(2)
+    if model.drops_missing and not bool(batch.observed.all()):
+        there = batch.observed[0].nonzero().flatten()
+        whole = weights.new_zeros(1, weights.shape[1], batch.shape[1])
+        whole[:, :, there] = (weights[:, :, 0] if first else weights[:, :, : len(there)].mean(2))[:, :, : len(there)]
+        seen = whole[:, :, first:]
+    else:
+        seen = weights[:, :, 0, first:] if first else weights.mean(2)
     return seen.reshape(*seen.shape[:2], *config.grid)
 
 

@@ -20,6 +20,7 @@ from unmask.core.corruption import uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
+from unmask.images.account import describe, told
 from unmask.images.arrays import ImageSet, channel_statistics, evenly
 from unmask.images.augment import Augment
 from unmask.images.batches import batch_maker
@@ -84,12 +85,11 @@ def pretrain(
     say = sayer(console)
     out = run_folder(out, resume=resume)
     images = prepare(data, settings)
-    for name, reason in images.skipped[:5]:
-        say(f"skipped {name}: {reason}")
-    if len(images.skipped) > 5:
-        say(f"... and {len(images.skipped) - 5} more pictures that cannot be read")
+    account = describe(images)
+    for line in told(account):
+        say(line)
     size = sides(settings.image_size) if settings.image_size is not None else images.size
-    held = uniform(settings.train.seed, np.arange(len(images)), 60) < settings.holdout
+    held = held_out_pictures(images, settings.holdout, settings.train.seed)
     train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
     if not len(train):
         raise UserError(f"{len(images)} pictures and none left to train on", hint="Give more pictures, or holdout=0.")
@@ -103,12 +103,14 @@ def pretrain(
     )
 
     def save(trained: Any) -> None:
-        save_folder(out, trained, depth=images.depth, settings={"images": as_dict(settings), "classes": images.classes})
+        about = {"images": as_dict(settings), "classes": images.classes, "data": account}
+        save_folder(out, trained, depth=images.depth, settings=about)
 
     result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
-    about = {
+    about = account | {
         "pictures": len(images), "training": len(train), "held_out": len(held_out), "skipped": len(images.skipped),
         "classes": len(images.classes), "size": list(size), "channels": images.channels, "depth": images.depth,
+        **split_groups(images, held),
     }  # fmt: skip
     finished = ImageRun(
         folder=out, result=result, settings=settings, data=about, model=model, held_out=images.take(held_out)
@@ -120,12 +122,49 @@ def pretrain(
 
 def prepare(data: Any, settings: ImageSettings) -> ImageSet:
     """The pictures to train on, at the size they are kept at."""
-    size = settings.store_size or settings.image_size
     images = read_images(
-        data, size=size, channels=settings.channels, workers=settings.workers, strict=settings.strict,
-        column=settings.column, label_column=settings.label_column,
+        data, size=settings.kept_size, channels=settings.channels, workers=settings.workers, strict=settings.strict,
+        column=settings.column, label_column=settings.label_column, group=settings.group, **settings.reading,
     )  # fmt: skip
-    return images if images.test is None else images.take(np.flatnonzero(~images.test))
+    if images.test is not None:
+        images = images.take(np.flatnonzero(~images.test))
+    empty = np.zeros(len(images), bool) if images.missing is None else images.missing.all((1, 2))
+    if empty.any():
+        note = f"left out: {int(empty.sum())} {'tiles' if images.tiles else 'pictures'} without a measured pixel"
+        images = images.take(np.flatnonzero(~empty))
+        images = dataclasses.replace(images, notes=[*images.notes, note])
+    return images
+
+
+def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:
+    """Booleans: the pictures that are held out, drawn by the seed; groups stay whole, at least one on each side.
+
+    Raises:
+        UserError: a share is to be held out of one group.
+    """
+    if images.groups is None:
+        return uniform(seed, np.arange(len(images)), 60) < share
+    numbers, sizes = np.unique(images.groups, return_counts=True)
+    if not share:
+        return np.zeros(len(images), bool)
+    if len(numbers) < 2:
+        raise UserError(
+            "all pictures belong to one group (patient, file, folder): none can be held out whole",
+            hint="Give more of them, or --set holdout=0.",
+        )
+    order = np.argsort(uniform(seed, np.arange(len(numbers)), 61), kind="stable")
+    before = np.cumsum(sizes[order]) - sizes[order]
+    # A group is held out while less than the share is; the first always, the last never.
+    count = min(max(int((before < share * len(images)).sum()), 1), len(numbers) - 1)
+    return np.isin(images.groups, numbers[order[:count]])
+
+
+def split_groups(images: ImageSet, held: np.ndarray) -> dict[str, Any]:
+    """How many groups stand on each side of the split, and how many on both (none); {} where there are no groups."""
+    if images.groups is None:
+        return {}
+    train, out = set(images.groups[~held].tolist()), set(images.groups[held].tolist())
+    return {"training_groups": len(train), "held_out_groups": len(out), "groups_on_both_sides": len(train & out)}
 
 
 def make_job(
@@ -142,7 +181,7 @@ def make_job(
         changes["validate_every"] = max(1, round(plan.steps_per_epoch() * settings.probe_every))
     settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **changes))
     block = unit_block(config, settings.unit) if settings.hide == "unit" else 1
-    augment = Augment(scale=settings.crop, flip=settings.flip)
+    augment = Augment(scale=settings.scale, flip=settings.flip, native=settings.view == "crop", turn=settings.turn)
     make = batch_maker(model.codec, images, seed=settings.train.seed, augment=augment, block=block)
     plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block)
     shown = evenly(held_out, VALIDATION)
@@ -210,12 +249,14 @@ def write_report(finished: ImageRun) -> Path:
         "Time": f"{r.seconds:.0f} s", "Images/s": f"{finished.images_per_second:,.0f}", "Precision": r.precision,
         "Pictures": f"{finished.data['training']:,}", "Skipped": finished.data["skipped"],
     })  # fmt: skip
+    page.section("The pictures", "\n\n".join(told(finished.data)))
     page.section("Training", training_curves(folder / "metrics.jsonl", loss=unit))
     chart = probe_chart(folder / "metrics.jsonl")
     if chart is not None:
         page.section(
             "Probe on frozen features", chart,
-            note=f"{PROBE_TRAIN} training and up to {PROBE_TEST} held-out pictures, while training.",
+            note=f"{min(PROBE_TRAIN, finished.data['training']):,} training and "
+            f"{min(PROBE_TEST, finished.data['held_out']):,} held-out pictures, while training.",
         )  # fmt: skip
     if len(finished.held_out):
         page.section(
@@ -235,8 +276,11 @@ def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     kept = lasting(as_dict(settings))
     for name in ("workers", "strict", "probe", "probe_every"):
         kept.pop(name)
-    content = hashlib.sha256(np.ascontiguousarray(images.pixels[:: max(1, len(images) // 256)]).tobytes()).hexdigest()
-    return {"settings": kept, "the pictures": [len(images), content]}
+    step = max(1, len(images) // 256)
+    content = hashlib.sha256(np.ascontiguousarray(images.pixels[::step]).tobytes())
+    if images.missing is not None:
+        content.update(np.packbits(images.missing[::step]).tobytes())
+    return {"settings": kept, "the pictures": [len(images), content.hexdigest()]}
 
 
 __all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

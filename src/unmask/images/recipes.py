@@ -46,8 +46,8 @@ class ImageSettings:
         image_size: side, or height,width, that pictures are brought to (shorter side first, then cut to the middle);
             none takes them as they are, all alike.
         patch: side of a patch in pixels; none picks the largest of 16, 8, 4, 2 that leaves at least 49 patches.
-        channels: 1 or 3 for decoded files; none takes what the files have. Of arrays with more than four, tells which axis
-            they are.
+        channels: none takes what the files have; 1 or 3 turn grey into colours and back. Of arrays with more than four it tells
+            which axis they are.
         ratio: share of the patches to hide.
         hide: 'patch', 'unit' (squares of `unit` pixels) or 'block' (rectangles, BEiT).
         unit: side of a mask unit in pixels, for hide=unit.
@@ -57,8 +57,21 @@ class ImageSettings:
             pixels; with norm_targets only. 0 is the published loss.
         positions: 'sincos' (fixed, 2-D) or 'learned'.
         class_token: a learned slot in front of the patches.
-        crop: random resized crops of this share of the area, low,high; 1,1 for none.
+        view: 'shrink' brings whole pictures to image_size. 'tile' cuts them into pieces of image_size at their own resolution,
+            each an example; 'crop' into pieces of store_size (default twice image_size), of which every epoch sees a random
+            window of image_size. Pieces of one picture stay on one side of the split.
+        overlap: pixels that neighbouring tiles share, at least.
+        planes: of the planes of a stack: all (each a picture), max, mean, a number, or channels; none takes all where the file
+            says what its planes are, and asks where it does not.
+        alpha: what a band marked as transparency is: white (laid on it), missing (where it is 0) or band (one more channel).
+        nodata: value of pixels that were not measured, where files do not say; NaN always are.
+        slice: how volumes (NIfTI) are cut: axial, coronal or sagittal.
+        group: what must not be split between training and held-out pictures: folder, a folder level (1 is the first below the
+            folder given), file, or a column of a table; none takes the patient of DICOM files and the file elsewhere.
+        crop: random resized crops of this share of the area, low,high; 1,1 for none. None is 0.6,1 with view=shrink, else
+            1,1.
         flip: mirror half of the pictures.
+        turn: turn pictures by quarters, where up means nothing (cells, tissue, scenes from above).
         batch: images in one optimiser step.
         holdout: share of the pictures held out for validation.
         store_size: side that decoded pictures are kept at while training; none is image_size. Larger gives sharper crops.
@@ -87,8 +100,16 @@ class ImageSettings:
     statistics: float = 0.1
     positions: Literal["sincos", "learned"] = "sincos"
     class_token: bool = True
-    crop: tuple[float, float] = (0.6, 1.0)
+    view: Literal["shrink", "tile", "crop"] = "shrink"
+    overlap: int = 0
+    planes: str | None = None
+    alpha: Literal["white", "missing", "band"] | None = None
+    nodata: float | None = None
+    slice: Literal["axial", "coronal", "sagittal"] = "axial"
+    group: str | None = None
+    crop: tuple[float, float] | None = None
     flip: bool = True
+    turn: bool = False
     batch: int = 256
     holdout: float = 0.05
     store_size: int | tuple[int, int] | None = None
@@ -116,8 +137,9 @@ class ImageSettings:
                 )
         require(self, lambda v: 0 < v < 1, "a share between 0 and 1", "ratio")
         require_shares(self, "holdout")
-        if not 0 < self.crop[0] <= self.crop[1] <= 1:
+        if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
             raise UserError(f"crop={self.crop[0]},{self.crop[1]}", hint="Expected low,high with 0 < low <= high <= 1.")
+        self._check_views()
         if self.statistics < 0:
             raise UserError(f"statistics={self.statistics}", hint="Expected a number, 0 or more.")
         if self.probe_every is not None and self.probe_every <= 0:
@@ -126,6 +148,59 @@ class ImageSettings:
             value = getattr(self, name)
             if value is not None and min(sides(value)) < 1:
                 raise UserError(f"{name}={value}", hint="Expected pixels: a side, or height,width.")
+
+    def _check_views(self) -> None:
+        if (
+            self.planes is not None
+            and self.planes not in ("all", "max", "mean", "channels")
+            and not self.planes.isdigit()
+        ):
+            raise UserError(f"planes={self.planes}", hint="Expected all, max, mean, channels or a number from 0.")
+        if self.overlap < 0:
+            raise UserError(f"overlap={self.overlap}", hint="Expected pixels, 0 or more.")
+        if self.view == "shrink":
+            if self.overlap:
+                raise UserError(
+                    f"overlap={self.overlap} with view=shrink", hint="Tiles overlap: say view=tile or crop."
+                )
+            return
+        if self.image_size is None:
+            raise UserError(f"view={self.view} without image_size", hint="Say how large: --set image_size=224.")
+        if self.view == "crop" and self.crop not in (None, (1.0, 1.0)):
+            raise UserError(
+                f"crop={self.crop[0]},{self.crop[1]} with view=crop" if self.crop else "",
+                hint="Resized crops are not at native resolution: leave crop out (crop=none), or say view=tile.",
+            )
+        kept = sides(self.kept_size or self.image_size)
+        if self.view == "tile" and kept != sides(self.image_size):
+            raise UserError(
+                f"store_size={self.store_size} with view=tile", hint="Tiles are of image_size; or say view=crop."
+            )
+        if min(k - i for k, i in zip(kept, sides(self.image_size), strict=True)) < 0:
+            raise UserError(f"store_size={self.store_size} below image_size={self.image_size}", hint="Make it larger.")
+
+    @property
+    def kept_size(self) -> int | tuple[int, int] | None:
+        """What pictures are brought to, or cut into, when they are read."""
+        if self.view == "crop" and self.store_size is None and self.image_size is not None:
+            height, width = sides(self.image_size)
+            return (2 * height, 2 * width)
+        return self.store_size or self.image_size
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Share of the area that random resized crops cover."""
+        if self.crop is not None:
+            return self.crop
+        return (0.6, 1.0) if self.view == "shrink" else (1.0, 1.0)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How files are read, in training and in use: arguments of `sources.read_images`."""
+        return {
+            "planes": self.planes, "alpha": self.alpha, "nodata": self.nodata, "slice": self.slice,
+            "view": "shrink" if self.view == "shrink" else "tile", "overlap": self.overlap,
+        }  # fmt: skip
 
     @property
     def size(self) -> str:

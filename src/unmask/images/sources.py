@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,19 +22,22 @@ from unmask.images.arrays import (
     from_array,
     from_list,
     joined,
-    mixed_sizes,
-    number_classes,
     part_of,
     read_idx,
     read_numpy,
+    tiled,
 )
-from unmask.images.decode import Broken, Form, Header, Source, decode_all, is_picture, read_headers
-from unmask.images.recipes import sides
+from unmask.images.decode import View, decode_all
+from unmask.images.listing import File, list_files, skip, without
+from unmask.images.picture import Alpha, Broken, Slice, Source
+from unmask.images.reader import is_picture
 
 
 def read_images(
     data: Any, *, size: int | tuple[int, int] | None = None, channels: int | None = None, depth: str | None = None,
     workers: int | None = None, strict: bool = False, column: str | None = None, label_column: str | None = None,
+    planes: str | int | None = None, alpha: Alpha | None = None, nodata: float | None = None, slice: Slice = "axial",
+    view: View = "shrink", overlap: int = 0, group: str | None = None,
 ) -> ImageSet:  # fmt: skip
     """Read pictures, all brought to one size.
 
@@ -42,16 +46,21 @@ def read_images(
             pictures, an `ImageSet`, a folder (class folders or flat), a picture, .npy, .npz, .idx(.gz), .parquet,
             `hf:NAME[:SPLIT]`, or a list of files.
         size: pictures are brought to it; None demands that all have the same size.
-        channels: of files 1 or 3; None takes 1 where all pictures are grey, else 3. Of an array with many of them it
-            tells which axis they are.
+        channels: 1 or 3 of grey and coloured files; None takes 3 where any is coloured. Of an array, and of .npy files,
+            it tells which axis they are.
         depth: of an array of whole numbers that are not 8 or 16 bits wide; None takes 8 bits where they fit.
         strict: a picture that cannot be read is an error instead of being skipped.
+        planes, alpha, nodata, slice: see `picture.Choice`.
+        view, overlap: 'tile' cuts pictures into pieces of `size` at their own resolution; see `decode.Form`.
+        group: what pictures belong to that must not be split: 'folder' (the one a file is in), a folder level from 1 below
+            the one given, or a column of a table. None: the patient of DICOM files, and the file where it gives several.
 
     Raises:
         UserError: naming the file or picture at fault.
     """
     how = Reading(
         size=size, channels=channels, depth=depth, workers=workers, strict=strict, column=column, label_column=label_column,
+        planes=planes, alpha=alpha, nodata=nodata, slice=slice, view=view, overlap=overlap, group=group,
     )  # fmt: skip
     if isinstance(data, ImageSet):
         found = data
@@ -66,6 +75,8 @@ def read_images(
     if not len(found):
         told = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
         raise UserError(f"{_named(data)}: no picture could be read{told}", hint="Give pictures that can be opened.")
+    if view == "tile" and found.tiles is None:
+        found = tiled(found, how)
     return found.resized(size).with_channels(channels)
 
 
@@ -98,9 +109,12 @@ def _from_paths(data: Any, how: Reading) -> ImageSet:
         return _from_file(paths[0], how)
     if len(paths) == 1 and paths[0].is_dir():
         return _from_folder(paths[0], how)
-    files = [f for p in paths for f in (_pictures_below(p) if p.is_dir() else [p])]
-    found = decode_files([str(f) for f in files], [str(f) for f in files], how)
-    return replace(found, labels=None, classes=[])
+    below = [(f, p) for p in paths for f in (_pictures_below(p)[0] if p.is_dir() else [p])]
+    files = [
+        File(source=str(f), name=str(f), group=_folder_group(f, p if p.is_dir() else p.parent, how.group))
+        for f, p in below
+    ]
+    return decode_files(files, how)
 
 
 def _from_file(path: Path, how: Reading) -> ImageSet:
@@ -138,78 +152,97 @@ def _from_folder(folder: Path, how: Reading) -> ImageSet:
     if idx:
         return joined([_idx_part(p) for p in idx], how)
     below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if below and all(part_of(p.name) is not None for p in below):
-        files = [(f, p) for p in below for f in _pictures_below(p)]
-        test = np.array([part_of(p.name) is True for _, p in files], bool)
-    else:
-        files, test = [(f, folder) for f in _pictures_below(folder)], None
-    if not files:
+    parts = below if below and all(part_of(p.name) is not None for p in below) else [folder]
+    listed = [(root, *_pictures_below(root)) for root in parts]
+    found = [(f, root) for root, files, _ in listed for f in files]
+    if not found:
         raise UserError(f"{folder}: no pictures in it", hint="Expected pictures, or folders of them, one a class.")
-    names = [str(f.relative_to(folder)) for f, _ in files]
-    inner = [f.relative_to(root).parts for f, root in files]
-    labels = [parts[0] for parts in inner] if all(len(parts) > 1 for parts in inner) else None
-    found = decode_files([str(f) for f, _ in files], names, how)
-    kept = np.isin(names, found.names)
-    numbers, classes = number_classes(None if labels is None else np.array(labels)[kept])
-    return replace(found, labels=numbers, classes=classes, test=None if test is None else test[kept])
-
-
-def _pictures_below(folder: Path) -> list[Path]:
-    """Pictures in a folder and those below it, sorted; nothing hidden."""
-    # A link to nothing is named as broken later; pipes and the like are no pictures.
-    return [
-        p for p in files_below(folder)
-        if is_picture(p) and not any(part.startswith(".") for part in p.relative_to(folder).parts)
-        and (p.is_file() or not p.exists())
+    inner = [f.relative_to(root).parts for f, root in found]
+    classed = all(len(p) > 1 for p in inner)
+    files = [
+        File(
+            source=str(f), name=str(f.relative_to(folder)), label=p[0] if classed else None,
+            test=part_of(root.name) is True if root != folder else None, group=_folder_group(f, root, how.group),
+        )
+        for (f, root), p in zip(found, inner, strict=True)
     ]  # fmt: skip
+    images = decode_files(files, how)
+    left = sum((Counter(more) for _, _, more in listed), Counter[str]())
+    told = ", ".join(f"{count} {ending}" for ending, count in left.most_common(8))
+    return replace(images, notes=[*images.notes, *([f"left out as no pictures: {told}"] if told else [])])
 
 
-def decode_files(sources: Sequence[Source], names: Sequence[str], how: Reading) -> ImageSet:
-    """Decode pictures: headers first, then pixels in one form; broken ones are named and left out.
+def _folder_group(file: Path, root: Path, group: str | None) -> str | None:
+    """What a file belongs to by the folders it is in; None where nothing was asked.
 
     Raises:
-        UserError: a broken picture in strict mode, sizes that differ with no size given, nothing readable, channels
-            that no file has.
+        UserError: no such level.
     """
-    if how.channels not in (None, 1, 3):
-        raise UserError(f"channels={how.channels}: pictures in files have 1 or 3", hint="Give an array with as many.")
-    headers = read_headers(sources, how.workers)
+    if group is None:
+        return None
+    if group == "file":
+        return str(file)
+    if group == "folder":
+        return str(file.parent)
+    folders = file.relative_to(root).parts[:-1]
+    if not group.isdigit() or not 1 <= int(group) <= max(len(folders), 1):
+        raise UserError(
+            f"group={group}, of files in folders",
+            hint="Expected 'folder', 'file' or a folder level from 1 below the one given; a column's name is for tables.",
+        )
+    if not folders:
+        raise UserError(
+            f"{file}: in no folder below {root}", hint=f"group={group} needs folders: one a patient or slide."
+        )
+    return "/".join(folders[: int(group)])
+
+
+def _pictures_below(folder: Path) -> tuple[list[Path], list[str]]:
+    """(pictures in a folder and those below it, sorted; endings of the files that are none). Nothing hidden.
+
+    Arrays (.npy) are the pictures where there are no others.
+    """
+    files = [
+        p for p in files_below(folder)
+        if not any(part.startswith(".") for part in p.relative_to(folder).parts) and (p.is_file() or not p.exists())
+    ]  # fmt: skip
+    found = [p for p in files if is_picture(p)] or [p for p in files if p.suffix.lower() == ".npy"]
+    taken = set(found)
+    return found, [p.suffix.lower() or "without ending" for p in files if p not in taken]
+
+
+def decode_files(files: Sequence[File], how: Reading) -> ImageSet:
+    """Read picture files: what they hold first, then pixels in one form; broken ones are named and left out.
+
+    Raises:
+        UserError: see `listing.list_files`.
+    """
+    listing = list_files(files, how)
+    form = listing.form
+    pixels = np.empty((len(listing), form.height, form.width, form.channels), form.depth)
+    missing: np.ndarray | None = None
+    kept = np.ones(len(listing.sources), bool)
     skipped: list[tuple[str, str]] = []
-    good: list[tuple[Source, str, Header]] = []
-    for source, name, header in zip(sources, names, headers, strict=True):
-        if isinstance(header, Broken):
-            _skip(name, header.reason, how.strict, skipped)
-        else:
-            good.append((source, name, header))
-    if not good:
-        first = f" ({skipped[0][0]}: {skipped[0][1]})" if skipped else ""
-        raise UserError(f"none of {len(sources)} pictures could be read{first}", hint="Check the files.")
-    known = {(h.height, h.width) for _, _, h in good}
-    if how.size is None and len(known) > 1:
-        raise mixed_sizes([(name, h.height, h.width) for _, name, h in good])
-    high, wide = sides(how.size) if how.size is not None else next(iter(known))
-    depths = {h.depth for _, _, h in good}
-    form = Form(
-        height=high, width=wide, channels=how.channels or (3 if any(h.channels == 3 for _, _, h in good) else 1),
-        depth=depths.pop() if len(depths) == 1 else "float32",
-    )  # fmt: skip
-    pixels = np.empty((len(good), form.height, form.width, form.channels), form.depth)
-    kept: list[str] = []
-    for (_, name, _), found in zip(
-        good, decode_all((s for s, _, _ in good), len(good), form, how.workers), strict=True
-    ):
+    at, start = 0, 0
+    decoded = decode_all(listing.sources, len(listing.sources), form, how.choice, how.workers)
+    for number, (count, found) in enumerate(zip(listing.counts.tolist(), decoded, strict=True)):
         if isinstance(found, Broken):
-            _skip(name, found.reason, how.strict, skipped)
+            kept[number] = False
+            skip(listing.names[start].partition("#")[0], found.reason, how.strict, skipped)
         else:
-            pixels[len(kept)] = found
-            kept.append(name)
-    return ImageSet(pixels=pixels[: len(kept)], names=kept, skipped=skipped)
-
-
-def _skip(name: str, reason: str, strict: bool, skipped: list[tuple[str, str]]) -> None:
-    if strict:
-        raise UserError(f"{name}: {reason}", hint="Remove the file, or leave out --strict to skip it.")
-    skipped.append((name, reason))
+            for example in found:
+                pixels[at] = example.pixels
+                if example.missing is not None:
+                    missing = np.zeros(pixels.shape[:3], bool) if missing is None else missing
+                    missing[at] = example.missing
+                at += 1
+        start += count
+    listing = without(listing, kept, skipped) if skipped else listing
+    return ImageSet(
+        pixels=pixels[:at], labels=listing.labels, classes=listing.classes, names=listing.names, test=listing.test,
+        skipped=listing.skipped, missing=None if missing is None else missing[:at], groups=listing.groups,
+        tiles=listing.tiles, notes=listing.notes,
+    )  # fmt: skip
 
 
 def _from_parquet(path: Path, how: Reading) -> ImageSet:
@@ -228,10 +261,17 @@ def _from_parquet(path: Path, how: Reading) -> ImageSet:
         raise UserError(f"{path}: no column {label_column!r}", hint=f"There are {', '.join(names)}.")
     cells = table[column].to_pylist()
     labels = None if label_column is None else table[label_column].to_pylist()
-    return _from_cells(cells, labels, str(path), how)
+    if how.group is not None and how.group not in names:
+        raise UserError(
+            f"{path}: no column {how.group!r}", hint=f"group= names a column; there are {', '.join(names)}."
+        )
+    groups = None if how.group is None else table[how.group].to_pylist()
+    return _from_cells(cells, labels, groups, str(path), how)
 
 
-def _from_cells(cells: list[Any], labels: list[Any] | None, name: str, how: Reading) -> ImageSet:
+def _from_cells(
+    cells: list[Any], labels: list[Any] | None, groups: list[Any] | None, name: str, how: Reading
+) -> ImageSet:
     """Encoded pictures as bytes, or as Hugging Face writes them: {'bytes': ..., 'path': ...}."""
     sources: list[Source] = []
     for number, cell in enumerate(cells):
@@ -242,18 +282,17 @@ def _from_cells(cells: list[Any], labels: list[Any] | None, name: str, how: Read
                 f"{name}: row {number} holds {type(cell).__name__}", hint="Expected an encoded picture (bytes)."
             )
         sources.append(cell)
-    names = [f"row {i}" for i in range(len(sources))]
-    found = decode_files(sources, names, how)
-    if labels is None:
-        return found
-    kept = [int(n.split()[1]) for n in found.names]
-    if (empty := next((i for i in kept if labels[i] is None), None)) is not None:
+    if labels is not None and (empty := next((i for i, label in enumerate(labels) if label is None), None)) is not None:
         raise UserError(
             f"{name}: row {empty} has no label",
             hint="Leave such rows out, or name another column: --set label_column=.",
         )
-    numbers, classes = number_classes([labels[i] for i in kept])
-    return replace(found, labels=numbers, classes=classes)
+    files = [
+        File(source=source, name=f"row {i}", label=None if labels is None else labels[i],
+             group=None if groups is None else str(groups[i]))
+        for i, source in enumerate(sources)
+    ]  # fmt: skip
+    return decode_files(files, how)
 
 
 def _from_dataset(name: str, how: Reading) -> ImageSet:
@@ -271,4 +310,7 @@ def _from_dataset(name: str, how: Reading) -> ImageSet:
     label_column = how.label_column or next((n for n in ("label", "labels", "fine_label") if n in table.features), None)
     cells = table.cast_column(column, datasets.Image(decode=False))[column]
     labels = None if label_column is None else list(table[label_column])
-    return _from_cells(list(cells), labels, f"hf:{name}", how)
+    if how.group is not None and how.group not in table.features:
+        raise UserError(f"hf:{name}: no column {how.group!r}", hint=f"There are {list(table.features)}.")
+    groups = None if how.group is None else list(table[how.group])
+    return _from_cells(list(cells), labels, groups, f"hf:{name}", how)

@@ -298,6 +298,7 @@ class _Reading:
             today = (dt.datetime.now(dt.UTC).replace(tzinfo=None) - dt.datetime(1970, 1, 1)).days + 1
             self._odd_days(good, self.counts[~bad], float(today), form)
             fields |= {"low": float(good.min()), "high": float(good.max())}
+            fields |= {"decimals": 0} if bool((good == np.round(good)).all()) else {}  # dates without times stay so
         return fields
 
     def _date_problem(self, found: Dates) -> None:

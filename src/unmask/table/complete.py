@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from unmask.errors import UserError
 from unmask.table.absent import widened, with_added
 from unmask.table.data import decode, encode, filled_copy, match_columns, read_frame
 from unmask.table.mcm import FilterModel
+from unmask.table.obeying import drawn_under, points_under, recorded_breaches, unmet
+from unmask.table.rules import Rules
 from unmask.table.schema import Column, Schema
 from unmask.table.uncertainty import interval_records
 
@@ -47,14 +49,19 @@ def holes(schema: Schema, columns: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def changes(
-    schema: Schema, holes: list[np.ndarray], filled: list[np.ndarray]
+    schema: Schema, holes: list[np.ndarray], filled: list[np.ndarray], ruled: Collection[int] = ()
 ) -> dict[int, tuple[np.ndarray, list[Any]]]:
-    """Column of the schema -> (rows, plain values) of what is to be filled."""
+    """Column of the schema -> (rows, plain values) of what is to be filled.
+
+    Args:
+        ruled: places whose values are kept as they are; the others are cut off at the column's bounds.
+    """
     found = {}
-    for hole, x, i in zip(holes, filled, schema.modelled, strict=True):
+    for place, (hole, x, i) in enumerate(zip(holes, filled, schema.modelled, strict=True)):
         rows = np.flatnonzero(hole)
         if len(rows):
-            found[i] = (rows, plain_values(x[rows], schema.columns[i]))
+            values = decode(x[rows], schema.columns[i]) if place in ruled else plain_values(x[rows], schema.columns[i])
+            found[i] = (rows, values)
     return found
 
 
@@ -85,7 +92,7 @@ class Completed:
 def complete(
     model: TableModel, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None,
     unseen: str = "error", shift: Mapping[str, float] | None = None, absent: Sequence[str] | str = (),
-    add_absent: bool = False,
+    add_absent: bool = False, constraints: Sequence[str] | str = (),
 ) -> Completed:  # fmt: skip
     """Fill the missing cells of a table; see `TableModel.impute`.
 
@@ -107,6 +114,11 @@ def complete(
     order = match_columns(frame, schema)
     columns = encode(frame, schema, unseen=unseen)
     gaps = holes(schema, columns)
+    rules = Rules.of(schema, constraints)
+    if rules and isinstance(model.table.network, FilterModel):
+        raise UserError(
+            f"recipe {model.table.settings.recipe!r} cannot fill under rules", hint="Fit with the recipe 'masked'."
+        )
     notes, undecided = _said_of_absent(schema, lacking, add_absent)
     added = [schema.number(name) for name in lacking] if add_absent else []
     for i in [*undecided, *(schema.number(name) for name in lacking if not add_absent)]:
@@ -114,21 +126,23 @@ def complete(
     if draws:
         members = model.table.network.codec.members
         filled = [
-            model.table.draw(columns, seed=seed + 1000 * m, member=m % members, shift=moved) for m in range(draws)
+            drawn_under(rules, model.table, columns, seed=seed + 1000 * m, member=m % members, shift=moved)
+            for m in range(draws)
         ]
     else:
-        found = model.table.impute(columns, interval=interval)
+        found = points_under(rules, model.table, columns, model.table.impute(columns, interval=interval))
         filled = [found.point]
+    notes += recorded_breaches(rules, columns, frame.row_name) + unmet(rules, columns, filled, frame.row_name)
     tables, cells = [], 0
     for one in filled:
         filling = decided(schema, columns, one, gaps)
-        changed = changes(schema, filling, one)
+        changed = changes(schema, filling, one, rules.touched)
         new = {i: _whole(changed.pop(i, None), len(frame)) for i in added}
         tables.append(with_added(filled_copy(given, changed, schema, order), schema, new))
         cells = int(sum(h.sum() for h in filling))
     records = []
     if interval is not None and not draws:
-        records = interval_records(schema, frame, filling, filled[0], found)
+        records = interval_records(schema, frame, filling, filled[0], found, rules.touched)
     return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes)
 
 
@@ -185,5 +199,5 @@ def impute_frame(model: TableModel, data: Any, **options: Any) -> tuple[list[Any
 
 
 __all__ = [
-    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "shifted_places",
+    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "recorded_breaches", "shifted_places",
 ]  # fmt: skip

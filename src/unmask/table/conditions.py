@@ -224,9 +224,18 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
     return Limit(low=ends[kind][0], high=ends[kind][1])
 
 
+Formula = Callable[[dict[int, np.ndarray]], np.ndarray]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """A rule between columns: an order ("a < b"), an implication ("a == 1 -> b == 0"), or a formula ("c := a / b")."""
+    """A rule between columns: an order ("a < b"), an implication ("a == 1 -> b == 0"), or a formula ("c := a / b").
+
+    Attributes:
+        formula: values by column -> the computed column.
+        solve: column of the formula -> what it must be, given the others and the computed one. Columns that the formula
+            names once can be solved for; of a power the positive root is taken.
+    """
 
     text: str
     kind: str
@@ -234,11 +243,12 @@ class Constraint:
     strict: bool = False
     premise: Limit | None = None
     conclusion: Limit | None = None
-    formula: Callable[[dict[int, np.ndarray]], np.ndarray] | None = dataclasses.field(default=None, compare=False)
+    formula: Formula | None = dataclasses.field(default=None, compare=False)
+    solve: dict[int, Formula] = dataclasses.field(default_factory=dict, compare=False)
 
 
 def parse_constraints(texts: Sequence[str], schema: Schema) -> list[Constraint]:
-    """Rules that every synthetic row must meet.
+    """Rules that imputed and synthetic rows meet: "a < b", "a <= b <= c", "a == 1 -> b == 0", "c := a / b**2".
 
     Raises:
         UserError: an unknown column, or something that is none of the three forms.
@@ -254,24 +264,51 @@ def parse_constraints(texts: Sequence[str], schema: Schema) -> list[Constraint]:
             (a, premise), (b, conclusion) = (next(iter(s.items())) for s in sides)
             out.append(Constraint(text=text, kind="implies", columns=(a, b), premise=premise, conclusion=conclusion))
         else:
-            tree, quoted = _tree(text, schema, "constraint")
-            if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _FLIP:
-                raise UserError(
-                    f"constraint {text!r} cannot be read", hint="Forms: a < b, a == 1 -> b == 0, c := a / b**2"
-                )
-            kind = type(tree.ops[0])
-            a, b = (_column(n, schema, quoted, f"constraint {text!r}: ") for n in (tree.left, tree.comparators[0]))
-            if kind in (ast.Gt, ast.GtE):
-                a, b = b, a
-            if kind in (ast.Eq, ast.NotEq) or not all(schema.columns[c].is_quantity for c in (a, b)):
-                raise UserError(f"constraint {text!r}: an order of two quantities is expected", hint="Use < or <=.")
-            out.append(Constraint(text=text, kind="order", columns=(a, b), strict=kind in (ast.Lt, ast.Gt)))
+            out += _orders(text, schema)
+    return out
+
+
+def _orders(text: str, schema: Schema) -> list[Constraint]:
+    """One rule per neighbouring pair of a chain of quantities."""
+    tree, quoted = _tree(text, schema, "constraint")
+    if not isinstance(tree, ast.Compare) or any(type(op) not in _FLIP for op in tree.ops):
+        raise UserError(
+            f"constraint {text!r} cannot be read", hint="Forms: a < b, a <= b <= c, a == 1 -> b == 0, c := a / b**2"
+        )
+    sides = [_column(n, schema, quoted, f"constraint {text!r}: ") for n in (tree.left, *tree.comparators)]
+    out = []
+    for a, op, b in zip(sides, tree.ops, sides[1:], strict=False):
+        kind = type(op)
+        if kind in (ast.Gt, ast.GtE):
+            a, b = b, a
+        if kind in (ast.Eq, ast.NotEq) or not all(schema.columns[c].is_quantity for c in (a, b)):
+            raise UserError(f"constraint {text!r}: an order of two quantities is expected", hint="Use < or <=.")
+        pair = (
+            text
+            if len(tree.ops) == 1
+            else f"{schema.columns[a].name} {'<' if kind in (ast.Lt, ast.Gt) else '<='} {schema.columns[b].name}"
+        )
+        out.append(Constraint(text=pair, kind="order", columns=(a, b), strict=kind in (ast.Lt, ast.Gt)))
     return out
 
 
 _OPERATIONS: dict[type, Callable] = {
     ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
 }  # fmt: skip
+
+
+def _root(goal: np.ndarray, power: np.ndarray) -> np.ndarray:
+    return np.where(goal >= 0, np.power(np.maximum(goal, 0), 1 / power), np.nan)
+
+
+_UNDONE: dict[type, tuple[Callable, Callable]] = {
+    ast.Add: (np.subtract, np.subtract),
+    ast.Sub: (np.add, lambda goal, left: left - goal),
+    ast.Mult: (np.divide, np.divide),
+    ast.Div: (np.multiply, lambda goal, left: left / goal),
+    ast.Pow: (_root, lambda goal, left: np.log(goal) / np.log(left)),
+}
+"""Operation -> its left, its right side from the result and the other side."""
 
 
 def _formula(text: str, schema: Schema) -> Constraint:
@@ -286,7 +323,7 @@ def _formula(text: str, schema: Schema) -> Constraint:
             raise UserError(f"{where}{name!r} is not a quantity", hint="Formulas compute with quantities.")
         return number
 
-    def build(node: ast.expr) -> Callable[[dict[int, np.ndarray]], np.ndarray]:
+    def build(node: ast.expr) -> Formula:
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
             left, right, operation = build(node.left), build(node.right), _OPERATIONS[type(node.op)]
             return lambda values: operation(left(values), right(values))
@@ -302,7 +339,25 @@ def _formula(text: str, schema: Schema) -> Constraint:
         )
 
     formula = build(tree)
-    return Constraint(text=text, kind="formula", columns=(quantity(target.strip("`")), *used), formula=formula)
+    result = quantity(target.strip("`"))
+
+    def holds(node: ast.expr, number: int) -> bool:
+        named = [n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)]
+        return number in [quantity(quoted.get(ast.unparse(n), ast.unparse(n))) for n in named]
+
+    def turned(node: ast.expr, number: int, goal: Formula) -> Formula:
+        """What the column must be for the node to have a value."""
+        if not isinstance(node, ast.BinOp):
+            return goal
+        left = holds(node.left, number)
+        other = build(node.right if left else node.left)
+        undo = _UNDONE[type(node.op)][0 if left else 1]
+        return turned(node.left if left else node.right, number, lambda values: undo(goal(values), other(values)))
+
+    once = [c for c in used if used.count(c) == 1 and c != result]
+    solve = {c: turned(tree, c, lambda values: values[result]) for c in once}
+    # The order of columns: the computed one, then those it is computed from, each once.
+    return Constraint(text=text, kind="formula", columns=(result, *dict.fromkeys(used)), formula=formula, solve=solve)
 
 
 def formulas_in_order(rules: Sequence[Constraint]) -> list[Constraint]:

@@ -21,9 +21,12 @@ from unmask.core.inference import at_rest, on_cores, one_core
 from unmask.table.cells import CellMasks, Cells, batch_of, to_cells
 from unmask.table.codec import Coding
 from unmask.table.fit import Fit, fit_cells
+from unmask.table.judged import Judged, needed_share
 from unmask.table.mcm import FilterModel
 from unmask.table.prediction import Categories, CellPrediction, Quantities
 from unmask.table.recipes import TableSettings, settings_of
+from unmask.table.ruled import Ruled
+from unmask.table.rules import Rules
 
 ROWS = 512
 """Rows per pass, FEW where there are no more: a short pass is padded to as many, so that shapes stay few. The same table gives
@@ -60,11 +63,13 @@ class CellTable:
         scores: column -> sorted conformity scores of held-out cells: how much of the predicted distribution, from its
             median outwards, an interval must hold to reach the truth. The 90 % interval of a column is as wide as nine
             of ten scores ask for.
+        judged: column -> the held-out cells these scores are of, and those of categories; after a fit alone.
     """
 
     def __init__(self, fit: Fit, settings: TableSettings, scores: dict[int, np.ndarray] | None = None) -> None:
         self.fitted, self.settings, self.scores = fit, settings, scores or {}
         self.network, self.codings = fit.network, fit.codings
+        self.judged: dict[int, Judged] = {}
 
     @classmethod
     @one_core()
@@ -178,11 +183,10 @@ class CellTable:
         scores = self.scores.get(column)
         if scores is None or len(scores) < CALIBRATION_LEAST:
             return interval
-        rank = int(np.ceil((len(scores) + 1) * interval)) - 1
-        return min(float(scores[min(rank, len(scores) - 1)]) + 1e-4, 1.0)  # an atom is reached only beyond its border
+        return needed_share(scores, interval)
 
     def calibrate(self, columns: Sequence[np.ndarray]) -> None:
-        """Conformity scores of cells in rows that neither their member nor its linear part was fitted to."""
+        """Conformity scores, and how well cells are imputed, of rows that neither their member nor its linear part was fitted to."""
         if isinstance(self.network, FilterModel):
             return  # points, no distributions
         cells = self.cells(columns)
@@ -194,21 +198,22 @@ class CellTable:
         lacking = ~cells.seen[~cells.seen.all(1)]
         select = CellMasks(low=0.05, high=0.5, copied=1.0, patterns=lacking if len(lacking) else None)
         corruption = Corruption(select=select, replace=ALL_MASK)
-        found: dict[int, list[np.ndarray]] = {c: [] for c in self.quantities}
+        found: dict[int, list[Judged]] = {}
         for epoch in range(CALIBRATION_ROUNDS):
             for member in range(members):
                 own = rows[self.fitted.fold[rows] == member]
                 with self.fitted.without(member):
-                    self._conformity(columns, cells, own, member, corruption, epoch, found)
-            if all(sum(map(len, v)) >= CALIBRATION_WANTED for v in found.values()):
+                    self._judge(columns, cells, own, member, corruption, epoch, found)
+            if all(sum(map(len, found.get(c, []))) >= CALIBRATION_WANTED for c in self.quantities):
                 break
-        self.scores = {c: np.sort(np.concatenate(v)) for c, v in found.items() if v}
+        self.judged = {c: Judged.joined(parts) for c, parts in found.items()}
+        self.scores = {c: np.sort(self.judged[c].needed) for c in self.quantities if c in self.judged}
 
-    def _conformity(
+    def _judge(
         self, columns: Sequence[np.ndarray], cells: Cells, rows: np.ndarray, member: int, corruption: Corruption,
-        epoch: int, found: dict[int, list[np.ndarray]],
+        epoch: int, found: dict[int, list[Judged]],
     ) -> None:  # fmt: skip
-        """Adds to `found`, by column, how much of the member's distribution hidden cells of the rows ask for."""
+        """Adds to `found`, by column, what the member says of hidden cells of the rows."""
         with at_rest(self.network):
             for take, batch in self.passes(cells, rows):
                 hidden = corruption.draw(batch, seed=self.settings.train.seed + 2, epoch=epoch)
@@ -216,15 +221,18 @@ class CellTable:
                 prediction = self.network(batch, hide(torch.cat([hidden.flat, lost])), ask=hidden.flat)
                 row, column = (hidden.flat // batch.shape[1]).numpy(), (hidden.flat % batch.shape[1]).numpy()
                 for places, distribution in prediction.pieces:
-                    if not isinstance(distribution, Quantities):
-                        continue
                     p = places.numpy()
                     truth = np.array([columns[c][r] for c, r in zip(column[p], take[row[p]], strict=True)])
+                    needed = np.full(len(p), np.nan)
                     own = distribution.of_member(member)
-                    below, upto = own.shares_at(torch.tensor(truth, dtype=torch.float32))
-                    needed = 2 * torch.maximum(below - 0.5, 0.5 - upto).clamp_min(0).numpy()
+                    if isinstance(own, Quantities):
+                        below, upto = own.shares_at(torch.tensor(truth, dtype=torch.float32))
+                        needed = 2 * torch.maximum(below - 0.5, 0.5 - upto).clamp_min(0).numpy()
+                    point = own.mean().double().numpy()
                     for c in np.unique(column[p]):
-                        found[int(c)].append(needed[column[p] == c])
+                        at = column[p] == c
+                        cells_of = (take[row[p]][at], np.full(int(at.sum()), member), truth[at], point[at], needed[at])
+                        found.setdefault(int(c), []).append(Judged(*cells_of))
 
     def draw(
         self,
@@ -233,6 +241,9 @@ class CellTable:
         seed: int = 0,
         member: int | None = None,
         shift: dict[int, float] | None = None,
+        rules: Rules | None = None,
+        rows: np.ndarray | None = None,
+        best: bool = False,
     ) -> list[np.ndarray]:
         """One completed copy of the columns: missing cells are drawn one by one, each given those before it.
 
@@ -240,27 +251,33 @@ class CellTable:
             member: the network to draw from; default a row's own, chosen at random. Drawing each completed table from
                 another member makes the draws differ as the fits do, which proper multiple imputation needs.
             shift: column -> added to its drawn values, in its unit (delta adjustment); later cells see the shifted ones.
+            rules: between the columns; drawn cells are drawn within what they leave, computed ones computed. A cell
+                that they leave nothing is drawn as if there were none (see `Rules.broken`).
+            rows: complete these alone.
+            best: fill in means and likeliest categories, one by one, of the columns under rules alone.
         """
         cells = self.cells(columns)
         out = [np.array(x, np.float64) for x in columns]
-        incomplete = np.flatnonzero(~cells.seen.all(1))
+        incomplete = np.flatnonzero(~cells.seen.all(1)) if rows is None else rows
+        ruled = None if not rules else Ruled(rules, self.codings, shift or {}, best)
 
         def fill(take: np.ndarray, batch: PackedBatch) -> None:
-            self._draw_batch(take, batch, out, seed, member, shift or {})
+            self._draw_batch(take, batch, out, seed, member, shift or {}, ruled)
 
         self.on_cores(fill, cells, incomplete)
         return out
 
     def _draw_batch(
         self, take: np.ndarray, batch: PackedBatch, out: list[np.ndarray], seed: int, member: int | None,
-        shift: dict[int, float],
+        shift: dict[int, float], ruled: Ruled | None,
     ) -> None:  # fmt: skip
         slots = batch.shape[1]
         flat = missing_slots(batch, len(take))
         column = (flat % slots).numpy()
         members = self.network.codec.members
         gone = torch.ones(len(flat), dtype=torch.bool)
-        for c in (c for c in visiting_order(slots, seed) if (column == c).any()):
+        order = visiting_order(slots, seed)
+        for c in (c for c in (order if ruled is None else ruled.order(order)) if (column == c).any()):
             here = torch.from_numpy(column == c)
             prediction = self.network(batch, hide(flat[gone]), ask=flat[here])
             identity = take[(flat[here] // slots).numpy()]
@@ -274,6 +291,10 @@ class CellTable:
             value = self.codings[c].decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
             if c in shift:
                 value = value + shift[c]
+            under = ruled is not None and c in ruled.rules.touched
+            if ruled is not None and under:
+                value = ruled.value(c, value, prediction, own, u, {p: out[p][identity] for p in ruled.rules.touched})
+            if c in shift or under:
                 number, score = self.codings[c].encode(value)
                 new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)
             batch = dataclasses.replace(batch, values=self.network.codec.write(batch.values, flat[here], new))

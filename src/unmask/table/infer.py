@@ -74,7 +74,7 @@ def look(
         strict: cells that do not fit raise; else they are findings, and the schema is what would be without them.
     """
     override = dict(override or {})
-    known = {"columns", "duration", "event", "missing", "decimal"}
+    known = {"columns", "duration", "event", "missing", "constraints", "decimal"}
     for key in set(override) - known:
         raise UserError(f"schema: unknown key {key!r}", hint=suggest(key, known))
     given = override.get("columns", {})
@@ -98,7 +98,9 @@ def look(
     findings += spelt_missing(spelt)
     if strict:
         refuse(findings, source)
-    schema = Schema(columns=tuple(found), missing=missing)
+    rules = override.get("constraints", ())
+    rules = (rules,) if isinstance(rules, str) else tuple(rules)
+    schema = Schema(columns=tuple(found), missing=missing, constraints=rules)
     duration, event = duration or override.get("duration"), event or override.get("event")
     if (duration is None) != (event is None):
         raise UserError(f"duration={duration}, event={event}", hint="A survival pair needs both columns.")

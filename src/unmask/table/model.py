@@ -20,7 +20,7 @@ from unmask.table.absent import widened
 from unmask.table.additive import Additive
 from unmask.table.base import FactorBase, Factors
 from unmask.table.codec import Coding
-from unmask.table.complete import changes, holes, impute_frame, shifted_places
+from unmask.table.complete import changes, holes, impute_frame, recorded_breaches, shifted_places
 from unmask.table.data import (
     Frame,
     encode,
@@ -35,9 +35,11 @@ from unmask.table.data import (
 from unmask.table.engine import CellTable
 from unmask.table.fit import Fit, build_network
 from unmask.table.infer import infer_schema
+from unmask.table.judged import columns_imputed
 from unmask.table.marks import spellings_of
 from unmask.table.network import RowModel
 from unmask.table.recipes import TableSettings, settings_of
+from unmask.table.rules import Rules
 from unmask.table.schema import Schema
 from unmask.table.uncertainty import interval_frame
 from unmask.training.settings import load_toml, to_dict
@@ -61,22 +63,26 @@ def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schem
 
 
 def schema_for(
-    frame: Frame, schema: Schema | Mapping[str, Any] | str | Path | None, *, duration: str | None, event: str | None
-) -> Schema:
+    frame: Frame, schema: Schema | Mapping[str, Any] | str | Path | None, *, duration: str | None, event: str | None,
+    constraints: Sequence[str] | str = (),
+) -> Schema:  # fmt: skip
     """The schema given, or one inferred from the table under what is given of it.
 
     Raises:
         UserError: naming the column and value at fault.
     """
     found = read_schema(schema)
-    if isinstance(found, Schema):
-        return found
-    decimal = frame.decimal or found.get("decimal")
-    frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=decimal)
-    return infer_schema(
-        frame.names, frame.columns, override={k: v for k, v in found.items() if k != "decimal"}, duration=duration, event=event,
-        source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings,
-    )  # fmt: skip
+    if not isinstance(found, Schema):
+        decimal = frame.decimal or found.get("decimal")
+        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=decimal)
+        found = infer_schema(
+            frame.names, frame.columns, override={k: v for k, v in found.items() if k != "decimal"}, duration=duration,
+            event=event, source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings,
+        )  # fmt: skip
+    more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
+    found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))
+    Rules.of(found)  # whatever is wrong with a rule is said now
+    return found
 
 
 class TableModel:
@@ -108,6 +114,7 @@ class TableModel:
         settings: TableSettings | None = None,
         weight: np.ndarray | None = None,
         watch: Callable[..., None] | None = None,
+        constraints: Sequence[str] | str = (),
         **overrides: Any,
     ) -> TableModel:
         """Fit a model to a table with or without missing cells.
@@ -119,13 +126,15 @@ class TableModel:
             settings, overrides: see `TableSettings`; give one or the other.
             weight: of each row, for bootstrap copies.
             watch: called after every step.
+            constraints: rules between columns, kept with the model, that imputed and synthetic rows meet: "a <= b <= c",
+                "a == 1 -> b == 0", "bmi := weight / height**2". Rows that break one as recorded are named in the notes.
 
         Raises:
             UserError: naming the row, column and value at fault.
         """
         start = time.perf_counter()
         frame = read_frame(data)
-        found = schema_for(frame, schema, duration=duration, event=event)
+        found = schema_for(frame, schema, duration=duration, event=event, constraints=constraints)
         settings = settings or settings_of(**overrides)
         if not found.modelled:
             raise UserError(
@@ -139,13 +148,15 @@ class TableModel:
         facts = {
             "rows": len(columns[0]), "columns": len(columns), "steps": table.fitted.steps,
             "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
-            "history": table.fitted.history, "notes": list(found.notes),
+            "history": table.fitted.history,
+            "notes": [*found.notes, *recorded_breaches(Rules.of(found), columns, frame.row_name)],
         }  # fmt: skip
         model = cls(found, table, facts)
         model.like = frame
         # What rows lack, for synthetic ones that are to lack as much.
         lacking = np.column_stack(model.holes(columns)).astype(np.uint8)
         model.extra["holes"] = lacking[np.argsort(mix(settings.train.seed, np.arange(len(lacking)), 46))[:PATTERNS]]
+        model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns, table.fitted.fold)
         model.facts["point"] = [
             writes_point(raw, c)
             for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
@@ -181,6 +192,7 @@ class TableModel:
         shift: Mapping[str, float] | None = None,
         absent: Sequence[str] | str = (),
         add_absent: bool = False,
+        constraints: Sequence[str] | str = (),
     ) -> Any:
         """The table with its missing cells filled; observed cells are the objects they were.
 
@@ -194,20 +206,29 @@ class TableModel:
                 event) always may. They are hidden in every row, which a warning says. Columns that the model does not
                 know pass through.
             add_absent: give the lacking columns too, imputed, at the end.
+            constraints: rules besides those the model was fitted with; filled cells meet them all, observed ones are left
+                as they are. What is broken as recorded, and what cannot be met, a warning says with the rows.
 
         Raises:
             UserError: the table does not fit the model, naming row, column and value.
         """
         tables, _, _ = self.impute_frame(
-            data, draws=draws, seed=seed, unseen=unseen, shift=shift, absent=absent, add_absent=add_absent
-        )
+            data, draws=draws, seed=seed, unseen=unseen, shift=shift, absent=absent, add_absent=add_absent,
+            constraints=constraints,
+        )  # fmt: skip
         tables = [handed_out(t) for t in tables]
         return tables if draws else tables[0]
 
     fill = impute
 
     def intervals(
-        self, data: Any, *, coverage: float = 0.9, absent: Sequence[str] | str = (), add_absent: bool = False
+        self,
+        data: Any,
+        *,
+        coverage: float = 0.9,
+        absent: Sequence[str] | str = (),
+        add_absent: bool = False,
+        constraints: Sequence[str] | str = (),
     ) -> Any:
         """A frame with a row per missing cell and how sure its value is, of the kind of the table (polars for files and arrays).
 
@@ -216,12 +237,14 @@ class TableModel:
         probability, of the value, and probabilities, of every level. See `uncertainty.interval_frame` for types.
 
         Args:
-            absent, add_absent: as in `impute`.
+            absent, add_absent, constraints: as in `impute`.
         """
         if not 0 < coverage < 1:
             raise UserError(f"coverage={coverage}", hint="Expected a share between 0 and 1, e.g. 0.9.")
         given = read_frame(data)
-        records = self.impute_frame(given, interval=coverage, absent=absent, add_absent=add_absent)[1]
+        records = self.impute_frame(
+            given, interval=coverage, absent=absent, add_absent=add_absent, constraints=constraints
+        )[1]
         return interval_frame(records, given)
 
     def score(self, data: Any, *, absent: Sequence[str] | str = ()) -> list[dict[str, Any]]:
@@ -261,6 +284,7 @@ class TableModel:
             "rows": self.facts["rows"], "columns": len(self.schema.modelled),
             "left_out": [c.name for c in self.schema.columns if not c.modelled],
             "structural": {c.name: " = ".join(c.structural) for c in self.schema.columns if c.structural},
+            "constraints": list(self.schema.constraints),
             "duration": self.schema.duration, "event": self.schema.event, "steps": self.facts["steps"],
             "held_out_loss": min((v for _, v in self.facts["history"]), default=None), "notes": self.facts["notes"],
         }  # fmt: skip

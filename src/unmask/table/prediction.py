@@ -203,6 +203,12 @@ class Categories:
         number = value[:, 0].long().expand(len(self._log_probs), -1)
         return self._log_probs.gather(-1, number[..., None])[..., 0]
 
+    def of_member(self, member: int) -> Categories:
+        """The distributions of one member alone."""
+        own, at = copy.copy(self), member % len(self._log_probs)
+        own._log_probs = self._log_probs[at : at + 1]
+        return own
+
     def probs(self) -> Float[Tensor, "asked categories"]:
         return self._log_probs.exp().mean(0)
 

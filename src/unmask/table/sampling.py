@@ -15,9 +15,10 @@ from torch import Tensor
 from unmask.core.corruption import mix, uniform
 from unmask.core.inference import at_rest, on_cores
 from unmask.errors import UserError
-from unmask.table.conditions import Constraint, Limit, formulas_in_order
+from unmask.table.conditions import Limit
 from unmask.table.outcome import outcome_design, pair_places, stored_outcome
 from unmask.table.prediction import BACKGROUND, pick
+from unmask.table.rules import Rules
 
 if TYPE_CHECKING:
     from unmask.table.model import TableModel
@@ -29,17 +30,15 @@ BLOCK = 1024
 class RowSampler:
     """Draws rows block by block; every cell of a column in one product."""
 
-    def __init__(
-        self, model: TableModel, limits: dict[int, Limit], rules: list[Constraint], temperature: float
-    ) -> None:
+    def __init__(self, model: TableModel, limits: dict[int, Limit], rules: Rules, temperature: float) -> None:
         self.model, self.rules, self.temperature = model, rules, temperature
         self.network: Any = model.table.network
         self.codings = model.table.codings
         self.columns = [model.schema.columns[i] for i in model.schema.modelled]
         self.limits = {place: self._bounds(place) for place in range(len(self.codings))}
-        self.formulas = formulas_in_order(rules)
+        self.formulas = rules.formulas
         self.fillers = {p: self._filler(*c.structural) for p, c in enumerate(self.columns) if c.structural is not None}
-        computed = {r.columns[0] for r in self.formulas}
+        computed = rules.computed
         if computed & set(limits):
             name = self.columns[min(computed & set(limits))].name
             raise UserError(f"condition on {name!r}, which is computed", hint="Condition what it is computed from.")
@@ -59,7 +58,7 @@ class RowSampler:
                 )
         self.outcome = stored_outcome(model)
         pair = set(pair_places(model)) if self.outcome is not None else set()
-        touched = {c for r in rules for c in r.columns} | set(limits)
+        touched = rules.touched | set(limits)
         if pair & touched:
             self.outcome = None  # conditioned outcomes are drawn cell by cell, like everything else
             pair = set()
@@ -111,7 +110,8 @@ class RowSampler:
         for rule in self.formulas:
             assert rule.formula is not None
             with np.errstate(all="ignore"):
-                values[rule.columns[0]] = rule.formula({c: values[c] for c in rule.columns})
+                found = rule.formula({c: values[c] for c in rule.columns})
+                values[rule.columns[0]] = self.rules.rounded(rule.columns[0], found)
         return values
 
     def _conditioned(self) -> set[int]:
@@ -124,62 +124,17 @@ class RowSampler:
     def _limits(self, place: int, values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Per row: lowest and highest value, or (rows, categories) booleans; from conditions and what is drawn so far."""
         n, own = len(values[0]), self.limits[place]
-        low, high = np.full(n, own.low), np.full(n, own.high)
-        allowed = None if own.allowed is None else np.tile(own.allowed, (n, 1))
-        step = self._step(place)
-        for rule in self.rules:
-            if place not in rule.columns:
-                continue
-            if rule.kind == "order":
-                a, b = rule.columns
-                gap = step if rule.strict else 0.0
-                if place == a:
-                    other = values[b] if not np.isnan(values[b]).all() else np.full(n, self.limits[b].high)
-                    high = np.minimum(high, other - gap)
-                else:
-                    other = values[a] if not np.isnan(values[a]).all() else np.full(n, self.limits[a].low)
-                    low = np.maximum(low, other + gap)
-            elif rule.kind == "implies":
-                low, high, allowed = self._implied(rule, place, values, low, high, allowed)
-        return low, high, allowed
-
-    def _implied(
-        self, rule: Constraint, place: int, values: list[np.ndarray], low: Any, high: Any, allowed: Any
-    ) -> Any:
-        """If the premise holds, the conclusion; if the conclusion is already false, not the premise."""
-        a, b = rule.columns
-        assert rule.premise is not None
-        assert rule.conclusion is not None
-        if place == b and not np.isnan(values[a]).all():
-            active = rule.premise.holds(values[a])
-            limit: Limit | None = rule.conclusion
-        elif place == a and not np.isnan(values[b]).all():
-            active, limit = ~rule.conclusion.holds(values[b]), rule.premise.inverse()
-        else:
-            return low, high, allowed
-        if limit is None:
-            if active.any():
-                raise UserError(
-                    f"constraint {rule.text!r}: the premise has no inverse", hint="Use <, >, or categories."
-                )
-            return low, high, allowed
-        if allowed is not None and limit.allowed is not None:
-            allowed = np.where(active[:, None], allowed & limit.allowed, allowed)
-        return (
-            np.where(active, np.maximum(low, limit.low), low),
-            np.where(active, np.minimum(high, limit.high), high),
-            allowed,
-        )
-
-    def _step(self, place: int) -> float:
-        decimals = self.columns[place].decimals
-        return 10.0**-decimals if decimals is not None else 1e-9
+        if place not in self.rules.touched:
+            allowed = None if own.allowed is None else np.tile(own.allowed, (n, 1))
+            return np.full(n, own.low), np.full(n, own.high), allowed
+        left = self.rules.limits(place, {p: values[p] for p in self.rules.touched}, self.limits)
+        return left.low, left.high, left.allowed
 
     def _draw(self, state: BlockState, values: list[np.ndarray], place: int, rows: np.ndarray, seed: int) -> None:
         low, high, allowed = self._limits(place, values)
         dead = (low > high) if allowed is None else ~allowed.any(1)
         if dead.any():
-            names = ", ".join(r.text for r in self.rules if place in r.columns) or "the condition"
+            names = ", ".join(r.text for r in self.rules.all if place in r.columns) or "the condition"
             raise UserError(
                 f"{names}: nothing is left for {self.columns[place].name!r} in {int(dead.sum())} rows",
                 hint="The conditions and constraints contradict each other.",
@@ -201,7 +156,7 @@ class RowSampler:
         state.show(place, torch.from_numpy(number_), torch.tensor(score, dtype=torch.float32))
 
     def _quantity(self, state: BlockState, place: int, u: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        scale, column = self.codings[place].scale, self.columns[place]
+        scale = self.codings[place].scale
         assert scale is not None
         bounds = self._bounds(place)
         ends = [None, None]
@@ -212,13 +167,7 @@ class RowSampler:
             place, torch.tensor(u, dtype=torch.float32), ends[0], ends[1], atoms, self.temperature
         )
         x = scale.decode(number.numpy(), score.double().numpy())
-        if column.decimals is not None:
-            x = np.round(x, column.decimals)
-            step = 10.0**-column.decimals
-            with np.errstate(invalid="ignore"):
-                inside_low, inside_high = np.ceil(low / step - 1e-9) * step, np.floor(high / step + 1e-9) * step
-            x = np.round(np.clip(x, inside_low, np.maximum(inside_low, inside_high)), column.decimals)
-        return np.clip(x, low, high)
+        return self.rules.rounded(place, x, low, high)
 
     def _draw_outcome(self, state: BlockState, values: list[np.ndarray], rows: np.ndarray, seed: int) -> None:
         assert self.outcome is not None

@@ -75,6 +75,7 @@ class Schema:
 
     Args:
         missing: spellings of a missing value beyond the usual ones (empty, NA, NaN, null, #NULL!, ?, .).
+        constraints: rules between columns that imputed and synthetic rows meet; see `conditions.parse_constraints`.
         notes: what was noticed while inferring, for people.
     """
 
@@ -82,6 +83,7 @@ class Schema:
     duration: str | None = None
     event: str | None = None
     missing: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -142,11 +144,16 @@ class Schema:
             tuples = {
                 k: tuple(c[k]) for k in ("categories", "structural", "missing", "suffixes") if c.get(k) is not None
             }
-            columns.append(Column(**{**c, **tuples}))
-        rest = {k: v for k, v in found.items() if k not in ("columns", "missing", "notes")}
-        return cls(
-            columns=tuple(columns), missing=tuple(found.get("missing", ())), notes=tuple(found.get("notes", ())), **rest
-        )
+            columns.append(_whole_days(Column(**{**c, **tuples})))
+        lists = {k: tuple(found.get(k, ())) for k in ("missing", "constraints", "notes")}
+        return cls(**{**found, **lists, "columns": tuple(columns)})
+
+
+def _whole_days(column: Column) -> Column:
+    """Models of version 0.1 do not say that dates without times are whole days: their format does."""
+    if column.kind == "datetime" and column.decimals is None and column.format and "%H" not in column.format:
+        return dataclasses.replace(column, decimals=0)
+    return column
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,6 @@ hazards given the covariates (`survival.Outcome`), so that hazard ratios and Kap
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ import numpy as np
 
 from unmask.core.corruption import mix, uniform
 from unmask.errors import UserError
-from unmask.table.conditions import Constraint, Limit, parse_constraints, parse_where
+from unmask.table.conditions import Limit, parse_where
 from unmask.table.data import decode, encode, handed_out, read_frame
 from unmask.table.network import RowModel
+from unmask.table.rules import Rules
 from unmask.table.sampling import RowSampler
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def synthesize(
 
     Args:
         where: conditions every row meets exactly, e.g. "sex == 0 and age >= 70".
-        constraints: rules every row meets: "dbp < sbp", "pregnant == 1 -> sex == 'F'", "bmi := weight / height**2".
+        constraints: rules every row meets besides the schema's own: "dbp < sbp", "admission <= surgery <= discharge",
+            "pregnant == 1 -> sex == 'F'", "bmi := weight / height**2".
         temperature: below 1 keeps to the common, above 1 spreads.
         missing: leave cells empty as the training table does, row patterns and all; conditioned columns stay full.
 
@@ -67,7 +68,7 @@ def synthesize(
             f"recipe {model.table.settings.recipe!r} does not synthesise", hint="Fit with the recipe 'masked'."
         )
     limits = {model.schema.modelled.index(i): v for i, v in parse_where(where, model.schema).items()}
-    rules = [_placed(r, model) for r in parse_constraints(constraints, model.schema)]
+    rules = Rules.of(model.schema, constraints)
     said = support_warnings(model, limits)
     sampler = RowSampler(model, limits, rules, temperature)
     values = sampler.sample(rows, seed)
@@ -77,17 +78,6 @@ def synthesize(
     for text in said:
         warnings.warn(text, stacklevel=3)
     return Synthetic(table=model.wrap(drawn), columns=values, warnings=said)
-
-
-def _placed(rule: Constraint, model: TableModel) -> Constraint:
-    """A rule with places among the modelled columns instead of numbers in the schema."""
-    places = tuple(model.schema.modelled.index(c) for c in rule.columns)
-    if rule.formula is None:
-        return dataclasses.replace(rule, columns=places)
-    formula, numbers = rule.formula, rule.columns
-    return dataclasses.replace(
-        rule, columns=places, formula=lambda v: formula(dict(zip(numbers, [v[p] for p in places], strict=True)))
-    )
 
 
 def support_warnings(model: TableModel, limits: dict[int, Limit]) -> list[str]:
@@ -102,7 +92,7 @@ def support_warnings(model: TableModel, limits: dict[int, Limit]) -> list[str]:
             name = model.schema.columns[model.schema.modelled[place]].name
             said.append(f"about {met:.0f} of {rows} training rows meet the condition on {name!r}: {_EXTRAPOLATION}")
     if len(limits) > 1 and not said:
-        drawn = RowSampler(model, {}, [], 1.0).sample(2048, 0)
+        drawn = RowSampler(model, {}, Rules(model.schema), 1.0).sample(2048, 0)
         met = float(np.all([limit.holds(drawn[place]) for place, limit in limits.items()], axis=0).mean()) * rows
         if met < SUPPORT:
             said.append(f"about {met:.0f} of {rows} training rows meet all the conditions: {_EXTRAPOLATION}")

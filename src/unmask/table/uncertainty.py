@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ FIELDS = ("row", "column", "value", "low", "high", "probability", "probabilities
 
 
 def interval_records(
-    schema: Schema, frame: Frame, holes: list[np.ndarray], point: list[np.ndarray], found: Imputed
+    schema: Schema,
+    frame: Frame,
+    holes: list[np.ndarray],
+    point: list[np.ndarray],
+    found: Imputed,
+    ruled: Collection[int] = (),
 ) -> list[dict[str, Any]]:
     """One record per filled cell, by row: its position and number, column and value; of quantities the ends of the interval
     (`low`, `high`), of categories `probability` (of the value) and `probabilities` (level -> probability), else None.
@@ -30,6 +36,7 @@ def interval_records(
     Args:
         holes, point: per modelled column, which cells were filled, and the columns filled.
         found: intervals and shares of the levels.
+        ruled: places of columns under rules, whose values are not cut off at the column's bounds.
     """
     out = []
     for place, i in enumerate(schema.modelled):
@@ -37,9 +44,8 @@ def interval_records(
         if column.is_quantity:
             assert found.low is not None
             assert found.high is not None
-            ends = [
-                decode(np.clip(v[place][rows], column.low, column.high), column) for v in (point, found.low, found.high)
-            ]
+            low, high = (None, None) if place in ruled else (column.low, column.high)
+            ends = [decode(np.clip(v[place][rows], low, high), column) for v in (point, found.low, found.high)]
             more = [
                 {"low": a, "high": b, "probability": None, "probabilities": None} for _, a, b in zip(*ends, strict=True)
             ]

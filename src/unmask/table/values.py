@@ -134,6 +134,7 @@ def decode(values: np.ndarray, column: Column) -> list[Any]:
     if not column.is_quantity:
         return [None if v != v else column.categories[int(v)] for v in values]
     if column.kind == "datetime":
+        values = values if column.decimals is None else np.round(values, column.decimals)
         return [None if v != v else date_of(v) for v in values]
     if column.decimals is not None:
         values = np.round(values, column.decimals)
