@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,46 @@ def written(path: str | Path) -> Iterator[Path]:
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy: str) -> Iterator[None]:
+    """Within, no other process of this machine holds the same lock. It is gone with its process, however that ends.
+
+    Args:
+        path: of the lock's file, made where it is not there; it stays, empty of meaning.
+        wait: told who holds the lock; then this process waits. None: it does not wait.
+        busy: what is going on there, for the message.
+
+    Raises:
+        UserError: another process holds the lock and `wait` is None.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows: as before there
+        yield
+        return
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks: as before there
+                yield
+                return
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            if wait is None:
+                raise UserError(
+                    f"{path.parent}: {holder} {busy}", hint="Wait until it has ended, or choose another folder."
+                ) from None
+            wait(f"{path.parent}: {holder} {busy}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        yield
 
 
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from tiny_run import lines, trained
+from tiny_run import job, lines, trained
 from unmask.errors import UserError
 from unmask.training import run as room
 from unmask.training.checkpoint import load_latest
-from unmask.training.run import run_folder
+from unmask.training.run import run, run_folder
+from unmask.training.settings import TrainSettings
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -68,3 +70,65 @@ def test_a_run_that_stopped_early_stays_so_until_it_is_given_another_end(tmp_pat
     assert again.validation == first.validation
     assert load_latest(tmp_path).step == first.steps
     assert trained(tmp_path, True, steps=41, **impatient).steps > first.steps
+
+
+def falling_then_rising(monkeypatch, losses: list[float]) -> None:
+    """Held-out losses as planned; what the model does otherwise stays as it is."""
+    looks = iter(losses)
+    monkeypatch.setattr(room, "_validate", lambda *_: {"loss": next(looks, 9.0)})
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_patience_keeps_the_best_weights_not_the_last(tmp_path, monkeypatch, resumed):
+    """Looks of 3, 1, 2, 2: the run stops after the fourth step and keeps the weights of the second."""
+    states: dict[int, Any] = {}
+    keep = room.BestWeights.keep
+
+    def noted(self: Any, model: Any, step: int, *, write: bool) -> None:
+        keep(self, model, step, write=write)
+        states[step] = self.state
+
+    monkeypatch.setattr(room.BestWeights, "keep", noted)
+    impatient = {"patience": 2, "validate_every": 1, "checkpoint_every": 1}
+    if resumed:
+        falling_then_rising(monkeypatch, [3.0, 1.0, 2.0])
+        real = room.save_checkpoint
+
+        def killed(*given: Any, **named: Any) -> None:
+            real(*given, **named)
+            if named["step"] == 3:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(room, "save_checkpoint", killed)
+            with pytest.raises(KeyboardInterrupt):
+                trained(tmp_path, steps=40, **impatient)
+        falling_then_rising(monkeypatch, [2.0])
+    else:
+        falling_then_rising(monkeypatch, [3.0, 1.0, 2.0, 2.0])
+    saved: list[Any] = []
+    settings = TrainSettings(steps=40, precision="fp32", device="cpu", **impatient)
+    for again in (resumed, True):  # once more: the run is over, and gives the same model
+        result = run(
+            job(), tmp_path, settings, resume=again, console=False, save=lambda m: saved.append(m.state_dict())
+        )
+        assert (result.stopped, result.steps, result.kept_step) == ("early", 4, 2)
+        assert all((saved[-1][name] == tensor).all() for name, tensor in states[2].items())
+
+
+def test_a_guard_that_speaks_at_once_leaves_the_model_as_it_was(tmp_path, monkeypatch):
+    work = dataclasses.replace(job(), stop_when=lambda metrics: True)
+    before = {name: tensor.clone() for name, tensor in work.model.state_dict().items()}
+    settings = TrainSettings(steps=10, validate_every=1, precision="fp32", device="cpu")
+    result = run(work, tmp_path, settings, console=False)
+    assert (result.stopped, result.steps, result.kept_step) == ("early", 1, 0)
+    assert all((work.model.state_dict()[name] == tensor).all() for name, tensor in before.items())
+
+
+def test_a_second_run_in_a_live_folder_is_refused(tmp_path):
+    """Both wrote the same checkpoints before."""
+    from unmask.files import locked
+
+    with locked(tmp_path / ".run.lock", busy="trains there"), pytest.raises(UserError, match="trains there"):
+        trained(tmp_path)
+    assert trained(tmp_path).stopped == "finished"

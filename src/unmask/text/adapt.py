@@ -18,7 +18,7 @@ from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, validation_batches
 from unmask.text.cache import TokenCache
 from unmask.text.folder import load_folder, save_folder
-from unmask.text.pretrain import TextRun, make_job, write_report
+from unmask.text.pretrain import TextRun, check_unknown, make_job, write_report
 from unmask.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.text.sources import resolve
 from unmask.training.precision import computing, resolve_device, resolve_precision
@@ -117,11 +117,16 @@ def adapt(
     with first_process_first(settings.train) as first:
         cache = cache_of(data, "cache")
         held = None if general is None else cache_of(general, "cache-general")
+    check_unknown(cache, say)
     special = loaded.tokenizer.special_ids
     extra = {}
     if held is not None:
         extra["general"] = validation_batches(
-            held, np.asarray(held.validation), slots=settings.slots, special_ids=special
+            held,
+            np.asarray(held.validation),
+            slots=settings.slots,
+            special_ids=special,
+            batch_slots=settings.train.batch_slots,
         )
 
     def forgetting(metrics: dict[str, float]) -> bool:

@@ -39,10 +39,15 @@ def validation_batches(
     *,
     slots: int,
     special_ids: np.ndarray,
-    rows: int = 32,
+    batch_slots: int | None = None,
     most: int = 2048,
 ) -> list[PackedBatch]:
-    """Held-out examples (at most `most`, spread evenly over the split) in packed batches, always the same."""
+    """Held-out examples (at most `most`, spread evenly over the split) in packed batches, always the same.
+
+    Args:
+        batch_slots: of a training step: a held-out batch has no more slots, and 32 rows at most.
+    """
+    rows = 32 if batch_slots is None else max(1, min(32, batch_slots // slots))
     if len(numbers) > most:
         numbers = numbers[np.linspace(0, len(numbers) - 1, most).astype(int)]
     placed = place_best_fit(cache.lengths[numbers], slots)

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import fsync
+from unmask.files import fsync, locked
 from unmask.text.sources import Document, ReadReport, expand, iter_documents, listed, moved, opened, pieces
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.units import entity_units
@@ -153,6 +154,19 @@ class TokenCache:
         }
         key = _key(names, tokenizer, settings)
         folder = Path(folder)
+        with locked(
+            folder.with_name(f".{folder.name}.lock"),
+            wait=lambda text: print(text, file=sys.stderr, flush=True),
+            busy=f"is tokenising into {folder.name}",
+        ):
+            return cls._built(folder, key, names, tokenizer, settings, progress)
+
+    @classmethod
+    def _built(
+        cls, folder: Path, key: str, names: list[str], tokenizer: Tokenizer, settings: dict[str, Any],
+        progress: Callable[[dict[str, int]], None] | None,
+    ) -> TokenCache:  # fmt: skip
+        """What is there from the same content and settings, or a new one; this process alone works in the folder."""
         if (folder / "meta.json").exists():
             try:
                 there = cls.open(folder)
@@ -232,7 +246,7 @@ def _write(
         sorted(i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None), np.int64
     )
     report = ReadReport()
-    examples = document = tokens = held_out = marked = 0
+    examples = document = tokens = held_out = marked = unknown = read = 0
     stream = iter_documents(inputs, column=column, report=report, entities=entities)
     files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in _FILES}
     try:
@@ -241,6 +255,8 @@ def _write(
             for d, (ids, starts) in zip(group, _tokenise(group, tokenizer), strict=True):
                 held = is_held_out(d.text, holdout, seed)
                 marked += len(d.entities)
+                unknown += 0 if tokenizer.unk_id is None else int(np.count_nonzero(ids == tokenizer.unk_id))
+                read += len(ids)
                 for begin, end in cut(ids, starts, room, stops):
                     if end - begin < least:
                         continue
@@ -274,7 +290,7 @@ def _write(
             file.write(b"\x01" * tail)
     return {
         "version": VERSION, "dtype": dtype, "examples": examples, "tokens": tokens, "documents": document,
-        "held_out_by": "tail" if tail else "document",
+        "unknown": unknown / max(read, 1), "held_out_by": "tail" if tail else "document",
         "vocabulary": tokenizer.vocab_size, "before": tokenizer.before, "after": tokenizer.after,
         "report": asdict(report),
         "sizes": {name: (folder / name).stat().st_size for name in _FILES},

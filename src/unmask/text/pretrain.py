@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from unmask.text.batches import batch_maker, corruption_of, measuring_corruption
 from unmask.text.cache import TokenCache, is_held_out
 from unmask.text.folder import new_text_model, save_folder
 from unmask.text.recipes import TextSettings, as_dict
+from unmask.text.sampling import sampled
 from unmask.text.sources import ReadReport, iter_documents, resolve
 from unmask.text.tokenizer import Tokenizer
 from unmask.training.run import Job, RunResult, first_process_first, run, run_folder, sayer
 from unmask.training.settings import lasting
 
 TOKENIZER_CHARACTERS = 60_000_000
-"""A tokenizer is trained on at most this much text; more changes its vocabulary by next to nothing."""
+"""A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,27 @@ class TextRun:
 
     def to_dict(self) -> dict[str, Any]:
         return self.result.summary(self.folder, self.settings.train.seed, corpus=self.corpus)
+
+
+MOST_UNKNOWN = 0.1
+"""Above this share of unknown tokens a corpus is refused: they are special, so never hidden and never learnt."""
+
+
+def check_unknown(cache: TokenCache, say: Callable[[str], None]) -> None:
+    """Tell how much of the corpus the tokenizer does not know.
+
+    Raises:
+        UserError: more than `MOST_UNKNOWN`.
+    """
+    share = float(cache.meta.get("unknown", 0.0))
+    if share > MOST_UNKNOWN:
+        raise UserError(
+            f"{share:.1%} of the corpus is unknown to the tokenizer ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
+            hint="Use a tokenizer of the corpus's languages: leave tokenizer= out, make vocabulary= larger, or tokenizer_kind=bpe, "
+            "which knows every character.",
+        )
+    if share > 0.001:
+        say(f"{share:.2%} of the tokens are unknown to the tokenizer")
 
 
 def build_tokenizer(
@@ -56,10 +77,8 @@ def build_tokenizer(
     say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
     documents = iter_documents(data, column=settings.column, report=ReadReport())
     texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
-    seen = itertools.accumulate(texts, lambda total, text: (total[0] + len(text), text), initial=(0, ""))
-    limited = (text for size, text in itertools.takewhile(lambda s: s[0] < TOKENIZER_CHARACTERS, seen) if text)
     tokenizer = Tokenizer.train(
-        limited, kind=settings.tokenizer_kind, vocab_size=settings.vocabulary,
+        sampled(texts, TOKENIZER_CHARACTERS), kind=settings.tokenizer_kind, vocab_size=settings.vocabulary,
         lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
     )  # fmt: skip
     tokenizer.save(out)
@@ -122,6 +141,7 @@ def pretrain(
             data, tokenizer, out / "cache", max_slots=settings.slots, column=settings.column, holdout=settings.holdout,
             seed=settings.train.seed, entities=settings.hide == "entity",
         )  # fmt: skip
+    check_unknown(cache, say)
     model, family = build_model(settings, tokenizer)
     job = make_job(model, cache, tokenizer, settings)
     say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {_millions(model)} parameters")
@@ -158,7 +178,10 @@ def make_job(
     return Job(
         model=model, plan=plan, make_batch=batch_maker(cache, settings.slots, special),
         corruption=corruption_of(settings),
-        validation=validation_batches(cache, np.asarray(cache.validation), slots=settings.slots, special_ids=special),
+        validation=validation_batches(
+            cache, np.asarray(cache.validation), slots=settings.slots, special_ids=special,
+            batch_slots=settings.train.batch_slots,
+        ),
         validation_corruption=measuring_corruption(), fingerprint=_fingerprint(settings, tokenizer, cache), **more,
     )  # fmt: skip
 

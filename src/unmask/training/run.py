@@ -27,8 +27,9 @@ from unmask.core.corruption import Corruption
 from unmask.core.plan import Plan, deal
 from unmask.core.pretrain import Machine, StepReport, pretrain, validate
 from unmask.errors import UserError
-from unmask.files import check_folder
+from unmask.files import check_folder, locked
 from unmask.training.ahead import MadeWhenNeeded, ahead
+from unmask.training.best import BestWeights
 from unmask.training.budget import Fitted, fit, measure
 from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, load_latest, save_checkpoint
 from unmask.training.memory import free_memory, held_memory, keep_freed_memory, peak_memory
@@ -41,12 +42,16 @@ from unmask.training.tracking import Tracker
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a run ended. `stopped` is 'finished', 'early' (patience), or 'signal' (saved, resumable).
+    """How a run ended.
 
-    `expected_memory_mb` is what was said before the start, `peak_memory_mb` what the process held at most.
+    Attributes:
+        stopped: 'finished', 'early' (patience, or a guard such as that against forgetting), or 'signal' (saved, resumable).
+        kept_step: the step whose weights were kept; an earlier one than the last only where a run can stop early.
+        expected_memory_mb: what was said before the start; `peak_memory_mb` is what the process held at most.
     """
 
     steps: int
+    kept_step: int
     seconds: float
     stopped: str
     validation: dict[str, float]
@@ -116,12 +121,25 @@ def run(
     """Train until the settings' end, an early stop, or a signal; `save(model)` is called at the end.
 
     Raises:
-        UserError: the folder holds a run or a model and `resume` was not asked for; the settings of the resumed run
-            differ.
+        UserError: the folder holds a run or a model and `resume` was not asked for; another process trains there; the
+            settings of the resumed run differ.
     """
+    out = run_folder(out, resume=resume)
+    alone = (
+        locked(out / ".run.lock", busy="trains there")
+        if int(os.environ.get("RANK", "0")) == 0
+        else contextlib.nullcontext()
+    )
+    with alone:
+        return _run(job, out, settings, resume=resume, console=console, trackers=trackers, save=save)
+
+
+def _run(
+    job: Job, out: Path, settings: TrainSettings, *, resume: bool, console: bool, trackers: Sequence[str],
+    save: Callable[[nn.Module], None] | None,
+) -> RunResult:  # fmt: skip
     from accelerate import Accelerator
 
-    out = Path(out)
     if not job.validation and (settings.patience is not None or job.stop_when is not None):
         raise UserError("nothing is held out to stop early by", hint="Hold some out (holdout), or set patience=none.")
     keep_freed_memory()
@@ -130,7 +148,6 @@ def run(
     accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no")
     device = accelerator.device
     main, processes = accelerator.is_main_process, accelerator.num_processes
-    run_folder(out, resume=resume)
     found = load_latest(out) if resume else None
     check_same_run(
         found, job.fingerprint, out,
@@ -176,6 +193,12 @@ def run(
         no_sync=lambda: accelerator.no_sync(trained),
     )
     result: dict[str, Any] = {"stopped": "early" if over else "finished", "validation": {}}
+    keeper = BestWeights(out) if settings.patience is not None or job.stop_when is not None else None
+    if keeper is not None:
+        if found is not None:
+            keeper.restore(found.extra.get("best_step"))
+        elif job.stop_when is not None:  # the guard may speak at the first look
+            keeper.keep(model, 0, write=main)
     validate_every = settings.validate_every
     with (
         Tracker(
@@ -214,7 +237,8 @@ def run(
                     out, step=step_number, model_state=model.state_dict(),
                     optimiser_state=optimiser.state_dict(), keep=settings.keep,
                     extra={
-                        "best": best, "waited": waited, "next_check": next_check, "seconds": clock.elapsed(),
+                        "best": best, "best_step": keeper.step if keeper else None, "waited": waited,
+                        "next_check": next_check, "seconds": clock.elapsed(),
                         "precision": precision.name, "parts": fitted.parts, "fingerprint": job.fingerprint,
                         "stopped_before": _ending(settings) if result["stopped"] == "early" else None,
                     },
@@ -239,11 +263,13 @@ def run(
             if due and job.validation:
                 next_check = report.progress + 0.05
                 metrics = result["validation"] = check(number, report.progress)
-                improved = best is None or metrics["validation_loss"] < best
+                guarded = job.stop_when is not None and job.stop_when(metrics)
+                improved = not guarded and (best is None or metrics["validation_loss"] < best)
                 best = metrics["validation_loss"] if improved else best
                 waited = 0 if improved else waited + 1
-                tired = settings.patience is not None and waited >= settings.patience
-                if tired or (job.stop_when is not None and job.stop_when(metrics)):
+                if improved and keeper is not None:
+                    keeper.keep(model, number, write=main)
+                if guarded or (settings.patience is not None and waited >= settings.patience):
                     result["stopped"] = "early"
                     break
             if bool(total(torch.tensor([float(signals.requested)], device=device)) > 0):
@@ -256,16 +282,25 @@ def run(
             elif clock.agreed(time.monotonic() - saved_at) > settings.checkpoint_seconds:
                 saved_at = time.monotonic()
                 checkpoint(number)
+        kept = number
         if result["stopped"] != "signal":
+            checkpoint(number)  # what a longer run would go on from
+            if keeper is not None and keeper.state is not None and keeper.step != number:
+                # The last weights are judged where the others were, unless they are why the run stopped.
+                metrics = check(number, 1.0) if result["stopped"] == "finished" else None
+                better = metrics is not None and (best is None or metrics["validation_loss"] < best)
+                if metrics is None or not better or (job.stop_when is not None and job.stop_when(metrics)):
+                    model.load_state_dict(keeper.state)
+                    kept = keeper.step
+                    tracker.event("kept", step=kept)
             if job.validation:
                 result["validation"] = check(number, 1.0, whole=True)
-            checkpoint(number)
             if main and save is not None:
                 save(model)
         tracker.event("end", stopped=result["stopped"], skipped=guard.total)
         accelerator.wait_for_everyone()
     return RunResult(
-        steps=number, seconds=clock.elapsed(), slots_per_second=slots / max(spent, 1e-9),
+        steps=number, kept_step=kept, seconds=clock.elapsed(), slots_per_second=slots / max(spent, 1e-9),
         padding_waste=sum(waste) / max(len(waste), 1), skipped_steps=guard.total, precision=precision.name,
         device=str(device), peak_memory_mb=peak_memory(), expected_memory_mb=round(fitted.expected / 1e6),
         micro_batches=fitted.parts, **result,
