@@ -287,9 +287,9 @@ def _run(
             checkpoint(number)  # what a longer run would go on from
             if keeper is not None and keeper.state is not None and keeper.step != number:
                 # The last weights are judged where the others were, unless they are why the run stopped.
-                metrics = check(number, 1.0) if result["stopped"] == "finished" else None
-                better = metrics is not None and (best is None or metrics["validation_loss"] < best)
-                if metrics is None or not better or (job.stop_when is not None and job.stop_when(metrics)):
+                last = check(number, 1.0) if result["stopped"] == "finished" else None
+                better = last is not None and (best is None or last["validation_loss"] < best)
+                if last is None or not better or (job.stop_when is not None and job.stop_when(last)):
                     model.load_state_dict(keeper.state)
                     kept = keeper.step
                     tracker.event("kept", step=kept)
