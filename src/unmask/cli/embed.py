@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "pooling", "images": "pooling", "events": "", "table": "absent"}
+READS = {"text": "pooling", "images": "pooling set_", "events": "", "table": "absent"}
 
 
 def register(app: Any) -> None:
@@ -22,6 +22,9 @@ def register(app: Any) -> None:
             None, help="mean, first or max; default what a sentence-transformers folder says, else mean."
         ),
         absent: options.Absent = "",
+        set_: list[str] = typer.Option(
+            [], "--set", help="Pictures: how files are read: planes, alpha, nodata, slice, view, overlap, rescale."
+        ),
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
@@ -37,7 +40,14 @@ def register(app: Any) -> None:
             from unmask.cli import images
 
             images.embed(
-                model, text, out=out, pooling=pooling or "mean", precision=precision, device=device, as_json=json_
+                model,
+                text,
+                out=out,
+                pooling=pooling or "mean",
+                settings=set_,
+                precision=precision,
+                device=device,
+                as_json=json_,
             )
             return
         check_place(out)

@@ -9,7 +9,7 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "glue": "glue_model out set_", "text": "ratio most column", "a text task": "text text2 label header", "images": "most",
+    "glue": "glue_model out set_", "text": "ratio most column", "a text task": "text text2 label header", "images": "most set_",
     "table": "rows report",
 }  # fmt: skip
 
@@ -79,7 +79,9 @@ def register(app: Any) -> None:
         if kind == "images":
             from unmask.cli import images
 
-            images.evaluate(model, data, most=most, seed=seed, precision=precision, device=device, as_json=json_)
+            images.evaluate(
+                model, data, most=most, settings=set_, seed=seed, precision=precision, device=device, as_json=json_
+            )
             return
         output = Output(json_, seed)
         if kind == "events":

@@ -9,7 +9,7 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "text": "top steps order temperature candidate longest", "images": "steps order temperature box ratio mask",
+    "text": "top steps order temperature candidate longest", "images": "steps order temperature box ratio mask gaps set_",
     "events": "top level", "table": "draws",
 }  # fmt: skip
 
@@ -39,6 +39,12 @@ def register(app: Any) -> None:
             None,
             help="Pictures: hide where this picture is at least half as bright as its brightest spot (transparent is white).",
         ),
+        gaps: bool = typer.Option(
+            False, "--gaps", help="Pictures: predict the patches with pixels that were not measured."
+        ),
+        set_: list[str] = typer.Option(
+            [], "--set", help="Pictures: how files are read: planes, alpha, nodata, slice, view, overlap, rescale."
+        ),
         draws: int = typer.Option(0, help="Tables: completed tables to draw."),
         level: float = typer.Option(0.9, help="Events: share of the interval around a filled value."),
         seed: options.Seed = 0,
@@ -57,7 +63,7 @@ def register(app: Any) -> None:
             from unmask.cli import images
 
             images.fill(
-                model, text, out=out, box=box, ratio=ratio, mask=mask, steps=steps, order=order, temperature=temperature,
+                model, text, out=out, box=box, ratio=ratio, mask=mask, gaps=gaps, settings=set_, steps=steps, order=order, temperature=temperature,
                 seed=seed, precision=precision, device=device, as_json=json_,
             )  # fmt: skip
             return

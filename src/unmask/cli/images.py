@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -17,15 +18,45 @@ def _numbers(text: str, count: int, name: str) -> tuple[int, ...]:
     return found
 
 
-def _skipped(images: Any) -> list[str]:
-    return [f"skipped {name}: {reason}" for name, reason in images.skipped[:5]] + (
-        [f"... {len(images.skipped)} in all"] if len(images.skipped) > 5 else []
-    )
+READING = ("planes", "alpha", "nodata", "slice", "view", "overlap", "group", "rescale")
+
+
+def reading(pairs: Sequence[str]) -> dict[str, Any]:
+    """How files are read, from --set: planes, alpha, nodata, slice, view, overlap, group, rescale.
+
+    Raises:
+        UserError: another key, or a value that does not fit.
+    """
+    from unmask.errors import UserError, suggest
+    from unmask.images.recipes import ImageSettings
+    from unmask.training.settings import apply_overrides, parse_set
+
+    given = dict(parse_set(pairs))
+    for key in given:
+        if key not in READING:
+            raise UserError(f"--set {key}=", hint=suggest(key, READING))
+    rescale = given.pop("rescale", "false")
+    if str(rescale) not in ("true", "false"):
+        raise UserError(f"rescale={rescale}", hint="Expected true or false.")
+    if given.get("view") == "crop":
+        raise UserError("view=crop", hint="Random crops are for training: say view=tile.")
+    # The sizes are the model's: any number stands for them here.
+    checked = apply_overrides(ImageSettings(), {"image_size": 2**20} | given)
+    found = {key: getattr(checked, key) for key in given}
+    return found | ({"rescale": True} if str(rescale) == "true" else {})
+
+
+def _account(images: Any) -> tuple[dict[str, Any], list[str]]:
+    """What was made of the files, as figures and in words."""
+    from unmask.images.account import describe, told
+
+    found = describe(images)
+    return found, told(found)
 
 
 def fill(
-    model: str, data: str, *, out: str | None, box: str | None, ratio: float | None, mask: str | None, steps: int,
-    order: str, temperature: float, seed: int, precision: str, device: str, as_json: bool,
+    model: str, data: str, *, out: str | None, box: str | None, ratio: float | None, mask: str | None, gaps: bool,
+    settings: Sequence[str], steps: int, order: str, temperature: float, seed: int, precision: str, device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Hide a part of pictures, predict it, and write original | masked | filled as a PNG (or the pictures as .npy)."""
     import numpy as np
@@ -35,6 +66,7 @@ def fill(
     from unmask.files import check_place
     from unmask.images.model import load
     from unmask.images.pictures import sheet, triptych, write_png
+    from unmask.images.scenes import fill_scenes
     from unmask.images.sources import read_images
 
     if out is None:
@@ -49,38 +81,61 @@ def fill(
             f"{model}: a classifier, whose encoder no longer fits a decoder",
             hint="Fill with the model it was made from.",
         )
-    images = loaded.read(data)
+    images = loaded.read(data, **reading(settings))
+    tiled = images.tiles is not None
     hidden = None
     if mask is not None:
-        hidden = read_images(mask, size=loaded.config.image, channels=1).pixels[0, :, :, 0]
+        marked = read_images(mask, size=None if tiled else loaded.config.image, channels=1)
+        hidden = marked.pixels[0, :, :, 0]
         # Not every pixel that is not black: JPEG leaves traces, shrinking leaves soft edges.
         hidden = hidden > hidden.max() / 2
-    r = loaded.reconstruct(
-        images, box=None if box is None else _numbers(box, 4, "--box"), ratio=ratio, mask=hidden, steps=steps,
-        order="random" if order == "confidence" and steps == 1 else order, temperature=temperature, seed=seed,
-    )  # fmt: skip
+    chosen: dict[str, Any] = {
+        "box": None if box is None else _numbers(box, 4, "--box"), "ratio": ratio, "mask": hidden, "gaps": gaps,
+        "steps": steps, "order": "random" if order == "confidence" and steps == 1 else order, "temperature": temperature,
+        "seed": seed,
+    }  # fmt: skip
+    done = fill_scenes(loaded, images, **chosen) if tiled else [loaded.reconstruct(images, **chosen)]
     if target.suffix == ".npy":
-        write_array(r.filled, target)
+        if len({r.filled.shape[1:] for r in done}) > 1:
+            raise UserError(f"{out}: pictures of several sizes", hint="Give one picture, or a .png to look at them.")
+        write_array(np.concatenate([r.filled for r in done]), target)
     else:
-        shown = range(min(len(r.original), 64))
-        write_png(target, sheet([triptych(r.original[i], r.hidden[i], r.filled[i]) for i in shown]))
-    difference = (r.filled.astype(np.float64) - r.original)[r.hidden]
-    error = float(np.sqrt((difference**2).mean())) if difference.size else 0.0
+        drawn = [
+            triptych(r.original[i], r.hidden[i], r.filled[i], None if r.unknown is None else r.unknown[i])
+            for r in done for i in range(len(r.original))
+        ]  # fmt: skip
+        write_png(target, sheet(drawn[:64]))
+    squares, count, share, pictures = 0.0, 0, [], 0
+    for r in done:
+        known = r.hidden if r.unknown is None else r.hidden & ~r.unknown
+        difference = (r.filled.astype(np.float64) - r.original)[known]
+        squares, count, pictures = (
+            squares + float((difference**2).sum()),
+            count + difference.size,
+            pictures + len(r.original),
+        )
+        share += [float(h.mean()) for h in r.hidden]
+    error = float(np.sqrt(squares / count)) if count else 0.0
+    account, lines = _account(images)
     found = {
-        "out": out,
-        "pictures": len(r.original),
-        "hidden_share": float(r.hidden.mean()),
-        "rmse": error,
-        "skipped": len(images.skipped),
-    }
-    lines = [
-        *_skipped(images),
-        f"{out}: {len(r.original)} pictures, {r.hidden.mean():.0%} hidden, rmse of hidden pixels {error:.4g}",
-    ]
+        "out": out, "pictures": pictures, "hidden_share": float(np.mean(share)), "rmse": error,
+        "skipped": len(images.skipped), "data": account,
+    }  # fmt: skip
+    lines.append(f"{out}: {pictures} pictures, {np.mean(share):.0%} hidden, rmse of hidden pixels {error:.4g}")
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
-def embed(model: str, data: str, *, out: str, pooling: str, precision: str, device: str, as_json: bool) -> None:
+def embed(
+    model: str,
+    data: str,
+    *,
+    out: str,
+    pooling: str,
+    settings: Sequence[str],
+    precision: str,
+    device: str,
+    as_json: bool,
+) -> None:
     """One vector a picture, in the order of the (sorted) paths."""
     from typing import cast
 
@@ -92,27 +147,31 @@ def embed(model: str, data: str, *, out: str, pooling: str, precision: str, devi
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)
     reader = loaded.model if hasattr(loaded, "classes") else loaded
-    images = reader.read(data)
+    images = reader.read(data, **reading(settings))
     array = loaded.embed(images, pooling=cast(Any, pooling))
     write_array(array, out)
-    found = {"out": out, "shape": list(array.shape), "skipped": [name for name, _ in images.skipped]}
-    lines = [*_skipped(images), f"{out}: {array.shape[0]} x {array.shape[1]}"]
+    account, lines = _account(images)
+    found = {"out": out, "shape": list(array.shape), "skipped": [name for name, _ in images.skipped], "data": account}
+    lines = [*lines, f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def evaluate(
-    model: str, data: list[str], *, most: int | None, seed: int, precision: str, device: str, as_json: bool
-) -> None:
+    model: str, data: list[str], *, most: int | None, settings: Sequence[str], seed: int, precision: str, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
     """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its accuracy."""
     from unmask.cli.common import Output
     from unmask.images.model import load
 
     output = Output(as_json, seed)
     loaded = load(model, device=device, precision=precision)
-    source = data[0] if len(data) == 1 else data
-    found = loaded.evaluate(source, seed=seed, most=most)
+    reader = loaded.model if hasattr(loaded, "classes") else loaded
+    images = reader.read(data[0] if len(data) == 1 else data, **reading(settings))
+    found = loaded.evaluate(images, seed=seed, most=most)
+    found["data"], account = _account(images)
     shown = ("accuracy", "knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
-    lines = [f"{name:20}{found[name]:.1%}" for name in shown if name in found]
+    lines = account + [f"{name:20}{found[name]:.1%}" for name in shown if name in found]
     if "loss" in found:
         lines += [f"{'loss':20}{found['loss']:.4f}"]
     if not any(name in found for name in shown):
@@ -141,7 +200,9 @@ def finetune(
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
 
 
-def predict(model: str, data: str, *, out: str, precision: str, device: str, as_json: bool) -> None:
+def predict(
+    model: str, data: str, *, out: str, settings: Sequence[str], precision: str, device: str, as_json: bool
+) -> None:
     """Label and probability of each picture, one JSON object a line, in order."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
@@ -153,8 +214,14 @@ def predict(model: str, data: str, *, out: str, precision: str, device: str, as_
     if not hasattr(loaded, "classes"):
         raise UserError(f"{model}: not a classifier", hint="Fine-tune it first: unmask finetune classify.")
     check_place(out)
-    images = loaded.model.read(data)
+    images = loaded.model.read(data, **reading(settings))
     rows = loaded.predict(images)
     write_json_lines(rows, out)
-    lines = [*_skipped(images), f"{out}: {len(rows)} pictures"]
-    output.write({"out": out, "pictures": len(rows)}, lines, device=str(loaded.device), precision=loaded.precision)
+    account, lines = _account(images)
+    lines = [*lines, f"{out}: {len(rows)} pictures"]
+    output.write(
+        {"out": out, "pictures": len(rows), "data": account},
+        lines,
+        device=str(loaded.device),
+        precision=loaded.precision,
+    )

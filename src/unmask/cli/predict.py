@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "text text2 header", "images": "", "events": "labels"}
+READS = {"text": "text text2 header", "images": "set_", "events": "labels"}
 
 
 def register(app: Any) -> None:
@@ -20,6 +20,9 @@ def register(app: Any) -> None:
             ..., help="Texts (.txt one a line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json), pictures, or MEDS."
         ),
         out: str = typer.Option(..., help="Where the predictions go, one an input, in order."),
+        set_: list[str] = typer.Option(
+            [], "--set", help="Pictures: how files are read: planes, alpha, nodata, slice, view, overlap, rescale."
+        ),
         labels: str = typer.Option(None, help="Folder of prediction times (event models)."),
         text: str = typer.Option(None, help="Column of texts."),
         text2: str = typer.Option(None, help="Column of second texts."),
@@ -54,7 +57,7 @@ def register(app: Any) -> None:
         if kind == "images":
             from unmask.cli import images
 
-            images.predict(model, data, out=out, precision=precision, device=device, as_json=json_)
+            images.predict(model, data, out=out, settings=set_, precision=precision, device=device, as_json=json_)
             return
         if kind == "events":
             from unmask.cli import events

@@ -84,7 +84,9 @@ def check_fit(images: ImageSet, depth: str, trained: tuple[float, float] | None)
     Raises:
         UserError: naming both, and what to do.
     """
-    hint = "Bring them to the same scale; if they are meant so, say rescale=True (on the command line --rescale)."
+    hint = (
+        "Bring them to the same scale; if they are meant so, say rescale=True, on the command line --set rescale=true."
+    )
     if depth != "float32" and images.depth == "float32":
         low, high = value_range(images)
         if low < -_SLACK or high > 1 + _SLACK:

@@ -62,6 +62,7 @@ class ImageSet:
             where each stands for itself.
         tiles: where each stands in the picture it was cut from; None where pictures are whole.
         notes: what was made of the files.
+        fits: its depth and range were compared with those of the model it is for, or it was said that they fit.
     """
 
     pixels: np.ndarray
@@ -74,6 +75,7 @@ class ImageSet:
     groups: np.ndarray | None = None
     tiles: Tiles | None = None
     notes: list[str] = field(default_factory=list)
+    fits: bool = False
 
     def __len__(self) -> int:
         return len(self.pixels)

@@ -163,6 +163,10 @@ class Classifier:
         found: ImageSet = self.model.read(images)
         p = self.probabilities(found)
         names = found.names or [str(i) for i in range(len(found))]
+        if found.tiles is not None:
+            from unmask.images.scenes import pooled
+
+            p, names = pooled(p, found), found.tiles.names
         return [
             {"name": name, "label": self.classes[i], "probability": float(row[i])}
             for name, row, i in zip(names, p, p.argmax(-1), strict=True)

@@ -23,7 +23,7 @@ from unmask.images.batches import image_batch
 from unmask.images.build import untrained
 from unmask.images.classifier import Classifier, ClassifierNet, layer_groups, matched_labels
 from unmask.images.model import ImageModel, load
-from unmask.images.probe import stratified
+from unmask.images.split import held_out_by_class
 from unmask.training.memory import keep_freed_memory
 from unmask.training.optimiser import AdamW, NanGuard, step
 from unmask.training.precision import resolve_precision
@@ -50,6 +50,7 @@ class FinetuneSettings:
         smoothing: share of a target spread over all classes.
         crop, flip: as in pretraining.
         batch: pictures in a step.
+        group: what must not be split between training and held-out pictures; see `ImageSettings`.
         holdout: share of each class held out where no validation pictures are given; 0 trains on all and keeps the end.
         keep_best: the state with the best validation accuracy is kept, not the last.
         from_scratch: start from random weights (to see what pretraining is worth).
@@ -64,6 +65,7 @@ class FinetuneSettings:
     crop: tuple[float, float] = (0.6, 1.0)
     flip: bool = True
     batch: int = 64
+    group: str | None = None
     holdout: float = 0.1
     keep_best: bool = True
     from_scratch: bool = False
@@ -162,7 +164,7 @@ def finetune_classify(
 def _pictures(
     base: ImageModel, data: Any, validation: Any, settings: FinetuneSettings
 ) -> tuple[ImageSet, ImageSet | None]:
-    train = base.read(data)
+    train = base.read(data, group=settings.group)
     if train.labels is None:
         raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
     if train.test is not None:
@@ -178,7 +180,7 @@ def _pictures(
     if not settings.holdout:
         return train, None
     assert train.labels is not None
-    out = stratified(train.labels, settings.holdout, settings.train.seed)
+    out = held_out_by_class(train, settings.holdout, settings.train.seed)
     # Of one picture a class none is left to hold out.
     return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out)) if out.any() else None
 

@@ -29,9 +29,10 @@ from unmask.images.codec import PatchCodecConfig, PatchPrediction, standardise, 
 from unmask.images.decode import scale_of
 from unmask.images.folder import ImageFolder, load_folder, save_folder
 from unmask.images.masking import image_corruption, observed_patches, patches_in_box, patches_in_mask, random_patches
-from unmask.images.probe import knn_predict, probe_predict, stratified
+from unmask.images.probe import knn_predict, probe_predict
 from unmask.images.recipes import sides
 from unmask.images.sources import read_images
+from unmask.images.split import held_out_by_class
 from unmask.training.precision import computing, precision_of, resolve_device
 
 Statistics = Literal["predicted", "neighbours", "truth"]
@@ -83,9 +84,9 @@ class ImageModel:
         found = read_images(
             images, size=self.config.image, channels=self.config.channels, depth=self.folder.depth, **chosen
         )
-        if not rescale:
+        if not rescale and not found.fits:
             check_fit(found, self.folder.depth, self.folder.range)
-        return found
+        return dataclasses.replace(found, fits=True)
 
     def _context(self) -> contextlib.AbstractContextManager:
         return computing(self.precision, self.device)
@@ -183,16 +184,24 @@ class ImageModel:
         return random_patches(self.config, count, ratio, seed) & observed_patches(self.config, images.missing)
 
     def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
-        """One vector a picture, (pictures, width) float32, order kept.
+        """One vector a picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over them.
 
         Args:
             pooling: 'mean' or 'max' over the patches, 'first' for the class token.
         """
         if pooling == "first" and not self.config.class_token:
             raise UserError("pooling=first, but the model has no class token", hint="Use pooling=mean.")
-        return features(
-            self.model, self.read(images), self._context(), self.device, pooling=pooling, normalise=normalise
+        found = self.read(images)
+        whole = found.tiles is None
+        vectors = features(
+            self.model, found, self._context(), self.device, pooling=pooling, normalise=normalise and whole
         )
+        if whole:
+            return vectors
+        from unmask.images.scenes import pooled
+
+        vectors = pooled(vectors, found)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors
 
     def evaluate(
         self, images: Any, *, k: int = 20, seed: int = 0, most: int | None = None, baselines: bool = True,
@@ -338,7 +347,7 @@ def split(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSe
             f"all {len(images)} pictures are of one class ({name})",
             hint="Give a folder with one folder a class, two or more.",
         )
-    test = images.test if images.test is not None else stratified(images.labels, 0.2, seed)
+    test = images.test if images.test is not None else held_out_by_class(images, 0.2, seed)
     order = np.random.default_rng(seed).permutation(len(images))
     parts = [order[~test[order]], order[test[order]]]
     if not len(parts[0]) or not len(parts[1]):

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
@@ -32,6 +31,7 @@ from unmask.images.model import features
 from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
 from unmask.images.sources import read_images
+from unmask.images.split import held_out_pictures, split_groups
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.run import Job, RunResult, run, run_folder, sayer
 from unmask.training.settings import lasting
@@ -96,6 +96,12 @@ def pretrain(
     mean, deviation = channel_statistics(images, train)
     model = new_model(settings, codec_config(settings, size, images.channels, mean, deviation))
     job, settings = make_job(model, images, train, held_out, settings)
+    groups = split_groups(images, held)
+    if groups:
+        say(
+            f"{groups['training_groups']} groups for training, {groups['held_out_groups']} held out whole, "
+            f"{groups['groups_on_both_sides']} on both sides"
+        )
     shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
     say(
         f"{len(train)} training and {len(held_out)} held-out pictures of {shape}, {model.codec.config.patches} patches, "
@@ -110,7 +116,7 @@ def pretrain(
     about = account | {
         "pictures": len(images), "training": len(train), "held_out": len(held_out), "skipped": len(images.skipped),
         "classes": len(images.classes), "size": list(size), "channels": images.channels, "depth": images.depth,
-        **split_groups(images, held),
+        **groups,
     }  # fmt: skip
     finished = ImageRun(
         folder=out, result=result, settings=settings, data=about, model=model, held_out=images.take(held_out)
@@ -134,37 +140,6 @@ def prepare(data: Any, settings: ImageSettings) -> ImageSet:
         images = images.take(np.flatnonzero(~empty))
         images = dataclasses.replace(images, notes=[*images.notes, note])
     return images
-
-
-def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:
-    """Booleans: the pictures that are held out, drawn by the seed; groups stay whole, at least one on each side.
-
-    Raises:
-        UserError: a share is to be held out of one group.
-    """
-    if images.groups is None:
-        return uniform(seed, np.arange(len(images)), 60) < share
-    numbers, sizes = np.unique(images.groups, return_counts=True)
-    if not share:
-        return np.zeros(len(images), bool)
-    if len(numbers) < 2:
-        raise UserError(
-            "all pictures belong to one group (patient, file, folder): none can be held out whole",
-            hint="Give more of them, or --set holdout=0.",
-        )
-    order = np.argsort(uniform(seed, np.arange(len(numbers)), 61), kind="stable")
-    before = np.cumsum(sizes[order]) - sizes[order]
-    # A group is held out while less than the share is; the first always, the last never.
-    count = min(max(int((before < share * len(images)).sum()), 1), len(numbers) - 1)
-    return np.isin(images.groups, numbers[order[:count]])
-
-
-def split_groups(images: ImageSet, held: np.ndarray) -> dict[str, Any]:
-    """How many groups stand on each side of the split, and how many on both (none); {} where there are no groups."""
-    if images.groups is None:
-        return {}
-    train, out = set(images.groups[~held].tolist()), set(images.groups[held].tolist())
-    return {"training_groups": len(train), "held_out_groups": len(out), "groups_on_both_sides": len(train & out)}
 
 
 def make_job(
@@ -239,6 +214,7 @@ def live_probe(
 def write_report(finished: ImageRun) -> Path:
     """report.html of a run: figures, curves, the live probe, triptychs of held-out pictures, attention maps."""
     from unmask.evaluation.report import Report, training_curves
+    from unmask.images.pictures import told_drawing
     from unmask.images.report import attention_pictures, probe_chart, triptychs
 
     r, folder = finished.result, finished.folder
@@ -261,7 +237,8 @@ def write_report(finished: ImageRun) -> Path:
     if len(finished.held_out):
         page.section(
             "Original, masked, reconstructed", triptychs(folder, finished.held_out),
-            note="Held-out pictures; hidden patches are predicted in pixels, visible ones are the original's.",
+            note="Held-out pictures; hidden patches are predicted in pixels, visible ones are the original's. "
+            + told_drawing(finished.held_out),
         )  # fmt: skip
         page.section(
             "Where the last layer looks", attention_pictures(folder, finished.held_out),

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from unmask.evaluation.charts import line_chart
 from unmask.images.arrays import ImageSet, evenly
 from unmask.images.model import ImageModel, load
-from unmask.images.pictures import gallery, heat, triptych
+from unmask.images.pictures import gallery, heat, shown_range, triptych
 
 
 def probe_chart(metrics: Path) -> Markup | None:
@@ -42,7 +42,11 @@ def triptychs(model: str | Path | ImageModel, images: ImageSet, count: int = 8, 
     """Original | masked | reconstructed of a few pictures."""
     loaded = model if isinstance(model, ImageModel) else load(model)
     r = loaded.reconstruct(_some(images, count), ratio=ratio)
-    drawn = [triptych(o, h, f) for o, h, f in zip(r.original, r.hidden, r.filled, strict=True)]
+    shown = shown_range(r.original, r.unknown)
+    drawn = [
+        triptych(o, h, f, None if r.unknown is None else r.unknown[n], shown)
+        for n, (o, h, f) in enumerate(zip(r.original, r.hidden, r.filled, strict=True))
+    ]
     return gallery(drawn, "original, masked, reconstructed")
 
 
@@ -51,4 +55,9 @@ def attention_pictures(model: str | Path | ImageModel, images: ImageSet, count: 
     loaded = model if isinstance(model, ImageModel) else load(model)
     found = loaded.read(_some(images, count))
     maps = loaded.attention(found).mean(1)
-    return gallery([heat(p, m) for p, m in zip(found.pixels, maps, strict=True)], "picture and attention")
+    shown = shown_range(found.pixels, found.missing)
+    drawn = [
+        heat(p, m, None if found.missing is None else found.missing[n], shown)
+        for n, (p, m) in enumerate(zip(found.pixels, maps, strict=True))
+    ]
+    return gallery(drawn, "picture and attention")

@@ -1,0 +1,248 @@
+"""Native resolution, whole groups held out, and pictures that a model was not made for."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import unmask
+from picture_files import dicom_slice, geotiff, ome, ramp
+from tiny_images import TINY
+from unmask.errors import UserError
+from unmask.images.augment import Augment
+from unmask.images.decode import Form, places
+from unmask.images.model import load
+from unmask.images.pretrain import pretrain
+from unmask.images.recipes import ImageSettings, with_overrides
+from unmask.images.scenes import fill_scenes
+from unmask.images.sources import read_images
+from unmask.images.split import held_out_by_class, held_out_pictures
+
+
+def settings(**more):
+    return with_overrides(ImageSettings(), TINY | {"holdout": 0.3, "patch": 4} | more)
+
+
+@pytest.mark.parametrize(("size", "overlap"), [((64, 150), 0), ((70, 65), 16), ((64, 64), 8), ((40, 200), 31)])
+def test_tiles_cover_a_picture_and_share_what_was_asked(size, overlap):
+    form = Form(height=64, width=64, channels=1, depth="uint8", view="tile", overlap=overlap)
+    found = places(*size, form)
+    covered = np.zeros(size, int)
+    for p in found:
+        covered[p.top : p.top + 64, p.left : p.left + 64] += 1
+    assert covered.min() == 1
+    for name, length in (("top", size[0]), ("left", size[1])):
+        starts = np.unique([getattr(p, name) for p in found])
+        assert (64 - np.diff(starts) >= overlap).all()
+        assert starts[-1] + 64 == max(length, 64)
+
+
+def test_tiles_are_the_pictures_own_pixels(tmp_path):
+    scene = geotiff(tmp_path / "scene.tif", ramp(5, 50, 90, low=200, high=4000, dtype="uint16").transpose(1, 2, 0))
+    found = read_images(tmp_path / "scene.tif", size=32, view="tile", overlap=4)
+    for k, pixels in enumerate(found.pixels):
+        top, left = found.tiles.top[k], found.tiles.left[k]
+        assert np.array_equal(pixels, scene[top : top + 32, left : left + 32])
+        assert found.names[k].endswith(f"scene.tif#y={top},x={left}")
+    assert len(set(found.groups)) == 1
+    small = read_images(scene[None, :20, :, :], channels=5, size=32, view="tile")
+    assert small.missing[:, 20:].all()
+    assert not small.missing[:, :20].any()
+
+
+def test_windows_are_native_and_turns_are_quarters(seed):
+    images = torch.arange(6 * 30 * 30, dtype=torch.float32).view(6, 1, 30, 30)
+    augment = Augment(native=True, flip=False)
+    found = augment(images, np.arange(6), key=(seed, 0), size=(12, 12))
+    for whole, window in zip(images, found, strict=True):
+        top, left = divmod(int(window[0, 0, 0]) - int(whole[0, 0, 0]), 30)
+        assert torch.equal(window, whole[:, top : top + 12, left : left + 12])
+    assert not torch.equal(found, augment(images, np.arange(6), key=(seed, 1), size=(12, 12)))
+    same = images[:1].expand(400, -1, -1, -1)
+    turned = Augment(scale=(1.0, 1.0), flip=False, turn=True)(same, np.arange(400), key=(seed, 0))
+    counts = [int((turned == same[:1].rot90(k, (2, 3))).flatten(1).all(1).sum()) for k in range(4)]
+    assert sum(counts) == 400
+    assert min(counts) > 60
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """Six scenes of 50 x 70 and a model of crops at native resolution."""
+    root = tmp_path_factory.mktemp("scenes")
+    for k in range(6):
+        (root / "data" / f"site{k % 3}").mkdir(parents=True, exist_ok=True)
+        pixels = ramp(2, 50, 70, low=200, high=4000, dtype="uint16", seed=k).transpose(1, 2, 0)
+        geotiff(root / "data" / f"site{k % 3}" / f"{k}.tif", pixels)
+    chosen = settings(view="crop", image_size=16, group="1", turn=True)
+    run = pretrain(root / "data", root / "model", settings=chosen, console=False)
+    return root, run
+
+
+def test_a_run_on_crops_keeps_sites_apart(scenes):
+    root, run = scenes
+    assert run.data["groups_on_both_sides"] == 0
+    assert run.data["training_groups"] + run.data["held_out_groups"] == 3
+    assert run.data["whole_pictures"] == 6
+    assert run.data["shape"] == [32, 32, 2]
+    assert run.model.codec.config.image == (16, 16)
+    page = (root / "model" / "report.html").read_text()
+    assert "cut from 6 pictures" in page
+    assert "Channels 1 and 2 are drawn red and green" in page
+
+
+def test_fill_and_embed_put_tiles_together(scenes):
+    root, _ = scenes
+    model = unmask.load(root / "model")
+    one = root / "data" / "site0" / "0.tif"
+    truth = read_images(one).pixels[0]
+    (found,) = fill_scenes(model, one, box=(20, 10, 9, 8), reading={"overlap": 6})
+    assert found.filled.shape == (1, 50, 70, 2)
+    assert np.array_equal(found.original[0], truth)
+    assert found.hidden[0, 10:18, 20:29].all()
+    assert np.array_equal(found.filled[~found.hidden], found.original[~found.hidden])
+    assert not np.array_equal(found.filled[found.hidden], found.original[found.hidden])
+    # What stands in the hidden part does not matter.
+    other = truth.copy()
+    other[found.hidden[0]] = 3000
+    (again,) = fill_scenes(model, other[None], box=(20, 10, 9, 8), reading={"overlap": 6})
+    assert np.array_equal(again.filled, found.filled)
+    vectors = model.embed(root / "data")
+    assert vectors.shape == (6, 32)
+    tiles = model.embed(model.read(one))
+    np.testing.assert_allclose(tiles, vectors[:1], atol=1e-5)
+
+
+def test_groups_are_whole_on_either_side(seed):
+    from unmask.images.arrays import ImageSet
+
+    rng = np.random.default_rng(seed)
+    groups = rng.integers(0, 12, 200)
+    images = ImageSet(pixels=np.zeros((200, 2, 2, 1), np.uint8), groups=groups, labels=groups % 3)
+    for held in (held_out_pictures(images, 0.2, seed), held_out_by_class(images, 0.25, seed)):
+        assert not set(groups[held]) & set(groups[~held])
+        assert 0.05 < held.mean() < 0.5
+    assert set((groups % 3)[held].tolist()) == {0, 1, 2}
+    with pytest.raises(UserError, match="one group"):
+        held_out_pictures(ImageSet(pixels=images.pixels, groups=groups * 0), 0.2, seed)
+
+
+def test_groups_of_files_folders_and_patients(tmp_path):
+    pytest.importorskip("pydicom")
+    for patient in ("A", "B"):
+        for k in range(3):
+            (tmp_path / patient).mkdir(exist_ok=True)
+            pixels = np.full((16, 16), 100 * k, np.uint16)
+            dicom_slice(
+                tmp_path / patient / f"IM{(7 * k) % 3}",
+                pixels,
+                place=-2.0 * k,
+                instance=k + 1,
+                series=patient,
+                patient=patient,
+            )
+    found = read_images(tmp_path)
+    assert found.groups.tolist() == [0, 0, 0, 1, 1, 1]
+    # Slices go by their place in space, not by their names.
+    assert found.pixels[:3, 0, 0, 0].tolist() == [200, 100, 0]
+    assert sorted(read_images(tmp_path, group="file").groups.tolist()) == list(range(6))
+    with pytest.raises(UserError, match="group=3"):
+        read_images(tmp_path, group="3")
+
+
+def test_a_model_refuses_pictures_of_another_depth_or_range(tmp_path):
+    deep = ramp(24, 16, 16, low=200, high=4000, dtype="uint16")
+    pretrain(deep, tmp_path / "m", settings=settings(), console=False)
+    model = unmask.load(tmp_path / "m")
+    assert model.folder.range == (deep.min(), deep.max())
+    assert model.embed(deep).shape == (24, 32)
+    with pytest.raises(UserError, match="pictures of uint8, for a model of uint16") as error:
+        model.embed((deep // 16).astype(np.uint8))
+    assert "rescale" in str(error.value)
+    for factor in (16, 1 / 60):
+        with pytest.raises(UserError, match="trained on 200 to"):
+            model.embed((deep * factor).astype(np.uint16))
+        again = model.read((deep * factor).astype(np.uint16), rescale=True)
+        assert model.embed(again).shape == (24, 32)
+    with pytest.raises(UserError, match=r"13 channels|channels"):
+        model.embed(np.zeros((2, 16, 16, 13), np.uint16))
+
+
+def test_what_does_not_go_together_is_refused(tmp_path):
+    ome(tmp_path / "a.tif", ramp(5, 16, 16, dtype="uint16"), "CYX")
+    ome(tmp_path / "b.tif", ramp(4, 16, 16, dtype="uint16"), "CYX")
+    with pytest.raises(UserError, match=r"a\.tif has 5, b\.tif has 4"):
+        read_images(tmp_path)
+    (tmp_path / "b.tif").unlink()
+    with pytest.raises(UserError, match=r"channels=3, but a\.tif has 5"):
+        read_images(tmp_path, channels=3)
+    (tmp_path / "a.tif").unlink()
+    Image.fromarray(ramp(16, 16)).save(tmp_path / "a.png")
+    Image.fromarray(ramp(16, 16, dtype="float32")).save(tmp_path / "b.tif")
+    with pytest.raises(UserError, match=r"a\.png holds uint8, b\.tif floats"):
+        read_images(tmp_path)
+    for change, match in (
+        ({"view": "tile"}, "without image_size"), ({"overlap": 3}, "view=shrink"), ({"planes": "most"}, "planes=most"),
+        ({"view": "crop", "image_size": 16, "crop": "0.2,1"}, "native resolution"),
+        ({"view": "crop", "image_size": 16, "store_size": 8}, "below image_size"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=match):
+            settings(**change)
+
+
+@pytest.mark.parametrize(("channels", "patch"), [(12, 16), (2, 8), (13, 4), (3, 8)])
+def test_a_vision_transformer_of_many_bands_loads_as_what_it_is(tmp_path, channels, patch):
+    width, slots = 24, 1 + 4
+    tensors = {
+        "cls_token": torch.randn(1, 1, width), "pos_embed": torch.randn(1, slots, width),
+        "patch_embed.proj.weight": torch.randn(width, channels, patch, patch), "patch_embed.proj.bias": torch.zeros(width),
+        "norm.weight": torch.ones(width), "norm.bias": torch.zeros(width),
+    }  # fmt: skip
+    for name, shape in (("attn.qkv", (3 * width, width)), ("attn.proj", (width, width)), ("mlp.fc1", (2 * width, width)),
+                        ("mlp.fc2", (width, 2 * width)), ("norm1", (width,)), ("norm2", (width,))):  # fmt: skip
+        tensors[f"blocks.0.{name}.weight"] = torch.randn(*shape) * 0.1
+        tensors[f"blocks.0.{name}.bias"] = torch.zeros(shape[0])
+    save_file({k: v.contiguous() for k, v in tensors.items()}, tmp_path / "vit.safetensors")
+    model = unmask.load(tmp_path / "vit.safetensors", heads=2)
+    assert (model.config.channels, model.config.patch, model.config.image) == (channels, patch, (2 * patch, 2 * patch))
+    pixels = np.random.default_rng(0).integers(0, 255, (2, 2 * patch, 2 * patch, channels)).astype(np.uint8)
+    assert model.embed(pixels).shape == (2, width)
+    # A folder of timm's says its architecture in config.json.
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "vit.safetensors").rename(tmp_path / "timm" / "model.safetensors")
+    (tmp_path / "timm" / "config.json").write_text(
+        json.dumps(
+            {
+                "architecture": "vit_tiny_patch16_224",
+                "num_channels": channels,
+                "pretrained_cfg": {"mean": [0.1] * channels, "std": [0.5] * channels},
+            }
+        )
+    )
+    again = unmask.load(tmp_path / "timm")
+    assert (again.config.channels, again.config.mean) == (channels, (pytest.approx(0.1),) * channels)
+    (tmp_path / "timm" / "config.json").write_text(json.dumps({"model_type": "vit", "num_channels": channels + 1}))
+    with pytest.raises(UserError, match="num_channels"):
+        load(tmp_path / "timm")
+
+
+def test_a_bare_file_with_a_decoder_is_asked_for_its_targets(tmp_path):
+    from unmask.images.folder import published
+
+    run = pretrain(ramp(12, 16, 16), tmp_path / "m", settings=settings(holdout=0.0, steps=1), console=False)
+    tensors = published(run.model, "mae")
+    torch.save({"model": tensors}, tmp_path / "mae.pth")
+    with pytest.raises(UserError, match="norm_pix"):
+        unmask.load(tmp_path / "mae.pth", heads=2, decoder_heads=1)
+    for said in (True, False):
+        assert unmask.load(tmp_path / "mae.pth", heads=2, decoder_heads=1, norm_pix=said).config.normalised is said
+    (tmp_path / "mae.json").write_text(
+        json.dumps({"norm_pix_loss": False, "num_attention_heads": 2, "decoder_num_attention_heads": 1})
+    )
+    assert unmask.load(tmp_path / "mae.pth").config.normalised is False
+    with pytest.raises(UserError, match="heads="):
+        unmask.load("no-such-model-folder", heads=2)
