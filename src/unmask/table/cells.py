@@ -71,7 +71,7 @@ def box_cox(coding: Coding, x: np.ndarray) -> Coding:
 def to_cells(columns: Sequence[np.ndarray], codings: Sequence[Coding]) -> Cells:
     """Code the values; what is missing holds 0 and is not seen."""
     rows = len(columns[0]) if len(columns) else 0
-    number = np.zeros((rows, len(columns)), np.int64)
+    number = np.zeros((rows, len(columns)), np.int32)
     score = np.zeros((rows, len(columns)), np.float32)
     seen = np.zeros((rows, len(columns)), bool)
     for i, (x, coding) in enumerate(zip(columns, codings, strict=True)):
@@ -101,7 +101,7 @@ def batch_of(
     segment[:here] = 1
     seen = padded(cells.seen)
     return PackedBatch(
-        values={"bin": padded(cells.number), "score": padded(cells.score), "seen": seen.long(), "column": grid},
+        values={"bin": padded(cells.number).long(), "score": padded(cells.score), "seen": seen.long(), "column": grid},
         segment=segment, position=grid, observed=seen, special=torch.zeros_like(seen), unit=grid,
         identity=by_row(identity), index=by_row(np.arange(here)), extra=extra or {},
     )  # fmt: skip

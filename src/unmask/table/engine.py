@@ -33,6 +33,8 @@ ROWS = 512
 the same bits on any number of cores; a row in other company, or a column asked alone, the same to single precision (1e-5):
 processors add up products of other shapes in other orders."""
 FEW = 32
+BLOCK = 128 * ROWS
+"""Rows coded at a time."""
 CALIBRATION_ROWS = 2000
 CALIBRATION_LEAST = 30
 CALIBRATION_WANTED = 100
@@ -124,10 +126,30 @@ class CellTable:
         Args:
             interval: coverage of the intervals, e.g. 0.9; calibrated per column by split conformal prediction.
         """
+        rows = len(columns[0]) if len(columns) else 0
+        blocks = [
+            self._impute_block([x[start : start + BLOCK] for x in columns], interval)
+            for start in range(0, max(rows, 1), BLOCK)
+        ]
+        if len(blocks) == 1:
+            return blocks[0]
+        point, low, high = (
+            None if getattr(blocks[0], name) is None
+            else [np.concatenate(parts) for parts in zip(*(getattr(b, name) for b in blocks), strict=True)]
+            for name in ("point", "low", "high")
+        )  # fmt: skip
+        shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for number, block in enumerate(blocks):
+            for c, (row, share) in block.shares.items():
+                shares.setdefault(c, []).append((row + number * BLOCK, share))
+        assert point is not None
+        return Imputed(point=point, low=low, high=high, shares={c: _by_row(parts) for c, parts in shares.items()})
+
+    def _impute_block(self, columns: Sequence[np.ndarray], interval: float | None) -> Imputed:
+        """`impute` of so many rows at most: coded, a large table would take more memory than it does as it is."""
         cells = self.cells(columns)
         point = [np.array(x, np.float64) for x in columns]
-        low = [np.full(len(x), np.nan) for x in columns]
-        high = [np.full(len(x), np.nan) for x in columns]
+        low, high = ([np.full(len(x), np.nan) for x in columns] if interval is not None else [] for _ in range(2))
         incomplete = np.flatnonzero(~cells.seen.all(1))
         shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.table import fidelity, privacy
 from unmask.table.data import encode, read_frame
@@ -17,6 +18,7 @@ from unmask.table.survival import kaplan_meier, step_values
 from unmask.table.synthesise import synthesize
 
 
+@one_core()
 def evaluate_model(
     model: TableModel,
     data: Any,
@@ -27,6 +29,9 @@ def evaluate_model(
     report: str | Path | None = None,
 ) -> dict[str, Any]:
     """Compare `rows` synthetic rows with real ones.
+
+    Copies, distances and recall compare rows with all others: of at most `privacy.COMPARED` rows, a sample where there are more
+    (`compared_rows` says how many).
 
     Args:
         data: real rows, best those that the model has not seen; missing cells are drawn from the model.
@@ -51,7 +56,7 @@ def evaluate_model(
         before = encode(read_frame(train), model.schema)
         found["privacy"] = (
             privacy.privacy(before, seen, made.columns, model.schema.sizes, seed=seed)
-            | privacy.copies(before, made.columns)
+            | privacy.copies(before, made.columns, seed)
             | privacy.likelihood_attack(model.table.log_prob(before), model.table.log_prob(seen))
         )
     if report is not None:
@@ -119,9 +124,12 @@ def compare(
 
     found = figures(synthetic)
     clouds = [fidelity.wide(c, sizes, real) for c in (real, synthetic)]
-    found["alpha_precision"], found["beta_recall"] = fidelity.precision_recall(*clouds)
+    found["alpha_precision"], found["beta_recall"] = fidelity.precision_recall(
+        *clouds, most=privacy.COMPARED, seed=seed
+    )
     found["two_sample_auc"] = fidelity.two_sample_auc(real, synthetic, seed)
-    found |= privacy.copies(*(observed or (real, synthetic)))
+    found |= privacy.copies(*(observed or (real, synthetic)), seed)
+    found["compared_rows"] = min(len(synthetic[0]), privacy.COMPARED)
     found["marginals"] = dict(zip(names, fidelity.marginals(real, synthetic, sizes), strict=True))
     ceiling, floor = fidelity.bootstrap(real, seed, len(synthetic[0])), fidelity.independent(real, seed)
     for name, other in (("ceiling", ceiling), ("floor", floor)):

@@ -165,15 +165,19 @@ def nearest(a: np.ndarray, b: np.ndarray, *, skip_self: bool = False) -> tuple[n
     return found[0][:, -1], found[1][:, -1]
 
 
-def precision_recall(real: np.ndarray, synthetic: np.ndarray) -> tuple[float, float]:
+def precision_recall(
+    real: np.ndarray, synthetic: np.ndarray, *, most: int = 5000, seed: int = 0
+) -> tuple[float, float]:
     """Alpha-precision and beta-recall (Alaa et al. 2022), 1 is best: do synthetic rows lie as deep inside the real cloud
-    as real ones, and do they cover it?"""
+    as real ones, and do they cover it? Of more than `most` real rows a sample is asked for its nearest rows among all."""
     shares = np.linspace(0, 1, 31)[1:-1]
     center, own = real.mean(0), synthetic.mean(0)
     radius = np.quantile(np.linalg.norm(real - center, axis=1), shares)
     inside = np.array([(np.linalg.norm(synthetic - center, axis=1) <= r).mean() for r in radius])
-    to_real, _ = nearest(real, real, skip_self=True)
-    to_synthetic, which = nearest(real, synthetic)
+    rows = len(real)
+    asked = real if rows <= most else real[np.random.default_rng([seed, 6]).permutation(rows)[:most]]
+    to_real, _ = nearest(asked, real, skip_self=True)
+    to_synthetic, which = nearest(asked, synthetic)
     depth = np.linalg.norm(synthetic - own, axis=1)
     radius = np.quantile(depth, shares)
     covered = np.array([((to_synthetic <= to_real) & (depth[which] <= r)).mean() for r in radius])

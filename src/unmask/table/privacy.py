@@ -11,11 +11,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from unmask.core.inference import on_cores
 from unmask.table.fidelity import bootstrap, independent
 
 Columns = Sequence[np.ndarray]
 BLOCK = 512
 """Rows compared with all others at once."""
+TILE = 64, 8192
+"""Rows and real rows compared at once, in memory that stays in the caches."""
+COMPARED = 5000
+"""Rows that are compared with all others: a sample where there are more, the others are never sampled."""
 
 
 def _codes(tables: Sequence[Columns]) -> list[np.ndarray]:
@@ -39,32 +44,50 @@ def most_alike(rows: Columns, real: Columns) -> np.ndarray:
     than one real row would agree in all of them by chance. NaN where no pair counts.
     """
     a, b = _codes([rows, real])
+    seen = [(x >= 0).astype(np.float32) for x in (a, b)]
     rarity = np.zeros(b.shape, np.float32)
     for c, code in enumerate(b.T):
         known = code >= 0
         count = np.bincount(code[known])
         rarity[known, c] = np.log(known.sum() / count[code[known]])
+    b[b < 0] = -2  # equal to nothing
     out = np.full(len(a), np.nan)
     columns, enough = a.shape[1], np.log(max(len(b), 2))
-    for start in range(0, len(a), BLOCK):
-        part = a[start : start + BLOCK]
-        same, shared = (np.zeros((len(part), len(b)), np.int16) for _ in range(2))
-        told = np.zeros(same.shape, np.float32)
-        for c, (x, y) in enumerate(zip(part.T, b.T, strict=True)):
-            both = (x >= 0)[:, None] & (y >= 0)[None]
-            shared += both
-            same += both & (x[:, None] == y[None])
-            told += both * rarity[None, :, c]
-        counts = (2 * shared >= columns) | (told >= enough)
-        share = np.where(counts, same / np.maximum(shared, 1), -1.0).max(1)
-        out[start : start + BLOCK] = np.where(share < 0, np.nan, share)
+    across = np.ascontiguousarray(b.T)
+
+    def work(start: int) -> None:
+        here = slice(start, start + TILE[0])
+        best = np.full(len(a[here]), -1.0, np.float32)
+        for first in range(0, len(b), TILE[1]):
+            there = slice(first, first + TILE[1])
+            shared = seen[0][here] @ seen[1][there].T
+            counts = 2 * shared >= columns
+            if not counts.all():
+                counts |= seen[0][here] @ rarity[there].T >= enough
+            same = np.zeros(shared.shape, np.int16)
+            for x, y in zip(a[here].T, across, strict=True):
+                same += x[:, None] == y[None, there]
+            np.maximum(best, np.where(counts, same / np.maximum(shared, 1), -1.0).max(1), out=best)
+        out[here] = np.where(best < 0, np.nan, best)
+
+    on_cores(work, range(0, len(a), TILE[0]))
     return out
 
 
-def copies(real: Columns, synthetic: Columns) -> dict[str, float]:
+def sampled(columns: Columns, seed: int, most: int = COMPARED) -> list[np.ndarray]:
+    """The rows that are compared: all, or so many at random, in their order."""
+    rows = len(columns[0])
+    if rows <= most:
+        return list(columns)
+    take = np.sort(np.random.default_rng([seed, 5]).permutation(rows)[:most])
+    return [x[take] for x in columns]
+
+
+def copies(real: Columns, synthetic: Columns, seed: int = 0) -> dict[str, float]:
     """Share of synthetic rows that equal a real one in all cells both have, and mean share of equal cells with the most
-    alike real row. A real row released with other values in its holes is a copy."""
-    most = most_alike(synthetic, real)
+    alike real row. A real row released with other values in its holes is a copy. Of more than
+    `COMPARED` synthetic rows a sample is compared, with all real ones."""
+    most = most_alike(sampled(synthetic, seed), real)
     most = most[~np.isnan(most)]
     if not len(most):
         return {}
@@ -102,7 +125,13 @@ class Space:
     def nearest(self, rows: Columns, others: Columns) -> np.ndarray:
         """Distance of each row to the nearest of the others; infinite where none shares half of the columns."""
         a, b = self._placed(rows), self._placed(others)
-        return np.concatenate([np.sqrt(d.min(1)) for d in _squared(a, b)]) if len(a[0]) else np.zeros(0)
+        if not len(a[0]):
+            return np.zeros(0)
+        out = np.full(len(a[0]), np.inf)
+        for first in range(0, len(b[0]), TILE[1]):
+            part = (b[0][first : first + TILE[1]], b[1][first : first + TILE[1]], b[2][first : first + TILE[1]])
+            out = np.minimum(out, np.concatenate([np.sqrt(d.min(1)) for d in _squared(a, part)]))
+        return out
 
 
 def _squared(
@@ -143,7 +172,8 @@ def privacy(
     """How much nearer synthetic rows are to the training rows than to held-out ones, and what an attacker makes of it.
 
     Args:
-        train, held_out: real rows, NaN where nothing was observed; equal numbers of both are compared.
+        train, held_out: real rows, NaN where nothing was observed; equal numbers of both are compared. The nearest row is
+            looked for among all rows, of at most `COMPARED` rows of a kind.
         sizes: categories of each column, 0 for a quantity.
 
     Returns:
@@ -159,7 +189,8 @@ def privacy(
     rng = np.random.default_rng([seed, 4])
     members, others = ([x[take] for x in t] for t in (train, held_out) for take in [rng.permutation(len(t[0]))[:n]])
     space = Space(train, sizes)
-    near = space.nearest(synthetic, members), space.nearest(synthetic, others)
+    asked = sampled(synthetic, seed)
+    near = space.nearest(asked, members), space.nearest(asked, others)
     known = np.isfinite(near[0]) & np.isfinite(near[1])
     a, b = near[0][known], near[1][known]
     found: dict[str, float] = {}
@@ -167,14 +198,14 @@ def privacy(
         found |= {"dcr_share": float(((a < b) + 0.5 * (a == b)).mean()), "dcr_median": float(np.median(a))}
 
     def attack(release: Columns) -> tuple[float, float, float]:
-        reached = [-space.nearest(x, release) for x in (members, others)]
+        reached = [-space.nearest(sampled(x, seed), release) for x in (members, others)]
         return auc_interval(*(r[np.isfinite(r)] for r in reached))
 
     auc, low, high = attack(synthetic)
     found |= {"membership_auc": auc, "membership_low": low, "membership_high": high}
     found["membership_auc_copies"] = attack(bootstrap(members, seed, len(synthetic[0])))[0]
     found["membership_auc_shuffled"] = attack(independent(members, seed))[0]
-    chance = copies(train, others).get("identical_rows")
+    chance = copies(train, others, seed).get("identical_rows")
     return found if chance is None else found | {"identical_rows_held_out": chance}
 
 
@@ -189,4 +220,4 @@ def likelihood_attack(train: np.ndarray, held_out: np.ndarray) -> dict[str, floa
     return {"model_membership_auc": auc, "model_membership_low": low, "model_membership_high": high}
 
 
-__all__ = ["Space", "auc_interval", "copies", "likelihood_attack", "most_alike", "privacy"]
+__all__ = ["Space", "auc_interval", "copies", "likelihood_attack", "most_alike", "privacy", "sampled"]

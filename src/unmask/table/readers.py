@@ -6,9 +6,9 @@ A CSV cell is kept as the text it was, so that a table that is read, imputed and
 from __future__ import annotations
 
 import csv
-import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -56,22 +56,34 @@ def read_csv(path: Path) -> Frame:
     Raises:
         UserError: not UTF-8, empty, not CSV, or a line with too many or too few cells.
     """
-    raw = path.read_bytes()
     try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}:{line}: not UTF-8", hint="Save the file as UTF-8.") from None
-    header_text = io.StringIO(text, newline="").readline()
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _read_texts(path, file)
+    except UnicodeDecodeError:
+        raw = path.read_bytes()
+        try:
+            raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw[: error.start].count(b"\n") + 1
+            raise UserError(f"{path}:{line}: not UTF-8", hint="Save the file as UTF-8.") from None
+        raise
+
+
+def _read_texts(path: Path, file: TextIO) -> Frame:
+    header_text = file.readline()
+    file.seek(0)
     delimiter = max(",;\t|", key=header_text.count) if any(d in header_text for d in ",;\t|") else ","
     csv.field_size_limit(LONGEST_CELL)
     # Line ends alone part rows; str.splitlines would also part them at form feeds and Unicode separators inside cells.
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    rows, lines = [], []
+    reader = csv.reader(file, delimiter=delimiter)
+    rows: list[list[str]] = []
+    lines: list[np.ndarray] = []
+    at: list[int] = []
     try:
         header = next(reader, None)
         if not header:
             raise UserError(f"{path}: empty", hint="Expected a header line and rows.")
+        columns = [_Texts() for _ in header]
         for row in reader:
             if not row and len(header) > 1:
                 continue
@@ -81,13 +93,54 @@ def read_csv(path: Path) -> Frame:
                     hint="A ragged row: look for a stray delimiter, a missing quote, or an empty cell left out.",
                 )
             rows.append(row)
-            lines.append(reader.line_num)
+            at.append(reader.line_num)
+            if len(rows) == AT_ONCE:
+                _move(rows, at, columns, lines)
+        _move(rows, at, columns, lines)
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: {error}", hint="Check the quotes around that line.") from None
-    if not rows:
+    if not len(lines[0]):
         raise UserError(f"{path}: a header and no rows", hint="Expected at least one row.")
-    grid = np.array(rows, object).reshape(len(rows), len(header))
     return Frame(
-        names=header, columns=[grid[:, i] for i in range(len(header))], source=str(path), first_row=2,
-        delimiter=delimiter, lines=np.array(lines),
+        names=header, columns=[c.whole() for c in columns], source=str(path), first_row=2, delimiter=delimiter,
+        lines=np.concatenate(lines),
     )  # fmt: skip
+
+
+def _move(rows: list[list[str]], at: list[int], columns: list[_Texts], lines: list[np.ndarray]) -> None:
+    """Rows to the columns, and their line numbers; both lists are empty afterwards."""
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=False):
+        column.add(cells)
+    lines.append(np.array(at, np.int64))
+    rows.clear()
+    at.clear()
+
+
+AT_ONCE = 8192
+"""Rows of a file that are held as lists before they become columns."""
+
+
+class _Texts:
+    """A column of texts that grows: equal texts are one object, as long as texts repeat."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+        self.known: dict[str, str] | None = {}
+
+    def add(self, cells: Sequence[str]) -> None:
+        part = np.empty(len(cells), object)
+        if self.known is not None:
+            before = len(self.known)
+            find = self.known.setdefault
+            part[:] = [find(cell, cell) for cell in cells]
+            if len(self.known) - before > len(cells) // 2:  # nearly all are new: looking them up saves nothing
+                self.known = None
+        else:
+            part[:] = cells
+        self.parts.append(part)
+
+    def whole(self) -> np.ndarray:
+        """The column; it can be asked for once."""
+        self.known, parts = None, self.parts
+        self.parts = []
+        return np.concatenate(parts) if parts else np.empty(0, object)
