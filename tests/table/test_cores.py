@@ -7,6 +7,7 @@ import pytest
 import torch
 from tables import patients
 
+from unmask.table import engine
 from unmask.table.additive import groups_of
 from unmask.table.base import PART, fit_factors
 from unmask.table.engine import CellTable
@@ -92,3 +93,17 @@ def test_dims_are_boosted_in_whole_columns():
     parts = [set(column[g].tolist()) for g in groups]
     assert sum(map(len, parts)) == len(set().union(*parts)) == 20
     assert len(groups) == 2
+
+
+def test_a_large_table_is_imputed_block_by_block(monkeypatch):
+    table = table_of(700, 4)
+    table.append(np.where(np.isnan(table[0]), np.nan, (np.nan_to_num(table[1]) > 0).astype(float)))
+    model = CellTable.fit(table, [0] * 4 + [2], steps=0)
+    whole = model.impute(table, interval=0.9)
+    monkeypatch.setattr(engine, "BLOCK", 256)
+    parts = model.impute(table, interval=0.9)
+    for name in ("point", "low", "high"):
+        for x, y in zip(getattr(whole, name), getattr(parts, name), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+    rows = np.flatnonzero(np.isnan(table[4]))
+    np.testing.assert_allclose(whole.shares_of(4, rows), parts.shares_of(4, rows), atol=1e-5)

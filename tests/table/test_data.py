@@ -258,3 +258,23 @@ def test_parquet_round_trip(tmp_path, model):
     observed_equal(before, pl.read_parquet(tmp_path / "out.parquet"))
     assert cells == sum(before[c].null_count() for c in before.columns)
     assert as_polars(tables[0]).equals(pl.read_parquet(tmp_path / "out.parquet"))
+
+
+def test_a_long_file_is_read_in_blocks_with_equal_texts_as_one_object(tmp_path, monkeypatch):
+    """Across blocks, with quoted line ends, an empty line, a byte-order mark, and lines numbered as in the file."""
+    monkeypatch.setattr(readers, "AT_ONCE", 6)
+    rows = [f'level {i % 2},{i},"a\nb"' for i in range(10)]
+    path = tmp_path / "long.csv"
+    path.write_text("\ufeffx,y,z\n" + "\n".join([*rows[:5], "", *rows[5:]]) + "\n", encoding="utf-8")
+    frame = read_frame(path)
+    assert frame.names == ["x", "y", "z"]
+    assert [list(c) for c in frame.columns] == [
+        [f"level {i % 2}" for i in range(10)],
+        [str(i) for i in range(10)],
+        ["a\nb"] * 10,
+    ]
+    assert frame.lines.tolist() == [3, 5, 7, 9, 11, 14, 16, 18, 20, 22]
+    assert len({id(v) for v in frame.columns[0]}) == 2
+    path.write_bytes(path.read_bytes() + b"\xff,1,2\n")
+    with pytest.raises(UserError, match=r"long.csv:23: not UTF-8"):
+        read_frame(path)

@@ -71,3 +71,35 @@ def test_evaluation_with_the_training_rows_says_what_rows_and_model_give_away():
     assert found["membership_low"] <= found["membership_auc"] <= found["membership_high"]
     assert 0 <= found["model_membership_low"] <= found["model_membership_auc"] <= 1
     assert found["identical_rows"] < 0.05
+
+
+def test_rows_are_compared_with_all_others_in_tiles(monkeypatch):
+    """The same figures whatever is compared at once; of many rows a sample is asked, never the rows it is compared with."""
+    train, released = holed(300, 0), [x[:200] for x in holed(200, 1)]
+    for x, y in zip(released, train, strict=True):
+        x[:50] = y[-50:]  # copies of the last rows
+    space = privacy.Space(train, SIZES)
+    whole = privacy.most_alike(released, train), space.nearest(released, train)
+    np.testing.assert_allclose(whole[0], brute_alike(released, train), rtol=1e-6)
+    monkeypatch.setattr(privacy, "TILE", (7, 40))
+    tiled = privacy.most_alike(released, train), space.nearest(released, train)
+    np.testing.assert_array_equal(tiled[0], whole[0])
+    np.testing.assert_allclose(tiled[1], whole[1], rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(privacy, "COMPARED", 100)
+    assert privacy.copies(train, [x[:50] for x in released])["identical_rows"] == 1
+    assert abs(privacy.copies(train, released)["identical_rows"] - 0.25) < 0.15
+
+
+def brute_alike(rows, real):
+    """`most_alike` as its docstring has it, pair by pair."""
+    a, b = np.column_stack(rows), np.column_stack(real)
+    rarity = np.array([[np.log((~np.isnan(c)).sum() / (c == v).sum()) if v == v else 0 for v in c] for c in b.T]).T
+    out = []
+    for x in a:
+        shares = [np.nan]
+        for y, rare in zip(b, rarity, strict=True):
+            both = ~np.isnan(x) & ~np.isnan(y)
+            if 2 * both.sum() >= len(x) or rare[both].sum() >= np.log(len(b)):
+                shares.append((x == y)[both].mean() if both.any() else np.nan)
+        out.append(np.nan if np.isnan(shares).all() else np.nanmax(shares))
+    return np.array(out)

@@ -192,3 +192,17 @@ def test_real_effects_keep_their_size(seed):
     outcome = fit_outcome(x, time, event)
     plain = fit_cox((x - outcome.center) / outcome.scale, time, event).beta
     np.testing.assert_allclose(outcome.causes[0].beta, plain, atol=0.02)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_concordance_by_sorting_is_that_of_all_pairs(seed):
+    """With ties in time, among events and with censoring, and ties in risk."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 60))
+    risk, time, event = rng.integers(0, 8, n) / 3, rng.integers(0, 9, n).astype(float), rng.integers(0, 2, n)
+    pairs = [
+        (risk[i], risk[j]) for i in range(n) for j in range(n)
+        if event[i] and (time[j] > time[i] or (time[j] == time[i] and not event[j]))
+    ]  # fmt: skip
+    right = sum((b < a) + 0.5 * (b == a) for a, b in pairs)
+    assert concordance(risk, time, event) == pytest.approx(right / len(pairs) if pairs else np.nan, nan_ok=True)

@@ -25,6 +25,21 @@ def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray) -> float:
     return (_later_lower(rank, happened) + 0.5 * tied) / total if total else float("nan")
 
 
+def _among_entered(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray) -> float:
+    order = np.argsort(time, kind="stable")
+    risk, time, event, entry = risk[order], time[order], event[order] > 0, entry[order]
+    right = total = 0.0
+    for i in np.flatnonzero(event):
+        first, later = np.searchsorted(time, time[i], side="left"), np.searchsorted(time, time[i], side="right")
+        beside = ~event[first:later] & (
+            entry[first:later] < time[i]
+        )  # censored at that very time: known to have lived longer
+        others = np.r_[risk[later:][entry[later:] < time[i]], risk[first:later][beside]]
+        total += len(others)
+        right += float((others < risk[i]).sum()) + 0.5 * float((others == risk[i]).sum())
+    return right / total if total else float("nan")
+
+
 def _later_lower(rank: np.ndarray, counts: np.ndarray) -> int:
     """Pairs of a place that counts and a later one of lower rank: in halves, halves of halves, and so on."""
     place, many, found, width = np.arange(len(rank)), int(rank.max(initial=0)) + 1, 0, 1

@@ -5,6 +5,7 @@ A CSV cell is kept as the text it was, so that a table that is read, imputed and
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +65,8 @@ def read_csv(path: Path) -> Frame:
         try:
             raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            line = raw[: error.start].count(b"\n") + 1
+            marked = 3 if raw.startswith(codecs.BOM_UTF8) else 0  # not in the decoder's count
+            line = raw[: error.start + marked].count(b"\n") + 1
             raise UserError(f"{path}:{line}: not UTF-8", hint="Save the file as UTF-8.") from None
         raise
 
