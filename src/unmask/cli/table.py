@@ -118,6 +118,7 @@ def augment_table(
 def evaluate_table(model: str, data: list[str], rows: int | None, report: str | None, seed: int) -> Result:
     """Synthetic rows of the model beside real ones it may or may not have seen."""
     from unmask.table.evaluate import evaluate_model
+    from unmask.table.figures import readings, text_lines
 
     if len(data) not in (1, 2):
         raise UserError(
@@ -127,11 +128,8 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
     found = evaluate_model(
         loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report
     )
-    shown = [
-        f"{k:34}{v:.4g}" if isinstance(v, float) else f"{k:34}{v}"
-        for k, v in found.items()
-        if not isinstance(v, dict | list)
-    ]
+    shown = text_lines(readings(found))
+    shown += [f"{k}: {found[k]}" for k in ("note", "report") if k in found]
     return found, shown
 
 

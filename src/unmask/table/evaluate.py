@@ -12,6 +12,7 @@ from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.table import fidelity, privacy
 from unmask.table.data import encode, read_frame
+from unmask.table.figures import add_figures, readings
 from unmask.table.model import TableModel
 from unmask.table.outcome import LEVELS, covariates, pair_places, regressors
 from unmask.table.survival import kaplan_meier, step_values
@@ -59,6 +60,7 @@ def evaluate_model(
             | privacy.copies(before, made.columns, seed)
             | privacy.likelihood_attack(model.table.log_prob(before), model.table.log_prob(seen))
         )
+    found["figures"] = [r.to_dict() for r in readings(found)]
     if report is not None:
         write_report(model, found, real, synthetic, Path(report))
         found["report"] = str(report)
@@ -183,19 +185,7 @@ def add_sections(
     """The figures, curves and tables of a comparison, onto a report."""
     from unmask.evaluation.charts import line_chart, table
 
-    shown = {
-        "mean_log_hr_difference": "Mean |difference of log hazard ratios|", "interval_overlap": "Overlap of their 95 % intervals",
-        "sign_flips": "Sign flips", "km_area": "Area between Kaplan-Meier curves", "censoring_area": "Area between censoring curves",
-        "c_index_synthetic": "C-index on real rows, trained on synthetic", "marginal_distance": "Mean distance of marginals",
-        "correlation_gap": "Mean difference of correlations",
-    }  # fmt: skip
-    rows = [
-        (label, found[k], found["ceiling"].get(k), found["floor"].get(k)) for k, label in shown.items() if k in found
-    ]
-    report.section(
-        "How alike", table(("figure", "synthetic", "bootstrap of real (ceiling)", "shuffled columns (floor)"), rows),
-        note="The ceiling is what another sample of real patients would score; the floor has right columns and no structure.",
-    )  # fmt: skip
+    add_figures(report, found)
     if "note" in found:
         report.section("Survival", found["note"])
     if "hazard_ratios" in found:
@@ -217,20 +207,19 @@ def add_sections(
             table(
                 ("covariate", "real HR (95% CI)", "synthetic HR (95% CI)", "overlap", "standardised difference"), ratios
             ),
-            note="Quantities per standard deviation. Levels with a standard error above 2 are left out.",
+            note="Overlap of the two intervals: higher is better, 1 is all. Standardised difference: lower is better; above 2 chance does "
+            "not explain it. Quantities per standard deviation. Levels with a standard error above 2 are left out.",
         )
     marginal = [(n, v) for n, v in sorted(found["marginals"].items(), key=lambda kv: -kv[1])]
-    report.section("Columns", table(("column", "distance of marginals"), marginal))
-    card = {
-        "two-sample test AUC (0.5: indistinguishable)": found["two_sample_auc"], "alpha-precision": found["alpha_precision"],
-        "beta-recall": found["beta_recall"], "rows identical to a real one": found["identical_rows"],
-        "identical cells with the most alike real row": found["identical_cells"], **found.get("privacy", {}),
-    }  # fmt: skip
-    report.section("Detection and privacy", table(("figure", "value"), list(card.items())))
+    report.section(
+        "Columns", table(("column", "distance of marginals"), marginal),
+        note="Lower is better, 0 is equal: Kolmogorov-Smirnov distance of quantities, total variation of categories.",
+    )  # fmt: skip
     if "calibration" in found:
         lines = [(r["stratum"], r["rows"], r["time"], r["slope"], r["error"]) for r in found["calibration"]]
         report.section(
             "Calibration of risks learnt from synthetic rows",
             table(("stratum", "rows", "time", "slope", "error"), lines),
-            note="At the quartiles of follow-up; observed rates are Kaplan-Meier rates inside the stratum.",
+            note="Slope: 1 is best, below 1 risks are too spread out. Error: mean distance of predicted and observed risk, lower is better. "
+            "At the quartiles of follow-up; observed rates are Kaplan-Meier rates inside the stratum.",
         )

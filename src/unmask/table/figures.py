@@ -1,0 +1,214 @@
+"""The figures of a comparison in words: what each means, which direction is better, and how it stands between its floor and ceiling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+CEILING = "another sample of real rows"
+FLOOR = "columns shuffled one by one"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a figure says.
+
+    Attributes:
+        better: the direction; "near 0.5" is for areas under a curve of which 0.5 is chance and the best there is.
+        best: the best value there is.
+    """
+
+    label: str
+    better: Literal["lower", "higher", "near 0.5"]
+    best: float
+    sentence: str
+
+
+MEANINGS: dict[str, Meaning] = {
+    "mean_log_hr_difference": Meaning(
+        "Difference of log hazard ratios", "lower", 0,
+        "How far hazard ratios fitted to synthetic rows are from those of real rows, on average; 0.1 is a ratio off by a tenth.",
+    ),
+    "interval_overlap": Meaning(
+        "Overlap of 95 % intervals", "higher", 1,
+        "How much the confidence intervals of synthetic and real hazard ratios share; 1 is all, below 0 they are apart.",
+    ),
+    "sign_flips": Meaning(
+        "Sign flips", "lower", 0, "Covariates that clearly harm in one table and clearly protect in the other.",
+    ),
+    "km_area": Meaning(
+        "Area between survival curves", "lower", 0, "Mean distance of the Kaplan-Meier curves; 0.02 is two percentage points of survival.",
+    ),
+    "censoring_area": Meaning("Area between censoring curves", "lower", 0, "The same for how long patients were followed."),
+    "c_index_synthetic": Meaning(
+        "C-index of a model from synthetic rows", "higher", 1,
+        "How well a Cox regression fitted to synthetic rows ranks real patients; 0.5 is chance.",
+    ),
+    "marginal_distance": Meaning(
+        "Distance of single columns", "lower", 0, "How far the distribution of a column is from the real one, on average over columns.",
+    ),
+    "correlation_gap": Meaning("Difference of correlations", "lower", 0, "Mean absolute difference of all pairwise correlations."),
+    "two_sample_auc": Meaning(
+        "Told apart by a classifier (AUC)", "near 0.5", 0.5,
+        "How well boosted trees tell synthetic rows from real ones: 0.5 not at all, 1 without fail.",
+    ),
+    "alpha_precision": Meaning(
+        "Alpha-precision", "higher", 1, "Whether synthetic rows lie as deep inside the cloud of real rows as real ones do.",
+    ),
+    "beta_recall": Meaning("Beta-recall", "higher", 1, "Whether synthetic rows cover all of the cloud of real rows."),
+    "identical_rows": Meaning("Copies of real rows", "lower", 0, "Share of synthetic rows that equal a real one in all observed cells."),
+    "identical_cells": Meaning(
+        "Cells shared with the most alike real row", "lower", 0,
+        "Mean share of equal cells; tables of few categories share many by chance.",
+    ),
+    "dcr_share": Meaning(
+        "Nearer to training than to held-out rows", "near 0.5", 0.5,
+        "Share of synthetic rows nearer to a training row than to a held-out one: 0.5 means no memory of training rows, 1 copying.",
+    ),
+    "membership_auc": Meaning(
+        "Membership attack on the rows (AUC)", "near 0.5", 0.5,
+        "How well someone who holds the synthetic rows tells who was in the training data; 0.5 is chance.",
+    ),
+    "model_membership_auc": Meaning(
+        "Membership attack on the model (AUC)", "near 0.5", 0.5,
+        "How well someone who holds the model folder itself tells who was in the training data; 0.5 is chance.",
+    ),
+}  # fmt: skip
+"""Figures of `unmask evaluate` for tables, in the order in which they are shown."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A figure as it is shown.
+
+    Attributes:
+        ceiling, floor: the same figure of another sample of real rows and of shuffled columns, where there are any.
+        share: of the way from the floor (0) to the ceiling (1); None without both, or where they are the wrong way round.
+        marked: whether the floor is at least as good as the ceiling, so that the figure tells nothing here.
+    """
+
+    key: str
+    label: str
+    value: float
+    better: str
+    best: float
+    ceiling: float | None
+    floor: float | None
+    share: float | None
+    marked: bool
+    verdict: str
+    sentence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def readings(found: Mapping[str, Any]) -> list[Reading]:
+    """All figures of a comparison that are there; see `evaluate.compare` and `privacy.privacy`."""
+    ends = [found.get(end, {}) for end in ("ceiling", "floor")]
+    card = found.get("privacy", {})
+    out = []
+    for key, meaning in MEANINGS.items():
+        value = card.get(key, found.get(key))
+        if value is None or not math.isfinite(value):
+            continue
+        ceiling, floor = (end.get(key) for end in ends)
+        share, marked = placed(meaning, value, ceiling, floor)
+        verdict = _verdict(key, meaning, value, card, share, marked)
+        out.append(
+            Reading(
+                key,
+                meaning.label,
+                value,
+                meaning.better,
+                meaning.best,
+                ceiling,
+                floor,
+                share,
+                marked,
+                verdict,
+                meaning.sentence,
+            )
+        )
+    return out
+
+
+def placed(meaning: Meaning, value: float, ceiling: float | None, floor: float | None) -> tuple[float | None, bool]:
+    """(share of the way from floor to ceiling, whether the floor is at least as good as the ceiling)."""
+    if ceiling is None or floor is None:
+        return None, False
+    sign = -1 if meaning.better == "lower" else 1
+    span = sign * (ceiling - floor)
+    if span <= 0:
+        return None, ceiling != floor or ceiling != meaning.best
+    return sign * (value - floor) / span, False
+
+
+def _verdict(
+    key: str, meaning: Meaning, value: float, card: Mapping[str, float], share: float | None, marked: bool
+) -> str:
+    if marked:
+        return f"Tells nothing here: {FLOOR} do as well as {CEILING}."
+    if share is not None:
+        if share >= 1:
+            return f"As good as {CEILING}."
+        if share <= 0:
+            return f"No better than {FLOOR}."
+        return f"{share:.0%} of the way from {FLOOR} to {CEILING}."
+    bounds = key.replace("_auc", "_low"), key.replace("_auc", "_high")
+    if all(b in card for b in bounds):
+        low, high = (card[b] for b in bounds)
+        if low <= 0.5:
+            return f"No attack shown: the 95 % interval ({low:.2f} to {high:.2f}) holds 0.5 or less."
+        return f"An attack works to this degree (95 % interval {low:.2f} to {high:.2f})."
+    if meaning.better == "near 0.5":
+        off = max(value - 0.5, 0.0)
+        return "Near chance." if off < 0.05 else "A little beyond chance." if off < 0.15 else "Far beyond chance."
+    if key == "identical_rows":
+        chance = card.get("identical_rows_held_out")
+        among = f"; among held-out rows chance makes {chance:.1%}" if chance is not None else ""
+        return ("None." if value == 0 else f"{value:.1%} of the rows") + among
+    return f"The best is {meaning.best:g}." if value != meaning.best else "The best there is."
+
+
+DIRECTIONS = {"lower": "↓ lower", "higher": "↑ higher", "near 0.5": "→ 0.5"}
+
+
+def text_lines(found: Sequence[Reading]) -> list[str]:
+    """The figures for a terminal: value, direction, both ends, and words."""
+    rows = [("figure", "value", "better", "ceiling", "floor", "in words")]
+    for r in found:
+        ends = ["–" if end is None else f"{end:.3g}" for end in (r.ceiling, r.floor)]
+        rows.append((r.label, f"{r.value:.3g}", DIRECTIONS[r.better], ends[0], ends[1], r.verdict))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[5]]) for row in rows]
+    return [*lines, f"ceiling: {CEILING}; floor: {FLOOR}"]
+
+
+def add_figures(report: Any, found: Mapping[str, Any]) -> None:
+    """The figures onto a report: a picture of where each stands between floor and ceiling, a table, and what they mean."""
+    from unmask.evaluation.charts import bars, table
+
+    shown = readings(found)
+    between = [r for r in shown if r.share is not None]
+    if between:
+        report.section(
+            "How alike", "How far each figure has come from the floor to the ceiling.",
+            note=f"The floor (0 %) is {FLOOR}: right columns, no structure. The ceiling (100 %, with a tick from 95 % on) is {CEILING}: "
+            "what chance alone does.",
+        )  # fmt: skip
+        report.chart(bars([(r.label, min(max(r.share or 0.0, 0.0), 1.0), (r.share or 0.0) >= 0.95) for r in between]))
+    rows = [
+        (r.label, r.value, DIRECTIONS[r.better], r.ceiling, r.floor, ("⚠ " if r.marked else "") + r.verdict)
+        for r in shown
+    ]
+    report.section(
+        "Figures", table(("figure", "synthetic", "better", "ceiling", "floor", "in words"), rows),
+        note="⚠: the floor is at least as good as the ceiling, so the figure cannot tell good rows from bad ones here.",
+    )  # fmt: skip
+    report.section("What the figures mean", table(("figure", "meaning"), [(r.label, r.sentence) for r in shown]))
+
+
+__all__ = ["MEANINGS", "Meaning", "Reading", "add_figures", "placed", "readings", "text_lines"]
