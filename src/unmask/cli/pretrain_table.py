@@ -16,7 +16,9 @@ def register(group: Any) -> None:
         data: str = typer.Argument(..., help="A .csv, .tsv or .parquet file, missing cells empty."),
         out: str = typer.Option(..., help="Run folder."),
         duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
-        event: str = typer.Option(None, help="Column of 0/1: did the event happen?"),
+        event: str = typer.Option(None, help="Column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes."),
+        event_level: list[str] = typer.Option([], help="Level at which the event happened; once per cause."),
+        entry: str = typer.Option(None, help="Column of the times from which rows are at risk (late entry)."),
         schema: str = typer.Option(None, help="TOML file: [columns.NAME] kind = ..., low = ..., missing = [...]"),
         config: options.Config = None,
         set_: options.Set = [],
@@ -42,7 +44,17 @@ def register(group: Any) -> None:
         given = run_overrides(context)
         settings = settings_of(given.pop("recipe", recipe), **given)
         output = Output(json_, settings.train.seed)
-        run = pretrain(data, out, schema=schema, duration=duration, event=event, settings=settings, resume=resume)
+        run = pretrain(
+            data,
+            out,
+            schema=schema,
+            duration=duration,
+            event=event,
+            entry=entry,
+            event_level=event_level or None,
+            settings=settings,
+            resume=resume,
+        )
         found = run.to_dict()
         lines = [
             f"{found['rows']} rows x {found['columns']} columns, {found['steps']} steps, {found['fit_seconds']:.1f} s",

@@ -5,12 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 
-def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray) -> float:
+def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> float:
     """Harrell's C: the share of comparable pairs in which the higher risk fails first; ties in risk count half.
 
     A pair is an event and one that is known to have lived longer: a later time, or censored at that very time. Pairs are counted
-    by sorting, not one by one: 200 000 rows take about a second.
+    by sorting, not one by one: 200 000 rows take about a second (with late entry, counted row by row, 20 000 take 9).
+
+    Args:
+        event: above 0 where the event happened; of competing risks, give `event == cause`.
+        entry: time from which each row is at risk: pairs are of rows that were, when the first of them failed.
     """
+    if entry is not None and (entry > time.min()).any():
+        return _among_entered(risk, time, event, entry)
     happened = event > 0
     # Those after an event are the ones that lived longer, and other events of its time, which are taken off again.
     order = np.lexsort((risk, ~happened, time))
@@ -31,10 +37,8 @@ def _among_entered(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry:
     right = total = 0.0
     for i in np.flatnonzero(event):
         first, later = np.searchsorted(time, time[i], side="left"), np.searchsorted(time, time[i], side="right")
-        beside = ~event[first:later] & (
-            entry[first:later] < time[i]
-        )  # censored at that very time: known to have lived longer
-        others = np.r_[risk[later:][entry[later:] < time[i]], risk[first:later][beside]]
+        longer = np.r_[np.flatnonzero(~event[first:later]) + first, np.arange(later, len(time))]
+        others = risk[longer[entry[longer] < time[i]]]
         total += len(others)
         right += float((others < risk[i]).sum()) + 0.5 * float((others == risk[i]).sum())
     return right / total if total else float("nan")

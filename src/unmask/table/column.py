@@ -116,6 +116,8 @@ class _Reading:
             if k not in ("kind", "missing")
         }
         fields["missing"] = self.own
+        if isinstance(fields.get("event"), str | int | bool):
+            fields["event"] = (text_of(fields["event"]),)
         if fields.get("structural") is False:
             fields["structural"] = None
         if kind == "binary" and len(fields["categories"]) > 2:

@@ -14,8 +14,8 @@ from unmask.table import fidelity, privacy
 from unmask.table.data import encode, read_frame
 from unmask.table.figures import add_figures, readings
 from unmask.table.model import TableModel
-from unmask.table.outcome import LEVELS, covariates, pair_places, regressors
-from unmask.table.survival import kaplan_meier, step_values
+from unmask.table.outcome import LEVELS, covariates, entries, pair_places, regressors
+from unmask.table.survival import cumulative_incidence, kaplan_meier, step_values
 from unmask.table.synthesise import synthesize
 
 
@@ -76,13 +76,14 @@ def _filled(model: TableModel, columns: Sequence[np.ndarray]) -> list[np.ndarray
     return [np.nan_to_num(x) for x in columns]
 
 
-def outcome_of(
-    model: TableModel, columns: Sequence[np.ndarray]
-) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], list[str]]:
-    """((regressors, time, event), names of the regressors)."""
+def outcome_of(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[fidelity.Cohort, list[str]]:
+    """Regressors and outcomes, and the names of the regressors."""
     x, names = regressors(model, columns)
     time, event = pair_places(model)
-    return (x, columns[time], columns[event]), names
+    entry = entries(model, columns)
+    if entry is not None:  # drawn apart from the time, as in the shuffled floor, it may lie beyond it
+        entry = np.minimum(entry, np.nextafter(columns[time], -np.inf))
+    return fidelity.Cohort(x, columns[time], columns[event], entry), names
 
 
 def no_survival(model: TableModel, **tables: list[np.ndarray]) -> str | None:
@@ -121,7 +122,7 @@ def compare(
         }  # fmt: skip
         if no_survival(model, real=real, synthetic=other) is None:
             (a, shown), (b, _) = outcome_of(model, real), outcome_of(model, other)
-            out |= fidelity.survival_figures(a, b, shown)
+            out |= fidelity.survival_figures(a, b, shown, model.schema.causes)
         return out
 
     found = figures(synthetic)
@@ -162,7 +163,12 @@ def strata(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray
             continue
         for k, at in enumerate(times):
             slope, error = fidelity.calibration(
-                risk[here, k], a[1][here], a[2][here], at, bins=10 if here.sum() > 200 else 5
+                risk[here, k],
+                a[1][here],
+                a[2][here],
+                at,
+                bins=10 if here.sum() > 200 else 5,
+                entry=None if a.entry is None else a.entry[here],
             )
             out.append({"stratum": name, "time": float(at), "rows": int(here.sum()), "slope": slope, "error": error})
     return out
@@ -192,11 +198,24 @@ def add_sections(
         (a, _), (b, _) = outcome_of(model, real), outcome_of(model, synthetic)
         grid = np.linspace(0, float(a[1].max()), 200)
         curves = {
-            name: (grid, step_values(*kaplan_meier(g[1], g[2]), grid)) for name, g in (("real", a), ("synthetic", b))
+            name: (grid, step_values(*kaplan_meier(g.time, g.event, g.entry), grid))
+            for name, g in (("real", a), ("synthetic", b))
         }
         report.section("Survival").chart(
             line_chart(curves, "Kaplan-Meier", model.schema.duration or "time", "share without event", percent=True)
         )
+        if len(model.schema.causes) > 1:
+            curves = {
+                f"{cause}, {name}": (
+                    grid,
+                    step_values(*cumulative_incidence(g.time, g.event, k, g.entry), grid, start=0.0),
+                )
+                for k, cause in enumerate(model.schema.causes, 1)
+                for name, g in (("real", a), ("synthetic", b))
+            }
+            report.section("Causes").chart(
+                line_chart(curves, "Cumulative incidence", model.schema.duration or "time", "share", percent=True)
+            )
         ratios = [
             (r["name"], f"{r['real']:.2f} ({r['real_low']:.2f}–{r['real_high']:.2f})",
              f"{r['synthetic']:.2f} ({r['synthetic_low']:.2f}–{r['synthetic_high']:.2f})", r["overlap"], r["standardised_difference"])

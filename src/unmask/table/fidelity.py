@@ -6,15 +6,28 @@ What they give away of real ones stands in `privacy`. Arrays are complete: (colu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unmask.evaluation.survival import concordance
 from unmask.table.hazards import fit_baseline
-from unmask.table.survival import fit_cox, kaplan_meier, step_values
+from unmask.table.survival import cumulative_incidence, fit_cox, kaplan_meier, step_values
 
 Columns = Sequence[np.ndarray]
+
+
+class Cohort(NamedTuple):
+    """Regressors (rows, covariates) and outcomes of some rows; event 0 is censored, k the k-th cause."""
+
+    x: np.ndarray
+    time: np.ndarray
+    event: np.ndarray
+    entry: np.ndarray | None = None
+
+    def of(self, cause: int) -> Cohort:
+        """With this cause as the event, the others censored."""
+        return self._replace(event=(self.event == cause).astype(float))
 
 
 def wide(columns: Columns, sizes: Sequence[int], reference: Columns | None = None) -> np.ndarray:
@@ -61,19 +74,19 @@ def correlation_gap(real: Columns, synthetic: Columns, sizes: Sequence[int]) -> 
 
 
 def hazard_ratios(
-    real: tuple[np.ndarray, np.ndarray, np.ndarray],
-    synthetic: tuple[np.ndarray, np.ndarray, np.ndarray],
+    real: Cohort,
+    synthetic: Cohort,
     names: Sequence[str],
 ) -> dict[str, Any]:
     """Log hazard ratios of one regression on both: mean |difference|, interval overlap, sign flips, and one row a name.
 
     Args:
-        real, synthetic: (regressors, time, event). Regressors are taken in units of the real deviation, so that the
+        real, synthetic: regressors and outcomes. Regressors are taken in units of the real deviation, so that the
             mean difference is over comparable numbers; ratios in the rows are per such unit for quantities.
     """
-    scale = np.where(np.array([len(np.unique(c)) for c in real[0].T]) > 2, real[0].std(0), 1.0)
+    scale = np.where(np.array([len(np.unique(c)) for c in real.x.T]) > 2, real.x.std(0), 1.0)
     scale = np.where(scale > 1e-9, scale, 1.0)
-    fits = [fit_cox(x / scale, t, e, ridge=1e-4) for x, t, e in (real, synthetic)]
+    fits = [fit_cox(g.x / scale, g.time, g.event, entry=g.entry, ridge=1e-4) for g in (real, synthetic)]
     a, b = fits
     # Separated or absent levels have no hazard ratio to speak of.
     use = (a.error < 2) & (a.error > 1e-8) & (np.abs(a.beta) < 8)
@@ -100,33 +113,66 @@ def hazard_ratios(
     }  # fmt: skip
 
 
-def transfer(
-    train: tuple[np.ndarray, np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray, np.ndarray]
-) -> float:
+def transfer(train: Cohort, test: Cohort) -> float:
     """C-index on `test` of a Cox regression fitted on `train`."""
-    scale = np.maximum(train[0].std(0), 1e-9)
-    fitted = fit_cox(train[0] / scale, train[1], train[2], ridge=1.0)
-    return concordance((test[0] / scale) @ fitted.beta, test[1], test[2])
+    scale = np.maximum(train.x.std(0), 1e-9)
+    fitted = fit_cox(train.x / scale, train.time, train.event, entry=train.entry, ridge=1.0)
+    return concordance((test.x / scale) @ fitted.beta, test.time, test.event, test.entry)
 
 
-def curve_area(real: tuple[np.ndarray, np.ndarray], synthetic: tuple[np.ndarray, np.ndarray]) -> float:
+def curve_area(real: Cohort, synthetic: Cohort) -> float:
     """Mean absolute distance between two groups' Kaplan-Meier curves, from 0 to the real follow-up's end, 0 to 1."""
-    t = np.linspace(0, float(real[0].max()), 2000)
-    curves = [step_values(*kaplan_meier(*pair), t) for pair in (real, synthetic)]
+    t = np.linspace(0, float(real.time.max()), 2000)
+    curves = [step_values(*kaplan_meier(g.time, g.event, g.entry), t) for g in (real, synthetic)]
+    return float(np.abs(curves[0] - curves[1]).mean())
+
+
+def incidence_area(real: Cohort, synthetic: Cohort, cause: int) -> float:
+    """Mean absolute distance between two groups' cumulative incidence of a cause (Aalen-Johansen), as `curve_area`."""
+    t = np.linspace(0, float(real.time.max()), 2000)
+    curves = [
+        step_values(*cumulative_incidence(g.time, g.event, cause, g.entry), t, start=0.0) for g in (real, synthetic)
+    ]
     return float(np.abs(curves[0] - curves[1]).mean())
 
 
 def survival_figures(
-    real: tuple[np.ndarray, np.ndarray, np.ndarray],
-    synthetic: tuple[np.ndarray, np.ndarray, np.ndarray],
-    names: Sequence[str],
+    real: Cohort, synthetic: Cohort, names: Sequence[str], causes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Hazard ratios, Kaplan-Meier and censoring curves, and train-on-synthetic-test-on-real C-index."""
-    censored = [(g[1], 1 - g[2]) for g in (real, synthetic)]
-    return hazard_ratios(real, synthetic, names) | {
-        "km_area": curve_area(real[1:], synthetic[1:]), "censoring_area": curve_area(censored[0], censored[1]),
-        "c_index_real": transfer(real, real), "c_index_synthetic": transfer(synthetic, real),
-    }  # fmt: skip
+    """Hazard ratios, Kaplan-Meier and censoring curves, and train-on-synthetic-test-on-real C-index.
+
+    Args:
+        real, synthetic: regressors and outcomes; also plain tuples (x, time, event).
+        causes: of competing risks, their names: hazard ratios and C-index are then of each cause (the others censored) and
+            their means over causes, with the area between curves of cumulative incidence. A cause that either group lacks
+            is left out, and listed under `causes_left_out`.
+    """
+    real, synthetic = Cohort(*real), Cohort(*synthetic)
+    censored = [g.of(0) for g in (real, synthetic)]
+    shared = {"km_area": curve_area(real, synthetic), "censoring_area": curve_area(*censored)}
+    if len(causes) < 2:
+        return hazard_ratios(real, synthetic, names) | shared | _c_indices(real, synthetic)
+    each: dict[str, dict[str, Any]] = {}
+    for k, cause in enumerate(causes, 1):
+        a, b = real.of(k), synthetic.of(k)
+        if a.event.any() and b.event.any():
+            found = hazard_ratios(a, b, [f"{n} ({cause})" for n in names]) | _c_indices(a, b)
+            each[cause] = found | {"incidence_area": incidence_area(real, synthetic, k)}
+    if not each:
+        raise ValueError("no cause happened in both groups")
+    rows = [row for found in each.values() for row in found.pop("hazard_ratios")]
+    means = {
+        key: float(np.mean([found[key] for found in each.values()]))
+        for key in ("mean_log_hr_difference", "interval_overlap", "c_index_real", "c_index_synthetic", "incidence_area")
+    }
+    totals = {key: sum(found[key] for found in each.values()) for key in ("sign_flips", "compared")}
+    absent = [c for c in causes if c not in each]
+    out = means | totals | shared | {"hazard_ratios": rows, "causes": each}
+    return out | ({"causes_left_out": absent} if absent else {})
+
+
+def _c_indices(real: Cohort, synthetic: Cohort) -> dict[str, float]:
+    return {"c_index_real": transfer(real, real), "c_index_synthetic": transfer(synthetic, real)}
 
 
 def independent(columns: Columns, seed: int) -> list[np.ndarray]:
@@ -186,7 +232,7 @@ def precision_recall(
 
 
 def calibration(
-    risk: np.ndarray, time: np.ndarray, event: np.ndarray, at: float, bins: int = 10
+    risk: np.ndarray, time: np.ndarray, event: np.ndarray, at: float, bins: int = 10, entry: np.ndarray | None = None
 ) -> tuple[float, float]:
     """Slope through the origin and mean absolute error of predicted risks by time `at`, against Kaplan-Meier rates
     observed in bins of risk of the very same rows."""
@@ -195,7 +241,9 @@ def calibration(
     predicted, observed, weight = [], [], []
     for k in np.unique(number):
         here = number == k
-        alive = step_values(*kaplan_meier(time[here], event[here]), np.array([at]))[0]
+        alive = step_values(
+            *kaplan_meier(time[here], event[here], None if entry is None else entry[here]), np.array([at])
+        )[0]
         predicted.append(risk[here].mean())
         observed.append(1 - alive)
         weight.append(here.mean())
@@ -205,16 +253,17 @@ def calibration(
 
 
 def risks(
-    train: tuple[np.ndarray, np.ndarray, np.ndarray],
+    train: Cohort,
     x: np.ndarray,
     at: np.ndarray,
     ridge: float = 1.0,
     weight: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows, times) risks of an event by each time from a Cox regression, and the linear predictors."""
-    center, scale = train[0].mean(0), np.maximum(train[0].std(0), 1e-9)
-    z, new = (train[0] - center) / scale, (x - center) / scale
-    base = fit_baseline(z, train[1], train[2], ridge, weight=weight)
+    train = Cohort(*train)
+    center, scale = train.x.mean(0), np.maximum(train.x.std(0), 1e-9)
+    z, new = (train.x - center) / scale, (x - center) / scale
+    base = fit_baseline(z, train.time, train.event, ridge, entry=train.entry, weight=weight)
     linear = np.clip((new - np.average(z, axis=0, weights=weight)) @ base.beta, -30, 30)
     total = step_values(base.at, base.hazard, at, start=0.0)
     return 1 - np.exp(-np.exp(linear)[:, None] * total[None]), linear

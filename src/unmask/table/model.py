@@ -63,10 +63,11 @@ def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schem
 
 
 def schema_for(
-    frame: Frame, schema: Schema | Mapping[str, Any] | str | Path | None, *, duration: str | None, event: str | None,
+    frame: Frame, schema: Schema | Mapping[str, Any] | str | Path | None, *, duration: str | None = None,
+    event: str | None = None, entry: str | None = None, event_level: str | Sequence[str] | None = None,
     constraints: Sequence[str] | str = (),
 ) -> Schema:  # fmt: skip
-    """The schema given, or one inferred from the table under what is given of it.
+    """The schema given, or one inferred from the table under what is given of it; see `infer_schema`.
 
     Raises:
         UserError: naming the column and value at fault.
@@ -77,7 +78,7 @@ def schema_for(
         frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=decimal)
         found = infer_schema(
             frame.names, frame.columns, override={k: v for k, v in found.items() if k != "decimal"}, duration=duration,
-            event=event, source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings,
+            event=event, entry=entry, event_level=event_level, source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings,
         )  # fmt: skip
     more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))
@@ -111,6 +112,8 @@ class TableModel:
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
         duration: str | None = None,
         event: str | None = None,
+        entry: str | None = None,
+        event_level: str | Sequence[str] | None = None,
         settings: TableSettings | None = None,
         weight: np.ndarray | None = None,
         watch: Callable[..., None] | None = None,
@@ -123,6 +126,8 @@ class TableModel:
             data: a path, pandas, polars or Arrow table, or array.
             schema: overrides of what is inferred, or a whole schema.
             duration, event: the survival pair.
+            entry: column of the times from which rows are at risk, where they enter late.
+            event_level: at which level of `event` it happened, one per cause; left out where that is plain.
             settings, overrides: see `TableSettings`; give one or the other.
             weight: of each row, for bootstrap copies.
             watch: called after every step.
@@ -134,7 +139,9 @@ class TableModel:
         """
         start = time.perf_counter()
         frame = read_frame(data)
-        found = schema_for(frame, schema, duration=duration, event=event, constraints=constraints)
+        found = schema_for(
+            frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
+        )
         settings = settings or settings_of(**overrides)
         if not found.modelled:
             raise UserError(
@@ -284,8 +291,8 @@ class TableModel:
             "rows": self.facts["rows"], "columns": len(self.schema.modelled),
             "left_out": [c.name for c in self.schema.columns if not c.modelled],
             "structural": {c.name: " = ".join(c.structural) for c in self.schema.columns if c.structural},
-            "constraints": list(self.schema.constraints),
-            "duration": self.schema.duration, "event": self.schema.event, "steps": self.facts["steps"],
+            "constraints": list(self.schema.constraints), "duration": self.schema.duration, "event": self.schema.event,
+            "entry": self.schema.entry, "causes": list(self.schema.causes), "steps": self.facts["steps"],
             "held_out_loss": min((v for _, v in self.facts["history"]), default=None), "notes": self.facts["notes"],
         }  # fmt: skip
 

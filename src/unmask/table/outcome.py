@@ -38,11 +38,11 @@ def regressors(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[np.nda
 
 
 def covariates(model: TableModel) -> list[int]:
-    """Places among the modelled columns of what explains the outcome: all but the pair and structural columns."""
+    """Places among the modelled columns of what explains the outcome: all but the pair, late entry and structural columns."""
     schema = model.schema
     return [
         place for place, i in enumerate(schema.modelled)
-        if schema.columns[i].name not in (schema.duration, schema.event) and schema.columns[i].structural is None
+        if schema.columns[i].name not in (schema.duration, schema.event, schema.entry) and schema.columns[i].structural is None
     ]  # fmt: skip
 
 
@@ -53,7 +53,13 @@ def learn_outcome(model: TableModel, columns: Sequence[np.ndarray]) -> dict[str,
     if known.sum() < 10 or not covariates(model) or not (columns[event][known] > 0).any():
         return {}
     complete = model.table.draw(columns, seed=model.table.settings.train.seed)
-    found = fit_outcome(outcome_design(model, complete)[known], columns[time][known], columns[event][known])
+    entry = entries(model, columns)
+    if entry is not None:
+        known &= ~np.isnan(entry)
+    found = fit_outcome(
+        outcome_design(model, complete)[known], columns[time][known], columns[event][known],
+        causes=len(model.schema.causes), entry=None if entry is None else entry[known],
+    )  # fmt: skip
     out = {"outcome.center": found.center, "outcome.scale": found.scale, "outcome.end": np.array([found.end])}
     for name, base in zip(
         [*_cause_names(len(found.causes)), "censoring"], [*found.causes, found.censoring], strict=True
@@ -73,6 +79,11 @@ def pair_places(model: TableModel) -> tuple[int, int]:
     assert schema.duration is not None
     assert schema.event is not None
     return schema.place(schema.duration), schema.place(schema.event)
+
+
+def entries(model: TableModel, columns: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Times from which rows are at risk; None where all are from the start."""
+    return None if model.schema.entry is None else columns[model.schema.place(model.schema.entry)]
 
 
 def stored_outcome(model: TableModel) -> Outcome | None:

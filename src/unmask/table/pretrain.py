@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ def pretrain(
     schema: Mapping[str, Any] | str | Path | None = None,
     duration: str | None = None,
     event: str | None = None,
+    entry: str | None = None,
+    event_level: str | Sequence[str] | None = None,
     settings: TableSettings | None = None,
     resume: bool = False,
     console: bool = True,
@@ -57,7 +59,7 @@ def pretrain(
     run_folder(out, resume=resume)
     settings = settings or settings_of()
     frame = read_frame(data)
-    found = schema_for(frame, schema, duration=duration, event=event)
+    found = schema_for(frame, schema, duration=duration, event=event, entry=entry, event_level=event_level)
     encode(frame, found)  # whatever is wrong with a cell is said before anything is written
     out.mkdir(parents=True, exist_ok=True)
     with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:
@@ -99,7 +101,9 @@ def write_report(model: TableModel, out: Path) -> Path:
             ends = [c.low, c.high]
             texts = cell_texts(decode(np.array(ends), c), c) if c.kind == "datetime" else [f"{v:g}" for v in ends]
             what = " to ".join(texts) + (f" {c.unit}" if c.unit else "")
-        role = {model.schema.duration: "follow-up time", model.schema.event: "event"}.get(c.name, "")
+        role = {model.schema.duration: "follow-up time", model.schema.event: "event", model.schema.entry: "entry"}.get(
+            c.name, ""
+        )
         rows.append((c.name, c.kind, role, what if c.modelled else "left out", " = ".join(c.structural or ())))
     report.section("Columns", table(("column", "kind", "role", "values", "empty where"), rows))
     if about["notes"]:

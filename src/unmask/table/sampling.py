@@ -16,7 +16,7 @@ from unmask.core.corruption import mix, uniform
 from unmask.core.inference import at_rest, on_cores
 from unmask.errors import UserError
 from unmask.table.conditions import Limit
-from unmask.table.outcome import outcome_design, pair_places, stored_outcome
+from unmask.table.outcome import entries, outcome_design, pair_places, stored_outcome
 from unmask.table.prediction import BACKGROUND, pick
 from unmask.table.rules import Rules
 
@@ -172,8 +172,12 @@ class RowSampler:
     def _draw_outcome(self, state: BlockState, values: list[np.ndarray], rows: np.ndarray, seed: int) -> None:
         assert self.outcome is not None
         time, event = pair_places(self.model)
-        u = np.stack([uniform(seed, rows, 66 + k) for k in range(2)], -1)
-        values[time], values[event] = self.outcome.draw(outcome_design(self.model, values), u)
+        # The first two numbers have the keys they had when there was one cause.
+        u = np.stack(
+            [uniform(seed, rows, 66 + k if k < 2 else 80 + k) for k in range(1 + len(self.outcome.causes))], -1
+        )
+        design, entry = outcome_design(self.model, values), entries(self.model, values)
+        values[time], values[event] = self.outcome.draw(design, u, entry)
         for place in (time, event):
             number, score = self.codings[place].encode(values[place])
             state.show(place, torch.from_numpy(number), torch.tensor(score, dtype=torch.float32))

@@ -34,6 +34,8 @@ class Column:
         decimal, thousands: the marks with which a file writes its numbers, so that new rows are written alike.
         limits: what a cell such as `<0.5` or `>90` is: the "value" of the limit, "half" of it (of a lower one), or "missing".
         suffixes: texts that may stand after its numbers and are passed over: a unit, `*`.
+        event: of the event of a survival pair, the categories at which it happened, one per cause; the first category is
+            censored.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Column:
     thousands: str = ""
     limits: Literal["value", "half", "missing"] | None = None
     suffixes: tuple[str, ...] = ()
+    event: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -71,9 +74,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The columns of a table, in order, and which two of them are follow-up time and event, if any.
+    """The columns of a table, in order, and which of them are follow-up time, event and late entry, if any.
 
     Args:
+        entry: column of the times from which rows are at risk, where they enter late (left truncation).
         missing: spellings of a missing value beyond the usual ones (empty, NA, NaN, null, #NULL!, ?, .).
         constraints: rules between columns that imputed and synthetic rows meet; see `conditions.parse_constraints`.
         notes: what was noticed while inferring, for people.
@@ -82,6 +86,7 @@ class Schema:
     columns: tuple[Column, ...]
     duration: str | None = None
     event: str | None = None
+    entry: str | None = None
     missing: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -100,6 +105,11 @@ class Schema:
     @property
     def names(self) -> list[str]:
         return [c.name for c in self.columns]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Categories of the event column at which the event happened, in the order of their numbers, from 1."""
+        return () if self.event is None else self.columns[self.number(self.event)].categories[1:]
 
     @property
     def modelled(self) -> list[int]:
@@ -142,7 +152,9 @@ class Schema:
         columns = []
         for c in found["columns"]:
             tuples = {
-                k: tuple(c[k]) for k in ("categories", "structural", "missing", "suffixes") if c.get(k) is not None
+                k: tuple(c[k])
+                for k in ("categories", "structural", "event", "missing", "suffixes")
+                if c.get(k) is not None
             }
             columns.append(_whole_days(Column(**{**c, **tuples})))
         lists = {k: tuple(found.get(k, ())) for k in ("missing", "constraints", "notes")}

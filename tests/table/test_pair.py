@@ -1,0 +1,174 @@
+"""Follow-up and event as clinics write them: understood where certain and said, else refused with the way to say it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from unmask.cli import main
+from unmask.errors import UserError
+from unmask.table.infer import infer_schema
+from unmask.table.model import TableModel, load
+from unmask.table.pair import event_levels
+
+
+def cohort(levels=(0, 1), rows=120, seed=0, **more):
+    rng = np.random.default_rng(seed)
+    age = rng.integers(40, 80, rows)
+    time = np.ceil(rng.exponential(np.exp(-(age - 60) / 20)) * 30) + 1
+    event = np.array(levels, dtype=object)[rng.integers(0, len(levels), rows)]
+    return pd.DataFrame({"age": age, "time": time, "status": event} | more)
+
+
+@pytest.mark.parametrize(
+    ("seen", "levels"),
+    [
+        (["0", "1"], ("0", "1")),
+        (["1"], ("0", "1")),
+        (["False", "True"], ("False", "True")),
+        (["FALSE", "TRUE"], ("FALSE", "TRUE")),
+        (["TRUE"], ("FALSE", "TRUE")),
+        (["Yes"], ("No", "Yes")),
+        (["yes", "no"], ("no", "yes")),
+        (["J", "N"], ("N", "J")),
+        (["1", "2"], ("1", "2")),
+        (["dead", "alive"], ("alive", "dead")),
+        (["Deceased", "Living"], ("Living", "Deceased")),
+        (["0", "1", "2"], ("0", "1", "2")),
+        (["0", "2"], ("0", "2")),
+        (["relapse", "censored", "death"], ("censored", "relapse", "death")),
+    ],
+)
+def test_certain_codings(seen, levels):
+    found, said = event_levels(seen)
+    assert found == levels
+    assert bool(said) == (levels not in (("0", "1"), ("False", "True"), ("FALSE", "TRUE")))
+    assert all(v in said for v in levels if said)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [["2"], ["1", "2", "3"], ["alive", "lost", "dead"], ["a", "b"], ["-1", "0", "1"], ["0", "0.5"], ["yes", "maybe"]],
+)
+def test_what_is_not_certain_is_refused_with_the_way_to_say_it(seen):
+    with pytest.raises(UserError, match=r"which of them is the event[\s\S]*--event-level"):
+        event_levels(seen)
+
+
+def test_declared_levels():
+    assert event_levels(["gone", "here"], ["gone"])[0] == ("here", "gone")
+    assert event_levels(["c", "b", "a"], ["b", "a"])[0] == ("c", "b", "a")
+    assert event_levels(["2"], ["2"])[0] == ("1", "2")
+    with pytest.raises(UserError, match="would all be censored"):
+        event_levels(["alive", "lost", "dead"], ["dead"])
+    with pytest.raises(UserError, match=r"no level 'ded'[\s\S]*'dead'"):
+        event_levels(["alive", "dead"], ["ded"])
+    with pytest.raises(UserError, match="spelled in several ways"):
+        event_levels(["Yes", "yes", "no"])
+
+
+@pytest.mark.parametrize("levels", [("no", "yes"), (1, 2), (False, True), ("alive", "dead"), ("0", "1"), (0, 1, 2)])
+@pytest.mark.parametrize("route", ["pandas", "csv"])
+def test_values_come_back_in_the_files_spelling(tmp_path, levels, route):
+    frame = cohort(levels)
+    frame.loc[:9, "status"] = None
+    data = frame
+    if route == "csv":
+        data = tmp_path / "t.csv"
+        frame.to_csv(data, index=False)
+    model = TableModel.fit(data, duration="time", event="status", steps=0)
+    known = {str(v) for v in levels}
+    assert next(c for c in model.schema.columns if c.name == "status").categories == tuple(str(v) for v in levels)
+    made = model.synthesize(60, seed=1)
+    done = model.impute(data)
+    for table in (made, done):
+        found = {str(v) for v in pd.Series(list(table["status"]))}
+        assert found <= known | {str(float(v)) for v in levels if isinstance(v, int)}, found
+        assert len(found) > 1
+    model.save(tmp_path / "m")
+    assert load(tmp_path / "m").schema == model.schema
+    said = " ".join(model.facts["notes"])
+    assert ("is censored where" in said) == (tuple(map(str, levels)) not in (("0", "1"), ("False", "True")))
+
+
+def infer(frame, **options):
+    return infer_schema(list(frame), [frame[c].to_numpy() for c in frame], **options)
+
+
+def test_all_bad_times_are_named_at_once():
+    frame = cohort().assign(time=lambda d: d["time"].where(~d.index.isin([3, 7, 50]), -2))
+    with pytest.raises(UserError, match=r"row 4: -2.0 as a duration; row 8: -2.0 as a duration; row 51"):
+        infer(frame, duration="time", event="status")
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (cohort(("no", "yes")), "'status' is coded 'no', 'yes'"),
+        (cohort((0, 1, 2)), "'status' is coded '0', '1', '2'"),
+        (cohort((1, 2)), "'status' is coded '1', '2'"),
+        (cohort().assign(time=lambda d: d["time"] - 3), "follow-up times in 'time' are negative"),
+        (cohort().assign(time="2020-01-01"), "'time' holds dates"),
+        (cohort().rename(columns={"time": "survival_months", "status": "os_event"}), "the names are not certain"),
+    ],
+)
+def test_no_pair_is_never_silent(frame, why):
+    found = infer(frame)
+    assert found.duration is None
+    notes = [n for n in found.notes if "NO survival pair is taken" in n]
+    assert len(notes) == 1
+    assert why in notes[0]
+    assert "--duration" in notes[0]
+
+
+def test_a_plain_pair_is_taken_and_columns_of_other_things_are_not_spoken_of():
+    assert infer(cohort()).duration == "time"
+    assert infer(cohort()).causes == ("1",)
+    other = cohort().assign(status=np.arange(120) / 7).rename(columns={"time": "os_days"})
+    assert not [n for n in infer(other).notes if "survival" in n]
+
+
+def test_levels_in_the_schema():
+    frame = cohort(("here", "gone"))
+    with pytest.raises(UserError, match="which of them is the event"):
+        infer(frame, duration="time", event="status")
+    for override in ({"event_level": "gone"}, {"columns": {"status": {"event": "gone"}}}):
+        found = infer(frame, override={"duration": "time", "event": "status"} | override)
+        assert found.causes == ("gone",)
+    assert infer(frame, override={"duration": "time", "columns": {"status": {"event": "gone"}}}).event == "status"
+    with pytest.raises(UserError, match="without a survival pair"):
+        infer(frame, entry="age")
+
+
+def test_dates_are_refused_with_what_to_do():
+    with pytest.raises(UserError, match="write the days from the start"):
+        infer(cohort().assign(time="2020-01-01"), duration="time", event="status")
+
+
+def test_entry_comes_before_time():
+    frame = cohort().assign(entry=0.5)
+    frame.loc[[2, 5], "entry"] = frame.loc[[2, 5], "time"]
+    with pytest.raises(UserError, match=r"row 3: entry .* at follow-up time .*; row 6: entry"):
+        infer(frame, duration="time", event="status", entry="entry")
+    assert infer(frame.drop([2, 5]), duration="time", event="status", entry="entry").entry == "entry"
+
+
+def test_command_line(tmp_path, capsys):
+    cohort(("here", "gone")).to_csv(tmp_path / "t.csv", index=False)
+    pair = ["--duration", "time", "--event", "status", "--steps", "0"]
+
+    def run(*arguments):
+        try:
+            main(["pretrain", "table", str(tmp_path / "t.csv"), "--out", str(tmp_path / "m"), *pair, *arguments])
+        except SystemExit as stop:
+            return stop.code or 0, capsys.readouterr()
+        return 0, capsys.readouterr()
+
+    code, printed = run()
+    assert code == 2
+    assert "--event-level" in printed.err
+    assert not (tmp_path / "m").exists()
+    code, printed = run("--event-level", "gone")
+    assert code == 0
+    assert "the event is 'gone'" in printed.out
