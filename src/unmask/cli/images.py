@@ -141,13 +141,13 @@ def embed(
 
     from unmask.cli.common import Output, write_array
     from unmask.files import check_place
-    from unmask.images.model import load
+    from unmask.images.model import PASSING, load
 
     check_place(out)
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)
     reader = loaded.model if hasattr(loaded, "classes") else loaded
-    images = reader.read(data, **reading(settings))
+    images = reader.read(data, store=PASSING, **reading(settings))
     array = loaded.embed(images, pooling=cast(Any, pooling))
     write_array(array, out)
     account, lines = _account(images)
@@ -207,14 +207,14 @@ def predict(
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.files import check_place, write_json_lines
-    from unmask.images.model import load
+    from unmask.images.model import PASSING, load
 
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)
     if not hasattr(loaded, "classes"):
         raise UserError(f"{model}: not a classifier", hint="Fine-tune it first: unmask finetune classify.")
     check_place(out)
-    images = loaded.model.read(data, **reading(settings))
+    images = loaded.model.read(data, store=PASSING, **reading(settings))
     rows = loaded.predict(images)
     write_json_lines(rows, out)
     account, lines = _account(images)

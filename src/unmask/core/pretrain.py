@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,7 +147,7 @@ def _scale_gradients(model: nn.Module, factor: float) -> None:
 @torch.inference_mode()
 def validate(
     model: nn.Module,
-    batches: Sequence[PackedBatch],
+    batches: Iterable[PackedBatch],
     corruption: Corruption,
     *,
     seed: int = 0,

@@ -11,9 +11,11 @@ from unmask.errors import UserError
 from unmask.images.arrays import ImageSet
 from unmask.images.decode import scale_of
 from unmask.images.listing import reasons
+from unmask.images.streaming import StreamedArray
 
 _RANGED = 2000
 """Pictures whose range is looked at, evenly taken."""
+_STREAMED = 32
 SHOWN = 5
 """Skipped pictures that are named one by one."""
 
@@ -21,12 +23,21 @@ SHOWN = 5
 def describe(images: ImageSet) -> dict[str, Any]:
     """Figures of a set: 'shape' (height, width, channels), 'depth', 'range' of the measured pixels in their own units,
     'missing_share', 'skipped' with 'skipped_reasons', 'notes'; of tiles the number of 'whole_pictures'."""
-    low, high = value_range(images)
+    notes = list(images.notes)
+    if isinstance(images.pixels, StreamedArray):
+        # Files that are decoded as they come are looked at again here: a few of them.
+        some = images.take(np.unique(np.linspace(0, len(images) - 1, _STREAMED).astype(int)))
+        low, high = value_range(some)
+        share = float(np.asarray(some.missing[:]).mean()) if some.missing is not None else 0.0
+        notes.append(f"values and missing pixels are those of {len(some)} of the pictures")
+    else:
+        low, high = value_range(images)
+        share = 0.0 if images.missing is None else float(images.missing.mean())
     found: dict[str, Any] = {
         "pictures": len(images), "shape": [*images.size, images.channels], "depth": images.depth, "range": [low, high],
-        "missing_share": 0.0 if images.missing is None else float(images.missing.mean()), "skipped": len(images.skipped),
+        "missing_share": share, "skipped": len(images.skipped),
         "skipped_reasons": reasons(images.skipped), "skipped_first": [list(s) for s in images.skipped[:SHOWN]],
-        "notes": list(images.notes),
+        "notes": notes,
     }  # fmt: skip
     if images.tiles is not None:
         found["whole_pictures"] = len(np.unique(images.tiles.scene))

@@ -16,12 +16,16 @@ from unmask.errors import UserError
 from unmask.images.decode import Form, View, examples, fitted, places, scale_of
 from unmask.images.picture import Alpha, Choice, Picture, Slice
 from unmask.images.recipes import sides
+from unmask.images.shards import Store, StoredArray
+from unmask.images.streaming import StreamedArray
 
 SPLITS = {
     "train": ("train", "training"), "test": ("test", "t10k", "val", "valid", "validation", "dev"),
 }  # fmt: skip
 """Names of folders, files and arrays that say which part of a data set they hold."""
 
+KEPT_PART = 256e6
+"""Bytes up to which a part taken from pictures on disk is read into memory."""
 FEW_CHANNELS = 4
 """An axis of at most this many entries is the channels, the last axis first."""
 
@@ -48,10 +52,11 @@ class Tiles:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """Pictures of one size and depth, in memory.
+    """Pictures of one size and depth, in memory or, read like arrays part by part, on disk.
 
     Attributes:
-        pixels: (pictures, height, width, channels), uint8, uint16 or float32.
+        pixels: (pictures, height, width, channels), uint8, uint16 or float32: an array, or what stands for one
+            (`shards.StoredArray`, `streaming.StreamedArray`); so is `missing`.
         labels: number of each picture's class, or None where there are no classes.
         classes: names of the classes.
         names: of the pictures: their path within the folder, or their number.
@@ -95,10 +100,10 @@ class ImageSet:
     def take(self, which: np.ndarray) -> ImageSet:
         """Some of the pictures, in the order given."""
         return replace(
-            self, pixels=self.pixels[which], labels=None if self.labels is None else self.labels[which],
+            self, pixels=_part(self.pixels, which), labels=None if self.labels is None else self.labels[which],
             names=[self.names[i] for i in np.arange(len(self))[which]] if self.names else [],
             test=None if self.test is None else self.test[which],
-            missing=None if self.missing is None else self.missing[which],
+            missing=None if self.missing is None else _part(self.missing, which),
             groups=None if self.groups is None else self.groups[which],
             tiles=None if self.tiles is None else self.tiles.take(which),
         )  # fmt: skip
@@ -113,6 +118,14 @@ class ImageSet:
     def with_channels(self, channels: int | None) -> ImageSet:
         """Grey repeated into colours, or colours weighed to grey; None leaves them."""
         return self if channels is None else replace(self, pixels=to_channels(self.pixels, channels))
+
+
+def _part(array: Any, which: np.ndarray) -> Any:
+    """Some pictures, in the order given; many of a set on disk stay there."""
+    if isinstance(array, StoredArray | StreamedArray):
+        found = array.part(which)
+        return found if found.nbytes > KEPT_PART else found[:]
+    return array[which]
 
 
 def resize_all(
@@ -145,6 +158,7 @@ class Reading:
     view: View = "shrink"
     overlap: int = 0
     group: str | None = None
+    store: Store | None = None
 
     @property
     def choice(self) -> Choice:
@@ -479,7 +493,9 @@ def channel_statistics(
     """
     which = np.arange(len(images)) if which is None else which
     which = which[:: max(1, -(-len(which) // most))]
-    parts = [which[part] for part in chunks(len(which), 256)]
+    # 64 MB of floats at a time; small pictures by 256, as ever: the sum's last digits hang on it.
+    rows = min(256, max(1, int(64e6 / (8 * images.size[0] * images.size[1] * images.channels))))
+    parts = [which[part] for part in chunks(len(which), rows)]
     count = len(which) * images.size[0] * images.size[1]
     if images.missing is not None:
         count = max(sum(int((~images.missing[part]).sum()) for part in parts), 1)

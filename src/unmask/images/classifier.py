@@ -19,6 +19,7 @@ from unmask.errors import UserError
 from unmask.images.arrays import ImageSet
 from unmask.images.codec import PatchCodecConfig
 from unmask.images.folder import save_folder
+from unmask.images.model import PASSING, settled
 
 ClassPooling = Literal["mean", "first"]
 
@@ -152,7 +153,7 @@ class Classifier:
 
     def probabilities(self, images: Any) -> np.ndarray:
         """(pictures, classes) float32, order kept."""
-        found: ImageSet = self.model.read(images)
+        found: ImageSet = self.model.read(images, store=PASSING)
         out = []
         with torch.inference_mode(), self.model._context():
             out = [self.net(batch).softmax(-1).cpu().numpy() for _, batch in self.model.batches(found)]
@@ -160,9 +161,10 @@ class Classifier:
 
     def predict(self, images: Any) -> list[dict[str, Any]]:
         """Label and probability of each picture, in order; 'name' is its path where it came from a file."""
-        found: ImageSet = self.model.read(images)
+        found: ImageSet = self.model.read(images, store=PASSING)
         p = self.probabilities(found)
-        names = found.names or [str(i) for i in range(len(found))]
+        whole = settled(found)
+        p, names = p[whole], [n for n, w in zip(found.names or map(str, range(len(found))), whole, strict=True) if w]
         if found.tiles is not None:
             from unmask.images.scenes import pooled
 

@@ -23,10 +23,13 @@ from unmask.images.batches import image_batch
 from unmask.images.build import untrained
 from unmask.images.classifier import Classifier, ClassifierNet, layer_groups, matched_labels
 from unmask.images.model import ImageModel, load
+from unmask.images.pretrain import store_of
+from unmask.images.shards import Store
 from unmask.images.split import held_out_by_class
 from unmask.training.memory import keep_freed_memory
 from unmask.training.optimiser import AdamW, NanGuard, step
 from unmask.training.precision import resolve_precision
+from unmask.training.run import sayer
 from unmask.training.schedule import rate
 from unmask.training.settings import (
     TrainSettings,
@@ -54,6 +57,7 @@ class FinetuneSettings:
         holdout: share of each class held out where no validation pictures are given; 0 trains on all and keeps the end.
         keep_best: the state with the best validation accuracy is kept, not the last.
         from_scratch: start from random weights (to see what pretraining is worth).
+        store, store_folder: where decoded pictures are kept, as in pretraining.
     """
 
     pooling: Literal["mean", "first"] = "mean"
@@ -69,6 +73,8 @@ class FinetuneSettings:
     holdout: float = 0.1
     keep_best: bool = True
     from_scratch: bool = False
+    store: Literal["auto", "memory", "disk"] = "auto"
+    store_folder: str | None = None
     train: TrainSettings = field(
         default_factory=lambda: TrainSettings(
             epochs=50, learning_rate=1e-3, beta2=0.999, epsilon=1e-8, weight_decay=0.05, schedule="cosine", warmup=0.1,
@@ -134,7 +140,8 @@ def finetune_classify(
     train_settings = settings.train
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
     base: ImageModel = loaded.model if isinstance(loaded, Classifier) else loaded
-    train, held = _pictures(base, data, validation, settings)
+    store = store_of(settings.store, settings.store_folder or out / "pictures", train_settings, sayer(console))
+    train, held = _pictures(base, data, validation, settings, store)
     classes = train.classes
     labels = matched_labels(train, classes)
     torch.manual_seed(train_settings.seed)
@@ -162,9 +169,9 @@ def finetune_classify(
 
 
 def _pictures(
-    base: ImageModel, data: Any, validation: Any, settings: FinetuneSettings
+    base: ImageModel, data: Any, validation: Any, settings: FinetuneSettings, store: Store | None
 ) -> tuple[ImageSet, ImageSet | None]:
-    train = base.read(data, group=settings.group)
+    train = base.read(data, group=settings.group, store=store)
     if train.labels is None:
         raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
     if train.test is not None:
@@ -172,7 +179,7 @@ def _pictures(
     if train.labels is None or len(np.unique(train.labels)) < 2:
         raise UserError(f"all {len(train)} pictures are of one class", hint="Give two classes or more.")
     if validation is not None:
-        held = base.read(validation)
+        held = base.read(validation, store=store)
         if held.test is not None:
             held = held.take(np.flatnonzero(held.test))
         matched_labels(held, train.classes)

@@ -31,12 +31,17 @@ from unmask.images.folder import ImageFolder, load_folder, save_folder
 from unmask.images.masking import image_corruption, observed_patches, patches_in_box, patches_in_mask, random_patches
 from unmask.images.probe import knn_predict, probe_predict
 from unmask.images.recipes import sides
+from unmask.images.shards import Store
 from unmask.images.sources import read_images
 from unmask.images.split import held_out_by_class
+from unmask.images.streaming import StreamedArray
 from unmask.training.precision import computing, precision_of, resolve_device
 
 Statistics = Literal["predicted", "neighbours", "truth"]
 
+PASSING = Store(folder=None, most=256e6)
+"""For one pass over files: sets larger than this are decoded as they come."""
+MOST_PROBED = 50_000
 RESTING = 512e6
 """Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""
 _RAW_LIMIT = 12_288
@@ -184,20 +189,21 @@ class ImageModel:
         return random_patches(self.config, count, ratio, seed) & observed_patches(self.config, images.missing)
 
     def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
-        """One vector a picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over them.
+        """One vector a picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over them. Files of
+        large sets are decoded as they come.
 
         Args:
             pooling: 'mean' or 'max' over the patches, 'first' for the class token.
         """
         if pooling == "first" and not self.config.class_token:
             raise UserError("pooling=first, but the model has no class token", hint="Use pooling=mean.")
-        found = self.read(images)
+        found = self.read(images, store=PASSING)
         whole = found.tiles is None
         vectors = features(
             self.model, found, self._context(), self.device, pooling=pooling, normalise=normalise and whole
         )
         if whole:
-            return vectors
+            return vectors[settled(found)]
         from unmask.images.scenes import pooled
 
         vectors = pooled(vectors, found)
@@ -212,15 +218,18 @@ class ImageModel:
         Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed.
 
         Args:
-            most: at most this many training and a quarter as many test pictures.
-            baselines: the same two on raw pixels.
+            most: at most this many training and a quarter as many test pictures; None takes all, of sets too large for
+                memory 50 000.
+            baselines: the same two on raw pixels, of small pictures that are in memory.
 
         Raises:
             UserError: all pictures are of one class.
         """
         from unmask.evaluation.metrics import bootstrap_mean, plain
 
-        found = self.read(images)
+        found = self.read(images, store=PASSING)
+        if most is None and not isinstance(found.pixels, np.ndarray):
+            most = MOST_PROBED
         out: dict[str, Any] = {
             "pictures": len(found),
             "skipped": len(found.skipped),
@@ -229,19 +238,25 @@ class ImageModel:
         if found.labels is None:
             return out
         train, test = split(found, seed, most)
-        assert train.labels is not None
-        assert test.labels is not None
-        right: dict[str, np.ndarray] = {}
-        a, b = (features(self.model, part, self._context(), self.device, pooling=pooling) for part in (train, test))
-        right["knn_accuracy"] = knn_predict(a, train.labels, b, k=k) == test.labels
-        right["probe_accuracy"] = probe_predict(a, train.labels, b, seed=seed) == test.labels
-        if baselines and found.pixels[0].size <= _RAW_LIMIT:
+        (a, known), (b, asked) = (self._features_and_labels(part, pooling) for part in (train, test))
+        right = {
+            "knn_accuracy": knn_predict(a, known, b, k=k) == asked,
+            "probe_accuracy": probe_predict(a, known, b, seed=seed) == asked,
+        }
+        if baselines and found.pixels[0].size <= _RAW_LIMIT and isinstance(found.pixels, np.ndarray):
             a, b = (as_floats(part.pixels).reshape(len(part), -1) for part in (train, test))
-            right["raw_knn_accuracy"] = knn_predict(a, train.labels, b, k=k) == test.labels
-            right["raw_probe_accuracy"] = probe_predict(a, train.labels, b, seed=seed) == test.labels
-        each = np.arange(len(test))
+            right["raw_knn_accuracy"] = knn_predict(a, known, b, k=k) == asked
+            right["raw_probe_accuracy"] = probe_predict(a, known, b, seed=seed) == asked
+        each = np.arange(len(asked))
         out |= plain({name: bootstrap_mean(r.astype(float), each, seed=seed) for name, r in right.items()})
-        return out | {"classes": found.classes, "training_pictures": len(train), "test_pictures": len(test)}
+        return out | {"classes": found.classes, "training_pictures": len(known), "test_pictures": len(asked)}
+
+    def _features_and_labels(self, part: ImageSet, pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of the pictures that can be read."""
+        vectors = features(self.model, part, self._context(), self.device, pooling=pooling)
+        whole = settled(part)
+        assert part.labels is not None
+        return vectors[whole], part.labels[whole]
 
     def loss(self, images: Any, *, ratio: float = 0.75, seed: int = 0, most: int = 2000) -> float:
         """Mean error of hidden patches (in the units of the training loss), with masks that are always the same."""
@@ -249,9 +264,8 @@ class ImageModel:
         if len(found) > most:
             found = found.take(evenly(np.arange(len(found)), most))
         corruption = image_corruption(self.config, ratio=ratio, static=True)
-        batches = [batch for _, batch in self.batches(found)]
-        cpu = [b.to("cpu") for b in batches]
-        return validate(self.model, cpu, corruption, seed=seed, autocast=self._context, device=self.device)["loss"]
+        batches = (batch for _, batch in self.batches(found))
+        return validate(self.model, batches, corruption, seed=seed, autocast=self._context, device=self.device)["loss"]
 
     def attention(self, images: Any, *, layer: int = -1) -> np.ndarray:
         """Where a layer looks: (n, heads, rows, columns), weights of the class token's query (or the patches' mean)."""
@@ -332,6 +346,20 @@ def features(
             vectors = pool(model, batch, part.stop - part.start, pooling, False)
             out[part] = (nn.functional.normalize(vectors, dim=-1) if normalise else vectors).cpu().numpy()
     return out
+
+
+def settled(images: ImageSet) -> np.ndarray:
+    """Booleans: the pictures that could be read, once all were looked at; of a stream, the others join `skipped`."""
+    if not isinstance(images.pixels, StreamedArray):
+        return np.ones(len(images), bool)
+    whole, stream = images.pixels.whole(), images.pixels.stream
+    known = {name for name, _ in images.skipped}
+    for i in np.flatnonzero(~whole):
+        name = images.names[i].partition("#")[0]
+        if name not in known:
+            known.add(name)
+            images.skipped.append((name, stream.broken[int(stream.first[stream.file[images.pixels.which[i]]])]))
+    return whole
 
 
 def split(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSet, ImageSet]:

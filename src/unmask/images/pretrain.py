@@ -30,16 +30,20 @@ from unmask.images.masking import image_corruption, unit_block
 from unmask.images.model import features
 from unmask.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.images.recipes import ImageSettings, as_dict, sides
+from unmask.images.shards import Store
 from unmask.images.sources import read_images
 from unmask.images.split import held_out_pictures, split_groups
 from unmask.training.ahead import MadeWhenNeeded
+from unmask.training.memory import free_memory
 from unmask.training.run import Job, RunResult, run, run_folder, sayer
-from unmask.training.settings import lasting
+from unmask.training.settings import TrainSettings, lasting
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
 VALIDATION_SLOTS, VALIDATION_KEPT = 32_768, 256e6
 """Slots of a validation batch at most; bytes of these batches up to which they are kept instead of made at every look."""
+MOST_IN_MEMORY = 2e9
+"""Bytes of decoded pictures that are kept in memory where nothing else is asked."""
 PROBE_TRAIN, PROBE_TEST = 1000, 500
 """Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
 PROBE_SHARE = 0.1
@@ -84,7 +88,9 @@ def pretrain(
     settings = settings or ImageSettings()
     say = sayer(console)
     out = run_folder(out, resume=resume)
-    images = prepare(data, settings)
+    images = prepare(
+        data, settings, store_of(settings.store, settings.store_folder or out / "pictures", settings.train, say)
+    )
     account = describe(images)
     for line in told(account):
         say(line)
@@ -126,11 +132,20 @@ def pretrain(
     return finished
 
 
-def prepare(data: Any, settings: ImageSettings) -> ImageSet:
+def store_of(asked: str, folder: str | Path, settings: TrainSettings, say: Callable[[str], None]) -> Store | None:
+    """Where decoded pictures go: see `ImageSettings.store`."""
+    if asked == "memory":
+        return None
+    most = 0.0 if asked == "disk" else min(MOST_IN_MEMORY, free_memory(settings.memory).bytes / 4)
+    return Store(folder=Path(folder), most=most, say=say)
+
+
+def prepare(data: Any, settings: ImageSettings, store: Store | None = None) -> ImageSet:
     """The pictures to train on, at the size they are kept at."""
     images = read_images(
         data, size=settings.kept_size, channels=settings.channels, workers=settings.workers, strict=settings.strict,
-        column=settings.column, label_column=settings.label_column, group=settings.group, **settings.reading,
+        column=settings.column, label_column=settings.label_column, group=settings.group, store=store,
+        **settings.reading,
     )  # fmt: skip
     if images.test is not None:
         images = images.take(np.flatnonzero(~images.test))
@@ -166,6 +181,7 @@ def make_job(
         model=model, plan=plan, make_batch=make, by_epoch=True, corruption=corruption, validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True), fingerprint=_fingerprint(settings, images),
         measure=live_probe(images, train, held_out, config.image) if settings.probe else None, unit="pictures",
+        look_ahead=0 if isinstance(images.pixels, np.ndarray) else 1,
     )  # fmt: skip
     return job, settings
 
@@ -251,7 +267,7 @@ def write_report(finished: ImageRun) -> Path:
 def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
     kept = lasting(as_dict(settings))
-    for name in ("workers", "strict", "probe", "probe_every"):
+    for name in ("workers", "strict", "store", "store_folder", "probe", "probe_every"):
         kept.pop(name)
     step = max(1, len(images) // 256)
     content = hashlib.sha256(np.ascontiguousarray(images.pixels[::step]).tobytes())

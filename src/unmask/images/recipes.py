@@ -75,6 +75,9 @@ class ImageSettings:
         batch: images in one optimiser step.
         holdout: share of the pictures held out for validation.
         store_size: side that decoded pictures are kept at while training; none is image_size. Larger gives sharper crops.
+        store: 'memory' keeps decoded pictures there, 'disk' in shards that are read as they are needed; auto takes the disk for
+            more than a quarter of the free memory, or 2 GB.
+        store_folder: where shards go; none is the folder `pictures` of the run.
         workers: processes that decode files; none is the number of cores, at most 8.
         strict: a file that cannot be decoded ends the run instead of being skipped.
         column, label_column: of parquet and dataset inputs.
@@ -113,6 +116,8 @@ class ImageSettings:
     batch: int = 256
     holdout: float = 0.05
     store_size: int | tuple[int, int] | None = None
+    store: Literal["auto", "memory", "disk"] = "auto"
+    store_folder: str | None = None
     workers: int | None = None
     strict: bool = False
     column: str | None = None

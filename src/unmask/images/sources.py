@@ -28,16 +28,18 @@ from unmask.images.arrays import (
     tiled,
 )
 from unmask.images.decode import View, decode_all
-from unmask.images.listing import File, list_files, skip, without
+from unmask.images.listing import File, Listing, list_files, skip, without
 from unmask.images.picture import Alpha, Broken, Slice, Source
 from unmask.images.reader import is_picture
+from unmask.images.shards import Store, build
+from unmask.images.streaming import Stream
 
 
 def read_images(
     data: Any, *, size: int | tuple[int, int] | None = None, channels: int | None = None, depth: str | None = None,
     workers: int | None = None, strict: bool = False, column: str | None = None, label_column: str | None = None,
     planes: str | int | None = None, alpha: Alpha | None = None, nodata: float | None = None, slice: Slice = "axial",
-    view: View = "shrink", overlap: int = 0, group: str | None = None,
+    view: View = "shrink", overlap: int = 0, group: str | None = None, store: Store | None = None,
 ) -> ImageSet:  # fmt: skip
     """Read pictures, all brought to one size.
 
@@ -55,12 +57,15 @@ def read_images(
         group: what pictures belong to that must not be split: 'folder' (the one a file is in), a folder level from 1 below
             the one given, or a column of a table. None: the patient of DICOM files, and the file where it gives several.
 
+        store: where pictures of files go that are too many for memory; None keeps all in memory.
+
     Raises:
         UserError: naming the file or picture at fault.
     """
     how = Reading(
         size=size, channels=channels, depth=depth, workers=workers, strict=strict, column=column, label_column=label_column,
         planes=planes, alpha=alpha, nodata=nodata, slice=slice, view=view, overlap=overlap, group=group,
+        store=store,
     )  # fmt: skip
     if isinstance(data, ImageSet):
         found = data
@@ -219,30 +224,63 @@ def decode_files(files: Sequence[File], how: Reading) -> ImageSet:
     """
     listing = list_files(files, how)
     form = listing.form
+    size = len(listing) * form.height * form.width * form.channels * np.dtype(form.depth).itemsize
+    # Of tiles the uses of a model put pictures together again, for which they are in memory.
+    tiled = form.view == "tile" and how.store is not None and how.store.folder is None
+    if how.store is None or size <= how.store.most or tiled:
+        listing, pixels, missing = _in_memory(listing, how)
+    elif how.store.folder is None:
+        stream = Stream(listing.sources, listing.counts.tolist(), form, choice=how.choice, workers=how.workers)
+        pixels, missing = stream.pixels, stream.missing
+    else:
+        shards, broken = build(
+            how.store.folder, listing.sources, listing.counts.tolist(), form, choice=how.choice, workers=how.workers,
+            say=how.store.say,
+        )  # fmt: skip
+        pixels, missing = shards.pixels, shards.missing
+        listing = _left(listing, broken, how.strict)
+    return ImageSet(
+        pixels=pixels, labels=listing.labels, classes=listing.classes, names=listing.names, test=listing.test,
+        skipped=listing.skipped, missing=missing, groups=listing.groups, tiles=listing.tiles, notes=listing.notes,
+    )  # fmt: skip
+
+
+def _in_memory(listing: Listing, how: Reading) -> tuple[Listing, Any, Any]:
+    """(listing without broken files, pixels, masks of missing ones or None)."""
+    form = listing.form
     pixels = np.empty((len(listing), form.height, form.width, form.channels), form.depth)
     missing: np.ndarray | None = None
-    kept = np.ones(len(listing.sources), bool)
-    skipped: list[tuple[str, str]] = []
-    at, start = 0, 0
-    decoded = decode_all(listing.sources, len(listing.sources), form, how.choice, how.workers)
-    for number, (count, found) in enumerate(zip(listing.counts.tolist(), decoded, strict=True)):
+    broken: dict[int, str] = {}
+    at = 0
+    for number, found in enumerate(
+        decode_all(listing.sources, len(listing.sources), form, how.choice, how.workers)
+    ):  # fmt: skip
         if isinstance(found, Broken):
-            kept[number] = False
-            skip(listing.names[start].partition("#")[0], found.reason, how.strict, skipped)
-        else:
-            for example in found:
-                pixels[at] = example.pixels
-                if example.missing is not None:
-                    missing = np.zeros(pixels.shape[:3], bool) if missing is None else missing
-                    missing[at] = example.missing
-                at += 1
-        start += count
-    listing = without(listing, kept, skipped) if skipped else listing
-    return ImageSet(
-        pixels=pixels[:at], labels=listing.labels, classes=listing.classes, names=listing.names, test=listing.test,
-        skipped=listing.skipped, missing=None if missing is None else missing[:at], groups=listing.groups,
-        tiles=listing.tiles, notes=listing.notes,
-    )  # fmt: skip
+            broken[number] = found.reason
+            continue
+        for example in found:
+            pixels[at] = example.pixels
+            if example.missing is not None:
+                missing = np.zeros(pixels.shape[:3], bool) if missing is None else missing
+                missing[at] = example.missing
+            at += 1
+    return _left(listing, broken, how.strict), pixels[:at], None if missing is None else missing[:at]
+
+
+def _left(listing: Listing, broken: dict[int, str], strict: bool) -> Listing:
+    """The listing without files that turned out broken while they were decoded, by number; these are noted.
+
+    Raises:
+        UserError: in strict mode.
+    """
+    if not broken:
+        return listing
+    skipped: list[tuple[str, str]] = []
+    starts = np.concatenate([[0], np.cumsum(listing.counts)])
+    for number, reason in sorted(broken.items()):
+        skip(listing.names[starts[number]].partition("#")[0], reason, strict, skipped)
+    kept = ~np.isin(np.arange(len(listing.sources)), list(broken))
+    return without(listing, kept, skipped)
 
 
 def _from_parquet(path: Path, how: Reading) -> ImageSet:
