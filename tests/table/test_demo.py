@@ -18,6 +18,8 @@ def test_demo(tmp_path, monkeypatch):
     assert 0.75 < found["interval_coverage"] <= 1
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "Will my hazard ratios survive?" in page
+    worse = [r["column"] for r in found["imputed"] if r["ours"] > r["plain"]]
+    assert f"nearer to the truth for {', '.join(worse)}:" in page if worse else "nearer to the truth" not in page
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x").write_text("")
     with pytest.raises(UserError, match="not an earlier demo"):

@@ -7,7 +7,7 @@ from unmask.table.evaluate import evaluate_model
 from unmask.table.figures import MEANINGS, readings, text_lines
 from unmask.table.model import TableModel
 
-CONTEXT = {"c_index_real", "compared", "rows"}
+CONTEXT = {"c_index_real", "compared", "compared_rows", "rows"}
 """Numbers that describe what was compared."""
 
 
@@ -32,7 +32,7 @@ def test_every_figure_of_an_evaluation_is_explained(tmp_path):
     [
         ("km_area", 0.03, 0.02, 0.07, 0.8, "80% of the way"),
         ("km_area", 0.01, 0.02, 0.07, 1.2, "As good as another sample"),
-        ("interval_overlap", 0.2, 0.8, 0.4, -0.5, "No better than columns shuffled"),
+        ("interval_overlap", 0.2, 0.8, 0.4, -0.5, "No better than the floor"),
         ("interval_overlap", 0.7, 0.8, 0.4, 0.75, "75% of the way"),
     ],
 )
@@ -47,16 +47,28 @@ def test_a_floor_that_beats_its_ceiling_is_marked():
     (reading,) = readings({"km_area": 0.03, "ceiling": {"km_area": 0.05}, "floor": {"km_area": 0.04}})
     assert reading.marked
     assert reading.share is None
-    assert "Tells nothing here" in text_lines([reading])[1]
+    assert "Cannot tell good rows" in text_lines([reading])[1]
     (same,) = readings({"sign_flips": 0, "ceiling": {"sign_flips": 0}, "floor": {"sign_flips": 0}})
     assert not same.marked
+    (columns,) = readings(
+        {"marginal_distance": 0.06, "ceiling": {"marginal_distance": 0.03}, "floor": {"marginal_distance": 0}}
+    )
+    assert columns.verdict.startswith("2.0 times that of another sample")
 
 
 def test_attacks_and_copies_in_words():
-    card = {"membership_auc": 0.52, "membership_low": 0.45, "membership_high": 0.59, "identical_rows_held_out": 0.01}
+    card = {
+        "identical_rows": 0.02,
+        "membership_auc_copies": 0.97,
+        "membership_auc": 0.52,
+        "membership_low": 0.45,
+        "membership_high": 0.59,
+        "identical_rows_held_out": 0.01,
+    }
     card |= {"model_membership_auc": 0.8, "model_membership_low": 0.7, "model_membership_high": 0.9}
-    said = {r.key: r.verdict for r in readings({"two_sample_auc": 0.9, "identical_rows": 0.02, "privacy": card})}
+    said = {r.key: r.verdict for r in readings({"two_sample_auc": 0.9, "identical_rows": 0.5, "privacy": card})}
     assert said["membership_auc"].startswith("No attack shown")
+    assert "copies of the training rows it reaches 0.97" in said["membership_auc"]
     assert said["model_membership_auc"].startswith("An attack works")
     assert said["two_sample_auc"] == "Far beyond chance."
     assert said["identical_rows"] == "2.0% of the rows; among held-out rows chance makes 1.0%"

@@ -129,7 +129,7 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
         loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report
     )
     shown = text_lines(readings(found))
-    shown += [f"{k}: {found[k]}" for k in ("note", "report") if k in found]
+    shown += [f"{k.replace('_', ' ')}: {found[k]}" for k in ("compared_rows", "note", "report") if k in found]
     return found, shown
 
 

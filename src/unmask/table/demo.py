@@ -130,12 +130,28 @@ def show(
         "|Δ log HR|": f"{found['mean_log_hr_difference']:.3f}", "Kaplan-Meier area": f"{found['km_area']:.3f}",
         "Fit": f"{model.facts['seconds']:.1f} s",
     })  # fmt: skip
-    rows = [(r["column"], r["measure"], r["ours"], r["plain"]) for r in imputed]
-    report.section("Imputed", table(("column", "measure", "unmask", "mean or mode"), rows))
+    foretold = {f["column"]: f["sentence"] for f in model.facts["columns_imputed"]}
+    rows = [(r["column"], r["measure"], r["ours"], r["plain"], foretold.get(r["column"])) for r in imputed]
+    report.section(
+        "Imputed", table(("column", "measure", "unmask", "mean or mode", "what the fit said beforehand"), rows),
+        note=f"Lower is better. {behind(imputed)}The last column is the verdict of the fit, from cells that it hid itself and "
+        "without the truth that is used here: it stands in every fit's report.",
+    )  # fmt: skip
     cells = [(r["row"] + 1, r["column"], study[r["column"]][r["row"]], *told(r)) for r in records[:24]]
     report.section("Cells", table(("row", "column", "truth", "imputed", "90 % interval, or probability"), cells))
     add_sections(report, model, found, real, drawn)
     return report.write(out / "report.html")
+
+
+def behind(imputed: list[dict[str, Any]]) -> str:
+    """A sentence on the columns whose imputed values are further from the truth than the mean or mode; "" without any."""
+    names = [r["column"] for r in imputed if r["ours"] > r["plain"]]
+    if not names:
+        return ""
+    return (
+        f"The mean or mode was nearer to the truth for {', '.join(names)}: the other columns say next to nothing there, and "
+        "what little they seem to say is as often chance. "
+    )
 
 
 def told(record: dict[str, Any]) -> tuple[Any, str]:

@@ -18,38 +18,40 @@ class Meaning:
     Attributes:
         better: the direction; "near 0.5" is for areas under a curve of which 0.5 is chance and the best there is.
         best: the best value there is.
+        short: the label in a picture.
     """
 
     label: str
     better: Literal["lower", "higher", "near 0.5"]
     best: float
     sentence: str
+    short: str = ""
 
 
 MEANINGS: dict[str, Meaning] = {
     "mean_log_hr_difference": Meaning(
         "Difference of log hazard ratios", "lower", 0,
-        "How far hazard ratios fitted to synthetic rows are from those of real rows, on average; 0.1 is a ratio off by a tenth.",
+        "How far hazard ratios fitted to synthetic rows are from those of real rows, on average; 0.1 is a ratio off by a tenth.", "hazard ratios",
     ),
     "interval_overlap": Meaning(
         "Overlap of 95 % intervals", "higher", 1,
-        "How much the confidence intervals of synthetic and real hazard ratios share; 1 is all, below 0 they are apart.",
+        "How much the confidence intervals of synthetic and real hazard ratios share; 1 is all, below 0 they are apart.", "intervals",
     ),
     "sign_flips": Meaning(
-        "Sign flips", "lower", 0, "Covariates that clearly harm in one table and clearly protect in the other.",
+        "Sign flips", "lower", 0, "Covariates that clearly harm in one table and clearly protect in the other.", "signs",
     ),
     "km_area": Meaning(
-        "Area between survival curves", "lower", 0, "Mean distance of the Kaplan-Meier curves; 0.02 is two percentage points of survival.",
+        "Area between survival curves", "lower", 0, "Mean distance of the Kaplan-Meier curves; 0.02 is two percentage points of survival.", "survival",
     ),
-    "censoring_area": Meaning("Area between censoring curves", "lower", 0, "The same for how long patients were followed."),
+    "censoring_area": Meaning("Area between censoring curves", "lower", 0, "The same for how long patients were followed.", "censoring"),
     "c_index_synthetic": Meaning(
         "C-index of a model from synthetic rows", "higher", 1,
-        "How well a Cox regression fitted to synthetic rows ranks real patients; 0.5 is chance.",
+        "How well a Cox regression fitted to synthetic rows ranks real patients; 0.5 is chance.", "C-index",
     ),
     "marginal_distance": Meaning(
-        "Distance of single columns", "lower", 0, "How far the distribution of a column is from the real one, on average over columns.",
+        "Distance of single columns", "lower", 0, "How far the distribution of a column is from the real one, on average over columns.", "columns",
     ),
-    "correlation_gap": Meaning("Difference of correlations", "lower", 0, "Mean absolute difference of all pairwise correlations."),
+    "correlation_gap": Meaning("Difference of correlations", "lower", 0, "Mean absolute difference of all pairwise correlations.", "correlations"),
     "two_sample_auc": Meaning(
         "Told apart by a classifier (AUC)", "near 0.5", 0.5,
         "How well boosted trees tell synthetic rows from real ones: 0.5 not at all, 1 without fail.",
@@ -116,7 +118,7 @@ def readings(found: Mapping[str, Any]) -> list[Reading]:
             continue
         ceiling, floor = (end.get(key) for end in ends)
         share, marked = placed(meaning, value, ceiling, floor)
-        verdict = _verdict(key, meaning, value, card, share, marked)
+        verdict = _verdict(key, meaning, value, card, ceiling, share, marked)
         out.append(
             Reading(
                 key,
@@ -147,22 +149,23 @@ def placed(meaning: Meaning, value: float, ceiling: float | None, floor: float |
 
 
 def _verdict(
-    key: str, meaning: Meaning, value: float, card: Mapping[str, float], share: float | None, marked: bool
-) -> str:
+    key: str, meaning: Meaning, value: float, card: Mapping[str, float], ceiling: float | None, share: float | None,
+    marked: bool,
+) -> str:  # fmt: skip
+    if key == "marginal_distance" and marked and ceiling:
+        return f"{value / ceiling:.1f} times that of {CEILING}; shuffling keeps single columns as they are."
     if marked:
-        return f"Tells nothing here: {FLOOR} do as well as {CEILING}."
+        return "Cannot tell good rows from bad ones here: the floor is as good as the ceiling."
     if share is not None:
         if share >= 1:
             return f"As good as {CEILING}."
-        if share <= 0:
-            return f"No better than {FLOOR}."
-        return f"{share:.0%} of the way from {FLOOR} to {CEILING}."
-    bounds = key.replace("_auc", "_low"), key.replace("_auc", "_high")
-    if all(b in card for b in bounds):
-        low, high = (card[b] for b in bounds)
+        return "No better than the floor." if share <= 0 else f"{share:.0%} of the way from the floor to the ceiling."
+    if key.endswith("_auc") and (low := card.get(f"{key[:-4]}_low")) is not None:
+        high, copies = card.get(f"{key[:-4]}_high", math.nan), card.get(f"{key}_copies")
+        scale = f"; on copies of the training rows it reaches {copies:.2f}" if copies is not None else ""
         if low <= 0.5:
-            return f"No attack shown: the 95 % interval ({low:.2f} to {high:.2f}) holds 0.5 or less."
-        return f"An attack works to this degree (95 % interval {low:.2f} to {high:.2f})."
+            return f"No attack shown: the 95 % interval, {low:.2f} to {high:.2f}, holds 0.5 or less{scale}."
+        return f"An attack works to this degree: 95 % interval {low:.2f} to {high:.2f}{scale}."
     if meaning.better == "near 0.5":
         off = max(value - 0.5, 0.0)
         return "Near chance." if off < 0.05 else "A little beyond chance." if off < 0.15 else "Far beyond chance."
@@ -173,7 +176,7 @@ def _verdict(
     return f"The best is {meaning.best:g}." if value != meaning.best else "The best there is."
 
 
-DIRECTIONS = {"lower": "↓ lower", "higher": "↑ higher", "near 0.5": "→ 0.5"}
+DIRECTIONS = {"lower": "↓\u00a0lower", "higher": "↑\u00a0higher", "near 0.5": "→\u00a00.5"}
 
 
 def text_lines(found: Sequence[Reading]) -> list[str]:
@@ -199,14 +202,18 @@ def add_figures(report: Any, found: Mapping[str, Any]) -> None:
             note=f"The floor (0 %) is {FLOOR}: right columns, no structure. The ceiling (100 %, with a tick from 95 % on) is {CEILING}: "
             "what chance alone does.",
         )  # fmt: skip
-        report.chart(bars([(r.label, min(max(r.share or 0.0, 0.0), 1.0), (r.share or 0.0) >= 0.95) for r in between]))
+        report.chart(
+            bars(
+                [(MEANINGS[r.key].short, min(max(r.share or 0.0, 0.0), 1.0), (r.share or 0.0) >= 0.95) for r in between]
+            )
+        )
     rows = [
         (r.label, r.value, DIRECTIONS[r.better], r.ceiling, r.floor, ("⚠ " if r.marked else "") + r.verdict)
         for r in shown
     ]
     report.section(
         "Figures", table(("figure", "synthetic", "better", "ceiling", "floor", "in words"), rows),
-        note="⚠: the floor is at least as good as the ceiling, so the figure cannot tell good rows from bad ones here.",
+        note=f"Ceiling: {CEILING}. Floor: {FLOOR}. ⚠: the floor is at least as good as the ceiling.",
     )  # fmt: skip
     report.section("What the figures mean", table(("figure", "meaning"), [(r.label, r.sentence) for r in shown]))
 

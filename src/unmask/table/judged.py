@@ -169,10 +169,10 @@ def figure_texts(figure: dict[str, Any]) -> tuple[str, str, str]:
     """(error, error of the mean or mode, coverage) of one column as texts: with the unit, or in percent."""
     base = figure.get("error_of_mean", figure.get("error_of_mode"))
     if figure["measure"] == "rmse":
-        unit = f" {figure['unit']}" if figure["unit"] else ""
+        unit = f"\u00a0{figure['unit']}" if figure["unit"] else ""
         error, base = (f"{v:.4g}{unit}" if v is not None else "–" for v in (figure["error"], base))
     else:
-        error, base = (f"{v:.1%} wrong" if v is not None else "–" for v in (figure["error"], base))
+        error, base = (f"{v:.1%}\u00a0wrong" if v is not None else "–" for v in (figure["error"], base))
     return error, base, f"{figure['coverage']:.0%}" if figure["coverage"] is not None else "–"
 
 
