@@ -162,7 +162,7 @@ def test_a_formula_that_cannot_hold_is_refused(model, where, constraints, says):
 
 def test_a_condition_without_support_is_said(model):
     with pytest.warns(UserWarning, match="extrapolation"):
-        model.synthesize(5, where="age > 90")
+        model.synthesize(5, where="age > 86")
     with pytest.warns(UserWarning, match="all the conditions"):
         model.synthesize(5, where="age < 52 and stage == 'III' and sbp > 125")
 

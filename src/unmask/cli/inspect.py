@@ -22,6 +22,9 @@ def register(app: Any) -> None:
         found = loaded.inspect()
         lines = []
         for name, value in found.items():
+            if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+                lines += [f"{name if k == 0 else '':28}{v}" for k, v in enumerate(value)]
+                continue
             shown = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else value
             lines.append(f"{name:28}{shown}")
         output.write(found, lines)

@@ -19,6 +19,9 @@ def register(app: Any) -> None:
         constraint: list[str] = typer.Option([], help='Rule every row meets, e.g. "dbp < sbp", "a == 1 -> b == 0".'),
         temperature: float = typer.Option(1.0, help="Below 1 keeps to the common."),
         missing: bool = typer.Option(False, "--missing", help="Leave cells empty as often as the training table."),
+        rare: str = typer.Option("drop", help="Levels that only a few training rows have: drop or keep."),
+        extremes: str = typer.Option("pool", help="Values beyond those of a few training rows: pool or keep."),
+        ids: str = typer.Option("none", help="new: identifier columns with fresh values S1, S2, ..."),
         seed: options.Seed = 0,
         json_: options.Json = False,
     ) -> None:
@@ -27,4 +30,6 @@ def register(app: Any) -> None:
         from unmask.cli.table import synthesize_table
 
         output = Output(json_, seed)
-        output.write(*synthesize_table(model, rows, out, where, constraint, temperature, missing, seed))
+        output.write(
+            *synthesize_table(model, rows, out, where, constraint, temperature, missing, seed, rare, extremes, ids)
+        )

@@ -82,6 +82,9 @@ def synthesize_table(
     temperature: float,
     missing: bool,
     seed: int,
+    rare: str = "drop",
+    extremes: str = "pool",
+    ids: str = "none",
 ) -> Result:
     import warnings
 
@@ -95,11 +98,16 @@ def synthesize_table(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = synthesize(
-            loaded, rows, where=where, constraints=constraint, seed=seed, temperature=temperature, missing=missing
-        )
+            loaded, rows, where=where, constraints=constraint, seed=seed, temperature=temperature, missing=missing,
+            rare=rare, extremes=extremes, ids=ids,
+        )  # fmt: skip
     write_table(made.table, out)
-    found = {"out": out, "rows": rows, "where": where, "warnings": made.warnings}
-    return found, [f"{rows} rows: {out}", *(f"warning: {w}" for w in made.warnings)]
+    found = {"out": out, "rows": rows, "where": where, "warnings": made.warnings, "notes": list(made.notes)}
+    return found, [
+        f"{rows} rows: {out}",
+        *(f"warning: {w}" for w in made.warnings),
+        *(f"note: {n}" for n in made.notes),
+    ]
 
 
 def augment_table(

@@ -117,9 +117,22 @@ def with_added(table: Any, schema: Schema, added: dict[int, list[Any]]) -> Any:
     )
 
 
+def in_order(table: Any, names: Sequence[str]) -> Any:
+    """The columns of a table in another order."""
+    if isinstance(table, Frame):
+        return dataclasses.replace(
+            table, names=list(names), columns=[table.columns[table.names.index(n)] for n in names]
+        )
+    if hasattr(table, "iloc"):
+        return table[list(names)]
+    import narwhals as nw
+
+    return nw.to_native(nw.from_native(table, eager_only=True).select(list(names)))
+
+
 def _typed(values: list[Any], column: Column) -> list[Any]:
     """Categories as numbers or truth values where all of the column's are."""
-    if column.is_quantity:
+    if column.is_quantity or not column.categories:
         return values
     if set(column.categories) <= {"True", "False"}:
         return [None if v is None else v == "True" for v in values]
@@ -131,4 +144,4 @@ def _typed(values: list[Any], column: Column) -> list[Any]:
     return [None if v is None else (int(as_number[v]) if whole else as_number[v]) for v in values]
 
 
-__all__ = ["ANY", "widened", "with_added"]
+__all__ = ["ANY", "in_order", "widened", "with_added"]

@@ -52,12 +52,12 @@ def evaluate_model(
         )
     made = synthesize(model, rows, seed=seed)
     synthetic = _filled(model, made.columns)
-    found = compare(model, real, synthetic, seed=seed, observed=(seen, made.columns))
+    found = compare(model, real, synthetic, seed=seed, observed=(seen, made.released))
     if train is not None:
         before = encode(read_frame(train), model.schema)
         found["privacy"] = (
-            privacy.privacy(before, seen, made.columns, model.schema.sizes, seed=seed)
-            | privacy.copies(before, made.columns, seed)
+            privacy.privacy(before, seen, made.released, model.schema.sizes, seed=seed)
+            | privacy.copies(before, made.released, seed)
             | privacy.likelihood_attack(model.table.log_prob(before), model.table.log_prob(seen))
         )
     found["figures"] = [r.to_dict() for r in readings(found)]

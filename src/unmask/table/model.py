@@ -40,6 +40,7 @@ from unmask.table.marks import spellings_of
 from unmask.table.network import RowModel
 from unmask.table.recipes import TableSettings, settings_of
 from unmask.table.rules import Rules
+from unmask.table.safety import contents, learn_safety
 from unmask.table.schema import Schema
 from unmask.table.uncertainty import interval_frame
 from unmask.training.settings import load_toml, to_dict
@@ -164,6 +165,7 @@ class TableModel:
         lacking = np.column_stack(model.holes(columns)).astype(np.uint8)
         model.extra["holes"] = lacking[np.argsort(mix(settings.train.seed, np.arange(len(lacking)), 46))[:PATTERNS]]
         model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns, table.fitted.fold)
+        model.extra |= learn_safety(columns, found.sizes)
         model.facts["point"] = [
             writes_point(raw, c)
             for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
@@ -294,6 +296,7 @@ class TableModel:
             "constraints": list(self.schema.constraints), "duration": self.schema.duration, "event": self.schema.event,
             "entry": self.schema.entry, "causes": list(self.schema.causes), "steps": self.facts["steps"],
             "held_out_loss": min((v for _, v in self.facts["history"]), default=None), "notes": self.facts["notes"],
+            "contains": contents(self),
         }  # fmt: skip
 
     def wrap(self, columns: dict[int, list[Any]]) -> Any:

@@ -15,6 +15,7 @@ from unmask.table.data import cell_texts, decode, encode, read_frame
 from unmask.table.judged import error_removed, figure_texts
 from unmask.table.model import TableModel, load, schema_for
 from unmask.table.recipes import TableSettings, settings_of
+from unmask.table.safety import shown_levels
 from unmask.training.run import run_folder
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
@@ -96,7 +97,7 @@ def write_report(model: TableModel, out: Path) -> Path:
     add_imputed(report, model)
     rows = []
     for c in model.schema.columns:
-        what = ", ".join(c.categories[:6]) + (", ..." if len(c.categories) > 6 else "")
+        what = shown_levels(model, c)
         if c.is_quantity and c.modelled:
             ends = [c.low, c.high]
             texts = cell_texts(decode(np.array(ends), c), c) if c.kind == "datetime" else [f"{v:g}" for v in ends]
@@ -113,6 +114,7 @@ def write_report(model: TableModel, out: Path) -> Path:
         note="Lower is better. On rows that a member never trained on; step 0 is before the network has learnt anything.",
     )  # fmt: skip
     report.section("What to do next", next_steps(model, out))
+    report.section("What this folder contains", "\n\n".join(about["contains"]))
     return report.write(out / "report.html")
 
 

@@ -6,6 +6,7 @@ Shape letters: rows (of a block), columns, dims.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +31,15 @@ BLOCK = 1024
 class RowSampler:
     """Draws rows block by block; every cell of a column in one product."""
 
-    def __init__(self, model: TableModel, limits: dict[int, Limit], rules: Rules, temperature: float) -> None:
-        self.model, self.rules, self.temperature = model, rules, temperature
+    def __init__(
+        self,
+        model: TableModel,
+        limits: dict[int, Limit],
+        rules: Rules,
+        temperature: float,
+        guard: Mapping[int, Limit] | None = None,
+    ) -> None:
+        self.model, self.rules, self.temperature, self.guard = model, rules, temperature, guard or {}
         self.network: Any = model.table.network
         self.codings = model.table.codings
         self.columns = [model.schema.columns[i] for i in model.schema.modelled]
@@ -51,11 +59,8 @@ class RowSampler:
         for place, limit in limits.items():
             self.limits[place] = self.limits[place] & limit
             if self.limits[place].empty:
-                column = self.columns[place]
-                raise UserError(
-                    f"no row can meet the condition on {column.name!r}",
-                    hint=f"Its values go from {column.low} to {column.high}.",
-                )
+                self._refuse(place)
+        self.conditioned = set(limits)
         self.outcome = stored_outcome(model)
         pair = set(pair_places(model)) if self.outcome is not None else set()
         touched = rules.touched | set(limits)
@@ -70,13 +75,30 @@ class RowSampler:
         other = self.model.schema.place(name)
         return other, self.columns[other].categories.index(level)
 
+    def _refuse(self, place: int) -> None:
+        column = self.columns[place]
+        if place in self.guard:
+            raise UserError(
+                f"no row can meet the condition on {column.name!r}",
+                hint="Values that only a few training rows have are not drawn: rare='keep', extremes='keep' (--rare keep, "
+                "--extremes keep) draw them.",
+            )
+        raise UserError(
+            f"no row can meet the condition on {column.name!r}",
+            hint=f"Its values go from {column.low} to {column.high}.",
+        )
+
     def _bounds(self, place: int) -> Limit:
         column, coding = self.columns[place], self.codings[place]
         if coding.scale is None:
-            return Limit(allowed=np.ones(coding.size, bool))
-        return Limit(
-            low=-math.inf if column.low is None else column.low, high=math.inf if column.high is None else column.high
-        )
+            own = Limit(allowed=np.ones(coding.size, bool))
+        else:
+            low, high = (
+                -math.inf if column.low is None else column.low,
+                math.inf if column.high is None else column.high,
+            )
+            own = Limit(low=low, high=high)
+        return own & self.guard[place] if place in self.guard else own
 
     def sample(self, rows: int, seed: int) -> list[np.ndarray]:
         out = [np.full(rows, np.nan) for _ in self.codings]
@@ -97,7 +119,7 @@ class RowSampler:
         values = [np.full(n, np.nan) for _ in range(columns)]
         # Columns under a condition come first: what follows is then drawn given that it holds.
         key = mix(seed, block, np.array(self.free), 62)
-        bound = [p in self._conditioned() for p in self.free]
+        bound = [p in self.conditioned for p in self.free]
         order = [self.free[k] for k in np.lexsort((key, ~np.array(bound)))]
         for place in order:
             self._draw(state, values, place, rows, seed)
@@ -113,13 +135,6 @@ class RowSampler:
                 found = rule.formula({c: values[c] for c in rule.columns})
                 values[rule.columns[0]] = self.rules.rounded(rule.columns[0], found)
         return values
-
-    def _conditioned(self) -> set[int]:
-        return {
-            p for p, limit in self.limits.items()
-            if (limit.allowed is not None and not limit.allowed.all())
-            or (limit.allowed is None and limit != self._bounds(p))
-        }  # fmt: skip
 
     def _limits(self, place: int, values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Per row: lowest and highest value, or (rows, categories) booleans; from conditions and what is drawn so far."""
@@ -178,6 +193,10 @@ class RowSampler:
         )
         design, entry = outcome_design(self.model, values), entries(self.model, values)
         values[time], values[event] = self.outcome.draw(design, u, entry)
+        if time in self.guard:  # follow-up beyond the last time that several have ends there, without an event
+            late = (values[time] > self.guard[time].high) & bool(len(self.outcome.censoring.at))  # someone was censored
+            values[event] = np.where(late, 0.0, values[event])
+            values[time] = np.clip(values[time], self.guard[time].low, self.guard[time].high)
         for place in (time, event):
             number, score = self.codings[place].encode(values[place])
             state.show(place, torch.from_numpy(number), torch.tensor(score, dtype=torch.float32))

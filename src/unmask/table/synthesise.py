@@ -16,10 +16,12 @@ import numpy as np
 
 from unmask.core.corruption import mix, uniform
 from unmask.errors import UserError
+from unmask.table.absent import in_order, with_added
 from unmask.table.conditions import Limit, parse_where
 from unmask.table.data import decode, encode, handed_out, read_frame
 from unmask.table.network import RowModel
 from unmask.table.rules import Rules
+from unmask.table.safety import guard_of, new_ids
 from unmask.table.sampling import RowSampler
 
 if TYPE_CHECKING:
@@ -32,11 +34,23 @@ _EXTRAPOLATION = "what is drawn there is extrapolation"
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """New rows as a table, as plain arrays per modelled column, and what should be said of them."""
+    """New rows as a table, as plain arrays per modelled column, and what should be said of them.
+
+    Attributes:
+        left_out: places of modelled columns that `columns` has and the table does not.
+        notes: what is kept back and why.
+    """
 
     table: Any
     columns: list[np.ndarray]
     warnings: list[str]
+    left_out: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def released(self) -> list[np.ndarray]:
+        """The columns with nothing but NaN in those that the table does not have."""
+        return [np.full(len(x), np.nan) if p in self.left_out else x for p, x in enumerate(self.columns)]
 
 
 def synthesize(
@@ -48,6 +62,9 @@ def synthesize(
     seed: int = 0,
     temperature: float = 1.0,
     missing: bool = False,
+    rare: str = "drop",
+    extremes: str = "pool",
+    ids: str = "none",
 ) -> Synthetic:
     """Draw new rows.
 
@@ -57,6 +74,9 @@ def synthesize(
             "pregnant == 1 -> sex == 'F'", "bmi := weight / height**2".
         temperature: below 1 keeps to the common, above 1 spreads.
         missing: leave cells empty as the training table does, row patterns and all; conditioned columns stay full.
+        rare, extremes: what only a few training rows have is kept back ("drop", "pool"), or not ("keep"); see
+            `safety.guard_of`. Identifiers and free text are never drawn.
+        ids: "new" gives identifier columns fresh values (S1, S2, ...).
 
     Raises:
         UserError: a condition on what is not there, or that no row can meet.
@@ -69,15 +89,42 @@ def synthesize(
         )
     limits = {model.schema.modelled.index(i): v for i, v in parse_where(where, model.schema).items()}
     rules = Rules.of(model.schema, constraints)
+    guard = guard_of(model, rare=rare, extremes=extremes)
+    for place in guard.left_out:
+        name = model.schema.columns[model.schema.modelled[place]].name
+        if place in limits or place in rules.touched:
+            raise UserError(
+                f"{name!r} is left out: most of its values belong to a few training rows each",
+                hint="rare='keep' (--rare keep) draws it.",
+            )
+    if ids not in ("none", "new"):
+        raise UserError(f"ids={ids!r}", hint="Expected 'none' or 'new'.")
     said = support_warnings(model, limits)
-    sampler = RowSampler(model, limits, rules, temperature)
+    sampler = RowSampler(model, limits, rules, temperature, guard.bounds)
     values = sampler.sample(rows, seed)
     if missing:
         _punch(model, values, set(limits), seed)
-    drawn = {i: decode(x, model.schema.columns[i]) for x, i in zip(values, model.schema.modelled, strict=True)}
+    drawn = {
+        i: decode(x, model.schema.columns[i])
+        for place, (x, i) in enumerate(zip(values, model.schema.modelled, strict=True)) if place not in guard.left_out
+    }  # fmt: skip
+    if not drawn:
+        raise UserError("no column is left to draw", hint="rare='keep' (--rare keep) draws those of rare levels.")
+    table = model.wrap(drawn)
+    if ids == "new":
+        table = _with_ids(model, table, list(drawn), rows)
     for text in said:
         warnings.warn(text, stacklevel=3)
-    return Synthetic(table=model.wrap(drawn), columns=values, warnings=said)
+    return Synthetic(table=table, columns=values, warnings=said, left_out=guard.left_out, notes=guard.notes)
+
+
+def _with_ids(model: TableModel, table: Any, drawn: list[int], rows: int) -> Any:
+    """The table with fresh identifiers, every column at its place in the schema."""
+    if isinstance(table, np.ndarray):
+        raise UserError("ids='new' with an array", hint="Fit to a table with names of columns.")
+    made = new_ids(model, rows)
+    names = [model.schema.columns[i].name for i in sorted([*made, *drawn])]
+    return in_order(with_added(table, model.schema, made), names)
 
 
 def support_warnings(model: TableModel, limits: dict[int, Limit]) -> list[str]:
@@ -131,7 +178,9 @@ def augment(
 
     from unmask.table.data import as_polars
 
-    new = as_polars(synthesize(model, rows, where=where, seed=seed, constraints=constraints).table)
+    new = as_polars(
+        synthesize(model, rows, where=where, seed=seed, constraints=constraints, rare="keep", extremes="keep").table
+    )
     old = as_polars(read_frame(data))
     encode(read_frame(data), model.schema)
     marked = [old.with_columns(pl.lit(False).alias("synthetic")), new.with_columns(pl.lit(True).alias("synthetic"))]
