@@ -185,3 +185,21 @@ def test_rules_come_with_the_schema(table, tmp_path):
 def test_dates_of_synthetic_rows_stay_dates(table):
     new = TableModel.fit(table, **FAST).synthesize(50)
     assert not breaches(new)["times of day"]
+
+
+@pytest.mark.parametrize("how", ["mirrored", "drawn again"])
+def test_columns_completed_by_another_method_are_made_to_meet_the_rules(table, model, how):
+    from unmask.table.data import decode, encode, read_frame
+    from unmask.table.obeying import redrawn, settled
+
+    columns = encode(read_frame(table), model.schema)
+    drawn = model.table.draw(columns, seed=3)
+    if how == "mirrored":
+        done, moved = settled(Rules.of(model.schema), columns, drawn)
+        assert 0 < moved < np.isnan(np.column_stack(columns)).sum() / 2
+    else:
+        done = redrawn(Rules.of(model.schema), model.table, columns, drawn, seed=3)
+    for before, after in zip(columns, done, strict=True):
+        assert (before == after)[~np.isnan(before)].all()
+    filled = {c.name: decode(x, c) for c, x in zip(model.schema.columns, done, strict=True)}
+    assert not any(breaches(pd.DataFrame(filled)).values()), breaches(pd.DataFrame(filled))

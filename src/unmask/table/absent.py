@@ -52,7 +52,7 @@ def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> t
         if meant is not None:
             refused.append(name)
             hints.append(f"Is {meant!r} meant for {name!r}? Rename it.")
-        elif absent != ANY and name not in (schema.duration, schema.event):
+        elif absent != ANY and name not in (schema.duration, schema.event, schema.entry):
             refused.append(name)
     if refused:
         names = ",".join(refused)

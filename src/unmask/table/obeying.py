@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unmask.table.conditions import Limit
 from unmask.table.rules import Rules
 
 if TYPE_CHECKING:
@@ -70,6 +71,38 @@ def redrawn(
     for x, new in zip(out, again, strict=True):
         x[rows] = new
     return out
+
+
+def settled(rules: Rules, columns: Sequence[np.ndarray], drawn: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
+    """Columns completed by any method, moved so that they meet the rules, and how many drawn cells were moved.
+
+    Computed columns are computed, or solved for; a drawn value outside what the rules leave is mirrored at the end it
+    overstepped (which keeps spread, where cutting off would heap values there), a category replaced by the nearest
+    allowed one. Where a model is at hand, `redrawn` draws from its distribution instead.
+
+    Args:
+        columns: as recorded, NaN where missing.
+        drawn: the same, completed.
+    """
+    out = [np.array(x, np.float64) for x in drawn]
+    known = {p: np.array(columns[p], np.float64) for p in rules.touched}
+    moved = 0
+    for p in rules.order(sorted(rules.touched)):
+        gone = np.isnan(columns[p]) & ~np.isnan(drawn[p])
+        left, fixed = rules.limits(p, known, {p: Limit()}), rules.determined(p, known)
+        x = out[p][gone]
+        if left.allowed is not None:
+            allowed = left.allowed[gone]
+            far = np.abs(np.arange(allowed.shape[1])[None] - x[:, None]) + 1e6 * ~allowed
+            new = np.where(allowed.any(1), far.argmin(1), x)
+        else:
+            low, high = left.low[gone], left.high[gone]
+            mirrored = np.where(x < low, 2 * low - x, np.where(x > high, 2 * high - x, x))
+            new = np.where(low > high, x, rules.rounded(p, np.clip(mirrored, low, np.maximum(low, high)), low, high))
+        moved += int((np.abs(new - x) > rules.step(p) if left.allowed is None else new != x).sum())
+        out[p][gone] = np.where(np.isnan(fixed[gone]), new, fixed[gone])
+        known[p] = out[p]
+    return out, moved
 
 
 def points_under(rules: Rules, table: CellTable, columns: Sequence[np.ndarray], found: Imputed) -> Imputed:
@@ -155,4 +188,4 @@ def _rows(rows: np.ndarray, row_name: Callable[[int], int]) -> str:
     return f"{'row' if len(rows) == 1 else 'rows'} {names}{more}"
 
 
-__all__ = ["drawn_under", "points_under", "recorded_breaches", "redrawn", "unmet"]
+__all__ = ["drawn_under", "points_under", "recorded_breaches", "redrawn", "settled", "unmet"]
