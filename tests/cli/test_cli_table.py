@@ -177,3 +177,28 @@ def test_new_patients_are_imputed_without_their_outcome(capsys, folder, tmp_path
     assert (code, "no column 'age'" in err, (tmp_path / "g.csv").exists()) == (2, True, False)
     assert run(capsys, *short, "--absent", "age", "--add-absent")[0] == 0
     assert pl.read_csv(tmp_path / "g.csv").columns == ["sex", "dbp", "sbp", "stage", "note", "age", "time", "event"]
+
+
+def test_rules_hold_on_the_command_line(capsys, folder, tmp_path):
+    m, rule = tmp_path / "m", ["--constraint", "dbp < sbp"]
+    assert run(capsys, "pretrain", "table", folder / "train.csv", "--out", m, *rule, "--steps", 0)[0] == 0
+    new = pl.read_csv(folder / "new.csv").with_columns(
+        dbp=pl.when(pl.col("sbp") < 125).then(None).otherwise(pl.col("dbp"))
+    )
+    new.with_columns(sbp=pl.col("sbp") - 60).write_csv(tmp_path / "t.csv")
+    code, text, _ = run(capsys, "impute", m, tmp_path / "t.csv", "--out", tmp_path / "f.csv", "--json")
+    assert code == 0
+    recorded = new.filter(pl.col("dbp") >= pl.col("sbp") - 60).height
+    filled = pl.read_csv(tmp_path / "f.csv")
+    assert filled.filter(pl.col("dbp") >= pl.col("sbp")).height == recorded > 0
+    assert any("broken as recorded in rows" in note for note in json.loads(text)["notes"])
+    code, _, err = run(
+        capsys, "impute", folder / "m", tmp_path / "t.csv", "--out", tmp_path / "g.csv", "--constraint", "dbp < spb"
+    )
+    assert (code, "no column 'spb'" in err) == (2, True)
+    assert (
+        run(capsys, "synthesize", m, "--rows", 50, "--out", tmp_path / "s.csv", "--ids", "new", "--rare", "keep")[0]
+        == 0
+    )
+    made = pl.read_csv(tmp_path / "s.csv")
+    assert made.filter(pl.col("dbp") >= pl.col("sbp")).is_empty()

@@ -20,6 +20,9 @@ def register(group: Any) -> None:
         event_level: list[str] = typer.Option([], help="Level at which the event happened; once per cause."),
         entry: str = typer.Option(None, help="Column of the times from which rows are at risk (late entry)."),
         schema: str = typer.Option(None, help="TOML file: [columns.NAME] kind = ..., low = ..., missing = [...]"),
+        constraint: list[str] = typer.Option(
+            [], help='Rule that imputed and synthetic rows will meet, e.g. "dbp < sbp", "bmi := weight / height**2".'
+        ),
         config: options.Config = None,
         set_: options.Set = [],
         recipe: str = typer.Option("masked", help="masked (ours), mcm or remasker (published settings)."),
@@ -52,6 +55,7 @@ def register(group: Any) -> None:
             event=event,
             entry=entry,
             event_level=event_level or None,
+            constraints=constraint,
             settings=settings,
             resume=resume,
         )

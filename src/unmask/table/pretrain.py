@@ -42,6 +42,7 @@ def pretrain(
     event: str | None = None,
     entry: str | None = None,
     event_level: str | Sequence[str] | None = None,
+    constraints: Sequence[str] | str = (),
     settings: TableSettings | None = None,
     resume: bool = False,
     console: bool = True,
@@ -60,7 +61,9 @@ def pretrain(
     run_folder(out, resume=resume)
     settings = settings or settings_of()
     frame = read_frame(data)
-    found = schema_for(frame, schema, duration=duration, event=event, entry=entry, event_level=event_level)
+    found = schema_for(
+        frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
+    )
     encode(frame, found)  # whatever is wrong with a cell is said before anything is written
     out.mkdir(parents=True, exist_ok=True)
     with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:
