@@ -216,6 +216,16 @@ def add_sections(
             report.section("Causes").chart(
                 line_chart(curves, "Cumulative incidence", model.schema.duration or "time", "share", percent=True)
             )
+            keys = (
+                "incidence_area", "mean_log_hr_difference", "interval_overlap", "c_index_real", "c_index_synthetic"
+            )  # fmt: skip
+            absent = ", ".join(found.get("causes_left_out", ()))
+            report.section(
+                "Figures by cause",
+                table(("cause", *keys), [(c, *(r[k] for k in keys)) for c, r in found["causes"].items()]),
+                note="Each with the other causes censored."
+                + (f" Left out, for one table lacks it: {absent}." if absent else ""),
+            )
         ratios = [
             (r["name"], f"{r['real']:.2f} ({r['real_low']:.2f}–{r['real_high']:.2f})",
              f"{r['synthetic']:.2f} ({r['synthetic_low']:.2f}–{r['synthetic_high']:.2f})", r["overlap"], r["standardised_difference"])

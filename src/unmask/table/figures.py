@@ -43,6 +43,10 @@ MEANINGS: dict[str, Meaning] = {
     "km_area": Meaning(
         "Area between survival curves", "lower", 0, "Mean distance of the Kaplan-Meier curves; 0.02 is two percentage points of survival.", "survival",
     ),
+    "incidence_area": Meaning(
+        "Area between cumulative incidences", "lower", 0,
+        "Mean distance of the Aalen-Johansen curves of competing causes, on average over causes.", "incidence",
+    ),
     "censoring_area": Meaning("Area between censoring curves", "lower", 0, "The same for how long patients were followed.", "censoring"),
     "c_index_synthetic": Meaning(
         "C-index of a model from synthetic rows", "higher", 1,
