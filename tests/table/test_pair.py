@@ -8,6 +8,7 @@ import pytest
 
 from unmask.cli import main
 from unmask.errors import UserError
+from unmask.table.data import read_frame
 from unmask.table.infer import infer_schema
 from unmask.table.model import TableModel, load
 from unmask.table.pair import event_levels
@@ -172,3 +173,19 @@ def test_command_line(tmp_path, capsys):
     code, printed = run("--event-level", "gone")
     assert code == 0
     assert "the event is 'gone'" in printed.out
+
+
+def test_a_start_column_is_asked_about():
+    """As survival::heart and survival::cgd have them: intervals from start to stop."""
+    rng = np.random.default_rng(0)
+    start = rng.uniform(0, 5, 40).round(2)
+    frame = {
+        "tstart": start,
+        "tstop": start + rng.uniform(1, 5, 40).round(2),
+        "status": rng.integers(0, 2, 40),
+        "x": rng.normal(size=40),
+    }
+    read = read_frame(pd.DataFrame(frame))
+    notes = " ".join(infer_schema(read.names, read.columns).notes)
+    assert "'tstop' and 'status' look like follow-up time and event, but NO survival pair is taken" in notes
+    assert "--entry tstart" in notes

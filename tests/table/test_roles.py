@@ -14,7 +14,7 @@ def inferred(**columns):
     return infer_schema(frame.names, frame.columns)
 
 
-@pytest.mark.parametrize("name", ["MRN", "patient_id", "PatientID", "Patient ID", "subject_id", "Surname", "last name", "Nachname", "Pat.-Nr.", "Record Number", "USUBJID", "case_no", "e-mail"])  # fmt: skip
+@pytest.mark.parametrize("name", ["MRN", "patient_id", "PatientID", "Patient ID", "subject_id", "Surname", "last name", "Nachname", "Pat.-Nr.", "Record Number", "USUBJID", "case_no", "e-mail", "id", "ID"])  # fmt: skip
 def test_names_of_people(name):
     assert named_like_person(name)
 
@@ -50,3 +50,20 @@ def test_free_text_is_left_out():
 def test_many_levels_with_rows_enough_stay_categories():
     schema = inferred(ward=np.array([f"ward {i}" for i in range(30)])[np.arange(300) % 30])
     assert schema.columns[0].kind == "nominal"
+
+
+def test_an_id_that_repeats_is_no_quantity():
+    """As in survival::colon, bladder and cgd: several rows per patient, numbered 1 to n."""
+    who = np.repeat(np.arange(1, 86), 4)
+    schema = inferred(id=who, x=np.arange(340) % 7 + 0.5)
+    assert [c.kind for c in schema.columns] == ["id", "numeric"]
+    assert any("several rows per individual" in n for n in schema.notes)
+
+
+def test_row_names_that_do_not_count_are_identifiers():
+    """As R writes a data frame after rows were taken out: a column without a name, 85, 86, 88, 91, ..."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"": np.sort(rng.permutation(900)[:120]), "x": rng.normal(size=120)})
+    read = read_frame(frame)
+    schema = infer_schema(read.names, read.columns)
+    assert [c.kind for c in schema.columns] == ["id", "numeric"]

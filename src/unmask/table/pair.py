@@ -19,8 +19,9 @@ from unmask.table.schema import Column, Schema
 DURATIONS = ("time", "duration", "futime", "survival_time", "followup")
 EVENTS = ("event", "status", "death", "died")
 """Names, whatever their case, that make columns of fitting values a pair without being told."""
-_LIKE_DURATION = re.compile(r"(.*[_\W])?(time|duration|futime|survival|follow[_\W]?up|os|pfs|dfs|rfs)([_\W].*)?")
-_LIKE_EVENT = re.compile(r"(.*[_\W])?(event|status|death|died|dead|deceased|censor(ed|ing)?|vital)([_\W].*)?")
+_LIKE_DURATION = re.compile(r"(.*[_\W])?(time|duration|futime|survival|follow[_\W]?up|t?stop|os|pfs|dfs|rfs)([_\W].*)?")
+_LIKE_EVENT = re.compile(r"(.*[_\W])?(event|status|death|died|dead|deceased|cens(or(ed|ing)?)?|vital)([_\W].*)?")
+_LIKE_ENTRY = re.compile(r"(.*[_\W])?(t?start|entry|t0|left[_\W]?trunc(ation)?)([_\W]?(time|age|day|days))?")
 
 CODINGS = (
     ("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("nein", "ja"), ("n", "j"), ("non", "oui"), ("f", "t"),
@@ -324,12 +325,14 @@ def _by_name(place: Place) -> tuple[Named | None, str]:
         why = f"{event!r} is coded {', '.join(map(repr, levels)) or 'nothing'}, not 0 and 1"
     elif None in exact:
         why = "the names are not certain"
+    entry = next((n for n in schema.names if _LIKE_ENTRY.fullmatch(n.strip().lower())), None)
+    late = f"; {entry!r} may be the time from which a row is at risk: --entry {entry} if so" if entry else ""
     if not why:
         return (
             Named(duration=duration, event=event),
-            f"{duration!r} and {event!r} are taken for follow-up time and event",
+            f"{duration!r} and {event!r} are taken for follow-up time and event{late}",
         )
     return None, (
         f"{duration!r} and {event!r} look like follow-up time and event, but NO survival pair is taken: {why}. If they are "
-        f"one, say --duration {duration} --event {event} (and --event-level LEVEL where the coding is not plain)"
+        f"one, say --duration {duration} --event {event} (and --event-level LEVEL where the coding is not plain){late}"
     )

@@ -23,6 +23,8 @@ _PERSONAL = re.compile(
 _GROUP = re.compile(
     r"(?:.* )?(?:site|center|centre|hospital|clinic|klinik|ward|region|country|drug|group|arm|study) (?:id|code|no|nr|number)"
 )
+_ID = re.compile(r"id|ids|pid|identifier")
+"""A name that can mean nothing else, however often its values repeat."""
 _WEAK = re.compile(r"(?:.* )?(?:id|pid|mrn|uid|uuid|identifier|index)|unnamed(?: \d+)?|rownames?")
 
 
@@ -39,11 +41,20 @@ def words_of(name: str) -> str:
 def named_like_person(name: str) -> bool:
     """Whether a name says that the column tells persons, visits or samples apart.
 
-    >>> [named_like_person(n) for n in ("MRN", "subject_id", "Surname", "Pat.-Nr.", "site_id", "drug name", "age")]
-    [True, True, True, True, False, False, False]
+    >>> [named_like_person(n) for n in ("MRN", "subject_id", "Surname", "Pat.-Nr.", "ID", "site_id", "drug name", "age")]
+    [True, True, True, True, True, False, False, False]
     """
     words = words_of(name)
-    return not _GROUP.fullmatch(words) and bool(_STRONG.fullmatch(words) or _PERSONAL.fullmatch(words))
+    named = _STRONG.fullmatch(words) or _PERSONAL.fullmatch(words) or _ID.fullmatch(words)
+    return not _GROUP.fullmatch(words) and bool(named)
+
+
+def _told_by_name(name: str, distinct: int, rows: int) -> bool:
+    """Whether the name of a column and how often its values repeat make it an identifier."""
+    if not named_like_person(name):
+        return False
+    least = 0.02 if _ID.fullmatch(words_of(name)) else 0.1
+    return distinct == rows or (distinct > 5 and distinct >= least * rows)
 
 
 def numbers_are_ids(
@@ -60,12 +71,14 @@ def numbers_are_ids(
     if not whole or rows < 2:
         return None
     distinct = len(values)
-    if named_like_person(name) and (distinct == rows or (distinct > 5 and distinct >= 0.1 * rows)):
+    if _told_by_name(name, distinct, rows):
         return "its name says so"
     if distinct < rows or rows < 20:
         return None
     if counting:
         return "it counts the rows"
+    if not name.strip():
+        return "it has no name, as row names have none, and no value repeats"
     if _WEAK.fullmatch(words_of(name)):
         return "its name says so and no value repeats"
     digits = {len(str(int(abs(v)))) for v in values}
@@ -84,7 +97,7 @@ def texts_are_ids(name: str, values: Sequence[str], rows: int) -> str | None:
     'its name says so'
     """
     distinct = len(values)
-    if named_like_person(name) and rows >= 2 and (distinct == rows or (distinct > 5 and distinct >= 0.1 * rows)):
+    if rows >= 2 and _told_by_name(name, distinct, rows):
         return "its name says so"
     if rows >= 20 and distinct > 0.9 * rows:
         return "hardly a value repeats"
