@@ -142,6 +142,17 @@ def test_what_is_broken_as_recorded_is_said_and_left(model, table):
     assert any("broken as recorded in row 4" in note for note in worse.facts["notes"])
 
 
+def test_recorded_cells_beyond_the_training_range_go_before_it(model):
+    t = stays(4, seed=2)
+    t.loc[:, "admission"] = dt.datetime(2030, 1, 5)
+    t.loc[:, "discharge"] = dt.datetime(2030, 1, 9)
+    t.loc[:, "surgery"] = None
+    for draws in (0, 2):
+        found = complete(model, t, draws=draws)
+        assert not found.notes
+        assert not any(breaches(one)["dates"] for one in found.tables)
+
+
 def test_a_chain_binds_what_stands_between():
     schema = Schema(columns=tuple(Column(name=n, kind="integer", decimals=0, low=0, high=100) for n in "abcd"))
     rules = Rules(schema, parse_constraints(["a <= b < c", "d >= c"], schema))

@@ -51,6 +51,10 @@ class Ruled:
             known: place -> values of the columns under rules in the same rows, NaN where not known yet.
         """
         left = self.rules.limits(place, known, self.bounds)
+        if left.dead.any() and left.allowed is None:
+            # Recorded cells beyond the range of the training rows: rules go before that range.
+            wide = self.rules.limits(place, known, {p: Limit() for p in known})
+            left.low, left.high = (np.where(left.dead, w, x) for w, x in ((wide.low, left.low), (wide.high, left.high)))
         ((order, distribution),) = prediction.pieces
         if self.best:
             value = np.asarray(prediction.mean(), np.float64)
