@@ -95,6 +95,24 @@ def test_a_run_on_crops_keeps_sites_apart(scenes):
     assert "Channels 1 and 2 are drawn red and green" in page
 
 
+def test_crops_are_validated_at_native_resolution(scenes):
+    from unmask.images.pretrain import make_job, prepare
+
+    root, run = scenes
+    images = prepare(root / "data", run.settings)
+    numbers = np.arange(len(images))
+    job, _ = make_job(run.model, images, numbers[3:], numbers[:3], run.settings)
+    patch = run.model.codec.config.patch
+    batch = job.validation[0]
+    corner = (
+        batch.values["patch"][0, 1].view(patch, patch, 2) * run.model.codec.deviation[:, 0, 0]
+        + run.model.codec.mean[:, 0, 0]
+    )
+    np.testing.assert_allclose(corner.numpy() * 65535, images.pixels[0, 8 : 8 + patch, 8 : 8 + patch], atol=0.1)
+    seen = unmask.load(root / "model").read(run.held_out)
+    assert np.array_equal(seen.pixels, run.held_out.pixels[:][:, 8:24, 8:24])
+
+
 def test_fill_and_embed_put_tiles_together(scenes):
     root, _ = scenes
     model = unmask.load(root / "model")

@@ -65,7 +65,7 @@ MUTANTS = [
     mutant(
         1,
         "visible only: hidden slots stay in the encoder",
-        (MODEL, "visible = (~gone & (batch.segment != 0))", "visible = (batch.segment != 0)"),
+        (MODEL, "visible = (~gone & there)", "visible = there"),
     ),
     mutant(
         2,

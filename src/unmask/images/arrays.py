@@ -115,6 +115,15 @@ class ImageSet:
         pixels, missing = resize_all(self.pixels, self.missing, sides(size))
         return replace(self, pixels=pixels, missing=missing)
 
+    def centred(self, size: tuple[int, int]) -> ImageSet:
+        """The middle of every picture, at its own resolution; in memory."""
+        rows, columns = (slice((n - m) // 2, (n - m) // 2 + m) for n, m in zip(self.size, size, strict=True))
+        tiles = self.tiles and replace(
+            self.tiles, top=self.tiles.top + rows.start, left=self.tiles.left + columns.start
+        )
+        missing = None if self.missing is None else self.missing[:][:, rows, columns]
+        return replace(self, pixels=self.pixels[:][:, rows, columns], missing=missing, tiles=tiles)
+
     def with_channels(self, channels: int | None) -> ImageSet:
         """Grey repeated into colours, or colours weighed to grey; None leaves them."""
         return self if channels is None else replace(self, pixels=to_channels(self.pixels, channels))

@@ -65,9 +65,14 @@ def nothing(config: PatchCodecConfig) -> PackedBatch:
 
 
 def batch_maker(
-    codec: PatchCodec, images: ImageSet, *, seed: int, augment: Augment | None, block: int = 1
-) -> Callable[[list[list[int]], int, int], PackedBatch]:
-    """A function (rows of picture numbers, rows asked, epoch) -> batch of augmented pictures."""
+    codec: PatchCodec, images: ImageSet, *, seed: int, augment: Augment | None, block: int = 1,
+    native: bool = False,
+) -> Callable[[list[list[int]], int, int], PackedBatch]:  # fmt: skip
+    """A function (rows of picture numbers, rows asked, epoch) -> batch of augmented pictures.
+
+    Args:
+        native: without augmentation, the middle of larger pictures is taken, not the whole shrunk.
+    """
     mean, deviation = codec.mean.cpu().clone(), codec.deviation.cpu().clone()
     config = codec.config
 
@@ -79,6 +84,9 @@ def batch_maker(
         pixels = torch.from_numpy(model_floats(images.pixels[numbers], missing))
         if augment is not None:
             pixels = augment(pixels, numbers, key=(seed, epoch), size=config.image)
+        elif native:
+            top, left = ((n - m) // 2 for n, m in zip(pixels.shape[2:], config.image, strict=True))
+            pixels = pixels[:, :, top : top + config.image[0], left : left + config.image[1]].contiguous()
         elif pixels.shape[2:] != config.image:
             pixels = at_scale(pixels, config.image)
         return image_batch(config, (pixels - mean) / deviation, numbers, block=block)

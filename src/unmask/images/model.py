@@ -86,6 +86,9 @@ class ImageModel:
             UserError: another depth, or values far from those it was trained on.
         """
         chosen = self.folder.reading | options
+        if isinstance(images, ImageSet) and images.tiles is not None and chosen.get("view") == "tile":
+            # Pieces that random crops were taken from: their middle, not the whole shrunk.
+            images = images if images.size == self.config.image else images.centred(self.config.image)
         found = read_images(
             images, size=self.config.image, channels=self.config.channels, depth=self.folder.depth, **chosen
         )

@@ -173,14 +173,16 @@ def make_job(
     block = unit_block(config, settings.unit) if settings.hide == "unit" else 1
     augment = Augment(scale=settings.scale, flip=settings.flip, native=settings.view == "crop", turn=settings.turn)
     make = batch_maker(model.codec, images, seed=settings.train.seed, augment=augment, block=block)
-    plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block)
+    # Held-out pictures are looked at as large as those trained on: of crops at native resolution, the middle.
+    native = settings.view == "crop"
+    plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block, native=native)
     shown = evenly(held_out, VALIDATION)
     validation = _validation(shown, plain, min(batch, max(1, VALIDATION_SLOTS // slots)), config)
     corruption = image_corruption(config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit)
     job = Job(
         model=model, plan=plan, make_batch=make, by_epoch=True, corruption=corruption, validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True), fingerprint=_fingerprint(settings, images),
-        measure=live_probe(images, train, held_out, config.image) if settings.probe else None, unit="pictures",
+        measure=live_probe(images, train, held_out, config.image, native) if settings.probe else None, unit="pictures",
         look_ahead=0 if isinstance(images.pixels, np.ndarray) else 1,
     )  # fmt: skip
     return job, settings
@@ -198,13 +200,18 @@ def _validation(
 
 
 def live_probe(
-    images: ImageSet, train: np.ndarray, held_out: np.ndarray, size: tuple[int, int]
+    images: ImageSet, train: np.ndarray, held_out: np.ndarray, size: tuple[int, int], native: bool = False
 ) -> Callable[[Any], dict[str, float]] | None:
-    """A function of the model: k-NN and linear accuracy on held-out pictures; None where there is nothing to classify."""
+    """A function of the model: k-NN and linear accuracy on held-out pictures; None where there is nothing to classify.
+
+    Args:
+        native: the middle of larger pictures is looked at, not the whole shrunk.
+    """
     if images.labels is None or len(np.unique(images.labels[train])) < 2 or len(held_out) < 20:
         return None
     known, asked = (
-        read_images(images.take(part), size=size) for part in (evenly(train, PROBE_TRAIN), evenly(held_out, PROBE_TEST))
+        images.take(part).centred(size) if native else read_images(images.take(part), size=size)
+        for part in (evenly(train, PROBE_TRAIN), evenly(held_out, PROBE_TEST))
     )
 
     started, spent = time.monotonic(), 0.0

@@ -63,6 +63,8 @@ def read(source: Source, choice: Choice) -> Opened:
     folded = planes in ("max", "mean") and frames > 1
     if frames > 1:
         notes += (f"planes={planes} of {frames} frames",)
+    if data.get("PixelPaddingValue") is not None:
+        notes += ("padding is missing",)
     if choice.nodata is not None:
         notes += (f"nodata={choice.nodata:g} is missing",)
     channels = 1 if kind.startswith("MONOCHROME") else 3

@@ -198,6 +198,8 @@ class _Layout:
             notes.append("pages as channels")
         if self.alpha == "white":
             notes.append("transparency laid on white")
+        if self.alpha == "band":
+            notes.append("the band marked as transparency as a channel")
         if self.alpha == "missing":
             notes.append("missing where the alpha band is 0")
         if self.palette:
