@@ -111,6 +111,10 @@ def test_all_bad_times_are_named_at_once():
         (cohort((1, 2)), "'status' is coded '1', '2'"),
         (cohort().assign(time=lambda d: d["time"] - 3), "follow-up times in 'time' are negative"),
         (cohort().assign(time="2020-01-01"), "'time' holds dates"),
+        (
+            cohort(("censored", "death", "relapse")).rename(columns={"status": "outcome"}),
+            "'outcome' is coded 'censored'",
+        ),
         (cohort().rename(columns={"time": "survival_months", "status": "os_event"}), "the names are not certain"),
     ],
 )
