@@ -15,6 +15,7 @@ def build() -> Any:
         adapt,
         augment,
         demo,
+        describe,
         embed,
         evaluate,
         events,
@@ -41,7 +42,7 @@ def build() -> Any:
         rich_markup_mode=None,
     )
     commands = (
-        demo, pretrain, adapt, finetune, predict, fill, impute, synthesize, augment, score, embed, evaluate, zeroshot, inspect,
+        demo, describe, pretrain, adapt, finetune, predict, fill, impute, synthesize, augment, score, embed, evaluate, zeroshot, inspect,
         export, recommend, surgery, events,
     )  # fmt: skip
     for module in commands:

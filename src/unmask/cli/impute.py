@@ -29,6 +29,10 @@ def register(app: Any) -> None:
         ),
         absent: options.Absent = "",
         add_absent: bool = typer.Option(False, "--add-absent", help="Write the lacking columns too, imputed."),
+        missing: options.Missing = [],
+        decimal: options.Decimal = None,
+        encoding: options.Encoding = None,
+        sheet: options.Sheet = None,
         seed: options.Seed = 0,
         json_: options.Json = False,
     ) -> None:
@@ -39,6 +43,21 @@ def register(app: Any) -> None:
         output = Output(json_, seed)
         output.write(
             *impute_table(
-                model, table, out, draws, intervals, coverage, shift, unseen, seed, absent, add_absent, constraint
+                model,
+                table,
+                out,
+                draws,
+                intervals,
+                coverage,
+                shift,
+                unseen,
+                seed,
+                absent,
+                add_absent,
+                constraint,
+                missing,
+                decimal,
+                encoding,
+                sheet,
             )
         )

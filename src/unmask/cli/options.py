@@ -38,3 +38,7 @@ Header = Annotated[
     bool | None,
     typer.Option("--header/--no-header", help="Whether a csv's first line names its columns, where it does not tell."),
 ]
+Missing = Annotated[list[str], typer.Option(help="A further spelling of a missing value, e.g. -9; may be repeated.")]
+Decimal = Annotated[str | None, typer.Option(help="The mark before decimals in the file's numbers: , or .")]
+Encoding = Annotated[str | None, typer.Option(help="Of a text file that is not UTF-8, e.g. cp1252.")]
+Sheet = Annotated[str | None, typer.Option(help="Of a spreadsheet that has several.")]

@@ -23,6 +23,10 @@ def register(group: Any) -> None:
         constraint: list[str] = typer.Option(
             [], help='Rule that imputed and synthetic rows will meet, e.g. "dbp < sbp", "bmi := weight / height**2".'
         ),
+        missing: options.Missing = [],
+        decimal: options.Decimal = None,
+        encoding: options.Encoding = None,
+        sheet: options.Sheet = None,
         config: options.Config = None,
         set_: options.Set = [],
         recipe: str = typer.Option("masked", help="masked (ours), mcm or remasker (published settings)."),
@@ -37,7 +41,9 @@ def register(group: Any) -> None:
     ) -> None:
         """Fit a masked model to a table, complete or not: for impute, synthesize, augment."""
         from unmask.cli.common import Output, run_overrides
+        from unmask.cli.table import told_schema
         from unmask.errors import UserError
+        from unmask.table.data import read_frame
         from unmask.table.judged import text_table
         from unmask.table.pretrain import pretrain
         from unmask.table.recipes import settings_of
@@ -48,9 +54,9 @@ def register(group: Any) -> None:
         settings = settings_of(given.pop("recipe", recipe), **given)
         output = Output(json_, settings.train.seed)
         run = pretrain(
-            data,
+            read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet),
             out,
-            schema=schema,
+            schema=told_schema(schema, missing),
             duration=duration,
             event=event,
             entry=entry,
@@ -62,7 +68,7 @@ def register(group: Any) -> None:
         found = run.to_dict()
         lines = [
             f"{found['rows']} rows x {found['columns']} columns, {found['steps']} steps, {found['fit_seconds']:.1f} s",
-            *(f"note:   {note}" for note in found["notes"]),
+            *(note if note.startswith("warning: ") else f"note:   {note}" for note in found["notes"]),
             *text_table(found["columns_imputed"]),
             f"model:  {out}",
             f"report: {run.folder / 'report.html'}",

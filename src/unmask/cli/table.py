@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +27,24 @@ def table_model(model: str) -> Any:
     return load(model)
 
 
+def told_schema(schema: str | None, missing: Sequence[str]) -> dict[str, Any]:
+    """What a person says of a table: a schema file, and further spellings of a missing value."""
+    from unmask.table.infer import spellings
+    from unmask.training.settings import load_toml
+
+    found: dict[str, Any] = dict(load_toml(Path(schema))) if schema else {}
+    if missing:
+        found["missing"] = [*spellings(found.get("missing", ())), *missing]
+    return found
+
+
 def impute_table(
     model: str, table: str, out: str, draws: int, intervals: str | None, coverage: float, shift: list[str],
     unseen: str, seed: int, absent: str = "", add_absent: bool = False, constraint: Sequence[str] = (),
+    missing: Sequence[str] = (), decimal: str | None = None, encoding: str | None = None, sheet: str | None = None,
 ) -> Result:  # fmt: skip
     from unmask.table.complete import complete
-    from unmask.table.data import write_table
+    from unmask.table.data import read_frame, write_table
     from unmask.table.uncertainty import write_intervals
 
     if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
@@ -53,8 +66,11 @@ def impute_table(
             raise UserError(f"--shift {pair!r}", hint="Expected COLUMN=NUMBER.") from None
     if moved and not draws:
         raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
+    if missing:
+        loaded.schema = dataclasses.replace(loaded.schema, missing=(*loaded.schema.missing, *missing))
+    frame = read_frame(table, decimal=decimal, encoding=encoding, sheet=sheet)
     done = complete(
-        loaded, table, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved,
+        loaded, frame, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved,
         absent=absent, add_absent=add_absent, constraints=constraint,
     )  # fmt: skip
     written = [out]

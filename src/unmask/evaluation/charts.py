@@ -106,6 +106,24 @@ def bar(share: float, tone: str = "") -> Markup:
     ).format(tone, f"{length * 100:.2f}")
 
 
+def histogram(counts: Sequence[int], label: str) -> Markup:
+    """A small picture of how often each of a few values or ranges stands there, side by side."""
+    if not counts:
+        return Markup("")
+    width, high = 120 / len(counts), max(*counts, 1)
+    rects = [
+        Markup(
+            '<rect x="{}" y="{}" width="{}" height="{}" fill="var(--accent, #2563eb)"><title>{}</title></rect>'
+        ).format(
+            f"{i * width:.1f}", f"{30 - 30 * n / high:.1f}", f"{max(width - 1, 0.5):.1f}", f"{30 * n / high:.1f}", n
+        )
+        for i, n in enumerate(counts)
+    ]
+    return Markup('<svg role="img" aria-label="{}" width="120" height="30" viewBox="0 0 120 30">{}</svg>').format(
+        f"{label}: {len(counts)} bars, the highest {high}", Markup("").join(rects)
+    )
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
     """A table; columns of numbers only are set right, and numbers get readable digits (NaN is a dash).
 

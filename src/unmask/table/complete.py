@@ -11,12 +11,14 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.table.absent import widened, with_added
-from unmask.table.data import decode, encode, filled_copy, match_columns, read_frame
+from unmask.table.data import Frame, decode, encode, filled_copy, match_columns, read_frame
 from unmask.table.mcm import FilterModel
 from unmask.table.obeying import drawn_under, points_under, recorded_breaches, unmet
+from unmask.table.parse import is_missing
 from unmask.table.rules import Rules
 from unmask.table.schema import Column, Schema
 from unmask.table.uncertainty import interval_records
+from unmask.table.values import missing_cells
 
 if TYPE_CHECKING:
     from unmask.table.model import TableModel
@@ -133,6 +135,7 @@ def complete(
         found = points_under(rules, model.table, columns, model.table.impute(columns, interval=interval))
         filled = [found.point]
     notes += recorded_breaches(rules, columns, frame.row_name) + unmet(rules, columns, filled, frame.row_name)
+    notes += left_empty(schema, frame, columns, gaps)
     tables, cells = [], 0
     for one in filled:
         filling = decided(schema, columns, one, gaps)
@@ -144,6 +147,31 @@ def complete(
     if interval is not None and not draws:
         records = interval_records(schema, frame, filling, filled[0], found, rules.touched)
     return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes)
+
+
+def left_empty(schema: Schema, frame: Frame, columns: list[np.ndarray], gaps: list[np.ndarray]) -> list[str]:
+    """Which columns keep empty cells, how many, and why: one sentence per column.
+
+    Args:
+        columns: the modelled ones, coded.
+        gaps: per modelled column, which cells are filled.
+    """
+    why = {"id": "an identifier is not imputed", "text": "free text is not imputed"}
+    said: list[tuple[int, str, str]] = []
+    order = match_columns(frame, schema)
+    for i, c in enumerate(schema.columns):
+        if not c.modelled:
+            empty = int(missing_cells(frame.columns[order[i]], c, schema).sum())
+            said.append((empty, c.name, why.get(c.kind, "it held no value when the model was fitted")))
+        elif c.structural is not None:
+            place = schema.modelled.index(i)
+            empty = int((np.isnan(columns[place]) & ~gaps[place]).sum())
+            said.append((empty, c.name, f"empty by its meaning where {c.structural[0]!r} is {c.structural[1]!r}"))
+    if not isinstance(frame.native, np.ndarray):
+        for name, raw in zip(frame.names, frame.columns, strict=True):
+            if name not in schema.names:
+                said.append((int(is_missing(raw).sum()), name, "the model does not know it"))
+    return [f"{empty} empty cells of {name!r} stay empty: {reason}" for empty, name, reason in said if empty]
 
 
 def _whole(change: tuple[np.ndarray, list[Any]] | None, rows: int) -> list[Any]:

@@ -23,6 +23,8 @@ class Frame:
         first_row: number of the first row in errors (2 in a CSV file).
         levels: per column, what its type declares of categories: None nothing, () that it has categories, else their order,
             from low to high (pandas' ordered categories, polars' Enum, ordered dictionaries of Arrow).
+        encoding: of the text file it came from.
+        notes: what reading it brought to light.
         decimal: the mark that parts decimals in its texts, where a person said so.
         spellings: how each column writes its numbers, once that has been found out.
     """
@@ -35,6 +37,8 @@ class Frame:
     delimiter: str = ","
     lines: np.ndarray | None = field(default=None, repr=False)
     levels: list[tuple[str, ...] | None] = field(default_factory=list)
+    encoding: str = "utf-8"
+    notes: tuple[str, ...] = ()
     decimal: str | None = None
     spellings: list[Spelling] = field(default_factory=list, repr=False)
 

@@ -5,7 +5,6 @@ A CSV cell is kept as the text it was, so that a table that is read, imputed and
 
 from __future__ import annotations
 
-import codecs
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,29 +13,47 @@ from typing import Any, TextIO
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.table.encodings import letters_of, refuse_letters
 from unmask.table.frame import Frame, frame_of
+from unmask.table.sheets import SHEETS, STATISTICS, read_sheet, read_statistics
 
 LONGEST_CELL = 1 << 28
 """Characters of a cell of a CSV file; a longer one is a quote that nobody closed."""
 
 
-def read_frame(data: Any) -> Frame:
-    """A frame from a path (.csv, .tsv, .parquet), a pandas, polars or Arrow table, or a NumPy array.
+def read_frame(
+    data: Any, *, decimal: str | None = None, encoding: str | None = None, sheet: str | None = None
+) -> Frame:
+    """A frame from a path, a pandas, polars or Arrow table, or a NumPy array.
+
+    Args:
+        data: a path may end in .csv, .tsv, .txt or .parquet, or in what `sheets.py` reads (.xlsx, .dta, .sav, ...).
+        decimal: the mark before decimals in texts, "," or "."; by default found out, or asked for.
+        encoding: of a text file, where it is not UTF-8 or marked UTF-16.
+        sheet: of a spreadsheet, where it has several.
 
     Raises:
         UserError: no such file, an unknown kind, or a file that cannot be read, naming the line at fault.
     """
+    if decimal not in (None, ".", ","):
+        raise UserError(f"--decimal {decimal!r}", hint='Expected "," or ".".')
     if isinstance(data, Frame):
         return data
-    if isinstance(data, str | Path):
-        return _read_file(Path(data))
-    return frame_of(data)
+    frame = _read_file(Path(data), encoding, sheet) if isinstance(data, str | Path) else frame_of(data)
+    frame.decimal = decimal
+    return frame
 
 
-def _read_file(path: Path) -> Frame:
+def _read_file(path: Path, encoding: str | None, sheet: str | None) -> Frame:
     if not path.is_file():
         raise UserError(f"{path}: no such file", hint="Expected a .csv, .tsv or .parquet file.")
-    if path.suffix == ".parquet":
+    kind = path.suffix.lower()
+    texts = kind in (".csv", ".tsv", ".txt")
+    if encoding is not None and not texts and kind not in (".dta", ".sav", ".zsav", ".sas7bdat"):
+        raise UserError(f"--encoding {encoding}: not read for {kind} files", hint="It is for files of text.")
+    if sheet is not None and kind not in SHEETS:
+        raise UserError(f"--sheet {sheet}: not read for {kind} files", hint="It is for spreadsheets.")
+    if kind == ".parquet":
         import polars as pl
 
         try:
@@ -46,29 +63,33 @@ def _read_file(path: Path) -> Frame:
         frame = read_frame(table)
         frame.source = str(path)
         return frame
-    if path.suffix not in (".csv", ".tsv", ".txt"):
-        raise UserError(f"{path}: unknown kind of file {path.suffix!r}", hint="Expected .csv, .tsv or .parquet.")
-    return read_csv(path)
+    if kind in SHEETS:
+        return read_sheet(path, sheet)
+    if kind in STATISTICS:
+        return read_statistics(path, encoding)
+    if not texts:
+        raise UserError(
+            f"{path}: unknown kind of file {path.suffix!r}",
+            hint=f"Expected .csv, .tsv, .parquet, {', '.join((*SHEETS, *STATISTICS))}.",
+        )
+    return read_csv(path, encoding=encoding)
 
 
-def read_csv(path: Path) -> Frame:
+def read_csv(path: Path, *, encoding: str | None = None) -> Frame:
     """A CSV or TSV file as texts, with the line number of every row.
 
     Raises:
-        UserError: not UTF-8, empty, not CSV, or a line with too many or too few cells.
+        UserError: not in its encoding, empty, not CSV, or a line with too many or too few cells.
     """
+    opened, name = letters_of(path, encoding)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read_texts(path, file)
-    except UnicodeDecodeError:
-        raw = path.read_bytes()
-        try:
-            raw.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            marked = 3 if raw.startswith(codecs.BOM_UTF8) else 0  # not in the decoder's count
-            line = raw[: error.start + marked].count(b"\n") + 1
-            raise UserError(f"{path}:{line}: not UTF-8", hint="Save the file as UTF-8.") from None
+        with path.open(encoding=opened, newline="") as file:
+            frame = _read_texts(path, file)
+    except UnicodeError:
+        refuse_letters(path, encoding, opened)
         raise
+    frame.encoding = name
+    return frame
 
 
 def _read_texts(path: Path, file: TextIO) -> Frame:

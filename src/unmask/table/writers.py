@@ -46,6 +46,7 @@ def filled_copy(
             source=frame.source,
             delimiter=frame.delimiter,
             spellings=frame.spellings,
+            encoding=frame.encoding,
         )
     if isinstance(frame.native, np.ndarray):
         array = frame.native.copy()
@@ -211,7 +212,7 @@ def write_table(table: Any, path: str | Path) -> Path:
             as_polars(table).write_parquet(temporary)
         else:
             frame = read_frame(table)
-            with temporary.open("w", encoding="utf-8", newline="") as file:
+            with temporary.open("w", encoding=frame.encoding, newline="") as file:
                 writer = csv.writer(
                     file, delimiter="\t" if path.suffix == ".tsv" else frame.delimiter, lineterminator="\n"
                 )

@@ -1,0 +1,49 @@
+"""unmask describe TABLE"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+
+
+def register(app: Any) -> None:
+    @app.command("describe")
+    def describe(
+        table: str = typer.Argument(..., help="A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat."),
+        out: str = typer.Option(None, help="Also write the dictionary as an HTML page here."),
+        schema_out: str = typer.Option(
+            None, help="Also write a schema to edit here (TOML), for pretrain table --schema."
+        ),
+        schema: str = typer.Option(None, help="TOML file of what is known already."),
+        duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
+        event: str = typer.Option(None, help="Column of events."),
+        missing: options.Missing = [],
+        decimal: options.Decimal = None,
+        encoding: options.Encoding = None,
+        sheet: options.Sheet = None,
+        json_: options.Json = False,
+    ) -> None:
+        """Look at a table before a fit: what each column is and why, and what wants a decision."""
+        from unmask.cli.common import Output
+        from unmask.cli.table import told_schema
+        from unmask.files import check_place
+        from unmask.table.describe import describe as look
+
+        for place in (out, schema_out):
+            if place:
+                check_place(place)
+        output = Output(json_)
+        found = look(
+            table, schema=told_schema(schema, missing), duration=duration, event=event, decimal=decimal, encoding=encoding,
+            sheet=sheet,
+        )  # fmt: skip
+        places = {}
+        if out:
+            places["out"] = str(found.write_report(out))
+        if schema_out:
+            places["schema_out"] = str(found.write_toml(schema_out))
+        shown = [*found.lines(), *(f"written: {place}" for place in places.values())]
+        output.write(found.to_dict() | places, shown)
