@@ -389,3 +389,14 @@ def test_an_outcome_that_is_none_is_refused(options, match):
     x, _ = numeric()
     with pytest.raises(UserError, match=match):
         linear(use_outcome=True).fit(x, **options)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_rules_of_the_schema_hold(drawn):
+    table = patients(80)[["dbp", "sbp"]].assign(pulse=lambda t: t.sbp - t.dbp)
+    holes = np.random.default_rng(0).random(table.shape) < 0.2
+    imputer = linear(schema={"constraints": ["pulse := sbp - dbp"]}, sample_posterior=drawn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = imputer.set_output(transform="pandas").fit_transform(table.mask(holes))
+    assert out.pulse.to_numpy() == pytest.approx((out.sbp - out.dbp).to_numpy())

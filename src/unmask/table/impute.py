@@ -17,11 +17,14 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
 from unmask.errors import UserError
+from unmask.table.complete import changes
 from unmask.table.containers import appended, chosen, handed_out, is_frame, replaced, series_of
 from unmask.table.data import Frame, encode, filled_copy, read_frame
 from unmask.table.infer import infer_schema, spellings
 from unmask.table.model import TableModel
+from unmask.table.obeying import drawn_under, points_under, unmet
 from unmask.table.parse import no_value
+from unmask.table.rules import Rules
 from unmask.table.schema import LEFT_OUT
 from unmask.table.targets import outcome_columns
 from unmask.table.values import missing_cells
@@ -212,15 +215,19 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return {}
         coded = encode(frame, self.schema_, unseen="error" if self.unseen == "error" else "missing")
         known = [*coded, *[np.full(len(frame), np.nan)] * self._outcomes]
+        table, rules = self.model_.table, Rules.of(self.model_.schema)
         if self.sample_posterior:
-            filled = self.model_.table.draw(known, seed=self._seed(), member=0)
+            filled = drawn_under(rules, table, known, seed=self._seed(), member=0)
         else:
-            filled = self.model_.table.impute(known).point
+            filled = points_under(rules, table, known, table.impute(known)).point
+        for note in unmet(rules, known, [filled], frame.row_name):
+            warnings.warn(note, stacklevel=4)
         holes = self.model_.holes(known) if self.structural == "keep" else [np.isnan(x) for x in known]
         if self.unseen == "keep":
             holes = [h & gone[:, i] for h, i in zip(holes, self.schema_.modelled, strict=False)]
-        changes = self.model_.changes(holes + [np.zeros(len(frame), bool)] * (len(known) - len(holes)), filled)
-        return {i: self._bounded(i, *change) for i, change in changes.items() if i < len(frame.names)}
+        holes += [np.zeros(len(frame), bool)] * (len(known) - len(holes))
+        found = changes(self.model_.schema, holes, filled, rules.touched)
+        return {i: self._bounded(i, *change) for i, change in found.items()}
 
     def _bounded(self, i: int, rows: np.ndarray, values: list[Any]) -> tuple[np.ndarray, list[Any]]:
         low, high = (b[i] for b in self._bounds)
