@@ -346,6 +346,10 @@ def test_finetune_learns_saves_and_predicts(tmp_path, pooling):
     right = np.mean([p["label"] == str(y) for p, y in zip(found, labels, strict=True)])
     assert right == pytest.approx(again.evaluate((pixels, labels))["accuracy"])
     assert right == pytest.approx(done.figures["validation_accuracy"])
+    scores = again.evaluate((pixels, labels))
+    assert np.trace(scores["confusion"]) == round(right * 60)
+    assert [row["n"] for row in scores["by_class"]] == np.bincount(labels, minlength=3).tolist()
+    assert "What is taken for what" in (tmp_path / "out" / "report.html").read_text()
     assert again.embed(pixels).shape == (60, 32)
     few = [again.evaluate((pixels, labels // 2), most=20, seed=n) for n in (0, 0, 1)]
     assert few[0] == few[1] != few[2]

@@ -162,19 +162,22 @@ def evaluate(
 ) -> None:  # fmt: skip
     """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its accuracy."""
     from unmask.cli.common import Output
-    from unmask.images.model import load
+    from unmask.evaluation.classes import class_lines
+    from unmask.images.model import PASSING, load
 
     output = Output(as_json, seed)
     loaded = load(model, device=device, precision=precision)
     reader = loaded.model if hasattr(loaded, "classes") else loaded
-    images = reader.read(data[0] if len(data) == 1 else data, **reading(settings))
+    images = reader.read(data[0] if len(data) == 1 else data, store=PASSING, **reading(settings))
     found = loaded.evaluate(images, seed=seed, most=most)
     found["data"], account = _account(images)
-    shown = ("accuracy", "knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
+    shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
     lines = account + [f"{name:20}{found[name]:.1%}" for name in shown if name in found]
     if "loss" in found:
         lines += [f"{'loss':20}{found['loss']:.4f}"]
-    if not any(name in found for name in shown):
+    if "by_class" in found:
+        lines += class_lines(found)
+    elif not any(name in found for name in shown):
         lines += ["no classes: give one folder a class for nearest-neighbour and probe accuracy"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 

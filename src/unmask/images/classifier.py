@@ -175,25 +175,29 @@ class Classifier:
         ]
 
     def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
-        """Accuracy with its 95 % interval on labelled pictures (of their test part, where they have one).
+        """Accuracy, confusion and scores of each class on labelled pictures (of their test part, where they have one), with
+        95 % intervals, beside always saying the most frequent class; see `evaluation.classes.class_figures`.
 
         Args:
-            seed: of the interval, and of which pictures are taken.
+            seed: of the intervals, and of which pictures are taken.
             most: at most this many pictures.
 
         Raises:
             UserError: no labels, or a class the model does not know.
         """
-        from unmask.evaluation.metrics import bootstrap_mean, plain
+        from unmask.evaluation.classes import class_figures
 
-        found: ImageSet = self.model.read(images)
+        found: ImageSet = self.model.read(images, store=PASSING)
         if found.test is not None:
             found = found.take(np.flatnonzero(found.test))
         if most is not None:
             found = found.take(np.random.default_rng(seed).permutation(len(found))[:most])
         labels = matched_labels(found, self.classes)
-        right = (self.probabilities(found).argmax(-1) == labels).astype(float)
-        return plain({"accuracy": bootstrap_mean(right, np.arange(len(right)), seed=seed)}) | {"pictures": len(found)}
+        p = self.probabilities(found)
+        whole = settled(found)
+        groups = None if found.groups is None else found.groups[whole]
+        figures = class_figures(labels[whole], p[whole], self.classes, groups=groups, seed=seed)
+        return figures | {"classes": list(self.classes), "pictures": figures["n"]}
 
     def embed(self, images: Any, **options: Any) -> np.ndarray:
         """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""

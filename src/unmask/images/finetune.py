@@ -164,7 +164,9 @@ def finetune_classify(
         "precision": precision.name,
         "device": str(base.device),
     }
-    _report(out, figures, settings, held is not None)
+    if held is not None:
+        figures["validation"] = classifier.evaluate(dataclasses.replace(held, test=None), seed=train_settings.seed)
+    _report(out, figures, settings)
     return Finetuned(classifier=classifier, folder=out, figures=figures)
 
 
@@ -273,7 +275,8 @@ def _feeder(
     return feed
 
 
-def _report(out: Path, figures: Mapping[str, Any], settings: FinetuneSettings, validated: bool) -> None:
+def _report(out: Path, figures: Mapping[str, Any], settings: FinetuneSettings) -> None:
+    from unmask.evaluation.classes import class_table, confusion_table
     from unmask.evaluation.report import Report, training_curves
 
     page = Report("Image classification", str(out))
@@ -283,9 +286,27 @@ def _report(out: Path, figures: Mapping[str, Any], settings: FinetuneSettings, v
         "Steps": figures["steps"],
         "Time": f"{figures['seconds']:.0f} s",
     }
-    if validated:
-        shown = {"Validation accuracy": f"{figures['validation_accuracy']:.1%}", **shown}
+    found = figures.get("validation")
+    if found is not None:
+        often = f"{found['most_frequent_accuracy']:.1%} ({found['most_frequent']})"
+        shown = {"Validation accuracy": f"{found['accuracy']:.1%}", "Most frequent class": often, **shown}
     page.facts(shown)
+    if found is not None:
+        chosen = (
+            " The best epoch was chosen on these pictures: on new ones expect a little less."
+            if settings.keep_best
+            else ""
+        )
+        page.section(
+            "What is taken for what", confusion_table(found, found["classes"]),
+            note=f"{found['n']:,} held-out pictures: the true class by row, the predicted one by column; darker where a larger "
+            f"share of the row is.{chosen}",
+        )  # fmt: skip
+        page.section(
+            "By class", class_table(found),
+            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, Hanley and McNeil's of the area under the ROC "
+            "curve, one class against the rest. They take pictures as independent of each other.",
+        )  # fmt: skip
     page.section("Training", training_curves(out / "metrics.jsonl", loss="nats a picture"))
     page.section("Settings", json.dumps(dataclasses.asdict(settings), indent=1))
     page.write(out / "report.html")

@@ -1,0 +1,163 @@
+"""How well classes were predicted: confusion, scores of each class, ROC areas, beside always saying the most frequent class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from unmask.evaluation.charts import table
+from unmask.evaluation.metrics import bootstrap_mean, plain
+
+_Z = 1.959964
+"""Of a 95 % interval."""
+SHOWN = 20
+"""Classes that a table of confusions shows."""
+
+
+def class_figures(
+    labels: np.ndarray, probabilities: np.ndarray, names: Sequence[str], *, groups: np.ndarray | None = None, seed: int = 0
+) -> dict[str, Any]:  # fmt: skip
+    """Figures of predicted classes.
+
+    Args:
+        labels: (examples,) true class numbers.
+        probabilities: (examples, classes).
+        names: of the classes.
+        groups: what the interval of the accuracy resamples whole; None takes each example for itself.
+
+    Returns:
+        `accuracy` with its bootstrap interval under `intervals`; `most_frequent` (the class) and `most_frequent_accuracy` (of
+        always saying it, the most frequent of these examples); `macro_auroc` (mean over the classes that occur, one against the
+        rest); `macro_f1`; `confusion` (true class by predicted); `by_class`, a row per class: `n`, `precision` and `recall` with
+        Wilson's intervals, `f1` with a bootstrap interval, `auroc` with Hanley and McNeil's (1982). What is not defined (the
+        precision of a class never predicted, scores of a class that does not occur) is None.
+    """
+    k, predicted = len(names), probabilities.argmax(1)
+    confusion = np.zeros((k, k), np.int64)
+    np.add.at(confusion, (labels, predicted), 1)
+    each = np.arange(len(labels)) if groups is None else groups
+    out: dict[str, Any] = plain({"accuracy": bootstrap_mean((predicted == labels).astype(float), each, seed=seed)})
+    often = int(np.bincount(labels, minlength=k).argmax())
+    rows: list[dict[str, Any]] = []
+    for c, name in enumerate(names):
+        hit, said, there = int(confusion[c, c]), int(confusion[:, c].sum()), int(confusion[c].sum())
+        area = auroc(labels == c, probabilities[:, c])
+        rows.append({
+            "class": name, "n": there, "precision": _share(hit, said), "recall": _share(hit, there),
+            "f1": _f1(hit, said, there, seed) if there else None,
+            "auroc": None if area is None else {"value": area, "interval": auroc_interval(area, there, len(labels) - there)},
+        })  # fmt: skip
+    present = [r for r in rows if r["n"]]
+    areas = [r["auroc"]["value"] for r in present if r["auroc"] is not None]
+    return out | {
+        "n": len(labels), "most_frequent": names[often], "most_frequent_accuracy": float((labels == often).mean()),
+        "macro_f1": float(np.mean([r["f1"]["value"] for r in present])) if present else None,
+        "macro_auroc": float(np.mean(areas)) if areas else None, "confusion": confusion.tolist(), "by_class": rows,
+    }  # fmt: skip
+
+
+def wilson(hits: int, n: int) -> list[float]:
+    """Wilson's 95 % interval of a share (1927): inside 0 to 1 and honest at the ends.
+
+    >>> [round(x, 3) for x in wilson(10, 10)]
+    [0.722, 1.0]
+    """
+    share = hits / n
+    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+    return [max(0.0, middle - half), min(1.0, middle + half)]
+
+
+def auroc(positive: np.ndarray, score: np.ndarray) -> float | None:
+    """Area under the ROC curve: the chance that a positive example has the higher score, ties counting half; None where there
+    are no positive or no negative examples.
+
+    >>> auroc(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))
+    0.75
+    """
+    n, m = int(positive.sum()), int((~positive).sum())
+    if not n or not m:
+        return None
+    _, place, counts = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(counts) - (counts - 1) / 2)[place.ravel()]
+    return float((rank[positive].sum() - n * (n + 1) / 2) / (n * m))
+
+
+def auroc_interval(area: float, positives: int, negatives: int) -> list[float]:
+    """95 % interval of an AUROC by its standard error (Hanley and McNeil 1982), cut to 0 and 1."""
+    one, two = area / (2 - area), 2 * area**2 / (1 + area)
+    spread = area * (1 - area) + (positives - 1) * (one - area**2) + (negatives - 1) * (two - area**2)
+    error = math.sqrt(max(spread, 0.0) / (positives * negatives))
+    return [max(0.0, area - _Z * error), min(1.0, area + _Z * error)]
+
+
+def _share(hits: int, n: int) -> dict[str, Any] | None:
+    return {"value": hits / n, "interval": wilson(hits, n)} if n else None
+
+
+def _f1(hit: int, said: int, there: int, seed: int, draws: int = 1000) -> dict[str, Any]:
+    """F1 and its percentile interval over resampled examples, of which it needs three counts alone."""
+    counts = np.array([hit, said - hit, there - hit])
+    drawn = np.random.default_rng(seed).multinomial(int(counts.sum()), counts / counts.sum(), draws)
+    each = 2 * drawn[:, 0] / np.maximum(2 * drawn[:, 0] + drawn[:, 1] + drawn[:, 2], 1)
+    return {"value": 2 * hit / (said + there), "interval": np.quantile(each, [0.025, 0.975]).tolist()}
+
+
+def class_table(found: dict[str, Any]) -> Markup:
+    """Scores of each class as a table for a report."""
+    rows = [
+        [row["class"], row["n"], *(_told(row[name]) for name in ("precision", "recall", "f1", "auroc"))]
+        for row in found["by_class"]
+    ]
+    return table(["class", "n", "precision", "recall", "F1", "AUROC"], rows)
+
+
+def confusion_table(found: dict[str, Any], names: Sequence[str]) -> Markup:
+    """True classes by predicted ones, darker where more: of many classes the most frequent ones."""
+    confusion = np.array(found["confusion"])
+    order = np.sort(np.argsort(-confusion.sum(1), kind="stable")[:SHOWN])
+    share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    cell = Markup('<td style="text-align:right;padding:2px 8px;background:rgba({},{:.2f})">{}</td>')
+    head = Markup("").join(Markup('<th style="padding:2px 8px">{}</th>').format(names[c]) for c in order)
+    lines = [Markup("<tr><th>true \\ predicted</th>{}</tr>").format(head)]
+    for a in order:
+        cells = Markup("").join(
+            cell.format("70,150,90" if a == b else "220,110,40", 0.75 * share[a, b], f"{confusion[a, b]:,}")
+            for b in order
+        )
+        lines.append(Markup("<tr><th>{}</th>{}</tr>").format(names[a], cells))
+    return Markup('<div style="overflow-x:auto"><table>{}</table></div>').format(Markup("").join(lines))
+
+
+def class_lines(found: dict[str, Any]) -> list[str]:
+    """The figures in words, for a terminal."""
+    low, high = found["intervals"]["accuracy"]
+    span = "" if low is None else f" [{low:.1%}, {high:.1%}]"
+    lines = [
+        f"{'accuracy':22}{found['accuracy']:.1%}{span} of {found['n']:,}",
+        f"{'most frequent class':22}{found['most_frequent_accuracy']:.1%} (always {found['most_frequent']!r})",
+    ]
+    if found["macro_auroc"] is not None:
+        lines.append(f"{'macro AUROC':22}{found['macro_auroc']:.3f}")
+    if found["macro_f1"] is not None:
+        lines.append(f"{'macro F1':22}{found['macro_f1']:.3f}")
+    lines.append(f"{'class':22}{'n':>7}  {'precision':22}{'recall':22}{'F1':22}AUROC")
+    for row in found["by_class"][:SHOWN]:
+        told = "".join(f"{_told(row[name]):22}" for name in ("precision", "recall", "f1", "auroc"))
+        lines.append(f"{row['class'][:21]:22}{row['n']:>7}  {told}".rstrip())
+    if len(found["by_class"]) > SHOWN:
+        lines.append(f"... {len(found['by_class'])} classes in all; --json gives every one")
+    return lines
+
+
+def _told(figure: dict[str, Any] | None) -> str:
+    return (
+        "-" if figure is None else f"{figure['value']:.3f} [{figure['interval'][0]:.3f}, {figure['interval'][1]:.3f}]"
+    )
+
+
+__all__ = ["auroc", "class_figures", "class_lines", "class_table", "confusion_table", "wilson"]

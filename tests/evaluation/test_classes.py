@@ -1,0 +1,65 @@
+"""Figures of predicted classes equal scikit-learn's; their intervals cover."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support, roc_auc_score
+
+from unmask.evaluation.classes import auroc, auroc_interval, class_figures, class_lines, confusion_table, wilson
+
+
+def drawn(seed: int, n: int = 300, k: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(k, n, p=[0.6, 0.3, 0.1])
+    scores = rng.normal(size=(n, k)) + 1.5 * np.eye(k)[labels]
+    scores = np.round(scores, 1)  # ties
+    return labels, np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_figures_are_scikit_learns(number):
+    labels, p = drawn(number)
+    found = class_figures(labels, p, ["a", "b", "c"])
+    said = p.argmax(1)
+    assert found["confusion"] == confusion_matrix(labels, said).tolist()
+    precision, recall, f1, n = precision_recall_fscore_support(labels, said)
+    for c, row in enumerate(found["by_class"]):
+        assert row["n"] == n[c]
+        for name, expected in (("precision", precision), ("recall", recall), ("f1", f1)):
+            assert row[name]["value"] == pytest.approx(expected[c])
+            assert row[name]["interval"][0] <= expected[c] <= row[name]["interval"][1]
+        assert row["auroc"]["value"] == pytest.approx(roc_auc_score(labels == c, p[:, c]))
+    assert found["macro_f1"] == pytest.approx(f1.mean())
+    assert found["most_frequent"] == "a"
+    assert found["most_frequent_accuracy"] == pytest.approx((labels == 0).mean())
+    json.dumps(found, allow_nan=False)
+    assert "<script>" not in confusion_table(found, ["<script>", "b", "c"])
+    assert any("most frequent class" in line for line in class_lines(found))
+
+
+def test_classes_that_do_not_occur_or_are_never_said_have_no_made_up_scores():
+    p = np.array([[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.7, 0.3, 0.0]])
+    rows = class_figures(np.array([0, 1, 0]), p, ["a", "b", "c"])["by_class"]
+    assert rows[1]["precision"] is None
+    assert rows[1]["recall"]["value"] == 0
+    assert rows[1]["f1"]["value"] == 0
+    assert (rows[2]["recall"], rows[2]["f1"], rows[2]["auroc"]) == (None, None, None)
+    assert auroc(np.array([True, True]), np.array([0.1, 0.2])) is None
+
+
+def test_intervals_cover_about_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    shares, areas = [], []
+    for _ in range(400):
+        hits = rng.binomial(40, 0.85)
+        low, high = wilson(hits, 40)
+        shares.append(low <= 0.85 <= high)
+        positive, negative = rng.normal(1.0, 1, 40), rng.normal(0, 1, 60)
+        area = auroc(np.arange(100) < 40, np.concatenate([positive, negative]))
+        low, high = auroc_interval(area, 40, 60)
+        areas.append(low <= 0.7602 <= high)  # the normal distribution's at 1 / sqrt(2)
+    assert 0.92 < np.mean(shares) < 0.98
+    assert 0.92 < np.mean(areas) < 0.98
