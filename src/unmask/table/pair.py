@@ -20,7 +20,9 @@ DURATIONS = ("time", "duration", "futime", "survival_time", "followup")
 EVENTS = ("event", "status", "death", "died")
 """Names, whatever their case, that make columns of fitting values a pair without being told."""
 _LIKE_DURATION = re.compile(r"(.*[_\W])?(time|duration|futime|survival|follow[_\W]?up|t?stop|os|pfs|dfs|rfs)([_\W].*)?")
-_LIKE_EVENT = re.compile(r"(.*[_\W])?(event|status|death|died|dead|deceased|cens(or(ed|ing)?)?|vital)([_\W].*)?")
+_LIKE_EVENT = re.compile(
+    r"(.*[_\W])?(event|status|death|died|dead|deceased|cens(or(ed|ing)?)?|vital|outcome)([_\W].*)?"
+)
 _LIKE_ENTRY = re.compile(r"(.*[_\W])?(t?start|entry|t0|left[_\W]?trunc(ation)?)([_\W]?(time|age|day|days))?")
 
 CODINGS = (
