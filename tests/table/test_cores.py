@@ -7,7 +7,7 @@ import pytest
 import torch
 from tables import patients
 
-from unmask.table import engine
+from unmask.table import engine, fit
 from unmask.table.additive import groups_of
 from unmask.table.base import PART, fit_factors
 from unmask.table.engine import CellTable
@@ -107,3 +107,17 @@ def test_a_large_table_is_imputed_block_by_block(monkeypatch):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
     rows = np.flatnonzero(np.isnan(table[4]))
     np.testing.assert_allclose(whole.shares_of(4, rows), parts.shares_of(4, rows), atol=1e-5)
+
+
+def test_of_many_rows_the_linear_part_takes_a_sample_of_those_it_is_given(monkeypatch):
+    """Rows that are held out are not in it."""
+    table = table_of(300, 4)
+    model = CellTable.fit(table, [0] * 4, steps=0, calibrate=False)
+    cells, settings = model.cells(table), model.settings
+    given = np.arange(150, 300)
+    asked, original = [], type(cells).__getitem__
+    monkeypatch.setattr(fit, "BASE_ROWS", 60)
+    monkeypatch.setattr(type(cells), "__getitem__", lambda self, rows: asked.append(rows) or original(self, rows))
+    fit.base_factors(model.network, cells, settings, given)
+    assert len(asked[0]) == 60
+    assert set(asked[0]) <= set(given)
