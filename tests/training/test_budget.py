@@ -57,6 +57,18 @@ def test_a_larger_batch_takes_what_was_foretold():
     assert 0.8 * most.whole < found.any_batch + 16 * found.row < 1.6 * most.whole
 
 
+def test_batches_made_meanwhile_are_counted():
+    model = make_model(TEXT, "in_place", "bert")
+
+    def large(rows: int):
+        torch.ones(rows, 10_000_000)  # what making a batch takes and gives back
+        return batch(rows)
+
+    given = {"device": CPU, "autocast": torch.enable_grad}
+    now, ahead_of = (measure(model, large, ratio_corruption(), waiting=n, **given) for n in (0, 2))
+    assert ahead_of.row - now.row >= 40e6
+
+
 def test_the_micro_batch_fits_and_no_more_is_split_than_needed():
     free = Free(1e9, "a test")
     whole = fit(need(), rows=32, asked=1, free=free, held=0.0)

@@ -102,7 +102,7 @@ def measure(
     Args:
         make: a batch of so many rows, as the run makes them.
         corruption: of the run: what is hidden decides what is computed.
-        waiting: batches in memory beside the one that is computed on.
+        waiting: batches in memory beside the one that is computed on; another is being made by a thread meanwhile.
     """
     one, two = (_counted(model, make, rows, corruption, device, autocast) for rows in (1, 2))
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -110,13 +110,14 @@ def measure(
     row = max(two.forward - one.forward, two.whole - one.whole, 1.0)
     return Need(
         lasting=2.0 * trained, saving=weights + 2.0 * trained, any_batch=trained + max(one.forward - row, 0.0),
-        row=row + waiting * two.data / 2,
+        row=row + (waiting * two.data / 2 + max(two.made - one.made, 0.0) if waiting else 0.0),
     )  # fmt: skip
 
 
 class _Count(NamedTuple):
-    """Most bytes held at once: in the forward pass, over both passes; and those of the batch itself."""
+    """Most bytes held at once: while the batch is made, up to the loss, over both passes; and those of the batch itself."""
 
+    made: float
     forward: float
     whole: float
     data: float
@@ -135,13 +136,14 @@ def _counted(
             batch = make(rows)
             tensors = (*batch.values.values(), *batch.extra.values(), batch.segment, batch.position, batch.unit)
             data = float(sum(t.numel() * t.element_size() for t in tensors))
+            made = float(live.most)
             gone = corruption.draw(batch, seed=0)
             batch, gone = batch.to(device), gone.to(device)
             with autocast():
                 loss = model(batch, gone).loss(codec.targets(batch.values, gone.flat))
             forward = float(live.most)
             loss.backward()
-            return _Count(forward, float(live.most), data)
+            return _Count(made, forward, float(live.most), data)
     finally:
         model.zero_grad(set_to_none=True)
         model.train(training)
