@@ -135,6 +135,22 @@ def test_fill_and_embed_put_tiles_together(scenes):
     np.testing.assert_allclose(tiles, vectors[:1], atol=1e-5)
 
 
+def test_how_files_are_read_is_said_on_the_command_line(scenes, tmp_path):
+    from unmask.cli.images import reading
+
+    assert reading(["overlap=4", "nodata=-1", "planes=max"]) == {"overlap": 4, "nodata": -1.0, "planes": "max"}
+    assert reading(["rescale=true"]) == {"rescale": True}
+    for pair, match in (
+        ("planez=1", "Did you mean 'planes'"),
+        ("view=crop", "for training"),
+        ("rescale=1", "true or false"),
+    ):
+        with pytest.raises(UserError, match=match):
+            reading([pair])
+    with pytest.raises(UserError, match="read whole"):
+        read_images(scenes[0] / "data", size=16, overlap=4)
+
+
 def test_groups_are_whole_on_either_side(seed):
     from unmask.images.arrays import ImageSet
 

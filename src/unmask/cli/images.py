@@ -40,8 +40,9 @@ def reading(pairs: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"rescale={rescale}", hint="Expected true or false.")
     if given.get("view") == "crop":
         raise UserError("view=crop", hint="Random crops are for training: say view=tile.")
-    # The sizes are the model's: any number stands for them here.
-    checked = apply_overrides(ImageSettings(), {"image_size": 2**20} | given)
+    # Sizes, and the view where it is not given, are the model's: anything stands for them here.
+    stand_in = {"image_size": 2**20} | ({"view": "tile"} if "overlap" in given else {})
+    checked = apply_overrides(ImageSettings(), stand_in | given)
     found = {key: getattr(checked, key) for key in given}
     return found | ({"rescale": True} if str(rescale) == "true" else {})
 

@@ -395,7 +395,7 @@ def as_depth(pixels: np.ndarray, depth: str) -> np.ndarray:
     if depth == "float32":
         return pixels.astype(np.float32)
     full = scale_of(depth)
-    return np.clip(np.round(pixels * full), 0, full).astype(depth)
+    return np.clip(np.round(np.nan_to_num(pixels) * full), 0, full).astype(depth)
 
 
 def borrowed_statistics(batch: PackedBatch, hidden: Tensor, config: PatchCodecConfig, source: Statistics) -> Tensor:

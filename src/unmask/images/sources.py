@@ -67,6 +67,8 @@ def read_images(
         planes=planes, alpha=alpha, nodata=nodata, slice=slice, view=view, overlap=overlap, group=group,
         store=store,
     )  # fmt: skip
+    if overlap and view != "tile":
+        raise UserError(f"overlap={overlap} of pictures that are read whole", hint="Tiles overlap: say view=tile.")
     if isinstance(data, ImageSet):
         found = data
     elif isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Path):
