@@ -172,6 +172,13 @@ def test_limits_of_detection_are_asked_about_and_then_handled():
         assert np.isnan(encode(read_frame(pd.DataFrame({"x": cells})), schema)[0]).sum() == holes
 
 
+def test_mostly_below_the_limit_is_a_quantity_and_age_groups_are_not():
+    assert "limits" in look_at(["<0.5"] * 90 + [str(v / 4) for v in range(2, 12)])[1]
+    assert look_at(["<50", "50-60", ">60"] * 20)[0].kind == "nominal"
+    assert look_at(["<65", "≥65"] * 20)[0].kind == "binary"
+    assert look_at(["1", "2", "3A", "3B", "4"] * 20)[0].kind == "nominal"
+
+
 @pytest.mark.parametrize(("suffix", "count"), [("*", 5), (" mmol/l", 40)])
 def test_units_and_marks_behind_numbers(suffix, count):
     cells = [f"{v / 4}" + (suffix if v < count else "") for v in range(40)]

@@ -151,10 +151,12 @@ class _Reading:
         plain = int(self.counts[~self.bad].sum())
         if plain >= 0.9 * self.rows:
             return True
-        if plain >= 0.5 * self.rows and int((~self.bad).sum()) > 12:
+        found = [CELL.fullmatch(v) if isinstance(v, str) else None for v in self.values]
+        limits = np.array([m is not None and bool(m["limit"]) and not m["suffix"] for m in found], bool)
+        whole, distinct = plain + int(self.counts[self.bad & limits].sum()), int((~self.bad).sum())
+        if (whole >= 0.5 * self.rows and distinct > 12) or (whole >= 0.9 * self.rows and distinct >= 3):
             return True
         # All of them with one unit behind: "12 mmol/l".
-        found = [CELL.fullmatch(v) if isinstance(v, str) else None for v in self.values]
         units = {m["suffix"] for m in found if m is not None and m["suffix"]}
         return len(self.values) > 12 and all(m is not None for m in found) and len(units) == 1
 

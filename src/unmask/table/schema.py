@@ -166,12 +166,3 @@ def _whole_days(column: Column) -> Column:
     if column.kind == "datetime" and column.decimals is None and column.format and "%H" not in column.format:
         return dataclasses.replace(column, decimals=0)
     return column
-
-
-def __getattr__(name: str) -> Any:
-    """`infer_schema` and `spellings` stood here before they had a module of their own."""
-    if name in ("infer_schema", "spellings"):
-        from unmask.table import infer
-
-        return getattr(infer, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
