@@ -1,115 +1,309 @@
-"""Multiple imputation on a simulated truth: bias and coverage of pooled estimates at 30 % missing at random.
+"""Multiple imputation on a simulated truth: bias, coverage and fraction of missing information of every estimate.
 
-    python benchmarks/tables_mi.py --quick     # 20 replications
-    python benchmarks/tables_mi.py             # 200 replications
+    python benchmarks/tables_mi.py --replications 20              # a look
+    python benchmarks/tables_mi.py                                # 200 replications; goes on where an earlier run stopped
+    python benchmarks/tables_mi.py --methods ours --sizes 150     # a part
+    python benchmarks/tables_mi.py --pool                         # our pool beside mice::pool on the same tables
 
-Two truths with 500 rows: y = 1 + 0.5 x1 - 0.7 x2 + 0.8 g + e, analysed by least squares; and proportional hazards with
-log hazard ratios 0.5, -0.7, 0.8, analysed by Cox regression. x2 and g (0/1) lack 30 % each, more where x1 is high (and y,
-or the event). Beside ours: complete rows only, and the full data before holes (what no imputation can beat).
+Designs, with 150 and 1 000 rows. In each, one covariate is missing with probability .8 / (1 + exp(-(s))) + .05, about 45 %,
+where s is the outcome less its mean: strong selection by the outcome, missing at random.
+
+    linear      y = 1 + x1 + x2 + e; x2 = .5 x1 + noise; x1 goes by y, a fifth of x2 at random
+    binary      y = 1 + x + g + e; g is 0/1 with logit .5 x, and goes by y
+    quadratic   y = 1 + x + .5 x^2 + z + e; z = .5 x + noise; x goes by y; ours is told the formula
+    cox         log hazard ratios .7 and -.5; x1 goes by event and time; one follow-up time in a hundred missing at random
+    mean        x ~ N(0, 1), half missing completely at random: the fraction of missing information of its mean is .5
+
+Beside ours (default settings, 20 tables): complete rows, full data (before holes), and where Rscript with the packages mice
+and smcfcs is found: mice with norm and logreg, mice's defaults (pmm, logreg), smcfcs; 20 tables each. mice has 5 rounds
+(1 for one incomplete column) and for Cox the event and Nelson-Aalen hazard as predictors; smcfcs has 10. Both leave out
+rows without follow-up time. Each R process handles many replications.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-TRUTH = np.array([0.5, -0.7, 0.8])
+FORMULA = {
+    "linear": "y ~ x1 + x2", "binary": "y ~ x + g", "quadratic": "y ~ x + I(x**2) + z",
+    "cox": "Surv(time, event) ~ x1 + x2", "mean": "",
+}  # fmt: skip
+HOLED = {"linear": ("x1", "x2"), "binary": ("g",), "quadratic": ("x",), "cox": ("x1",), "mean": ("x",)}
+TRUTH = {
+    "linear": {"(Intercept)": 1, "x1": 1, "x2": 1, "mean x1": 0, "mean x2": 0},
+    "binary": {"(Intercept)": 1, "x": 1, "g": 1, "mean g": 0.5},
+    "quadratic": {"(Intercept)": 1, "x": 1, "I(x**2)": 0.5, "z": 1, "mean x": 0},
+    "cox": {"x1": 0.7, "x2": -0.5, "mean x1": 0},
+    "mean": {"mean x": 0},
+}
+RIVALS = {
+    "linear": ("norm", "pmm", "smcfcs"), "binary": ("norm", "pmm", "smcfcs"), "quadratic": ("norm", "pmm", "smcfcs"),
+    "cox": ("norm", "pmm", "smcfcs"), "mean": ("norm", "pmm"),
+}  # fmt: skip
+BLOCK = 20
+"""Replications of one R process."""
 
 
-def simulate(kind: str, seed: int, n: int = 500):
-    """(columns, design columns, truth, holes)."""
-    rng = np.random.default_rng([seed, n])
-    x1 = rng.normal(size=n)
-    x2 = 0.5 * x1 + rng.normal(size=n) * np.sqrt(0.75)
-    g = (rng.random(n) < 1 / (1 + np.exp(-0.8 * x2))).astype(float)
-    linear = np.column_stack([x1, x2, g]) @ TRUTH
-    if kind == "linear":
-        outcome = {"y": 1 + linear + rng.normal(size=n)}
-        lift = outcome["y"]
-    else:
-        died, left = rng.exponential(np.exp(-linear)), rng.exponential(2.0, size=n)
-        outcome = {"time": np.minimum(died, left), "event": (died <= left).astype(float)}
-        lift = outcome["event"]
-    columns = {"x1": x1, "x2": x2, "g": g, **outcome}
-    score = x1 + 0.7 * (lift - lift.mean()) / lift.std()
+def simulate(design: str, n: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Columns, and which of their values go."""
+    rng = np.random.default_rng([seed, n, sorted(FORMULA).index(design)])
+    one, two, noise = rng.normal(size=(3, n))
+    u = rng.random((4, n))
     gone = {}
-    for name in ("x2", "g"):
-        low, high = -10.0, 10.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (middle, high) if (1 / (1 + np.exp(-score - middle))).mean() < 0.3 else (low, middle)
-        gone[name] = rng.random(n) < 1 / (1 + np.exp(-score - middle))
+    if design == "linear":
+        columns = {"x1": one, "x2": 0.5 * one + two}
+        columns["y"] = 1 + columns["x1"] + columns["x2"] + noise
+        gone["x2"] = u[1] < 0.2
+        score = columns["y"] - 1
+    elif design == "binary":
+        g = (u[2] < expit(0.5 * one)).astype(float)
+        columns = {"x": one, "g": g, "y": 1 + one + g + noise}
+        score = columns["y"] - 1.5
+    elif design == "quadratic":
+        z = 0.5 * one + two
+        columns = {"x": one, "z": z, "y": 1 + one + 0.5 * one**2 + z + noise}
+        score = columns["y"] - 1.5
+    elif design == "cox":
+        x2 = 0.5 * one + two
+        died, left = -np.log(u[2]) * np.exp(-0.7 * one + 0.5 * x2), -np.log(u[3]) * 2
+        columns = {"x1": one, "x2": x2, "time": np.minimum(died, left), "event": (died <= left).astype(float)}
+        score = 2 * (columns["event"] - 0.6) - (np.log(columns["time"]) + 0.9)
+        gone["time"] = rng.random(n) < 0.01
+    else:
+        return {"x": one, "z": two}, {"x": u[0] < 0.5}
+    gone[HOLED[design][0]] = u[0] < 0.8 * expit(score) + 0.05
     return columns, gone
 
 
-def analyse(kind: str, columns) -> tuple[np.ndarray, np.ndarray]:
-    from unmask.table.survival import fit_cox
-
-    x = np.column_stack([columns["x1"], columns["x2"], columns["g"]])
-    if kind == "cox":
-        found = fit_cox(x, columns["time"], columns["event"])
-        return found.beta, found.error
-    design = np.column_stack([np.ones(len(x)), x])
-    beta, residual = np.linalg.lstsq(design, columns["y"], rcond=None)[:2]
-    covariance = np.linalg.inv(design.T @ design) * residual[0] / (len(x) - 4)
-    return beta[1:], np.sqrt(np.diag(covariance))[1:]
+def expit(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
 
 
-def ours(kind: str, columns, gone, seed: int, draws: int, overrides):
-    from unmask.table.data import Frame
-    from unmask.table.multiple import MultipleImputation
+def holed(columns: dict[str, np.ndarray], gone: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {k: np.where(gone[k], np.nan, v) if k in gone else v for k, v in columns.items()}
 
-    holed = {k: np.where(gone[k], np.nan, v) if k in gone else v for k, v in columns.items()}
-    pair = {"duration": "time", "event": "event"} if kind == "cox" else {}
-    frame = Frame(names=list(holed), columns=list(holed.values()), native=np.column_stack(list(holed.values())))
-    done = MultipleImputation(draws=draws, seed=seed, **pair, **overrides).fit(frame)
 
-    def one(table):
-        full = dict(zip(holed, np.asarray(table, float).T, strict=True))
-        return analyse(kind, full)
+def as_frame(columns: dict[str, np.ndarray]):
+    import polars as pl
 
-    return done.pool(one, complete_df=len(columns["x1"]) - 4)
+    return pl.DataFrame({k: pl.Series(v).fill_nan(None) for k, v in columns.items()})
+
+
+SCHEMA = {"columns": {"g": {"kind": "binary"}}}
+
+
+def ours(design: str, columns: dict[str, np.ndarray], draws: int, seed: int) -> dict:
+    from unmask import MultipleImputation
+
+    options: dict = {"duration": "time", "event": "event"} if design == "cox" else {}
+    if design == "quadratic":
+        options["formula"] = FORMULA[design]
+    if design == "binary":
+        options["schema"] = SCHEMA
+    start = time.process_time()
+    done = MultipleImputation(draws, seed=seed, **options).fit(as_frame(columns))
+    seconds = time.process_time() - start
+    n = len(next(iter(columns.values())))
+    parts = [done.pool(FORMULA[design])] if FORMULA[design] else []
+
+    def means(table):
+        x = table.select(HOLED[design]).to_numpy()
+        return x.mean(0), x.std(0, ddof=1) / np.sqrt(n)
+
+    parts.append(done.pool(means, complete_df=n - 1))
+    joined = {k: np.concatenate([getattr(p, k) for p in parts]).tolist() for k in ("estimate", "low", "high", "fmi")}
+    return joined | {"seconds": seconds}
+
+
+def plain(design: str, columns: dict[str, np.ndarray], rows: np.ndarray) -> dict:
+    """The analysis of complete rows alone."""
+    from scipy import stats
+
+    from unmask.table.formula import parse_formula
+    from unmask.table.infer import infer_schema
+    from unmask.table.pooling import fit_formula
+
+    part = {k: v[rows] for k, v in columns.items()}
+    estimate, error, df = [], [], len(next(iter(part.values()))) - 1
+    if FORMULA[design]:
+        schema = infer_schema(list(part), list(part.values()))
+        fit = fit_formula(parse_formula(FORMULA[design], schema), list(part.values()))
+        estimate, error, df = fit.beta.tolist(), fit.error.tolist(), fit.df
+    for name in HOLED[design]:
+        estimate.append(float(part[name].mean()))
+        error.append(float(part[name].std(ddof=1) / np.sqrt(len(part[name]))))
+    q, e = np.array(estimate), np.array(error) * stats.t.ppf(0.975, df)
+    return {"estimate": estimate, "low": (q - e).tolist(), "high": (q + e).tolist(), "fmi": [0.0] * len(q)}
+
+
+def by_r(design: str, method: str, n: int, seeds: list[int], draws: int) -> Iterator[tuple[int, dict]]:
+    """One R process for many replications; tables and results go through files."""
+    from scipy import stats
+
+    with tempfile.TemporaryDirectory() as folder:
+        table, result = Path(folder) / "in.csv", Path(folder) / "out.csv"
+        with table.open("w", newline="") as file:
+            writer = csv.writer(file)
+            for number, seed in enumerate(seeds):
+                columns = holed(*simulate(design, n, seed))
+                if number == 0:
+                    writer.writerow(["rep", *columns])
+                for row in zip(*columns.values(), strict=True):
+                    writer.writerow([seed, *("NA" if v != v else repr(float(v)) for v in row)])
+        start = time.time()
+        run_r(design, method, str(draws), str(table), str(result))
+        seconds = (time.time() - start) / len(seeds)
+        found: dict[int, list[dict]] = {}
+        with result.open() as file:
+            for row in csv.DictReader(file):
+                found.setdefault(int(row["rep"]), []).append({k: float(v) for k, v in row.items()})
+        for seed in seeds:
+            rows = found.get(seed)
+            if rows is None:
+                continue
+            half = [stats.t.ppf(0.975, r["df"]) * r["error"] for r in rows]
+            q = [r["estimate"] for r in rows]
+            ends = {
+                "low": [a - b for a, b in zip(q, half, strict=True)],
+                "high": [a + b for a, b in zip(q, half, strict=True)],
+            }
+            yield seed, {"estimate": q, **ends, "fmi": [r["fmi"] for r in rows], "seconds": seconds}
+
+
+def run_r(*arguments: str) -> None:
+    script = Path(__file__).with_name("tables_mi.R")
+    subprocess.run(["Rscript", str(script), *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def compare_pool(draws: int) -> float:
+    """Largest relative difference between our pool and mice::pool on the same completed tables."""
+    from unmask import MultipleImputation
+
+    done = MultipleImputation(draws, seed=1).fit(as_frame(holed(*simulate("linear", 150, 0))))
+    mine = done.pool(FORMULA["linear"])
+    with tempfile.TemporaryDirectory() as folder:
+        table, result = Path(folder) / "in.csv", Path(folder) / "out.csv"
+        with table.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["draw", *done.completed[0].columns])
+            for number, one in enumerate(done.completed):
+                writer.writerows([number, *(repr(float(v)) for v in row)] for row in one.rows())
+        run_r("pool", "-", "-", str(table), str(result))
+        with result.open() as file:
+            rows = list(csv.DictReader(file))
+    worst = 0.0
+    for key in ("estimate", "error", "df", "p", "low", "high", "fmi", "riv"):
+        theirs = np.array([float(r[key]) for r in rows])
+        worst = max(worst, float((np.abs(getattr(mine, key) - theirs) / np.maximum(np.abs(theirs), 1e-3)).max()))
+    return worst
+
+
+def read(path: Path) -> dict[tuple[str, int, str], dict[int, dict]]:
+    found: dict[tuple[str, int, str], dict[int, dict]] = {}
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            r = json.loads(line)
+            found.setdefault((r["design"], r["n"], r["method"]), {})[r["seed"]] = r
+    return found
+
+
+def summary(path: Path) -> str:
+    """A Markdown table: bias, coverage and fraction of missing information of each estimate by each method."""
+    lines = []
+    results = read(path)
+    for design in FORMULA:
+        for n in sorted({k[1] for k in results if k[0] == design}):
+            names = list(TRUTH[design])
+            truth = np.array([TRUTH[design][k] for k in names], float)
+            lines += [
+                "",
+                f"**{design}, n = {n}**",
+                "",
+                f"| | {' | '.join(names)} | replications |",
+                "|---" * (len(names) + 2) + "|",
+            ]
+            for (d, size, method), by_seed in results.items():
+                if (d, size) != (design, n):
+                    continue
+                q, low, high, fmi = (
+                    np.array([r[k] for r in by_seed.values()]) for k in ("estimate", "low", "high", "fmi")
+                )
+                bias, cover = q.mean(0) - truth, ((low <= truth) & (high >= truth)).mean(0)
+                cells = [f"{b:+.3f}; {c:.3f}; {f:.2f}" for b, c, f in zip(bias, cover, fmi.mean(0), strict=True)]
+                lines.append(f"| {method} | {' | '.join(cells)} | {len(by_seed)} |")
+    return "\n".join(["Bias; coverage of 95 % intervals; mean fraction of missing information.", *lines])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--replications", type=int, default=None)
-    parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--kinds", default="linear,cox")
-    parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--out", default="tables_mi.json")
+    parser.add_argument("--replications", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--designs", default=",".join(FORMULA))
+    parser.add_argument("--sizes", default="150,1000")
+    parser.add_argument("--methods", default="ours,complete rows,full data,norm,pmm,smcfcs")
+    parser.add_argument("--pool", action="store_true", help="compare pool with mice::pool and stop")
+    parser.add_argument(
+        "--out", default="tables_mi.jsonl", help="one line per replication and method; read and added to"
+    )
     a = parser.parse_args()
-    count = a.replications or (20 if a.quick else 200)
-    overrides = dict(pair.split("=", 1) for pair in a.set)
-    out = {}
-    for kind in a.kinds.split(","):
-        found = {"ours": [], "complete rows": [], "full data": []}
-        start = time.perf_counter()
-        for seed in range(count):
-            columns, gone = simulate(kind, seed)
-            pooled = ours(kind, columns, gone, seed, a.draws, overrides)
-            found["ours"].append((pooled.estimate, pooled.low, pooled.high))
-            keep = ~(gone["x2"] | gone["g"])
-            for name, rows in (("complete rows", keep), ("full data", np.ones(len(keep), bool))):
-                beta, error = analyse(kind, {k: v[rows] for k, v in columns.items()})
-                found[name].append((beta, beta - 1.96 * error, beta + 1.96 * error))
-        seconds = time.perf_counter() - start
-        for name, results in found.items():
-            beta, low, high = (np.array([r[i] for r in results]) for i in range(3))
-            row = {
-                "bias": ((beta.mean(0) - TRUTH) / np.abs(TRUTH)).round(4).tolist(),
-                "coverage": ((low <= TRUTH) & (high >= TRUTH)).mean(0).round(4).tolist(),
-                "width": (high - low).mean(0).round(4).tolist(), "replications": count, "draws": a.draws,
-            }  # fmt: skip
-            out[f"{kind}, {name}"] = row | ({"seconds_each": round(seconds / count, 3)} if name == "ours" else {})
-            print(f"{kind:7}{name:15} relative bias {row['bias']}  coverage {row['coverage']}  width {row['width']}")
-        print(f"{kind}: {seconds / count:.2f} s a replication of {a.draws} draws")
-        Path(a.out).write_text(json.dumps(out, indent=1))
+    has_r = shutil.which("Rscript") is not None
+    if a.pool:
+        print(
+            f"largest relative difference to mice::pool: {compare_pool(a.draws):.2g}" if has_r else "no Rscript found"
+        )
+        return
+    path = Path(a.out)
+    path.touch()
+    methods = a.methods.split(",")
+    if not has_r and set(methods) & {"norm", "pmm", "smcfcs"}:
+        print("no Rscript found: mice and smcfcs are left out", file=sys.stderr)
+    # All designs and sizes advance together, so that a run that is stopped has something of each.
+    for block in range(0, a.replications, BLOCK):
+        for method in methods:
+            for n in map(int, a.sizes.split(",")):
+                for design in a.designs.split(","):
+                    have = read(path).get((design, n, method), {})
+                    seeds = [s for s in range(block, min(block + BLOCK, a.replications)) if s not in have]
+                    with path.open("a") as file:
+                        for row in results_of(design, method, n, seeds, a.draws, has_r=has_r):
+                            file.write(json.dumps(row) + "\n")
+                            file.flush()
+        print(f"{min(block + BLOCK, a.replications)} replications", flush=True)
+    print(summary(path))
+
+
+def results_of(design: str, method: str, n: int, seeds: list[int], draws: int, *, has_r: bool) -> Iterator[dict]:
+    """A record per replication."""
+    common = {"design": design, "n": n, "method": method, "draws": draws}
+    if method in ("norm", "pmm", "smcfcs"):
+        if has_r and seeds and method in RIVALS[design]:
+            for seed, result in by_r(design, method, n, seeds, draws):
+                yield common | {"seed": seed} | result
+        return
+    for seed in seeds:
+        yield common | {"seed": seed} | by_us(design, method, n, seed, draws)
+
+
+def by_us(design: str, method: str, n: int, seed: int, draws: int) -> dict:
+    columns, gone = simulate(design, n, seed)
+    if method == "ours":
+        return ours(design, holed(columns, gone), draws, seed)
+    keep = np.ones(n, bool)
+    if method == "complete rows":
+        for g in gone.values():
+            keep &= ~g
+    return plain(design, columns, keep)
 
 
 if __name__ == "__main__":

@@ -57,13 +57,9 @@ def impute_table(
     for place in (out, *([intervals] if intervals else [])):
         check_place(place)
     loaded = table_model(model)
-    moved = {}
-    for pair in shift:
-        name, _, delta = pair.partition("=")
-        try:
-            moved[name] = float(delta)
-        except ValueError:
-            raise UserError(f"--shift {pair!r}", hint="Expected COLUMN=NUMBER.") from None
+    from unmask.table.shift import read_shifts
+
+    moved = read_shifts(shift)
     if moved and not draws:
         raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
     if missing:
@@ -73,10 +69,7 @@ def impute_table(
         loaded, frame, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved,
         absent=absent, add_absent=add_absent, constraints=constraint,
     )  # fmt: skip
-    written = [out]
-    if draws:
-        path = Path(out)
-        written = [str(path.with_name(f"{path.stem}-{m + 1}{path.suffix}")) for m in range(draws)]
+    written = numbered(out, draws) if draws else [out]
     for path_, one in zip(written, done.tables, strict=True):
         write_table(one, path_)
     if intervals:
@@ -87,6 +80,12 @@ def impute_table(
     }  # fmt: skip
     lines = [f"{done.cells} cells filled", *(f"note: {note}" for note in done.notes), *written]
     return found, [*lines, *([intervals] if intervals else [])]
+
+
+def numbered(out: str, count: int) -> list[str]:
+    """The files of several tables: F-1.csv, F-2.csv, ..."""
+    path = Path(out)
+    return [str(path.with_name(f"{path.stem}-{m + 1}{path.suffix}")) for m in range(count)]
 
 
 def synthesize_table(

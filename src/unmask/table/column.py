@@ -55,7 +55,7 @@ def column_of(
     Returns:
         The column, what was noticed, and which texts were taken for missing in how many cells.
     """
-    allowed = {f.name for f in dataclasses.fields(Column)} - {"name"}
+    allowed = {f.name for f in dataclasses.fields(Column)} - {"name", "given"}
     for key in set(given) - allowed:
         raise UserError(f"schema: column {name!r}: unknown key {key!r}", hint=suggest(key, allowed))
     odd = {t for t in set(map(type, raw)) if t.__hash__ is None} if raw.dtype == object else set()
@@ -118,6 +118,7 @@ class _Reading:
         fields["missing"] = self.own
         if isinstance(fields.get("event"), str | int | bool):
             fields["event"] = (text_of(fields["event"]),)
+        fields["given"] = tuple(k for k in ("low", "high") if k in self.given)
         if fields.get("structural") is False:
             fields["structural"] = None
         if kind == "binary" and len(fields["categories"]) > 2:

@@ -17,26 +17,12 @@ from unmask.table.obeying import drawn_under, points_under, recorded_breaches, u
 from unmask.table.parse import is_missing
 from unmask.table.rules import Rules
 from unmask.table.schema import Column, Schema
+from unmask.table.shift import held_back, parse_shifts, shifted
 from unmask.table.uncertainty import interval_records
 from unmask.table.values import missing_cells
 
 if TYPE_CHECKING:
     from unmask.table.model import TableModel
-
-
-def shifted_places(schema: Schema, shift: Mapping[str, float] | None) -> dict[int, float]:
-    """Place among the modelled columns -> what to add to its drawn values.
-
-    Raises:
-        UserError: an unknown column, or one that is not a quantity.
-    """
-    moved = {}
-    for name, delta in (shift or {}).items():
-        number = schema.number(name, where="shift: ")
-        if not schema.columns[number].modelled or not schema.columns[number].is_quantity:
-            raise UserError(f"shift: {name!r} is not a quantity", hint="Categories and identifiers cannot be shifted.")
-        moved[schema.modelled.index(number)] = float(delta)
-    return moved
 
 
 def holes(schema: Schema, columns: list[np.ndarray]) -> list[np.ndarray]:
@@ -51,19 +37,27 @@ def holes(schema: Schema, columns: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def changes(
-    schema: Schema, holes: list[np.ndarray], filled: list[np.ndarray], ruled: Collection[int] = ()
+    schema: Schema,
+    holes: list[np.ndarray],
+    filled: list[np.ndarray],
+    ruled: Collection[int] = (),
+    shifted: Collection[int] = (),
 ) -> dict[int, tuple[np.ndarray, list[Any]]]:
     """Column of the schema -> (rows, plain values) of what is to be filled.
 
     Args:
         ruled: places whose values are kept as they are; the others are cut off at the column's bounds.
+        shifted: places that only the bounds a person gave bind: what was shifted may leave the range of the data.
     """
     found = {}
     for place, (hole, x, i) in enumerate(zip(holes, filled, schema.modelled, strict=True)):
         rows = np.flatnonzero(hole)
         if len(rows):
-            values = decode(x[rows], schema.columns[i]) if place in ruled else plain_values(x[rows], schema.columns[i])
-            found[i] = (rows, values)
+            column, own = schema.columns[i], x[rows]
+            if place in shifted and place not in ruled:
+                own = np.clip(own, *column.bounds)
+            kept = place in ruled or place in shifted
+            found[i] = (rows, decode(own, column) if kept else plain_values(own, column))
     return found
 
 
@@ -93,7 +87,7 @@ class Completed:
 
 def complete(
     model: TableModel, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None,
-    unseen: str = "error", shift: Mapping[str, float] | None = None, absent: Sequence[str] | str = (),
+    unseen: str = "error", shift: Mapping[str, float | Mapping[str, float]] | None = None, absent: Sequence[str] | str = (),
     add_absent: bool = False, constraints: Sequence[str] | str = (),
 ) -> Completed:  # fmt: skip
     """Fill the missing cells of a table; see `TableModel.impute`.
@@ -105,7 +99,9 @@ def complete(
         UserError: the table does not fit the model, or the model has no distributions to draw from.
     """
     schema = model.schema
-    moved = shifted_places(schema, shift)
+    shifts = parse_shifts(shift, schema)
+    moved = {s.place: s.delta for s in shifts if not s.where and schema.sizes[s.place] == 0}
+    grouped = [s for s in shifts if s.place not in moved]
     if (draws or interval is not None) and isinstance(model.table.network, FilterModel):
         raise UserError(
             f"recipe {model.table.settings.recipe!r} has point values alone: no draws, no intervals",
@@ -131,6 +127,9 @@ def complete(
             drawn_under(rules, model.table, columns, seed=seed + 1000 * m, member=m % members, shift=moved)
             for m in range(draws)
         ]
+        if shifts:
+            filled = [shifted(grouped, schema, one, [np.isnan(x) for x in columns], {}) for one in filled]
+            notes += held_back(shifts, schema, filled, gaps)
     else:
         found = points_under(rules, model.table, columns, model.table.impute(columns, interval=interval))
         filled = [found.point]
@@ -139,7 +138,7 @@ def complete(
     tables, cells = [], 0
     for one in filled:
         filling = decided(schema, columns, one, gaps)
-        changed = changes(schema, filling, one, rules.touched)
+        changed = changes(schema, filling, one, rules.touched, {s.place for s in shifts})
         new = {i: _whole(changed.pop(i, None), len(frame)) for i in added}
         tables.append(with_added(filled_copy(given, changed, schema, order), schema, new))
         cells = int(sum(h.sum() for h in filling))
@@ -227,5 +226,5 @@ def impute_frame(model: TableModel, data: Any, **options: Any) -> tuple[list[Any
 
 
 __all__ = [
-    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "recorded_breaches", "shifted_places",
+    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "recorded_breaches", 
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from unmask.table.absent import widened
 from unmask.table.additive import Additive
 from unmask.table.base import FactorBase, Factors
 from unmask.table.codec import Coding
-from unmask.table.complete import changes, holes, impute_frame, recorded_breaches, shifted_places
+from unmask.table.complete import changes, holes, impute_frame, recorded_breaches
 from unmask.table.data import (
     Frame,
     encode,
@@ -198,7 +198,7 @@ class TableModel:
         draws: int = 0,
         seed: int = 0,
         unseen: str = "error",
-        shift: Mapping[str, float] | None = None,
+        shift: Mapping[str, float | Mapping[str, float]] | None = None,
         absent: Sequence[str] | str = (),
         add_absent: bool = False,
         constraints: Sequence[str] | str = (),
@@ -210,7 +210,9 @@ class TableModel:
                 drawn from the joint distribution, members taking turns. For Rubin's rules see `MultipleImputation`,
                 whose every table comes from a fit of its own.
             unseen: what a category that the model does not know is: an "error" or "missing".
-            shift: column -> added to every drawn value, in its unit (delta adjustment for values missing not at random).
+            shift: column -> added to its drawn values, in its unit (delta adjustment for values missing not at random), or
+                {condition: number} for groups. The range of the data does not bind shifted values, bounds given in the
+                schema do, and how many they held back is said.
             absent: columns that the table may lack: names, or "any"; the outcome of new patients (follow-up time and
                 event) always may. They are hidden in every row, which a warning says. Columns that the model does not
                 know pass through.
@@ -390,4 +392,4 @@ def _loaded(folder: Path) -> TableModel:
     return model
 
 
-__all__ = ["TableModel", "load", "read_schema", "shifted_places"]
+__all__ = ["TableModel", "load", "read_schema"]

@@ -1,128 +1,71 @@
 """Multiple imputation: completed tables that differ as our knowledge does, and estimates pooled by Rubin's rules.
 
-To be proper, imputations must vary with the uncertainty of the model too (Rubin 1987, ch. 4): every completed table
-comes from a model of its own, fitted to a bootstrap sample of the rows (as in MIDAS, Lall & Robinson 2022).
+To be proper, imputations must vary with the uncertainty of the model too (Rubin 1987, ch. 4): every completed table comes
+from a chain of its own (`chained.py`), whose regressions have their parameters drawn anew for every column and round. To
+be compatible, covariates of an analysis are drawn so that they agree with it (`compatible.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from unmask.errors import UserError
-from unmask.table.compatible import draw_compatible
-from unmask.table.data import as_polars, encode, filled_copy, handed_out, match_columns, read_frame
-from unmask.table.engine import CellTable
-from unmask.table.model import TableModel, schema_for, shifted_places
-from unmask.table.outcome import outcome_design
-from unmask.table.recipes import settings_of
-from unmask.table.schema import Schema
-from unmask.table.survival import nelson_aalen, step_values
+from unmask.table.chained import Chain, Completed, Plan, choose_methods
+from unmask.table.compatible import Substantive
+from unmask.table.complete import holes
+from unmask.table.data import decode, encode, filled_copy, handed_out, match_columns, read_frame
+from unmask.table.formula import Formula, cox_formula, finite_design, parse_formula
+from unmask.table.model import schema_for
+from unmask.table.outcome import LEVELS
+from unmask.table.pooling import (
+    Pooled,
+    Predicted,
+    estimates_of,
+    fit_formula,
+    pool,
+    predicted,
+    predictions_of,
+)
+from unmask.table.schema import Column
+from unmask.table.shift import parse_shifts, shifted
+from unmask.table.tipping import TippingPoint, tipping_point
 
-
-@dataclass(frozen=True, kw_only=True)
-class Pooled:
-    """Estimates pooled over m completed tables (Rubin 1987; degrees of freedom: Barnard & Rubin 1999).
-
-    Attributes:
-        within, between: mean of the squared standard errors; variance of the estimates.
-        df: degrees of freedom of the t distribution of the interval.
-        riv: relative increase in variance due to missing values.
-        fmi: fraction of missing information.
-        monte_carlo: standard error of the pooled estimate due to m being finite.
-    """
-
-    names: tuple[str, ...]
-    estimate: np.ndarray
-    error: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    p: np.ndarray
-    df: np.ndarray
-    within: np.ndarray
-    between: np.ndarray
-    riv: np.ndarray
-    fmi: np.ndarray
-    monte_carlo: np.ndarray
-    draws: int
-
-    def rows(self, *, exponentiate: bool = False) -> list[dict[str, Any]]:
-        """One record a name; exponentiated for hazard ratios (estimate and interval only)."""
-        turn: Callable[[float], float] = math.exp if exponentiate else float  # type: ignore[assignment]
-        return [
-            {
-                "name": n, "estimate": turn(self.estimate[i]), "low": turn(self.low[i]), "high": turn(self.high[i]),
-                "error": float(self.error[i]), "p": float(self.p[i]), "df": float(self.df[i]), "fmi": float(self.fmi[i]),
-                "riv": float(self.riv[i]), "monte_carlo": float(self.monte_carlo[i]),
-            }
-            for i, n in enumerate(self.names)
-        ]  # fmt: skip
-
-    def table(self, *, exponentiate: bool = False, label: str = "estimate") -> str:
-        """A table for publication, as Markdown: estimate (95 % interval), p, missing information."""
-        lines = [f"| | {label} (95% CI) | p | FMI |", "|---|---|---|---|"]
-        for r in self.rows(exponentiate=exponentiate):
-            p = "<0.001" if r["p"] < 0.001 else f"{r['p']:.3f}"
-            lines.append(
-                f"| {r['name']} | {r['estimate']:.2f} ({r['low']:.2f}–{r['high']:.2f}) | {p} | {r['fmi']:.0%} |"
-            )
-        return "\n".join(lines)
-
-
-def pool(
-    estimates: Sequence[Sequence[float]] | np.ndarray,
-    errors: Sequence[Sequence[float]] | np.ndarray,
-    *,
-    names: Sequence[str] | None = None,
-    complete_df: float = math.inf,
-    coverage: float = 0.95,
-) -> Pooled:
-    """Pool m estimates of k quantities.
-
-    Args:
-        estimates, errors: (m, k) estimates and standard errors, one row a completed table.
-        complete_df: degrees of freedom the analysis would have without missing values (n - k of a regression).
-
-    Raises:
-        UserError: fewer than two completed tables, or shapes that differ.
-    """
-    q, u = np.atleast_2d(np.asarray(estimates, float)), np.atleast_2d(np.asarray(errors, float)) ** 2
-    if q.shape != u.shape or len(q) < 2:
-        raise UserError(f"estimates {q.shape} and errors {u.shape}", hint="Expected two or more rows and equal shapes.")
-    m = len(q)
-    estimate, within, between = q.mean(0), u.mean(0), q.var(0, ddof=1)
-    total = within + (1 + 1 / m) * between
-    with np.errstate(divide="ignore", invalid="ignore"):
-        riv = np.where(within > 0, (1 + 1 / m) * between / within, np.inf)
-        lam = np.clip((1 + 1 / m) * between / total, 1e-12, 1)
-        old = (m - 1) / lam**2
-        seen = np.inf if math.isinf(complete_df) else (complete_df + 1) / (complete_df + 3) * complete_df * (1 - lam)
-        df = np.broadcast_to(np.maximum(old if math.isinf(complete_df) else old * seen / (old + seen), 1e-3), old.shape)
-        fmi = (riv + 2 / (df + 3)) / (riv + 1)
-    error = np.sqrt(total)
-    half = stats.t.ppf(0.5 + coverage / 2, df) * error
-    p = 2 * stats.t.sf(np.abs(estimate) / np.maximum(error, 1e-300), df)
-    return Pooled(
-        names=tuple(names or (f"b{i}" for i in range(q.shape[1]))), estimate=estimate, error=error,
-        low=estimate - half, high=estimate + half, p=p, df=np.asarray(df), within=within, between=between, riv=riv,
-        fmi=np.where(np.isfinite(fmi), fmi, 1.0), monte_carlo=np.sqrt(between / m), draws=m,
-    )  # fmt: skip
+WARM = 3
+"""Rounds with the outcome among the predictors, before covariates are drawn to agree with the analysis."""
 
 
 class MultipleImputation:
-    """Fit m models to bootstrap samples, complete the table m times, analyse, pool.
+    """Complete a table m times, analyse each, pool.
 
     Args:
         draws: completed tables, m; at least the percentage of incomplete rows is the usual advice.
-        schema, duration, event: as in `TableModel.fit`.
-        shift: column -> added to drawn values (delta adjustment).
-        seed: decides bootstrap samples, models and draws.
-        overrides: settings of the models; by default one member each and few steps.
+        schema, duration, event: as in `TableModel.fit`. With a survival pair, covariates are drawn to agree with a Cox
+            regression of the pair on them.
+        method: column -> "norm" (normal linear regression), "pmm" (predictive mean matching), "logreg", "polyreg", "polr"
+            or "sample" (any observed value), or one name for all columns it suits. By default categories have the logistic
+            regression of their kind, and quantities "norm" where the data do not speak against it, else "pmm".
+        formula: the analysis that imputation has to agree with, such as "y ~ x + I(x**2) + x:z": squares and interactions
+            are then kept. Columns that it leaves out are taken to tell nothing of the outcome beyond its covariates.
+        rounds: of the chains.
+        shift: column -> added to imputed values (delta adjustment): a number in the column's unit, the log of an odds
+            ratio for a category, or {condition: number} for groups, e.g. {"creatinine": {"arm == 1": 30}}. It is not cut off
+            at the range of the data; bounds given in the schema are kept, and how many values they held back is said.
+        seed: decides all draws.
+        overrides: settings of `TableModel`, e.g. steps=200: each chain then starts from a table drawn by a model fitted to
+            a bootstrap sample; without a formula or survival pair that table is the imputation.
+
+    Attributes:
+        completed: the tables, of the input's kind (polars for a file).
+        methods_: column -> method; "formula" for the outcome of the analysis.
+        reasons_: column -> why, where the data chose the method.
+        notes_: what was done that is not obvious: predictors left out, draws that were not accepted, bounds that held.
 
     >>> MultipleImputation(draws=5).draws
     5
@@ -130,59 +73,246 @@ class MultipleImputation:
 
     def __init__(
         self, draws: int = 20, *, schema: Any = None, duration: str | None = None, event: str | None = None,
-        shift: Mapping[str, float] | None = None, seed: int = 0, **overrides: Any,
+        method: Mapping[str, str] | str | None = None, formula: str | None = None, rounds: int = 10,
+        shift: Mapping[str, float | Mapping[str, float]] | None = None, seed: int = 0, **overrides: Any,
     ) -> None:  # fmt: skip
         if draws < 2:
             raise UserError(f"draws={draws}", hint="Multiple imputation needs two completed tables or more.")
+        if rounds < 1:
+            raise UserError(f"rounds={rounds}", hint="Expected 1 or more; 10 suffice as a rule.")
         self.draws, self.schema, self.shift, self.seed = draws, schema, dict(shift or {}), seed
-        self.duration, self.event = duration, event
-        self.overrides = {"members": 1, "steps": 0} | overrides
+        self.duration, self.event, self.method = duration, event, method
+        self.formula, self.rounds, self.overrides = formula, rounds, dict(overrides)
         self.completed: list[Any] = []
 
     def fit(self, data: Any) -> MultipleImputation:
-        """Complete the table `draws` times; `completed` holds the results, of the input's kind (polars for a file)."""
+        """Complete the table `draws` times.
+
+        Raises:
+            UserError: naming the column, cell, method, formula or shift at fault.
+        """
         frame = read_frame(data)
         schema = schema_for(frame, self.schema, duration=self.duration, event=self.event)
-        order = match_columns(frame, schema)
+        if not schema.modelled:
+            raise UserError(f"{frame.source}: no column to impute", hint="All columns are identifiers or empty.")
+        shifts = parse_shifts(self.shift, schema)
         columns = encode(frame, schema)
-        shape = TableModel(schema, None, {})  # type: ignore[arg-type]
-        holes = shape.holes(columns)
-        self.schema_ = schema
-        moved = shifted_places(schema, self.shift)
-        self.completed = []
-        for m in range(self.draws):
-            drawn = self._draw(shape, columns, m, moved)
-            done = filled_copy(frame, shape.changes(holes, drawn), schema, order)
-            self.completed.append(handed_out(done))
+        self._gone, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
+        self._frame, self._order = frame, match_columns(frame, schema)
+        self.schema_, self.notes_ = schema, list(schema.notes)
+        if schema.constraints:
+            self._say(
+                "rules between columns are not kept by multiple imputation: check the completed tables", warn=True
+            )
+        self.formula_ = self._analysis(columns)
+        plan = self._plan(columns)
+        self.incomplete_ = [plan.name(p) for p in plan.order]
+        # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
+        rounds = self.rounds if len(plan.order) > 1 or self.formula_ is not None else 1
+        found = [self._one(plan, m, rounds) for m in range(self.draws)]
+        self.trace_ = np.stack([f.trace for f in found])
+        stuck = sum(f.stuck for f in found)
+        if stuck:
+            self._say(f"{stuck} draws of covariates found no value that the analysis accepts; the likeliest was taken")
+        self._drawn = found
+        self._finish(shifts, warn=True)
         return self
 
-    def _draw(self, shape: TableModel, columns: list[np.ndarray], m: int, moved: dict[int, float]) -> list[np.ndarray]:
-        """The m-th completed columns, from models fitted to the m-th bootstrap sample."""
-        rows = len(columns[0])
+    def _analysis(self, columns: list[np.ndarray]) -> Formula | None:
+        """The analysis that imputation agrees with: the formula, or a Cox regression of the pair on all covariates."""
+        schema = self.schema_
+        if self.formula is not None:
+            found = parse_formula(self.formula, schema)
+        elif schema.duration is not None and schema.event is not None:
+            if schema.entry is not None or len(schema.causes) > 1:
+                what = "late entry" if schema.entry is not None else "competing causes"
+                self._say(
+                    f"with {what} covariates are not drawn to agree with a Cox regression: the event and the cumulative "
+                    "hazard predict them, which pulls strong effects towards zero",
+                    warn=True,
+                )
+                return None
+            pair = (schema.duration, schema.event)
+            own = [(p, schema.columns[i]) for p, i in enumerate(schema.modelled) if schema.columns[i].name not in pair]
+            wide = [c.name for _, c in own if len(c.categories) > LEVELS]
+            empty = [c.name for _, c in own if c.structural is not None]
+            for names, why in (
+                (wide, f"has more than {LEVELS} categories"),
+                (empty, "is empty by its meaning in some rows"),
+            ):
+                for name in names:
+                    self._say(f"{name!r} {why}: left out of the Cox regression that imputation agrees with")
+            found = cox_formula(schema, [p for p, c in own if c.name not in wide + empty])
+        else:
+            return None
+        if found.family == "cox":
+            time, event = (columns[p] for p in found.outcome)
+            half = np.isnan(time) ^ np.isnan(event)
+            none = np.isnan(time) & np.isnan(event)
+            if not (event[~np.isnan(time)] > 0).any():
+                self._say(
+                    "no event with a known time: covariates are not drawn to agree with a Cox regression, the event "
+                    "and the cumulative hazard predict them",
+                    warn=True,
+                )
+                return None
+            if half.any() or none.any():
+                self._say(
+                    f"{int(none.sum())} rows lack follow-up time and event, {int(half.sum())} one of them: imputed from "
+                    "proportional hazards of the event and of censoring"
+                )
+        elif np.isnan(columns[found.outcome[0]]).all():
+            raise UserError(f"formula {found.text!r}: the outcome is never observed", hint="Name another outcome.")
+        complete = np.all([~g for g in self._gone], axis=0)
+        if complete.any():
+            finite_design(found, [x[complete] for x in columns])
+        return found
+
+    def _plan(self, columns: list[np.ndarray]) -> Plan:
+        schema = self.schema_
+        plan = Plan(columns=columns, sizes=schema.sizes, schema=schema)
+        if self.formula_ is not None:
+            outcome = frozenset(self.formula_.outcome)
+            plan.skip = {p: outcome for p in plan.order if p not in outcome}
+            if self.formula_.family == "cox":
+                plan.hazard = (self.formula_.outcome[0], self.formula_.outcome[1])
+        elif self.formula is None and schema.duration is not None and schema.event is not None:
+            plan.hazard = (schema.place(schema.duration), schema.place(schema.event))
+        choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]))
+        self.methods_ = {plan.name(p): plan.methods[p] for p in plan.order}
+        self.reasons_ = {plan.name(p): why for p, why in plan.reasons.items()}
+        if self.formula_ is not None:
+            for p in self.formula_.outcome:
+                if p in plan.order:
+                    self.methods_[plan.name(p)] = "formula"
+                    self.reasons_.pop(plan.name(p), None)
+        self.notes_ += plan.notes
+        return plan
+
+    def _one(self, plan: Plan, m: int, rounds: int) -> Completed:
+        """The m-th completed columns."""
+        rng = np.random.default_rng([self.seed, m])
+        first = self._first(plan, m) if self.overrides else None
+        if first is not None and self.formula_ is None:
+            return Completed(columns=first, odds={}, trace=np.full((0, len(plan.order), 2), np.nan))
+        if self.formula_ is None:
+            return Chain(plan, rng, first=first).run(rounds)
+        if first is None:
+            warm = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
+            warm.select()
+            first = Chain(warm, rng).run(WARM).columns
+        return Chain(plan, rng, Substantive(self.formula_, plan.columns), first=first).run(rounds)
+
+    def _first(self, plan: Plan, m: int) -> list[np.ndarray]:
+        """A table drawn from a model fitted to the m-th bootstrap sample."""
+        from unmask.table.engine import CellTable
+        from unmask.table.recipes import settings_of
+
+        rows = len(plan.columns[0])
         weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
-        settings = settings_of(seed=self.seed + m, **self.overrides)
-        seed = self.seed + 7919 * (m + 1)
-        given, pair = _with_hazard(shape.schema, columns)
-        sizes = shape.schema.sizes
-        linear = () if pair is None else (pair[0],)
-        table = CellTable.fit(given, sizes, settings=settings, weight=weight, linear=linear, calibrate=False)
-        if pair is None:
-            return table.draw(given, seed=seed, shift=moved)
-        drawn = draw_compatible(
-            columns, sizes, [*table.draw(given, seed=seed)], pair=pair, settings=settings, weight=weight, seed=seed,
-            design=lambda full: outcome_design(shape, full),
-        )  # fmt: skip
-        for place, delta in moved.items():
-            drawn[place] = drawn[place] + np.where(np.isnan(columns[place]), delta, 0.0)
-        return drawn
+        settings = settings_of(seed=self.seed + m, **({"members": 1, "steps": 0} | self.overrides))
+        table = CellTable.fit(plan.columns, plan.sizes, settings=settings, weight=weight, calibrate=False)
+        return table.draw(plan.columns, seed=self.seed + 7919 * (m + 1))
+
+    def shifted(self, shift: Mapping[str, float | Mapping[str, float]] | None) -> MultipleImputation:
+        """The same imputations under another shift, with the same random numbers: nothing is fitted or drawn again.
+
+        Raises:
+            UserError: the shift is not possible; see `shift`.
+        """
+        other = MultipleImputation.__new__(MultipleImputation)
+        other.__dict__.update(self.__dict__)
+        other.shift, other.notes_ = dict(shift or {}), list(self._notes_before)
+        other._finish(parse_shifts(other.shift, self.schema_), warn=False)
+        return other
+
+    def _finish(self, shifts: Sequence[Any], *, warn: bool) -> None:
+        """Shift the drawn columns, bring them to the precision and bounds of the table, and make tables of them."""
+        self._notes_before = list(self.notes_)
+        schema = self.schema_
+        gaps = self._gaps
+        self._values, held = [], [0] * len(gaps)
+        self._tables: list[Any] = []
+        for one in self._drawn:
+            columns = shifted(shifts, schema, one.columns, self._gone, one.odds) if shifts else one.columns
+            columns = [np.array(x) for x in columns]
+            for place, gone in enumerate(self._gone):
+                column = schema.columns[schema.modelled[place]]
+                if column.is_quantity and gone.any():
+                    columns[place][gone], count = _settled(columns[place][gone], column)
+                    held[place] += count
+                columns[place][gone & ~gaps[place]] = np.nan
+            self._values.append(columns)
+            filled = {}
+            for place, (gap, i) in enumerate(zip(gaps, schema.modelled, strict=True)):
+                if gap.any():
+                    filled[i] = (np.flatnonzero(gap), decode(columns[place][gap], schema.columns[i]))
+            self._tables.append(filled_copy(self._frame, filled, schema, self._order))
+        self.completed = [handed_out(table) for table in self._tables]
+        for place, count in enumerate(held):
+            if count:
+                column = schema.columns[schema.modelled[place]]
+                low, high = column.bounds
+                total = self.draws * int(gaps[place].sum())
+                self._say(
+                    f"{count} of {total} imputed values of {column.name!r} lay outside the bounds given ({low:g} to "
+                    f"{high:g}) and were set to them",
+                    warn=warn and bool(shifts),
+                )
+
+    def tables(self) -> list[Any]:
+        """The completed tables as they are written: a file's cells are the texts they were."""
+        return list(self._tables)
+
+    def _say(self, note: str, *, warn: bool = False) -> None:
+        self.notes_.append(note)
+        if warn:
+            warnings.warn(note, stacklevel=3)
 
     def pool(
-        self, analyse: Callable[[Any], tuple[Sequence[float], Sequence[float]]], *, names: Sequence[str] | None = None,
-        complete_df: float = math.inf,
+        self, analyse: Callable[[Any], Any] | str, *, names: Sequence[str] | None = None,
+        complete_df: float | None = None, family: str | None = None, coverage: float = 0.95,
     ) -> Pooled:  # fmt: skip
-        """Pool an analysis: a function from a completed table to (estimates, standard errors)."""
-        found = [analyse(table) for table in self.completed]
-        return pool([f[0] for f in found], [f[1] for f in found], names=names, complete_df=complete_df)
+        """Pool an analysis.
+
+        Args:
+            analyse: a formula ("y ~ x + I(x**2)", "Surv(time, event) ~ age"), fitted by least squares, logistic or Cox
+                regression; or a function of a completed table that returns (estimates, standard errors), the same with
+                names, a mapping of name -> (estimate, error), a statsmodels result or a fitted lifelines regression.
+            names: of the estimates, where the analysis has none.
+            complete_df: degrees of freedom without missing values; by default those of the analysis where it tells them,
+                else infinite.
+            family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
+
+        Raises:
+            UserError: the analysis has no standard errors (scikit-learn), or tables gave different estimates.
+        """
+        if isinstance(analyse, str):
+            return self._pool_formula(
+                parse_formula(analyse, self.schema_, family=family), complete_df=complete_df, coverage=coverage
+            )
+        found = [estimates_of(analyse(table)) for table in self.completed]
+        for number, one in enumerate(found):
+            if one.names != found[0].names or len(one.estimate) != len(found[0].estimate):
+                raise UserError(
+                    f"completed table {number + 1} gave other estimates than table 1",
+                    hint="A level that some tables lack? Fix the categories, or merge rare levels.",
+                )
+        known = found[0].df if complete_df is None else complete_df
+        return pool(
+            [f.estimate for f in found], [f.error for f in found], names=names or found[0].names,
+            complete_df=math.inf if known is None else known, coverage=coverage,
+        )  # fmt: skip
+
+    def _pool_formula(
+        self, formula: Formula, *, penalizer: float = 0.0, complete_df: float | None = None, coverage: float = 0.95
+    ) -> Pooled:
+        fits = [fit_formula(formula, columns, penalizer=penalizer) for columns in self._values]
+        return pool(
+            [f.beta for f in fits], [f.error for f in fits], names=fits[0].names,
+            complete_df=fits[0].df if complete_df is None else complete_df, coverage=coverage,
+            references=formula.references, fits=fits,
+        )  # fmt: skip
 
     def pool_cox(
         self,
@@ -192,80 +322,71 @@ class MultipleImputation:
         event: str | None = None,
         penalizer: float = 0.0,
     ) -> Pooled:
-        """Pooled log hazard ratios of a Cox regression (lifelines); `.table(exponentiate=True, label="HR")` prints them.
+        """Pooled log hazard ratios of a Cox regression; `.table(exponentiate=True, label="HR")` prints them.
+
+        Categories enter as the schema says, as an indicator of every level but the first (`references` of the result).
+
+        Args:
+            penalizer: of lifelines, which is then needed.
 
         Raises:
-            UserError: lifelines is not installed, or the survival pair is not known.
+            UserError: the survival pair is not known, a column is not there, or lifelines is needed and not installed.
         """
-        duration, event = duration or self.schema_.duration, event or self.schema_.event
+        schema = self.schema_
+        duration, event = duration or schema.duration, event or schema.event
         if duration is None or event is None:
             raise UserError("no survival pair", hint="Give duration= and event=.")
-        for name in covariates:
-            self.schema_.number(name, where="covariates: ")
-        found = [cox(t, covariates, duration, event, penalizer) for t in self.completed]
-        n = len(read_frame(self.completed[0]))
-        return pool(
-            [f[1] for f in found], [f[2] for f in found], names=found[0][0], complete_df=n - len(found[0][0])
-        )  # fmt: skip
+        places = [schema.place(name, where="covariates: ") for name in covariates]
+        pair = dataclasses.replace(schema, duration=duration, event=event)
+        for name in (duration, event):
+            pair.place(name, where="survival pair: ")
+        if not pair.columns[pair.number(duration)].is_quantity or len(pair.columns[pair.number(event)].categories) != 2:
+            raise UserError(
+                f"{duration!r} and {event!r} are no time and event of two levels",
+                hint="Of competing causes, pool a function that regresses on one of them.",
+            )
+        return self._pool_formula(cox_formula(pair, places), penalizer=penalizer)
+
+    def predict(self, fit: Callable[[Any], Any], new: Any, *, coverage: float = 0.95) -> Predicted:
+        """Predictions for new rows by models fitted to each completed table, pooled.
+
+        Where the models give standard errors of their predictions (statsmodels), these are pooled by Rubin's rules; where
+        they do not (scikit-learn, lifelines), `error`, `low` and `high` are missing and the mean over tables is given.
+
+        Args:
+            fit: completed table -> a fitted model with `predict` (or `get_prediction`, `predict_proba`).
+            new: what that method takes.
+        """
+        found = [predictions_of(fit(table), new) for table in self.completed]
+        if any(error is None for _, error in found):
+            mean = np.mean([values for values, _ in found], 0)
+            nothing = np.full(len(mean), np.nan)
+            return Predicted(
+                estimate=mean, error=nothing, low=nothing, high=nothing, response=mean, response_low=nothing,
+                response_high=nothing,
+            )  # fmt: skip
+        pooled = pool([v for v, _ in found], [e for _, e in found if e is not None], coverage=coverage)
+        return predicted(pooled, "ols")
+
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see `diagnose.py`."""
+        from unmask.table.diagnose import diagnostics
+
+        return diagnostics(self)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the diagnostics with trace plots as an HTML page; returns its path."""
+        from unmask.table.diagnose import write_report
+
+        return write_report(self, path)
 
 
-def _with_hazard(schema: Schema, columns: list[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int] | None]:
-    """The columns with follow-up time replaced by the cumulative hazard up to it, and the places of time and event.
-
-    Covariates depend on the outcome about linearly through the event and the Nelson-Aalen hazard (White & Royston
-    2009). Without a pair, or where follow-up itself is missing, the columns stay as they are.
-    """
-    if schema.duration is None or schema.event is None:
-        return columns, None
-    time, event = schema.place(schema.duration), schema.place(schema.event)
-    if np.isnan(columns[time]).any() or np.isnan(columns[event]).any():
-        return columns, None
-    at, hazard = nelson_aalen(columns[time], columns[event])
-    given = list(columns)
-    given[time] = step_values(at, hazard, columns[time], start=0.0)
-    return given, (time, event)
+def _settled(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:
+    """Values at the column's precision and within the bounds a person gave; and how many were outside."""
+    if column.decimals is not None:
+        x = np.round(x, column.decimals)
+    low, high = column.bounds
+    return np.clip(x, low, high), int(((x < low) | (x > high)).sum())
 
 
-def cox(
-    table: Any, covariates: Sequence[str], duration: str, event: str, penalizer: float = 0.0
-) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Names, log hazard ratios and standard errors; categories get an indicator for every level but the first.
-
-    Raises:
-        UserError: lifelines is not installed.
-    """
-    try:
-        from lifelines import CoxPHFitter
-    except ImportError:
-        raise UserError("Cox regression needs lifelines", hint="pip install 'unmask[survival]'") from None
-    import pandas as pd
-
-    data = as_polars(table).select([*covariates, duration, event]).to_pandas()
-    named = [c for c in covariates if not pd.api.types.is_numeric_dtype(data[c])]
-    data[event] = pd.to_numeric(data[event])
-    data = pd.get_dummies(data, columns=named, drop_first=True, dtype=float)
-    fitted = CoxPHFitter(penalizer=penalizer).fit(data, duration, event)
-    return list(fitted.params_.index), fitted.params_.to_numpy(), fitted.standard_errors_.to_numpy()
-
-
-def tipping_point(
-    data: Any, column: str, analyse: Callable[[Any], tuple[float, float]], deltas: Sequence[float], **options: Any
-) -> list[dict[str, float]]:
-    """How far drawn values of a column must be moved before a conclusion changes (values missing not at random).
-
-    Args:
-        analyse: completed table -> (estimate, standard error) of the effect in question.
-        deltas: shifts to try, in the column's unit.
-        options: of `MultipleImputation`.
-
-    Returns:
-        One record a shift: delta, estimate, low, high, and whether the interval still excludes 0.
-    """
-    out = []
-    for delta in deltas:
-        done = MultipleImputation(shift={column: float(delta)}, **options).fit(data)
-        found = done.pool(lambda t: tuple([v] for v in analyse(t)))  # type: ignore[arg-type, return-value]
-        low, high = float(found.low[0]), float(found.high[0])
-        out.append({"delta": float(delta), "estimate": float(found.estimate[0]), "low": low, "high": high,
-                    "significant": not low <= 0 <= high})  # fmt: skip
-    return out
+__all__ = ["MultipleImputation", "Pooled", "TippingPoint", "pool", "tipping_point"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -36,6 +37,7 @@ class Column:
         suffixes: texts that may stand after its numbers and are passed over: a unit, `*`.
         event: of the event of a survival pair, the categories at which it happened, one per cause; the first category is
             censored.
+        given: which of low and high a person gave, the other being learnt; None: both that are there.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Column:
     limits: Literal["value", "half", "missing"] | None = None
     suffixes: tuple[str, ...] = ()
     event: tuple[str, ...] = ()
+    given: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -61,6 +64,15 @@ class Column:
             raise UserError(f"column {self.name!r}: {error.what}", hint=error.hint) from None
         if self.low is not None and self.high is not None and self.low > self.high:
             raise UserError(f"column {self.name!r}: low={self.low} is above high={self.high}", hint="Swap them.")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The bounds a person gave, infinite where none was given: those learnt from the data bind best values alone."""
+        low, high = (
+            bound if bound is not None and (self.given is None or name in self.given) else infinite
+            for name, bound, infinite in (("low", self.low, -math.inf), ("high", self.high, math.inf))
+        )
+        return low, high
 
     @property
     def is_quantity(self) -> bool:
@@ -151,12 +163,9 @@ class Schema:
     def from_dict(cls, found: Mapping[str, Any]) -> Schema:
         columns = []
         for c in found["columns"]:
-            tuples = {
-                k: tuple(c[k])
-                for k in ("categories", "structural", "event", "missing", "suffixes")
-                if c.get(k) is not None
-            }
-            columns.append(_whole_days(Column(**{**c, **tuples})))
+            keys = ("categories", "structural", "event", "missing", "suffixes", "given")
+            tuples = {k: tuple(c[k]) for k in keys if c.get(k) is not None}
+            columns.append(_whole_days(Column(**{"given": (), **c, **tuples})))
         lists = {k: tuple(found.get(k, ())) for k in ("missing", "constraints", "notes")}
         return cls(**{**found, **lists, "columns": tuple(columns)})
 
