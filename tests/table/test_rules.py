@@ -214,3 +214,14 @@ def test_columns_completed_by_another_method_are_made_to_meet_the_rules(table, m
         assert (before == after)[~np.isnan(before)].all()
     filled = {c.name: decode(x, c) for c, x in zip(model.schema.columns, done, strict=True)}
     assert not any(breaches(pd.DataFrame(filled)).values()), breaches(pd.DataFrame(filled))
+
+
+def test_rules_hold_in_multiple_imputation(table):
+    from unmask import MultipleImputation
+
+    found = MultipleImputation(3, schema={"constraints": RULES}).fit(table)
+    for one in found.completed:
+        assert not any(breaches(one).values()), breaches(one)
+        seen = table.notna()
+        assert one.where(seen).equals(table.where(seen).astype(one.dtypes.to_dict()))
+    assert any("to meet the rules" in note for note in found.notes_)

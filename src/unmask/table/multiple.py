@@ -23,6 +23,7 @@ from unmask.table.complete import holes
 from unmask.table.data import decode, encode, filled_copy, handed_out, match_columns, read_frame
 from unmask.table.formula import Formula, cox_formula, finite_design, parse_formula
 from unmask.table.model import schema_for
+from unmask.table.obeying import recorded_breaches, settled, unmet
 from unmask.table.outcome import LEVELS
 from unmask.table.pooling import (
     Pooled,
@@ -33,6 +34,7 @@ from unmask.table.pooling import (
     predicted,
     predictions_of,
 )
+from unmask.table.rules import Rules
 from unmask.table.schema import Column
 from unmask.table.shift import parse_shifts, shifted
 from unmask.table.tipping import TippingPoint, tipping_point
@@ -100,10 +102,8 @@ class MultipleImputation:
         self._gone, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
         self._frame, self._order = frame, match_columns(frame, schema)
         self.schema_, self.notes_ = schema, list(schema.notes)
-        if schema.constraints:
-            self._say(
-                "rules between columns are not kept by multiple imputation: check the completed tables", warn=True
-            )
+        self._rules, self._recorded = Rules.of(schema), columns
+        self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
         self.formula_ = self._analysis(columns)
         plan = self._plan(columns)
         self.incomplete_ = [plan.name(p) for p in plan.order]
@@ -231,7 +231,7 @@ class MultipleImputation:
         self._notes_before = list(self.notes_)
         schema = self.schema_
         gaps = self._gaps
-        self._values, held = [], [0] * len(gaps)
+        self._values, held, moved = [], [0] * len(gaps), 0
         self._tables: list[Any] = []
         for one in self._drawn:
             columns = shifted(shifts, schema, one.columns, self._gone, one.odds) if shifts else one.columns
@@ -242,6 +242,9 @@ class MultipleImputation:
                     columns[place][gone], count = _settled(columns[place][gone], column)
                     held[place] += count
                 columns[place][gone & ~gaps[place]] = np.nan
+            if self._rules:
+                columns, count = settled(self._rules, self._recorded, columns)
+                moved += count
             self._values.append(columns)
             filled = {}
             for place, (gap, i) in enumerate(zip(gaps, schema.modelled, strict=True)):
@@ -249,6 +252,13 @@ class MultipleImputation:
                     filled[i] = (np.flatnonzero(gap), decode(columns[place][gap], schema.columns[i]))
             self._tables.append(filled_copy(self._frame, filled, schema, self._order))
         self.completed = [handed_out(table) for table in self._tables]
+        if self._rules:
+            self.notes_ += unmet(self._rules, self._recorded, self._values, self._frame.row_name)
+        if moved:
+            self._say(
+                f"{moved} drawn or computed cells, over all completed tables, were moved to meet the rules between columns",
+                warn=warn and bool(shifts),
+            )
         for place, count in enumerate(held):
             if count:
                 column = schema.columns[schema.modelled[place]]
