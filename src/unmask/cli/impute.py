@@ -69,7 +69,13 @@ def register(app: Any) -> None:
         if proper or table is None:
             from unmask.cli.proper import impute_properly
 
-            beside = {"draws": draws, "intervals": intervals, "absent": absent, "add_absent": add_absent}
+            beside: dict[str, Any] = {
+                "draws": draws,
+                "intervals": intervals,
+                "absent": absent,
+                "add_absent": add_absent,
+            }
+            beside["constraint"] = constraint  # rules come with the schema there
             output.write(*impute_properly(model, table, out, proper, shift=shift, seed=seed, unused=beside, **given))
             return
         for name in [k for k, v in given.items() if v]:
