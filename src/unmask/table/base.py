@@ -21,10 +21,11 @@ from unmask.core.inference import on_cores, one_core
 
 @dataclass(frozen=True, kw_only=True)
 class Factors:
-    """Loadings (dims, factors) and own variances (dims,) of standardised dims."""
+    """Loadings (dims, factors) and own variances (dims,) of standardised dims; their means (dims,), where these were fitted."""
 
     loading: np.ndarray
     noise: np.ndarray
+    mean: np.ndarray | None = None
 
 
 @one_core()
@@ -36,6 +37,7 @@ def fit_factors(
     iterations: int = 40,
     shrink: float = 3.0,
     weight: np.ndarray | None = None,
+    intercept: bool = False,
 ) -> Factors:
     """Expectation maximisation for factor analysis with missing values (Rubin & Thayer 1982), penalised loadings.
 
@@ -44,6 +46,8 @@ def fit_factors(
         shrink: ridge on the loadings in units of rows: a column's loadings are those it would have with as many more
             rows of pure noise.
         weight: of each row, for bootstrap copies.
+        intercept: fit the dims' means too. Those of the seen values are not the means of all where what is missing depends
+            on what is seen.
     """
     rows, dims = x.shape
     factors = max(1, min(factors, dims - 1, rows - 1)) if dims > 1 else 1
@@ -56,17 +60,33 @@ def fit_factors(
     total = np.maximum((x * wx).sum(0), 1e-6 * count)
     parts = [_Part(x[p], seen[p], weight[p]) for p in np.array_split(np.arange(rows), max(1, -(-rows // PART)))]
     eye = np.eye(factors)
+    mean = np.zeros(dims)
+    first = wx.sum(0)
     for _ in range(iterations):
-        gram, cross, scatter = _moments(parts, loading, noise)
-        loading = np.linalg.solve(gram + shrink * eye, cross[:, :, None])[:, :, 0]
-        left = total - 2 * (loading * cross).sum(1) + np.einsum("df,dfg,dg->d", loading, gram, loading)
+        gram, cross, scatter, sums, whole = _moments(parts, loading, noise, mean if intercept else None)
+        rest, here, moved = total, cross, np.zeros(dims)
+        if intercept:  # the regression of x - mean on (1, factors), the constant without a ridge
+            here, offset = cross - mean[:, None] * sums, first - mean * count
+            rest = total - 2 * mean * first + mean**2 * count
+            inner = gram - sums[:, :, None] * sums[:, None, :] / count[:, None, None]
+            loading = np.linalg.solve(inner + shrink * eye, (here - sums * (offset / count)[:, None])[:, :, None])[
+                :, :, 0
+            ]
+            moved = (offset - (sums * loading).sum(1)) / count
+            rest = rest - 2 * moved * offset + 2 * moved * (loading * sums).sum(1) + moved**2 * count
+        else:
+            loading = np.linalg.solve(gram + shrink * eye, cross[:, :, None])[:, :, 0]
+        left = rest - 2 * (loading * here).sum(1) + np.einsum("df,dfg,dg->d", loading, gram, loading)
         before, noise = noise, np.clip((left + 0.02 * shrink) / (count + shrink), 2e-3, None)
-        # Parameter expansion (Liu, Rubin & Wu 1998): the factors' scale goes into the loadings. Without it the ridge
+        # Parameter expansion (Liu, Rubin & Wu 1998): the factors' mean and scale go into the dims. Without it the ridge
         # shrinks the loadings of nearly noiseless columns a little more at every round, and convergence is slow.
-        loading = loading @ np.linalg.cholesky(scatter / weight.sum() + 1e-9 * eye)
-        if np.abs(np.log(noise / before)).max() < SETTLED:
+        center = whole / weight.sum() if intercept else np.zeros(factors)
+        moved = moved + loading @ center
+        mean = mean + moved
+        loading = loading @ np.linalg.cholesky(scatter / weight.sum() - np.outer(center, center) + 1e-9 * eye)
+        if max(np.abs(np.log(noise / before)).max(), np.abs(moved).max()) < SETTLED:
             break
-    return Factors(loading=loading, noise=noise)
+    return Factors(loading=loading, noise=noise, mean=mean if intercept else None)
 
 
 SETTLED = 3e-3
@@ -100,35 +120,48 @@ class _Part:
         self.first = np.searchsorted(self.which, np.arange(len(self.patterns)))
         self.load = np.add.reduceat(self.weight, self.first)
 
-    def moments(self, loading: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def moments(self, loading: np.ndarray, noise: np.ndarray, center: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """Sums over the rows, of the factors' second moments as their lower triangles (pairs): by dim where it is seen
-        (dims, pairs), of x times the factors (dims, factors), and over all rows (pairs,)."""
+        (dims, pairs), of x times the factors (dims, factors), and over all rows (pairs,); and with a mean (dims,) of x the
+        sums of the factors themselves: by dim where it is seen (dims, factors), and over all rows (factors,)."""
         row, column = np.tril_indices(loading.shape[1])
-        mean, spread = _posterior(self.x, self.patterns, self.which, loading, noise)
+        mean, spread = _posterior(self.x, self.patterns, self.which, loading, noise, center)
         outer = mean[:, row] * mean[:, column]
         outer *= self.weight[:, None]
         alike = spread[:, row, column] * self.load[:, None]
         alike += outer if len(alike) == len(outer) else np.add.reduceat(outer, self.first)
-        return self.patterns.T @ alike, self.weighted.T @ mean, alike.sum(0)
+        found = self.patterns.T @ alike, self.weighted.T @ mean, alike.sum(0)
+        if center is None:
+            return *found, np.zeros(0), np.zeros(0)
+        sums = np.add.reduceat(mean * self.weight[:, None], self.first)
+        return *found, self.patterns.T @ sums, sums.sum(0)
 
 
 PART = 500
 """Rows of a part."""
 
 
-def _moments(parts: list[_Part], loading: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The parts' sums: (dims, factors, factors), (dims, factors), (factors, factors)."""
-    found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+def _moments(
+    parts: list[_Part], loading: np.ndarray, noise: np.ndarray, center: np.ndarray | None
+) -> tuple[np.ndarray, ...]:
+    """The parts' sums: (dims, factors, factors), (dims, factors), (factors, factors), and with a mean (dims, factors), (factors,)."""
+    found: dict[int, tuple[np.ndarray, ...]] = {}
 
     def work(number: int) -> None:
-        found[number] = parts[number].moments(loading, noise)
+        found[number] = parts[number].moments(loading, noise, center)
 
     on_cores(work, range(len(parts)))
-    gram, cross, scatter = (sum(found[n][k] for n in range(len(parts))) for k in range(3))
+    gram, cross, scatter, sums, whole = (sum(found[n][k] for n in range(len(parts))) for k in range(5))
     row, column = np.tril_indices(loading.shape[1])
     square = np.zeros((loading.shape[1],) * 2, np.int64)
     square[row, column] = square[column, row] = np.arange(len(row))
-    return np.asarray(gram)[:, square], np.asarray(cross), np.asarray(scatter)[square]
+    return (
+        np.asarray(gram)[:, square],
+        np.asarray(cross),
+        np.asarray(scatter)[square],
+        np.asarray(sums),
+        np.asarray(whole),
+    )
 
 
 def _patterns(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -141,9 +174,14 @@ def _patterns(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _posterior(
-    x: np.ndarray, patterns: np.ndarray, which: np.ndarray, loading: np.ndarray, noise: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (rows, factors) of the factors given the seen dims (x is 0 elsewhere), and covariance of each pattern."""
+    x: np.ndarray, patterns: np.ndarray, which: np.ndarray, loading: np.ndarray, noise: np.ndarray,
+    center: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Mean (rows, factors) of the factors given the seen dims (x is 0 elsewhere), and covariance of each pattern.
+
+    Args:
+        center: (dims,) mean of x.
+    """
     factors = loading.shape[1]
     row, column = np.tril_indices(factors)
     scaled = loading / noise[:, None]
@@ -152,6 +190,8 @@ def _posterior(
     precision += np.eye(factors)
     spread = torch.cholesky_inverse(torch.linalg.cholesky(torch.from_numpy(precision))).numpy()
     score = x @ scaled
+    if center is not None:
+        score -= (patterns @ (center[:, None] * scaled))[which]
     if len(patterns) == 1:
         return score @ spread[0], spread
     return (spread[which] @ score[:, :, None])[:, :, 0], spread

@@ -30,6 +30,7 @@ from unmask.table.base import FactorBase, Factors, fit_factors
 from unmask.table.cells import CellMasks, Cells, batch_of, box_cox, fit_codings, to_cells, training_corruption
 from unmask.table.codec import Coding, TableCodec
 from unmask.table.levels import fit_trust
+from unmask.table.margins import estimate_margins
 from unmask.table.mcm import FilterModel
 from unmask.table.network import CellModel, Dims, RowModel, Trunk, TrunkConfig
 from unmask.table.recipes import TableSettings
@@ -69,13 +70,31 @@ class Fit:
         return self.held_out(member) if self.held_out else contextlib.nullcontext()
 
 
-def moments_of(cells: Cells) -> np.ndarray:
-    """(columns, 2) mean and deviation of the seen scores."""
+def moments_of(cells: Cells, weight: np.ndarray | None = None) -> np.ndarray:
+    """(columns, 2) mean and deviation of the seen scores.
+
+    Args:
+        weight: of each row, for bootstrap copies.
+    """
     out = np.ones((cells.seen.shape[1], 2))
     for i in range(len(out)):
-        z = cells.score[cells.seen[:, i], i]
-        out[i] = (z.mean(), max(float(z.std()), 0.05)) if len(z) else (0.0, 1.0)
+        here = cells.seen[:, i]
+        z, w = cells.score[here, i], None if weight is None else weight[here]
+        if not len(z) or (w is not None and not w.any()):
+            out[i] = 0.0, 1.0
+            continue
+        mean = np.average(z, weights=w)
+        out[i] = mean, max(float(np.sqrt(np.average((z - mean) ** 2, weights=w))), 0.05)
     return out
+
+
+def _copies(x: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """A column's values as often as a bootstrap sample has them; as they are where weights are no numbers of copies, or where
+    none of the values would be left."""
+    if weight is None or not np.array_equal(weight, np.round(weight)):
+        return x
+    copied = np.repeat(x, weight.astype(np.int64))
+    return x if np.isnan(copied).all() else copied
 
 
 def build_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int = 0) -> MaskedModel:
@@ -213,12 +232,18 @@ def fit_cells(
         watch: called after every step with its report and the number of steps.
     """
     start = time.perf_counter()
-    codings = fit_codings(columns, categories, settings.bins, linear)
+    codings = fit_codings([_copies(x, weight) for x in columns], categories, settings.bins, linear)
     if settings.network == "filter":
         codings = [box_cox(c, x) for c, x in zip(codings, columns, strict=True)]
     cells = to_cells(columns, codings)
-    moments = moments_of(cells)
+    moments = moments_of(cells, weight)
     network = build_network(codings, moments, settings)
+    count = factors_for(len(network.dims), len(cells), settings) if isinstance(network, RowModel) else 0
+    if isinstance(network, RowModel) and count and not cells.seen.all():
+        codings, moments = estimate_margins(
+            network.dims, moments, cells, factors=count, shrink=settings.shrink, seed=settings.train.seed, weight=weight
+        )
+        network = build_network(codings, moments, settings)
     fold = folds(len(cells), settings)
     fit = Fit(network=network, codings=codings, moments=moments, fold=fold)
     steps = steps_for(len(cells), settings) if len(cells) >= 10 else 0
