@@ -9,7 +9,7 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "glue": "glue_model out set_", "text": "ratio most column", "a text task": "text text2 label header", "images": "most set_",
+    "glue": "glue_model out set_", "text": "ratio most column", "a text task": "text text2 label header", "images": "most set_ report",
     "table": "rows report",
 }  # fmt: skip
 
@@ -31,7 +31,9 @@ def register(app: Any) -> None:
             None, help="At most this many documents (default 2000) or training pictures (default all)."
         ),
         rows: int = typer.Option(None, help="Tables: synthetic rows to compare, default as many as real ones."),
-        report: str = typer.Option(None, help="Tables: where to write the HTML report."),
+        report: str = typer.Option(
+            None, help="Tables, and fine-tuned models of pictures: where to write the HTML report."
+        ),
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
         text: str = typer.Option(None, help="Fine-tuned: column of texts."),
         text2: str = typer.Option(None, help="Fine-tuned: column of second texts."),
@@ -80,8 +82,9 @@ def register(app: Any) -> None:
             from unmask.cli import images
 
             images.evaluate(
-                model, data, most=most, settings=set_, seed=seed, precision=precision, device=device, as_json=json_
-            )
+                model, data, most=most, settings=set_, report=report, seed=seed, precision=precision, device=device,
+                as_json=json_,
+            )  # fmt: skip
             return
         output = Output(json_, seed)
         if kind == "events":

@@ -22,7 +22,7 @@ def register(app: Any) -> None:
         model: str = typer.Argument(..., help="Model folder or hub name."),
         train: str = typer.Argument(
             ...,
-            help="Labelled texts (csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME), class folders of pictures, or MEDS.",
+            help="Labelled texts (csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME), class folders of pictures or a table of files and labels, or MEDS.",
         ),
         out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
         validation: str = typer.Option(None, help="Held-out labelled data: early stopping, calibration, report."),

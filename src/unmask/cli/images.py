@@ -19,10 +19,13 @@ def _numbers(text: str, count: int, name: str) -> tuple[int, ...]:
 
 
 READING = ("planes", "alpha", "nodata", "slice", "view", "overlap", "group", "rescale")
+TABLE = ("pictures", "column", "label_column")
+"""Of a table of files and labels: the folder its paths are relative to, its columns."""
 
 
-def reading(pairs: Sequence[str]) -> dict[str, Any]:
-    """How files are read, from --set: planes, alpha, nodata, slice, view, overlap, group, rescale.
+def reading(pairs: Sequence[str], *, table: bool = False) -> dict[str, Any]:
+    """How files are read, from --set: planes, alpha, nodata, slice, view, overlap, group, rescale; of tables of files also pictures,
+    column, label_column.
 
     Raises:
         UserError: another key, or a value that does not fit.
@@ -32,9 +35,11 @@ def reading(pairs: Sequence[str]) -> dict[str, Any]:
     from unmask.training.settings import apply_overrides, parse_set
 
     given = dict(parse_set(pairs))
+    known = READING + (TABLE if table else ())
     for key in given:
-        if key not in READING:
-            raise UserError(f"--set {key}=", hint=suggest(key, READING))
+        if key not in known:
+            raise UserError(f"--set {key}=", hint=suggest(key, known))
+    columns = {key: str(given.pop(key)) for key in TABLE if key in given}
     rescale = given.pop("rescale", "false")
     if str(rescale) not in ("true", "false"):
         raise UserError(f"rescale={rescale}", hint="Expected true or false.")
@@ -43,7 +48,7 @@ def reading(pairs: Sequence[str]) -> dict[str, Any]:
     # Sizes, and the view where it is not given, are the model's: anything stands for them here.
     stand_in = {"image_size": 2**20} | ({"view": "tile"} if "overlap" in given else {})
     checked = apply_overrides(ImageSettings(), stand_in | given)
-    found = {key: getattr(checked, key) for key in given}
+    found = columns | {key: getattr(checked, key) for key in given}
     return found | ({"rescale": True} if str(rescale) == "true" else {})
 
 
@@ -148,7 +153,7 @@ def embed(
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)
     reader = loaded.model if hasattr(loaded, "classes") else loaded
-    images = reader.read(data, store=PASSING, **reading(settings))
+    images = reader.read(data, store=PASSING, problem="none", **reading(settings, table=True))
     array = loaded.embed(images, pooling=cast(Any, pooling))
     write_array(array, out)
     account, lines = _account(images)
@@ -158,26 +163,43 @@ def embed(
 
 
 def evaluate(
-    model: str, data: list[str], *, most: int | None, settings: Sequence[str], seed: int, precision: str, device: str,
-    as_json: bool,
+    model: str, data: list[str], *, most: int | None, settings: Sequence[str], report: str | None, seed: int, precision: str,
+    device: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its accuracy."""
+    """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its figures."""
     from unmask.cli.common import Output
-    from unmask.evaluation.classes import class_lines
+    from unmask.errors import UserError
+    from unmask.files import check_place
     from unmask.images.model import PASSING, load
+    from unmask.images.scored_report import evaluation_report, scored_lines
 
     output = Output(as_json, seed)
     loaded = load(model, device=device, precision=precision)
-    reader = loaded.model if hasattr(loaded, "classes") else loaded
-    images = reader.read(data[0] if len(data) == 1 else data, store=PASSING, **reading(settings))
+    tuned = hasattr(loaded, "classes")
+    if report is not None and not tuned:
+        raise UserError(
+            f"--report {report}: {model} is not fine-tuned",
+            hint="Its figures are few: they are printed, and in --json. A page is made of a fine-tuned model's.",
+        )
+    if report is not None:
+        check_place(report)
+    chosen = {"problem": "auto", "store": PASSING} | reading(settings, table=True)
+    source = data[0] if len(data) == 1 else data
+    images = loaded.read(source, **chosen | {"problem": loaded.problem}) if tuned else loaded.read(source, **chosen)
     found = loaded.evaluate(images, seed=seed, most=most)
     found["data"], account = _account(images)
     shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
     lines = account + [f"{name:20}{found[name]:.1%}" for name in shown if name in found]
     if "loss" in found:
         lines += [f"{'loss':20}{found['loss']:.4f}"]
-    if "by_class" in found:
-        lines += class_lines(found)
+    if tuned:
+        lines += scored_lines(found)
+        if report is not None:
+            evaluation_report(found, report, model=model, data=" ".join(data), notes=account)
+            found["report"] = report
+            lines.append(f"report: {report}")
+    elif images.targets is not None:
+        lines += ["neighbours and probe are for one class per picture: fine-tune on these labels and evaluate that"]
     elif not any(name in found for name in shown):
         lines += ["no classes: give one folder a class for nearest-neighbour and probe accuracy"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
@@ -190,6 +212,7 @@ def finetune(
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+    from unmask.images.scored_report import KEPT, scored_lines
 
     if task != "classify":
         raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")
@@ -198,8 +221,12 @@ def finetune(
     done = finetune_classify(model, data, out, validation=validation, settings=settings)
     found = done.figures
     lines = [f"{found['steps']} steps, {found['seconds']:.0f} s, {found['images_per_second']:,.0f} images/s"]
-    if "validation_accuracy" in found:
-        lines += [f"validation accuracy {found['validation_accuracy']:.1%} ({found['validation_pictures']} pictures)"]
+    if "kept_by" in found:
+        value, told = found[f"validation_{found['kept_by']}"], KEPT[found["kept_by"]]
+        shown = f"{value:.1%}" if found["kept_by"] == "accuracy" else f"{value:.4g}"
+        lines += [f"validation {told} {shown} ({found['validation_pictures']} pictures)"]
+    if found["problem"] != "single" and "validation" in found:
+        lines += scored_lines(found["validation"])
     lines += [f"model:  {out}", f"report: {done.folder / 'report.html'}"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
 
@@ -207,18 +234,18 @@ def finetune(
 def predict(
     model: str, data: str, *, out: str, settings: Sequence[str], precision: str, device: str, as_json: bool
 ) -> None:
-    """Label and probability of each picture, one JSON object a line, in order."""
+    """Label and probability (several labels, or a value) of each picture, one JSON object per line, in order."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.files import check_place, write_json_lines
-    from unmask.images.model import PASSING, load
+    from unmask.images.model import load
 
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)
     if not hasattr(loaded, "classes"):
         raise UserError(f"{model}: not a classifier", hint="Fine-tune it first: unmask finetune classify.")
     check_place(out)
-    images = loaded.model.read(data, store=PASSING, **reading(settings))
+    images = loaded.read(data, labelled=False, **reading(settings, table=True))
     rows = loaded.predict(images)
     write_json_lines(rows, out)
     account, lines = _account(images)

@@ -21,7 +21,9 @@ def register(app: Any) -> None:
         ),
         out: str = typer.Option(..., help="Where the predictions go, one an input, in order."),
         set_: list[str] = typer.Option(
-            [], "--set", help="Pictures: how files are read: planes, alpha, nodata, slice, view, overlap, rescale."
+            [],
+            "--set",
+            help="Pictures: how files are read: planes, alpha, nodata, slice, view, overlap, rescale; of a table of files: pictures, column.",
         ),
         labels: str = typer.Option(None, help="Folder of prediction times (event models)."),
         text: str = typer.Option(None, help="Column of texts."),

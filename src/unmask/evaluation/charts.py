@@ -60,6 +60,42 @@ def line_chart(
     return Markup('<figure class="chart">{}{}</figure>').format(head, body)
 
 
+def scatter_chart(
+    points: NDArray[np.float64], title: str, x_label: str = "", y_label: str = "", *, diagonal: bool = False
+) -> Markup:
+    """Points over a pair of axes; points that are not finite are left out.
+
+    Args:
+        points: (count, 2) of x and y.
+        title: above the chart.
+        x_label: below the axis.
+        y_label: beside the axis.
+        diagonal: both axes have one range, and a dashed line where y equals x.
+    """
+    known = points[np.isfinite(points).all(1)]
+    head = Markup('<figcaption><span class="chart-title">{}</span></figcaption>').format(title)
+    if not len(known):
+        empty = Markup('<p class="chart-empty" role="img" aria-label="{}: no data">no data yet</p>')
+        return Markup('<figure class="chart">{}{}</figure>').format(head, empty.format(title))
+    low, high = float(known.min()), float(known.max())
+    axes = _Axes(np.array([[low, low], [high, high]]) if diagonal else known, False, False)
+    colour, _ = _look(0)
+    dot = Markup('<circle cx="{}" cy="{}" r="2.6" fill="{}" fill-opacity="0.55"><title>{}, {}</title></circle>')
+    drawn = [axes.frame(x_label, y_label)]
+    if diagonal:
+        ends = [_px(at) for at in (axes.x(low), axes.y(low), axes.x(high), axes.y(high))]
+        line = Markup(
+            '<line class="diagonal" x1="{}" y1="{}" x2="{}" y2="{}" stroke="var(--muted, #666)" stroke-dasharray="5 4"/>'
+        )
+        drawn.append(line.format(*ends))
+    drawn += [dot.format(_px(axes.x(x)), _px(axes.y(y)), colour, number(float(x)), number(float(y))) for x, y in known]
+    told = f"{title}: {len(known)} points, x {number(float(known[:, 0].min()))} to {number(float(known[:, 0].max()))}"
+    svg = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>')
+    return Markup('<figure class="chart">{}{}</figure>').format(
+        head, svg.format(told, _WIDTH, _HEIGHT, Markup("").join(drawn))
+    )
+
+
 def bars(
     items: Iterable[tuple[str, float, bool]],
     *,

@@ -18,6 +18,7 @@ from unmask.images.picture import Alpha, Choice, Picture, Slice
 from unmask.images.recipes import sides
 from unmask.images.shards import Store, StoredArray
 from unmask.images.streaming import StreamedArray
+from unmask.images.targets import Problem, Targets
 
 SPLITS = {
     "train": ("train", "training"), "test": ("test", "t10k", "val", "valid", "validation", "dev"),
@@ -67,6 +68,7 @@ class ImageSet:
             where each stands for itself.
         tiles: where each stands in the picture it was cut from; None where pictures are whole.
         notes: what was made of the files.
+        targets: several labels or a number for each picture, where the label is not one class; `labels` is then None.
         fits: its depth and range were compared with those of the model it is for, or it was said that they fit.
     """
 
@@ -80,6 +82,7 @@ class ImageSet:
     groups: np.ndarray | None = None
     tiles: Tiles | None = None
     notes: list[str] = field(default_factory=list)
+    targets: Targets | None = None
     fits: bool = False
 
     def __len__(self) -> int:
@@ -106,6 +109,7 @@ class ImageSet:
             missing=None if self.missing is None else _part(self.missing, which),
             groups=None if self.groups is None else self.groups[which],
             tiles=None if self.tiles is None else self.tiles.take(which),
+            targets=None if self.targets is None else self.targets.take(which),
         )  # fmt: skip
 
     def resized(self, size: int | tuple[int, int] | None) -> ImageSet:
@@ -168,6 +172,8 @@ class Reading:
     overlap: int = 0
     group: str | None = None
     store: Store | None = None
+    problem: Problem | None = None
+    pictures: str | None = None
 
     @property
     def choice(self) -> Choice:
@@ -212,6 +218,7 @@ def tiled(images: ImageSet, how: Reading) -> ImageSet:
         names=[f"{names[n]}#y={tiles.top[k]},x={tiles.left[k]}" for k, n in enumerate(which)],
         labels=None if images.labels is None else images.labels[which],
         test=None if images.test is None else images.test[which],
+        targets=None if images.targets is None else images.targets.take(which),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from unmask.images.arrays import ImageSet
 from unmask.images.codec import PatchCodecConfig
 from unmask.images.folder import save_folder
 from unmask.images.model import PASSING, settled
+from unmask.images.objectives import Objective, OneClass, objective_from
 
 ClassPooling = Literal["mean", "first"]
 
@@ -117,17 +118,23 @@ def layer_groups(net: ClassifierNet, *, rate: float, decay: float, weight_decay:
 
 @dataclass
 class Classifier:
-    """A fine-tuned classifier ready to use; `unmask.load` gives one for a folder that `finetune classify` wrote.
+    """A fine-tuned model ready to use; `unmask.load` gives one for a folder that `finetune classify` wrote.
 
     Attributes:
         model: the image model below (its `read` brings pictures into shape).
         net: encoder and head.
-        classes: names of the classes.
+        classes: names of the classes or labels; of a number what it is called.
+        objective: what its labels are: one class per picture (the default), several labels, or a number.
     """
 
     model: Any
     net: ClassifierNet
     classes: list[str]
+    objective: Objective = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.objective is None:
+            self.objective = OneClass(self.classes)
 
     @classmethod
     def restore(cls, model: Any) -> Classifier:
@@ -141,7 +148,8 @@ class Classifier:
         if set(model.folder.head) != {"weight", "bias"}:
             raise UserError("the folder has no classification head", hint="Copy the folder again.")
         net.head.load_state_dict(model.folder.head)
-        return cls(model=model, net=net.to(model.device).eval(), classes=list(about["classes"]))
+        objective = objective_from(about)
+        return cls(model=model, net=net.to(model.device).eval(), classes=objective.classes, objective=objective)
 
     @property
     def device(self) -> torch.device:
@@ -151,53 +159,73 @@ class Classifier:
     def precision(self) -> str:
         return self.model.precision
 
-    def probabilities(self, images: Any) -> np.ndarray:
-        """(pictures, classes) float32, order kept."""
-        found: ImageSet = self.model.read(images, store=PASSING)
-        out = []
+    @property
+    def problem(self) -> str:
+        """'single' (one class per picture), 'multi' (several labels) or 'regression' (a number)."""
+        return self.objective.problem
+
+    def read(self, images: Any, *, labelled: bool = True, **options: Any) -> ImageSet:
+        """Pictures of any source for this model, with labels of its kind; see `ImageModel.read`.
+
+        Args:
+            labelled: read the labels of a table; False reads its files alone.
+        """
+        chosen = {"store": PASSING, "problem": self.problem if labelled else "none"} | options
+        return self.model.read(images, **chosen)
+
+    def answers(self, images: Any) -> np.ndarray:
+        """(pictures, classes) probabilities, or (pictures, 1) numbers in their own unit; order kept."""
+        found = self.read(images, labelled=False)
         with torch.inference_mode(), self.model._context():
-            out = [self.net(batch).softmax(-1).cpu().numpy() for _, batch in self.model.batches(found)]
-        return np.concatenate(out)
+            out = [self.net(batch).cpu().numpy() for _, batch in self.model.batches(found)]
+        return self.objective.answers(np.concatenate(out))
+
+    def probabilities(self, images: Any) -> np.ndarray:
+        """(pictures, classes) float32, order kept.
+
+        Raises:
+            UserError: the model predicts a number.
+        """
+        if self.problem == "regression":
+            raise UserError("a model of numbers has no probabilities", hint="Use answers(...) or predict(...).")
+        return self.answers(images)
 
     def predict(self, images: Any) -> list[dict[str, Any]]:
-        """Label and probability of each picture, in order; 'name' is its path where it came from a file."""
-        found: ImageSet = self.model.read(images, store=PASSING)
-        p = self.probabilities(found)
+        """A prediction for each picture, in order; 'name' is its path where it came from a file. One class: 'label' and its
+        'probability'; several labels: 'labels' (from the threshold on) and 'probabilities' of all; a number: 'value' in its own
+        unit. Of a picture cut into tiles the mean over them."""
+        found = self.read(images, labelled=False)
+        p = self.answers(found)
         whole = settled(found)
         p, names = p[whole], [n for n, w in zip(found.names or map(str, range(len(found))), whole, strict=True) if w]
         if found.tiles is not None:
             from unmask.images.scenes import pooled
 
             p, names = pooled(p, found), found.tiles.names
-        return [
-            {"name": name, "label": self.classes[i], "probability": float(row[i])}
-            for name, row, i in zip(names, p, p.argmax(-1), strict=True)
-        ]
+        return self.objective.rows(names, p)
 
     def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
-        """Accuracy, confusion and scores of each class on labelled pictures (of their test part, where they have one), with
-        95 % intervals, beside always saying the most frequent class; see `evaluation.classes.class_figures`.
+        """Figures on labelled pictures (of their test part, where they have one) with 95 % intervals, beside a rule that looks at
+        no picture: `evaluation.classes.class_figures`, `evaluation.labels.label_figures` or `evaluation.values.value_figures`.
 
         Args:
             seed: of the intervals, and of which pictures are taken.
             most: at most this many pictures.
 
         Raises:
-            UserError: no labels, or a class the model does not know.
+            UserError: no labels, labels of another kind, or a class the model does not know.
         """
-        from unmask.evaluation.classes import class_figures
-
-        found: ImageSet = self.model.read(images, store=PASSING)
+        found = self.read(images)
         if found.test is not None:
             found = found.take(np.flatnonzero(found.test))
         if most is not None:
             found = found.take(np.random.default_rng(seed).permutation(len(found))[:most])
-        labels = matched_labels(found, self.classes)
-        p = self.probabilities(found)
+        truth = self.objective.truth(found)
+        answers = self.answers(found)
         whole = settled(found)
         groups = None if found.groups is None else found.groups[whole]
-        figures = class_figures(labels[whole], p[whole], self.classes, groups=groups, seed=seed)
-        return figures | {"classes": list(self.classes), "pictures": figures["n"]}
+        figures = self.objective.figures(truth[whole], answers[whole], groups, seed)
+        return figures | {"classes": list(self.classes), "pictures": figures["n"], "problem": self.problem}
 
     def embed(self, images: Any, **options: Any) -> np.ndarray:
         """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""
@@ -205,30 +233,17 @@ class Classifier:
             return self.model.embed(images, **options)
 
     def inspect(self) -> dict[str, Any]:
-        return self.model.inspect() | {"classes": self.classes, "pooling": self.net.pooling}
+        about = {"classes": self.classes, "pooling": self.net.pooling, "problem": self.problem}
+        return self.model.inspect() | about | self.objective.about()
 
     def save(self, path: str | Path) -> None:
         """Save as a model folder with its head."""
         with self.net.whole() as masked:
-            about = {"classifier": {"classes": self.classes, "pooling": self.net.pooling}}
+            about = {"classes": self.classes, "pooling": self.net.pooling} | self.objective.about()
             save_folder(
-                path, masked, depth=self.model.folder.depth, settings=dict(self.model.folder.settings) | about,
+                path, masked, depth=self.model.folder.depth, settings=dict(self.model.folder.settings) | {"classifier": about},
                 head={"weight": self.net.head.weight, "bias": self.net.head.bias},
             )  # fmt: skip
 
 
-def matched_labels(images: ImageSet, classes: list[str]) -> np.ndarray:
-    """The pictures' labels as numbers of `classes`.
-
-    Raises:
-        UserError: there are none, or one is unknown.
-    """
-    if images.labels is None:
-        raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
-    unknown = [c for c in images.classes if c not in classes]
-    if unknown:
-        raise UserError(f"class {unknown[0]!r} is not one of the model's", hint=f"Known: {', '.join(classes[:20])}.")
-    return np.array([classes.index(c) for c in images.classes], np.int64)[images.labels]
-
-
-__all__ = ["Classifier", "ClassifierNet", "DropPath", "layer_groups", "matched_labels"]
+__all__ = ["Classifier", "ClassifierNet", "DropPath", "layer_groups"]

@@ -1,10 +1,11 @@
-"""`unmask finetune classify` for images: a pretrained encoder and a linear head, trained together on labelled pictures."""
+"""`unmask finetune classify` for images: a pretrained encoder and a linear head, trained together on labelled pictures: one class
+per picture, several labels, or a number."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,17 +14,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from unmask.errors import UserError
 from unmask.files import check_new_model
+from unmask.images.account import describe, told
 from unmask.images.arrays import ImageSet, model_floats
-from unmask.images.augment import Augment, mix_batch, smoothed
+from unmask.images.augment import Augment, mix_batch
 from unmask.images.batches import image_batch
 from unmask.images.build import untrained
-from unmask.images.classifier import Classifier, ClassifierNet, layer_groups, matched_labels
+from unmask.images.classifier import Classifier, ClassifierNet, layer_groups
 from unmask.images.model import ImageModel, load
+from unmask.images.objectives import objective_of, strata
 from unmask.images.pretrain import store_of
+from unmask.images.scored_report import finetuned_report
 from unmask.images.shards import Store
 from unmask.images.split import held_out_by_class
 from unmask.training.memory import keep_freed_memory
@@ -49,13 +52,21 @@ class FinetuneSettings:
         pooling: 'mean' of the patches, or the class token ('first').
         layer_decay: each layer has this times the rate of the next.
         drop_path: share of a deepest block's outputs left out, rising evenly from 0 at the first.
-        mixup, cutmix: beta parameters, 0 for none; each batch gets one of the two.
-        smoothing: share of a target spread over all classes.
-        crop, flip: as in pretraining.
+        problem: what the labels are: one class per picture ('single'), several labels ('multi'), a number ('regression'); 'auto'
+            looks at them and says what it took them for. Whole numbers are classes unless told otherwise.
+        threshold: several labels: the probability from which on a label is given.
+        mixup, cutmix: beta parameters, 0 for none; each batch gets one of the two. Numbers are mixed up, but not cut.
+        smoothing: share of a target spread over all classes, of several labels over yes and no; None is 0.1 of one class per
+            picture, else 0. Numbers are not smoothed.
+        crop, flip: as in pretraining. A number that belongs to the whole picture (a count, an area) wants crop=1,1.
         batch: pictures in a step.
         group: what must not be split between training and held-out pictures; see `ImageSettings`.
-        holdout: share of each class held out where no validation pictures are given; 0 trains on all and keeps the end.
-        keep_best: the state with the best validation accuracy is kept, not the last.
+        pictures, column, label_column: of a table of labels: the folder its paths are relative to (default its own), its columns
+            of files and of labels (several of 0 and 1 parted by commas).
+        holdout: share of each class (rarest label, fifth of the numbers) held out where no validation pictures are given; 0 trains
+            on all and keeps the end.
+        keep_best: the best state on the validation pictures is kept, not the last: by accuracy, of several labels the mean area
+            under the precision-recall curve, of numbers the root mean squared error.
         from_scratch: start from random weights (to see what pretraining is worth).
         store, store_folder: where decoded pictures are kept, as in pretraining.
     """
@@ -63,13 +74,18 @@ class FinetuneSettings:
     pooling: Literal["mean", "first"] = "mean"
     layer_decay: float = 0.75
     drop_path: float = 0.1
+    problem: Literal["auto", "single", "multi", "regression"] = "auto"
+    threshold: float = 0.5
     mixup: float = 0.0
     cutmix: float = 0.0
-    smoothing: float = 0.1
+    smoothing: float | None = None
     crop: tuple[float, float] = (0.6, 1.0)
     flip: bool = True
     batch: int = 64
     group: str | None = None
+    pictures: str | None = None
+    column: str | None = None
+    label_column: str | None = None
     holdout: float = 0.1
     keep_best: bool = True
     from_scratch: bool = False
@@ -85,7 +101,9 @@ class FinetuneSettings:
     def __post_init__(self) -> None:
         check_types(self)
         require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "layer_decay")
-        require_shares(self, "smoothing", "drop_path", "holdout")
+        require(self, lambda v: 0 < v < 1, "a probability between 0 and 1", "threshold")
+        require(self, lambda v: v is None or 0 <= v < 1, "a share from 0 to below 1, or none", "smoothing")
+        require_shares(self, "drop_path", "holdout")
         if self.batch < 1 or min(self.mixup, self.cutmix) < 0:
             raise UserError(
                 f"batch={self.batch}, mixup={self.mixup}, cutmix={self.cutmix}",
@@ -142,8 +160,13 @@ def finetune_classify(
     base: ImageModel = loaded.model if isinstance(loaded, Classifier) else loaded
     store = store_of(settings.store, settings.store_folder or out / "pictures", train_settings, sayer(console))
     train, held = _pictures(base, data, validation, settings, store)
-    classes = train.classes
-    labels = matched_labels(train, classes)
+    objective = objective_of(train, settings.problem, settings.threshold)
+    smoothing = _smoothing(settings, objective.problem)
+    truth = objective.truth(train)
+    held_truth = None if held is None else objective.truth(held)
+    account = describe(train)
+    for line in told(account):
+        sayer(console)(line)
     torch.manual_seed(train_settings.seed)
     masked = copy.deepcopy(base.model)
     if isinstance(loaded, Classifier):
@@ -152,51 +175,73 @@ def finetune_classify(
     if settings.from_scratch:
         masked = untrained(masked, train_settings.seed)
     precision = resolve_precision(train_settings.precision, base.device)
-    net = ClassifierNet(masked, len(classes), settings.pooling, settings.drop_path).to(base.device)
+    net = ClassifierNet(masked, len(objective.classes), settings.pooling, settings.drop_path).to(base.device)
+    if (bias := objective.bias(truth)) is not None:
+        with torch.no_grad():
+            net.head.bias.copy_(torch.from_numpy(bias))
     inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, precision.name)
-    classifier = Classifier(model=inner, net=net, classes=classes)
-    figures = _train(classifier, train, labels, held, settings, out, console)
+    classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective)
+    figures = _train(classifier, train, objective.prepare(truth, smoothing), held, held_truth, settings, out, console)
     classifier.net.eval()
     classifier.save(out)
     figures |= {
         "pictures": len(train),
-        "classes": len(classes),
+        "data": account,
+        "problem": objective.problem,
+        "classes": len(objective.classes),
         "precision": precision.name,
         "device": str(base.device),
     }
     if held is not None:
         figures["validation"] = classifier.evaluate(dataclasses.replace(held, test=None), seed=train_settings.seed)
-    _report(out, figures, settings)
+    finetuned_report(out, figures, settings, told(account))
     return Finetuned(classifier=classifier, folder=out, figures=figures)
 
 
 def _pictures(
     base: ImageModel, data: Any, validation: Any, settings: FinetuneSettings, store: Store | None
 ) -> tuple[ImageSet, ImageSet | None]:
-    train = base.read(data, group=settings.group, store=store)
-    if train.labels is None:
-        raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
+    table: dict[str, Any] = {
+        "store": store, "problem": settings.problem, "pictures": settings.pictures, "column": settings.column,
+        "label_column": settings.label_column,
+    }  # fmt: skip
+    train = base.read(data, group=settings.group, **table)
     if train.test is not None:
         train = train.take(np.flatnonzero(~train.test))
-    if train.labels is None or len(np.unique(train.labels)) < 2:
-        raise UserError(f"all {len(train)} pictures are of one class", hint="Give two classes or more.")
+    objective = objective_of(train, settings.problem, settings.threshold)
+    _smoothing(settings, objective.problem)
     if validation is not None:
-        held = base.read(validation, store=store)
+        held = base.read(validation, **table | {"problem": objective.problem})
         if held.test is not None:
             held = held.take(np.flatnonzero(held.test))
-        matched_labels(held, train.classes)
+        objective.truth(held)
         return train, held
     if not settings.holdout:
         return train, None
-    assert train.labels is not None
-    out = held_out_by_class(train, settings.holdout, settings.train.seed)
+    out = held_out_by_class(dataclasses.replace(train, labels=strata(train)), settings.holdout, settings.train.seed)
     # Of one picture a class none is left to hold out.
     return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out)) if out.any() else None
 
 
+def _smoothing(settings: FinetuneSettings, problem: str) -> float:
+    """The share by which targets are smoothed.
+
+    Raises:
+        UserError: a setting that has no meaning for numbers.
+    """
+    if problem == "regression" and (settings.smoothing or settings.cutmix):
+        raise UserError(
+            f"smoothing={settings.smoothing}, cutmix={settings.cutmix} with problem=regression",
+            hint="Numbers are not smoothed, and a cut-out piece does not carry its share of a number: leave both out.",
+        )
+    if settings.smoothing is not None:
+        return settings.smoothing
+    return 0.1 if problem == "single" else 0.0
+
+
 def _train(
-    classifier: Classifier, train: ImageSet, labels: np.ndarray, held: ImageSet | None, settings: FinetuneSettings,
-    out: Path, console: bool,
+    classifier: Classifier, train: ImageSet, targets: torch.Tensor, held: ImageSet | None, held_truth: np.ndarray | None,
+    settings: FinetuneSettings, out: Path, console: bool,
 ) -> dict[str, Any]:  # fmt: skip
     net, ts = classifier.net, settings.train
     groups = layer_groups(net, rate=ts.learning_rate, decay=settings.layer_decay, weight_decay=ts.weight_decay)
@@ -206,8 +251,9 @@ def _train(
     per_epoch = -(-len(train) // batch)
     total = ts.steps or max(1, round((ts.epochs or 1) * per_epoch))
     started, guard = time.monotonic(), NanGuard(ts.nan_limit)
-    feed = _feeder(classifier, train, labels, settings)
-    best: dict[str, Any] = {"accuracy": -1.0}
+    feed = _feeder(classifier, train, targets, settings)
+    objective = classifier.objective
+    best: dict[str, Any] = {"score": -math.inf}
     number = images = 0
 
     def progress() -> float:
@@ -224,7 +270,7 @@ def _train(
             packed, target = feed(chosen, epoch, number)
             with classifier.model._context():
                 logits = net(packed)
-            loss = F.cross_entropy(logits, target)
+            loss = objective.loss(logits, target)
             loss.backward()
             norm = step(optimiser, trained, clip=ts.clip, rate=rate(done, ts))
             guard.check(norm)
@@ -232,20 +278,21 @@ def _train(
             number, images = number + 1, images + len(chosen)
             if number % ts.log_every == 0 or number == 1:
                 tracker.log(number, done, loss=float(loss.detach()), gradient_norm=float(norm), epoch=epoch)
-            if held is not None and (number % per_epoch == 0 or progress() >= 1.0) and _due(number, per_epoch, total):
+            ended = number % per_epoch == 0 or progress() >= 1.0
+            if held is not None and held_truth is not None and ended and _due(number, per_epoch, total):
                 net.eval()
-                accuracy = float(
-                    (classifier.probabilities(held).argmax(-1) == matched_labels(held, classifier.classes)).mean()
-                )
-                tracker.log(number, done, kind="validation", validation_accuracy=accuracy)
-                if accuracy > best["accuracy"] or not settings.keep_best:
-                    best = {"accuracy": accuracy, "step": number, "state": copy.deepcopy(net.state_dict())}
+                name, value, score = objective.watched(held_truth, classifier.answers(held))
+                tracker.log(number, done, kind="validation", **{f"validation_{name}": value})
+                if score > best["score"] or not settings.keep_best:
+                    best = {"name": name, "value": value, "score": score, "state": copy.deepcopy(net.state_dict())}
     if held is not None and settings.keep_best and "state" in best:
         net.load_state_dict(best["state"])
     seconds = time.monotonic() - started
     found = {"steps": number, "seconds": round(seconds, 2), "images_per_second": round(images / max(seconds, 1e-9), 1)}
     if held is not None:
-        found |= {"validation_accuracy": best["accuracy"], "validation_pictures": len(held)}
+        found["validation_pictures"] = len(held)
+        if "name" in best:
+            found |= {"kept_by": best["name"], f"validation_{best['name']}": best["value"]}
     return found
 
 
@@ -256,7 +303,7 @@ def _due(number: int, per_epoch: int, total: int) -> bool:
 
 
 def _feeder(
-    classifier: Classifier, train: ImageSet, labels: np.ndarray, settings: FinetuneSettings
+    classifier: Classifier, train: ImageSet, targets: torch.Tensor, settings: FinetuneSettings
 ) -> Callable[[np.ndarray, int, int], tuple[Any, torch.Tensor]]:
     codec = classifier.net.masked.codec
     mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
@@ -268,48 +315,12 @@ def _feeder(
         missing = None if train.missing is None else train.missing[chosen]
         pixels = augment(torch.from_numpy(model_floats(train.pixels[chosen], missing)), chosen, key=(seed, epoch))
         seen = (pixels - mean) / deviation
-        target = smoothed(torch.from_numpy(labels[chosen]), len(classifier.classes), settings.smoothing)
-        seen, target = mix_batch(seen, target, mixup=settings.mixup, cutmix=settings.cutmix, generator=generator)
+        seen, target = mix_batch(
+            seen, targets[chosen], mixup=settings.mixup, cutmix=settings.cutmix, generator=generator
+        )
         return image_batch(codec.config, seen, chosen).to(classifier.device), target.to(classifier.device)
 
     return feed
-
-
-def _report(out: Path, figures: Mapping[str, Any], settings: FinetuneSettings) -> None:
-    from unmask.evaluation.classes import class_table, confusion_table
-    from unmask.evaluation.report import Report, training_curves
-
-    page = Report("Image classification", str(out))
-    shown = {
-        "Pictures": figures["pictures"],
-        "Classes": figures["classes"],
-        "Steps": figures["steps"],
-        "Time": f"{figures['seconds']:.0f} s",
-    }
-    found = figures.get("validation")
-    if found is not None:
-        often = f"{found['most_frequent_accuracy']:.1%} ({found['most_frequent']})"
-        shown = {"Validation accuracy": f"{found['accuracy']:.1%}", "Most frequent class": often, **shown}
-    page.facts(shown)
-    if found is not None:
-        chosen = (
-            " The best epoch was chosen on these pictures: on new ones expect a little less."
-            if settings.keep_best
-            else ""
-        )
-        page.section(
-            "What is taken for what", confusion_table(found, found["classes"]),
-            note=f"{found['n']:,} held-out pictures: the true class by row, the predicted one by column; darker where a larger "
-            f"share of the row is.{chosen}",
-        )  # fmt: skip
-        page.section(
-            "By class", class_table(found),
-            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, Hanley and McNeil's of the area under the ROC "
-            "curve, one class against the rest. They take pictures as independent of each other.",
-        )  # fmt: skip
-    page.section("Training", training_curves(out / "metrics.jsonl", loss="nats a picture"))
-    page.section("Settings", json.dumps(dataclasses.asdict(settings), indent=1))
-    page.write(out / "report.html")
 
 
 __all__ = ["FinetuneSettings", "Finetuned", "finetune_classify", "with_overrides"]

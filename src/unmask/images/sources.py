@@ -22,17 +22,20 @@ from unmask.images.arrays import (
     from_array,
     from_list,
     joined,
+    number_classes,
     part_of,
     read_idx,
     read_numpy,
     tiled,
 )
 from unmask.images.decode import View, decode_all
+from unmask.images.label_table import is_label_table, read_label_table
 from unmask.images.listing import File, Listing, list_files, skip, without
 from unmask.images.picture import Alpha, Broken, Slice, Source
 from unmask.images.reader import is_picture
 from unmask.images.shards import Store, build
 from unmask.images.streaming import Stream
+from unmask.images.targets import Parsed, Problem, array_targets, parse_cells
 
 
 def read_images(
@@ -40,6 +43,7 @@ def read_images(
     workers: int | None = None, strict: bool = False, column: str | None = None, label_column: str | None = None,
     planes: str | int | None = None, alpha: Alpha | None = None, nodata: float | None = None, slice: Slice = "axial",
     view: View = "shrink", overlap: int = 0, group: str | None = None, store: Store | None = None,
+    problem: Problem | None = None, pictures: str | None = None,
 ) -> ImageSet:  # fmt: skip
     """Read pictures, all brought to one size.
 
@@ -56,8 +60,10 @@ def read_images(
         view, overlap: 'tile' cuts pictures into pieces of `size` at their own resolution; see `decode.Form`.
         group: what pictures belong to that must not be split: 'folder' (the one a file is in), a folder level from 1 below
             the one given, or a column of a table. None: the patient of DICOM files, and the file where it gives several.
-
         store: where pictures of files go that are too many for memory; None keeps all in memory.
+        problem: what the labels of a table (.csv, .tsv, .parquet of paths) or of a pair are; see `targets.Problem`. None
+            refuses tables of paths, and takes labels of a pair as classes.
+        pictures: the folder that the paths of a table are relative to; None: the table's own.
 
     Raises:
         UserError: naming the file or picture at fault.
@@ -65,14 +71,14 @@ def read_images(
     how = Reading(
         size=size, channels=channels, depth=depth, workers=workers, strict=strict, column=column, label_column=label_column,
         planes=planes, alpha=alpha, nodata=nodata, slice=slice, view=view, overlap=overlap, group=group,
-        store=store,
+        store=store, problem=problem, pictures=pictures,
     )  # fmt: skip
     if overlap and view != "tile":
         raise UserError(f"overlap={overlap} of pictures that are read whole", hint="Tiles overlap: say view=tile.")
     if isinstance(data, ImageSet):
         found = data
     elif isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Path):
-        found = from_array(data[0], data[1], how=how)
+        found = _from_pair(data[0], data[1], how)
     elif hasattr(data, "shape"):
         found = from_array(data, how=how)
     elif isinstance(data, list | tuple) and data and hasattr(data[0], "shape"):
@@ -85,6 +91,16 @@ def read_images(
     if view == "tile" and found.tiles is None:
         found = tiled(found, how)
     return found.resized(size).with_channels(channels)
+
+
+def _from_pair(pixels: Any, labels: Any, how: Reading) -> ImageSet:
+    targets = array_targets(labels, how.problem)
+    if targets is None:
+        return from_array(pixels, None if how.problem == "none" else labels, how=how)
+    found = from_array(pixels, how=how)
+    if len(targets) != len(found):
+        raise UserError(f"{len(found)} pictures and {len(targets)} labels", hint="Give labels for each picture.")
+    return replace(found, targets=targets)
 
 
 def _named(data: Any) -> str:
@@ -129,6 +145,8 @@ def _from_file(path: Path, how: Reading) -> ImageSet:
     try:
         if name.endswith((".npy", ".npz")):
             return read_numpy(path, how)
+        if is_label_table(path, how.column):
+            return _from_table(path, how)
         if name.endswith(".parquet"):
             return _from_parquet(path, how)
         if "idx" in name or "ubyte" in name:
@@ -137,6 +155,28 @@ def _from_file(path: Path, how: Reading) -> ImageSet:
         raise UserError(f"{path}: cannot be read ({error})", hint="The file is damaged or of another kind.") from None
     raise UserError(
         f"{path}: not a kind of file that holds pictures", hint="Known: pictures, .npy, .npz, .idx(.gz), .parquet."
+    )
+
+
+def _from_table(path: Path, how: Reading) -> ImageSet:
+    """Pictures that a table names, with their labels."""
+    if how.problem is None:
+        raise UserError(
+            f"{path}: a table of pictures and labels",
+            hint="Tables are for fine-tuning and what follows it; give the folder of the pictures.",
+        )
+    table = read_label_table(path, how, lambda file, root: _folder_group(file, root, how.group))
+    found = decode_files(table.files, how)
+    return replace(_labelled(found, table.parsed), notes=[*found.notes, *table.notes])
+
+
+def _labelled(found: ImageSet, parsed: Parsed) -> ImageSet:
+    """Pictures whose classes are the numbers of their rows, with the labels of these rows."""
+    assert found.labels is not None
+    row = np.array([int(name) for name in found.classes])[found.labels]
+    labels, classes = number_classes(None if parsed.classes is None else np.array(parsed.classes)[row])
+    return replace(
+        found, labels=labels, classes=classes, targets=None if parsed.targets is None else parsed.targets.take(row)
     )
 
 
@@ -322,6 +362,15 @@ def _from_cells(
                 f"{name}: row {number} holds {type(cell).__name__}", hint="Expected an encoded picture (bytes)."
             )
         sources.append(cell)
+    parsed = None
+    if labels is not None and how.problem in ("auto", "multi", "regression"):
+        parsed = parse_cells(labels, how.label_column or "label", how.problem)
+        parsed = None if parsed.targets is None else parsed
+    if parsed is not None:
+        if parsed.bad:
+            told = "; ".join(f"row {row}: {what}" for row, what in parsed.bad.items())
+            raise UserError(f"{name}: {len(parsed.bad)} rows have no proper label: {told}", hint="Leave such rows out.")
+        labels = list(range(len(cells)))
     if labels is not None and (empty := next((i for i, label in enumerate(labels) if label is None), None)) is not None:
         raise UserError(
             f"{name}: row {empty} has no label",
@@ -332,7 +381,8 @@ def _from_cells(
              group=None if groups is None else str(groups[i]))
         for i, source in enumerate(sources)
     ]  # fmt: skip
-    return decode_files(files, how)
+    found = decode_files(files, how)
+    return found if parsed is None else replace(_labelled(found, parsed), notes=[*found.notes, *parsed.notes])
 
 
 def _from_dataset(name: str, how: Reading) -> ImageSet:

@@ -1,0 +1,104 @@
+"""How well numbers were predicted: R2 and errors with intervals, beside always saying the training part's mean."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from unmask.evaluation.charts import scatter_chart, table
+
+POINTS = 500
+"""Pairs of true and predicted numbers that are kept for a picture."""
+DRAWS = 1000
+
+
+def value_figures(
+    truth: np.ndarray, predicted: np.ndarray, *, mean: float, groups: np.ndarray | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """Figures of predicted numbers.
+
+    Args:
+        truth, predicted: (examples,) in the number's own unit.
+        mean: of the training part: what the rule that looks at nothing always says.
+        groups: what bootstrap intervals resample whole; None takes each example for itself.
+
+    Returns:
+        `r2` (1 - squared error over that of these examples' own mean; None where they are all alike), `mae`, `rmse`, each with its
+        percentile interval under `intervals` and the rule's under `mean_rule`; `n`; `points`, at most 500 (true, predicted) pairs,
+        evenly taken.
+    """
+    truth, predicted = truth.astype(np.float64), predicted.astype(np.float64)
+    each = np.arange(len(truth)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
+    centre = truth.mean() if len(truth) else 0.0  # so that squares of large numbers keep their digits
+    y, error = truth - centre, predicted - truth
+    terms = np.stack([np.ones_like(y), y, y**2, np.abs(error), error**2])
+    sums = np.stack([np.bincount(each, weights=t) for t in terms])
+    value = _of_sums(sums.sum(1))
+    rng, number = np.random.default_rng(seed), sums.shape[1]
+    drawn = [
+        _of_sums(sums @ np.bincount(rng.integers(number, size=number), minlength=number))
+        for _ in range(DRAWS if number > 1 else 0)
+    ]
+    off = mean - truth
+    rule = _of_sums(np.stack([np.ones_like(y), y, y**2, np.abs(off), off**2]).sum(1))
+    kept = np.unique(np.linspace(0, len(truth) - 1, min(POINTS, len(truth))).astype(int))
+    return {
+        **value, "intervals": {name: _interval([d[name] for d in drawn]) for name in value},
+        "mean_rule": {"value": mean, **rule}, "n": len(truth), "points": [[float(truth[i]), float(predicted[i])] for i in kept],
+    }  # fmt: skip
+
+
+def _of_sums(sums: np.ndarray) -> dict[str, float | None]:
+    """Figures from (count, sum, squares, absolute errors, squared errors)."""
+    n, total, squares, absolute, squared = map(float, sums)
+    spread = squares - total**2 / n
+    return {
+        "r2": 1 - squared / spread if spread > 1e-12 * max(squares, 1e-300) else None, "mae": absolute / n,
+        "rmse": math.sqrt(squared / n),
+    }  # fmt: skip
+
+
+def _interval(values: list[float | None]) -> list[float | None]:
+    known = [v for v in values if v is not None]
+    return [float(q) for q in np.quantile(known, [0.025, 0.975])] if known else [None, None]
+
+
+TITLES = {"r2": "R2", "mae": "MAE", "rmse": "RMSE"}
+
+
+def value_lines(found: dict[str, Any]) -> list[str]:
+    """The figures in words, for a terminal."""
+    rule = found["mean_rule"]
+    lines = [f"{found['n']:,} pictures; the rule always says {rule['value']:.4g}, the training part's mean"]
+    return lines + [
+        f"{title:8}{_told(found[name], found['intervals'][name]):32}the rule {_told(rule[name], [None, None])}"
+        for name, title in TITLES.items()
+    ]
+
+
+def value_table(found: dict[str, Any]) -> Markup:
+    """The figures as a table for a report."""
+    rows = [
+        [title, _told(found[name], found["intervals"][name]), _told(found["mean_rule"][name], [None, None])]
+        for name, title in TITLES.items()
+    ]
+    return table(["figure", "model", "always the training part's mean"], rows)
+
+
+def value_chart(found: dict[str, Any], name: str) -> Markup:
+    """Predicted numbers against true ones, with the diagonal on which they agree."""
+    points = np.array(found["points"], np.float64).reshape(-1, 2)
+    return scatter_chart(points, f"Predicted {name} against true", f"true {name}", f"predicted {name}", diagonal=True)
+
+
+def _told(value: float | None, interval: list[float | None]) -> str:
+    if value is None:
+        return "-"
+    low, high = interval
+    return f"{value:.4g}" + ("" if low is None else f" [{low:.4g}, {high:.4g}]")
+
+
+__all__ = ["value_chart", "value_figures", "value_lines", "value_table"]

@@ -1,0 +1,106 @@
+"""The pages on a fine-tuned image model: that of its training, and that of an evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.evaluation.classes import class_lines, class_table, confusion_table
+from unmask.evaluation.labels import label_lines, label_table, means_table
+from unmask.evaluation.report import Report, training_curves
+from unmask.evaluation.values import value_chart, value_lines, value_table
+
+LOSSES = {"single": "nats per picture", "multi": "nats per label", "regression": "squared error, in variances"}
+KEPT = {
+    "accuracy": "accuracy",
+    "macro_auprc": "mean AUPRC of the labels",
+    "loss": "mean log loss of the labels",
+    "rmse": "RMSE",
+}
+"""What the best state is kept by, in words."""
+
+
+def scored_lines(found: Mapping[str, Any]) -> list[str]:
+    """Figures of an evaluation in words, for a terminal."""
+    made = {"single": class_lines, "multi": label_lines, "regression": value_lines}
+    return made[found["problem"]](dict(found))
+
+
+def finetuned_report(out: Path, figures: Mapping[str, Any], settings: Any, notes: Sequence[str]) -> None:
+    """`report.html` of a fine-tuning: figures on its held-out pictures, curves, settings."""
+    problem, found = figures["problem"], figures.get("validation")
+    page = Report(
+        {"single": "Image classification", "multi": "Labels of images"}.get(problem, "A number of images"), str(out)
+    )
+    shown = {"Pictures": figures["pictures"], "Steps": figures["steps"], "Time": f"{figures['seconds']:.0f} s"}
+    if problem != "regression":
+        shown = {"Classes" if problem == "single" else "Labels": figures["classes"], **shown}
+    page.facts(shown if found is None else _facts(found) | shown)
+    if found is not None:
+        chosen = " The best epoch was chosen on these pictures: on new ones expect a little less."
+        _scores(page, found, chosen if settings.keep_best else "")
+    page.section("Training", training_curves(out / "metrics.jsonl", loss=LOSSES[problem]), note="; ".join(notes))
+    page.section("Settings", json.dumps(dataclasses.asdict(settings), indent=1))
+    page.write(out / "report.html")
+
+
+def evaluation_report(
+    found: Mapping[str, Any], path: str | Path, *, model: str, data: str, notes: Sequence[str]
+) -> None:
+    """The page of `unmask evaluate MODEL DATA --report FILE`.
+
+    Args:
+        found: what `Classifier.evaluate` gave.
+        notes: what was made of the pictures.
+    """
+    page = Report(f"{model} on {data}").facts(_facts(found) | {"Pictures": found["pictures"]})
+    _scores(page, found, "")
+    page.section("The pictures", "\n\n".join(notes))
+    page.write(path)
+
+
+def _facts(found: Mapping[str, Any]) -> dict[str, Any]:
+    if found["problem"] == "single":
+        often = f"{found['most_frequent_accuracy']:.1%} ({found['most_frequent']})"
+        return {"Accuracy": f"{found['accuracy']:.1%}", "Most frequent class": often}
+    if found["problem"] == "multi":
+        pairs = {"Macro AUROC": "macro_auroc", "Macro AUPRC": "macro_auprc", "Micro F1": "micro_f1"}
+        told = {title: found[name] for title, name in pairs.items()}
+        return {title: "-" if value is None else f"{value:.3f}" for title, value in told.items()}
+    rule = found["mean_rule"]
+    r2 = "-" if found["r2"] is None else f"{found['r2']:.3f}"
+    return {"R2": r2, "RMSE": f"{found['rmse']:.4g}", "RMSE of the mean": f"{rule['rmse']:.4g}"}
+
+
+def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
+    told, n = dict(found), f"{found['n']:,} pictures"
+    if found["problem"] == "single":
+        page.section(
+            "What is taken for what", confusion_table(told, found["classes"]),
+            note=f"{n}: the true class by row, the predicted one by column; darker where a larger share of the row is.{chosen}",
+        )  # fmt: skip
+        page.section(
+            "By class", class_table(told),
+            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, Hanley and McNeil's of the area under the ROC "
+            "curve, one class against the rest. They take pictures as independent of each other.",
+        )  # fmt: skip
+    elif found["problem"] == "multi":
+        page.section(
+            "All labels", means_table(told),
+            note=f"{n}. Macro: the mean over labels; micro: over all decisions. Beside them what the labels' shares alone give, without "
+            f"a look at a picture (F1: always giving every label). 95 % intervals by bootstrap of whole groups.{chosen}",
+        )  # fmt: skip
+        page.section(
+            "By label", label_table(told),
+            note=f"A label is given from a probability of {found['threshold']:g} on. Without a look at a picture AUROC is 0.5 and "
+            "AUPRC the label's share. Intervals: Hanley and McNeil's of AUROC, Wilson's of precision and recall, bootstrap of AUPRC and F1.",
+        )  # fmt: skip
+    else:
+        page.section("Errors", value_table(told), note=f"{n}; 95 % intervals by bootstrap of whole groups.{chosen}")
+        page.chart(value_chart(told, str(found["classes"][0])))
+
+
+__all__ = ["KEPT", "evaluation_report", "finetuned_report", "scored_lines"]

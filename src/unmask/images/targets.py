@@ -1,0 +1,207 @@
+"""Labels beyond one class per picture: several labels, or a number. Read from cells, columns or arrays; pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.natural import natural
+
+Problem = Literal["auto", "single", "multi", "regression", "none"]
+"""What labels are: one class per picture, several labels, a number; 'auto' looks at them, 'none' reads no labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Several labels, or a number, for each picture.
+
+    Attributes:
+        problem: 'multi' or 'regression'.
+        values: (pictures, labels) of 0 and 1, or (pictures, 1) numbers; float64.
+        names: of the labels; of numbers what they are called.
+        listed: a label that a picture does not list does not hold for it. False of columns: of a label that has no column
+            nothing is known.
+    """
+
+    problem: Literal["multi", "regression"]
+    values: np.ndarray
+    names: list[str]
+    listed: bool = True
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, which: np.ndarray) -> Targets:
+        return replace(self, values=self.values[which])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsed:
+    """Labels of rows: `classes` (a name for each row) or `targets`, neither where no labels are read.
+
+    Attributes:
+        bad: row number -> what is wrong with its label; such rows hold anything.
+        notes: how the labels were taken.
+    """
+
+    classes: list[str] | None = None
+    targets: Targets | None = None
+    bad: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def parse_cells(cells: Sequence[Any], column: str, problem: Problem) -> Parsed:
+    """Labels of one column.
+
+    'auto' takes lists and cells with '|' as several labels, numbers of which some have fractions as numbers, and all else as
+    classes.
+
+    Raises:
+        UserError: 'auto' finds about as many classes as rows, or one number written in two ways.
+    """
+    texts = [cell_text(cell) for cell in cells]
+    if problem == "none":
+        return Parsed()
+    if problem == "auto":
+        numbers = [n for n in map(number_of, texts) if n is not None]
+        if any(isinstance(c, list | tuple | np.ndarray) for c in cells) or any("|" in t for t in texts):
+            problem = "multi"
+        elif any(n != round(n) for n in numbers):
+            problem = "regression"
+        else:
+            return _classes(texts, column, whole=bool(numbers) and len(numbers) == sum(map(bool, texts)))
+    if problem == "multi":
+        return _several(cells, column)
+    return _numbers(texts, column) if problem == "regression" else _classes(texts, column, whole=False, asked=True)
+
+
+def parse_columns(columns: Mapping[str, Sequence[Any]]) -> Parsed:
+    """Labels of columns of 0 and 1, one for each label."""
+    names, count = list(columns), len(next(iter(columns.values())))
+    values = np.zeros((count, len(names)))
+    bad: dict[int, str] = {}
+    for row in range(count):
+        texts = [cell_text(columns[name][row]) for name in names]
+        wrong = [f"{n}={t!r}" for n, t in zip(names, texts, strict=True) if not zero_or_one(t)]
+        if wrong:
+            bad[row] = f"{', '.join(wrong)}: expected 0 or 1"
+        else:
+            values[row] = [float(t) for t in texts]
+    targets = Targets(problem="multi", values=values, names=names, listed=False)
+    told = f"labels: {len(names)} columns of 0 and 1 ({_some(names)})"
+    return Parsed(targets=targets, bad=bad, notes=[told])
+
+
+def array_targets(labels: Any, problem: Problem | None) -> Targets | None:
+    """Targets of an array or tensor given in Python: (pictures, labels) of 0 and 1, or (pictures,) numbers; None where they are
+    classes.
+
+    Raises:
+        UserError: labels that are not what the problem asks for.
+    """
+    found = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    if problem in (None, "single", "none"):
+        return None
+    if found.ndim == 2 and found.shape[1] > 1 and problem in ("auto", "multi"):
+        if not np.isin(found, (0, 1)).all():
+            raise UserError("labels of (pictures, labels) with other numbers than 0 and 1", hint="Give 0 and 1.")
+        names = [str(n) for n in range(found.shape[1])]
+        return Targets(problem="multi", values=found.astype(np.float64), names=names, listed=False)
+    if problem == "multi":
+        raise UserError(
+            f"problem=multi, with labels of shape {found.shape}", hint="Expected (pictures, labels) of 0 and 1."
+        )
+    if problem == "auto" and not (found.dtype.kind == "f" and (found != np.round(found)).any()):
+        return None
+    if found.dtype.kind not in "iufb" or not np.isfinite(found).all():
+        raise UserError(
+            "problem=regression, with labels that are no finite numbers", hint="Give a number for each picture."
+        )
+    return Targets(problem="regression", values=found.astype(np.float64).reshape(-1, 1), names=["value"])
+
+
+def cell_text(cell: Any) -> str:
+    """A cell as text: nothing as '', whole numbers in floats without their '.0', truth values as 1 and 0."""
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return ""
+    if isinstance(cell, bool | np.bool_):
+        return str(int(cell))
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
+
+
+def number_of(text: str) -> float | None:
+    """The finite number that a text is, or None."""
+    try:
+        number = float(text) if "_" not in text else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def zero_or_one(text: str) -> bool:
+    return number_of(text) in (0.0, 1.0)
+
+
+def _some(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _classes(texts: list[str], column: str, *, whole: bool, asked: bool = False) -> Parsed:
+    bad = {row: f"{column}: no label" for row, text in enumerate(texts) if not text}
+    known = {text for text in texts if text}
+    if not asked and len(texts) > 4 and len(known) > len(texts) / 2:
+        raise UserError(
+            f"column {column!r}: {len(known)} different labels in {len(texts)} rows",
+            hint="Classes or numbers? Say --set problem=single, multi or regression, or another --set label_column=.",
+        )
+    if whole and len({float(text) for text in known}) < len(known):
+        raise UserError(
+            f"column {column!r}: the same number written in two ways ({_some(sorted(known, key=natural))})",
+            hint="Write each class in one way, or say --set problem=regression.",
+        )
+    told = f"labels: column {column!r}, {len(known)} classes ({_some(sorted(known, key=natural))})"
+    if whole:
+        told += "; whole numbers are taken as classes: --set problem=regression takes them as amounts"
+    return Parsed(classes=texts, bad=bad, notes=[told])
+
+
+def _several(cells: Sequence[Any], column: str) -> Parsed:
+    rows: list[list[str]] = []
+    bad: dict[int, str] = {}
+    for row, cell in enumerate(cells):
+        if isinstance(cell, list | tuple | np.ndarray):
+            pieces = [cell_text(c) for c in cell]
+        else:
+            text = cell_text(cell)
+            pieces = [] if text == "|" else [piece.strip() for piece in text.split("|")]
+        if pieces == [""]:
+            bad[row] = f"{column}: no label (a lone | says that none holds)"
+        elif "" in pieces:
+            bad[row] = f"{column}: an empty label in {cell!r}"
+        elif len(set(pieces)) < len(pieces):
+            bad[row] = f"{column}: a label twice in {cell!r}"
+        rows.append(pieces)
+    names = sorted({piece for pieces in rows for piece in pieces if piece}, key=natural)
+    place = {name: n for n, name in enumerate(names)}
+    values = np.zeros((len(rows), len(names)))
+    for row, pieces in enumerate(rows):
+        values[row, [place[p] for p in pieces if p]] = 1
+    told = f"labels: column {column!r}, several per picture, {len(names)} in all ({_some(names)})"
+    return Parsed(targets=Targets(problem="multi", values=values, names=names), bad=bad, notes=[told])
+
+
+def _numbers(texts: list[str], column: str) -> Parsed:
+    numbers = [number_of(text) for text in texts]
+    bad = {row: f"{column}={texts[row]!r}: not a number" for row, n in enumerate(numbers) if n is None}
+    values = np.array([[0.0 if n is None else n] for n in numbers], np.float64).reshape(-1, 1)
+    targets = Targets(problem="regression", values=values, names=[column])
+    return Parsed(targets=targets, bad=bad, notes=[f"labels: column {column!r}, numbers (problem=regression)"])
+
+
+__all__ = ["Parsed", "Problem", "Targets", "array_targets", "cell_text", "number_of", "parse_cells", "parse_columns",
+           "zero_or_one"]  # fmt: skip

@@ -1,0 +1,359 @@
+"""Several labels and numbers of pictures: read from a table or refused with every bad row; learnt; saved; measured."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import average_precision_score, f1_score, r2_score, roc_auc_score
+
+import unmask
+from tiny_images import TINY
+from unmask.cli import main
+from unmask.errors import UserError
+from unmask.evaluation.labels import label_figures, label_table
+from unmask.evaluation.values import value_chart, value_figures
+from unmask.images.build import codec_config, new_model
+from unmask.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+from unmask.images.folder import save_folder
+from unmask.images.objectives import Number, OneClass, SeveralLabels, strata
+from unmask.images.recipes import ImageSettings
+from unmask.images.recipes import with_overrides as image_with
+from unmask.images.sources import read_images
+from unmask.images.targets import Targets, parse_cells
+
+FAST = {"epochs": 12, "learning_rate": 3e-3, "precision": "fp32", "batch": 32, "crop": "1,1", "flip": False,
+        "layer_decay": 1.0, "drop_path": 0.0}  # fmt: skip
+
+ONCE = {"steps": 1, "precision": "fp32", "batch": 32}
+
+
+def planted(count: int = 160, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(pictures, (n, 3) labels: bright on the left, on the right, at the top; how bright they are in all, 50 to 80 or so)."""
+    rng = np.random.default_rng(seed)
+    labels = rng.random((count, 3)) < [0.5, 0.3, 0.4]
+    pixels = rng.integers(0, 40, (count, 12, 12))
+    level = rng.integers(0, 100, count)
+    for picture, (left, right, top), more in zip(pixels, labels, level, strict=True):
+        picture[4:, :4] += 150 * left
+        picture[4:, 8:] += 150 * right
+        picture[:4] += 150 * top
+        picture[4:, 4:8] = more * 2
+    return pixels.astype(np.uint8), labels.astype(float), 50 + level * 0.3
+
+
+def base(where) -> str:
+    made = image_with(ImageSettings(), TINY | {"patch": 4})
+    save_folder(where, new_model(made, codec_config(made, (12, 12), 1, (0.2,), (0.3,))))
+    return where
+
+
+def written(where, pixels) -> list[str]:
+    where.mkdir(parents=True, exist_ok=True)
+    names = [f"{n:03d}.png" for n in range(len(pixels))]
+    for name, picture in zip(names, pixels, strict=True):
+        Image.fromarray(picture).save(where / name)
+    return names
+
+
+def rows(path, header: str, lines) -> str:
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    code = 0
+    try:
+        main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+NAMES = ["left", "right", "top"]
+
+
+def cells(labels) -> list[str]:
+    return ["|".join(n for n, y in zip(NAMES, row, strict=True) if y) or "|" for row in labels]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_figures_of_labels_are_scikit_learns(seed):
+    rng = np.random.default_rng(seed)
+    truth = rng.random((300, 3)) < [0.5, 0.2, 0.05]
+    p = np.round(1 / (1 + np.exp(-rng.normal(size=(300, 3)) - 2 * truth + 1)), 2)  # with ties
+    found = label_figures(truth, p, ["a", "<b>", "c"])
+    for c, row in enumerate(found["by_label"]):
+        assert row["auroc"]["value"] == pytest.approx(roc_auc_score(truth[:, c], p[:, c]))
+        assert row["auprc"]["value"] == pytest.approx(average_precision_score(truth[:, c], p[:, c]))
+        assert row["f1"]["value"] == pytest.approx(f1_score(truth[:, c], p[:, c] >= 0.5))
+        for name in ("auroc", "auprc", "precision", "recall", "f1"):
+            assert row[name]["interval"][0] <= row[name]["value"] <= row[name]["interval"][1]
+        always = f1_score(truth[:, c], np.ones(300))
+        assert row["rule"] == {"auroc": 0.5, "auprc": pytest.approx(truth[:, c].mean()), "f1": pytest.approx(always)}
+    for how in ("macro", "micro"):
+        assert found[f"{how}_auroc"] == pytest.approx(roc_auc_score(truth, p, average=how))
+        assert found[f"{how}_auprc"] == pytest.approx(average_precision_score(truth, p, average=how))
+        assert found[f"{how}_f1"] == pytest.approx(f1_score(truth, p >= 0.5, average=how))
+        assert found["rule"][f"{how}_auprc"] < found[f"{how}_auprc"]
+    assert found["rule"]["macro_auroc"] == 0.5
+    json.dumps(found, allow_nan=False)
+    assert "<b>" not in label_table(found)
+
+
+def test_a_label_that_never_holds_has_no_made_up_scores():
+    found = label_figures(np.array([[1, 0], [0, 0]]), np.array([[0.9, 0.1], [0.2, 0.1]]), ["a", "b"])
+    a, b = found["by_label"]
+    assert (b["auroc"], b["auprc"], b["recall"], b["f1"], b["rule"]) == (None,) * 5
+    assert found["macro_auroc"] == a["auroc"]["value"] == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_figures_of_numbers_are_scikit_learns_and_their_intervals_take_whole_groups(seed):
+    rng = np.random.default_rng(seed)
+    y = 1e6 + rng.normal(size=200)
+    said = y + rng.normal(size=200) * 0.5
+    found = value_figures(y, said, mean=1e6 + 0.1)
+    assert found["r2"] == pytest.approx(r2_score(y, said))
+    assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y - said) ** 2)))
+    assert found["mean_rule"]["r2"] == pytest.approx(r2_score(y, np.full(200, 1e6 + 0.1)), abs=1e-9)
+    low, high = found["intervals"]["mae"]
+    assert low < found["mae"] < high
+    copies = value_figures(np.tile(y, 9), np.tile(said, 9), mean=1e6, groups=np.tile(np.arange(200), 9), seed=seed)
+    assert np.diff(copies["intervals"]["mae"]) == pytest.approx(high - low, rel=0.25)
+    assert value_figures(np.ones(4), np.ones(4), mean=1.0)["r2"] is None
+    page = value_chart(found, "<age>")
+    assert page.count("<circle") == 200
+    assert 'class="diagonal"' in page
+    assert "<age>" not in page
+
+
+def test_labels_are_told_apart_or_asked_about():
+    assert parse_cells(["a|b", "|", "c"], "x", "auto").targets.values.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert parse_cells(["1.5", "2", "3"], "x", "auto").targets.problem == "regression"
+    whole = parse_cells(["1", "2", "1", "2"], "x", "auto")
+    assert whole.classes == ["1", "2", "1", "2"]
+    assert "problem=regression" in whole.notes[0]
+    assert parse_cells(["1", "2"], "x", "regression").targets.values.ravel().tolist() == [1, 2]
+    assert parse_cells(["1.5", "n/a", "inf"], "x", "auto").bad.keys() == {1, 2}
+    with pytest.raises(UserError, match="9 different labels in 9 rows"):
+        parse_cells([str(n) for n in range(9)], "x", "auto")
+    with pytest.raises(UserError, match="two ways"):
+        parse_cells(["1", "1.0", "1", "2"], "x", "auto")
+
+
+def test_a_table_is_read_with_its_columns_groups_and_what_it_leaves_out(tmp_path):
+    pixels, labels, value = planted(6)
+    written(tmp_path / "photos", pixels)
+    lines = [f"{n:03d}.png,{v},p{n // 2}" for n, v in enumerate(value[:5])]
+    rows(tmp_path / "t.csv", "file,age,patient", lines[::-1])
+    how = {"problem": "auto", "pictures": str(tmp_path / "photos"), "group": "patient"}
+    found = read_images(tmp_path / "t.csv", **how)
+    assert found.names[0] == "004.png"
+    np.testing.assert_allclose(found.targets.values[:, 0], value[4::-1])
+    np.testing.assert_array_equal(found.pixels[..., 0], pixels[4::-1])
+    assert found.groups.tolist() == [2, 1, 1, 0, 0]
+    assert any("1 pictures beside them have no row" in note for note in found.notes)
+    assert found.targets.names == ["age"]
+    flags = [f"{n:03d}.png\t" + "\t".join(str(int(y)) for y in row) for n, row in enumerate(labels)]
+    rows(tmp_path / "photos" / "t.tsv", "path\t" + "\t".join(NAMES), flags)
+    both = read_images(tmp_path / "photos" / "t.tsv", problem="auto")
+    np.testing.assert_array_equal(both.targets.values, labels)
+    assert not both.targets.listed
+    tiles = read_images(tmp_path / "photos" / "t.tsv", problem="multi", size=6, view="tile")
+    np.testing.assert_array_equal(tiles.targets.values, np.repeat(labels, 4, 0))
+    with pytest.raises(UserError, match="several columns may be the labels: age, patient"):
+        read_images(tmp_path / "t.csv", problem="auto", pictures=str(tmp_path / "photos"))
+    with pytest.raises(UserError, match="Tables are for fine-tuning"):
+        read_images(tmp_path / "t.csv")
+
+
+def test_a_parquet_of_paths_takes_lists(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pixels, _, _ = planted(3)
+    names = written(tmp_path, pixels)
+    pq.write_table(pa.table({"file": names, "labels": [["a"], [], ["a", "b"]]}), tmp_path / "t.parquet")
+    found = read_images(tmp_path / "t.parquet", problem="auto")
+    assert found.targets.values.tolist() == [[1, 0], [0, 0], [1, 1]]
+    cells = [(tmp_path / name).read_bytes() for name in names]
+    pq.write_table(pa.table({"image": cells, "label": [0.5, 1.5, 2.0]}), tmp_path / "bytes.parquet")
+    assert read_images(tmp_path / "bytes.parquet", problem="auto").targets.values.ravel().tolist() == [0.5, 1.5, 2.0]
+
+
+def test_held_out_parts_hold_rare_labels_and_all_sizes_of_numbers():
+    values = np.zeros((6, 2))
+    values[:, 0], values[3, 1] = 1, 1
+    from unmask.images.arrays import ImageSet
+
+    images = ImageSet(
+        pixels=np.zeros((6, 2, 2, 1)), targets=Targets(problem="multi", values=values, names=["often", "rare"])
+    )
+    assert strata(images).tolist() == [0, 0, 0, 1, 0, 0]
+    numbers = Targets(problem="regression", values=np.arange(10.0)[::-1, None], names=["x"])
+    assert strata(ImageSet(pixels=np.zeros((10, 2, 2, 1)), targets=numbers)).tolist() == [4, 4, 3, 3, 2, 2, 1, 1, 0, 0]
+
+
+def test_several_labels_are_learnt_saved_and_measured_from_the_command_line(capsys, tmp_path):
+    base(tmp_path / "base")
+    pixels, labels, _ = planted()
+    names = written(tmp_path / "train", pixels)
+    rows(tmp_path / "train" / "t.csv", "file,label", [f"{n},{c}" for n, c in zip(names, cells(labels), strict=True)])
+    pixels, labels, _ = planted(60, seed=1)
+    names = written(tmp_path / "new", pixels)
+    rows(tmp_path / "new.csv", "file,label", [f"{n},{c}" for n, c in zip(names, cells(labels), strict=True)])
+    chosen = [part for k, v in (FAST | {"mixup": 0.2}).items() for part in ("--set", f"{k}={v}")]
+    code, out, err = run(
+        capsys, "finetune", "classify", tmp_path / "base", tmp_path / "train" / "t.csv", "--out", tmp_path / "m", *chosen, "--json"
+    )  # fmt: skip
+    assert code == 0, err
+    assert "several per picture, 3 in all (left, right, top)" in err
+    found = json.loads(out)
+    assert found["problem"] == "multi"
+    assert found["kept_by"] == "macro_auprc"
+    assert found["validation_macro_auprc"] == pytest.approx(found["validation"]["macro_auprc"])
+    where = ["--set", f"pictures={tmp_path / 'new'}"]
+    code, out, err = run(
+        capsys, "evaluate", tmp_path / "m", tmp_path / "new.csv", "--report", tmp_path / "r.html", *where, "--json"
+    )
+    assert code == 0, err
+    scores = json.loads(out)
+    assert scores["macro_auprc"] > scores["rule"]["macro_auprc"] + 0.3
+    assert scores["micro_f1"] > scores["rule"]["micro_f1"]
+    assert "By label" in (tmp_path / "r.html").read_text()
+    code, _, err = run(capsys, "predict", tmp_path / "m", tmp_path / "new", "--out", tmp_path / "p.jsonl")
+    assert code == 0, err
+    said = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert said[0].keys() == {"name", "labels", "probabilities"}
+    given = np.array([[n in row["labels"] for n in NAMES] for row in said])
+    assert f1_score(labels, given, average="micro") == pytest.approx(scores["micro_f1"])
+    again = unmask.load(tmp_path / "m")
+    assert isinstance(again.objective, SeveralLabels)
+    assert again.inspect()["threshold"] == 0.5
+    # A column that is not there is not a label that does not hold.
+    rows(
+        tmp_path / "new.csv",
+        "file,left,right",
+        [f"{n},{int(a)},{int(b)}" for n, (a, b, _) in zip(names, labels, strict=True)],
+    )
+    code, _, err = run(capsys, "evaluate", tmp_path / "m", tmp_path / "new.csv", *where)
+    assert code == 2
+    assert "no column of the model's label 'top'" in err
+    code, out, err = run(capsys, "evaluate", tmp_path / "m", tmp_path / "new", "--json")
+    assert code == 2
+    assert "no several labels" in err
+
+
+def test_numbers_are_learnt_saved_and_measured(capsys, tmp_path):
+    base(tmp_path / "base")
+    pixels, _, value = planted()
+    done = finetune_classify(
+        base(tmp_path / "base"), (pixels, value), tmp_path / "m", console=False,
+        settings=with_overrides(FinetuneSettings(), FAST | {"epochs": 30}),
+    )  # fmt: skip
+    assert done.figures["kept_by"] == "rmse"
+    pixels, _, value = planted(60, seed=1)
+    names = written(tmp_path / "new", pixels)
+    rows(tmp_path / "new" / "t.csv", "file,age", [f"{n},{v}" for n, v in zip(names, value, strict=True)])
+    again = unmask.load(tmp_path / "m")
+    assert isinstance(again.objective, Number)
+    scores = again.evaluate(tmp_path / "new" / "t.csv")
+    assert scores["rmse"] < 0.6 * scores["mean_rule"]["rmse"], scores
+    said = [row["value"] for row in again.predict(pixels)]
+    assert r2_score(value, said) == pytest.approx(scores["r2"], abs=1e-6)
+    np.testing.assert_allclose(done.classifier.answers(pixels)[:, 0], said, atol=1e-3)
+    code, out, err = run(
+        capsys, "evaluate", tmp_path / "m", tmp_path / "new" / "t.csv", "--report", tmp_path / "r.html"
+    )
+    assert code == 0, err
+    assert "RMSE" in out + err
+    assert 'class="diagonal"' in (tmp_path / "r.html").read_text()
+    assert 'class="diagonal"' in (tmp_path / "m" / "report.html").read_text()
+    with pytest.raises(UserError, match="no probabilities"):
+        again.probabilities(pixels)
+
+
+def test_the_scale_is_that_of_the_training_part_alone(tmp_path):
+    pixels, _, value = planted(40)
+    chosen = with_overrides(FinetuneSettings(), ONCE | {"problem": "regression"})
+    whole = np.round(value)
+    done = finetune_classify(
+        base(tmp_path / "base"), (pixels[:20], whole[:20]), tmp_path / "m", validation=(pixels[20:], whole[20:] + 1000),
+        settings=chosen, console=False,
+    )  # fmt: skip
+    assert done.classifier.objective.mean == pytest.approx(whole[:20].mean())
+    assert done.classifier.objective.deviation == pytest.approx(whole[:20].std())
+
+
+def test_bad_rows_are_all_named_and_nothing_is_written(capsys, tmp_path):
+    base(tmp_path / "base")
+    names = written(tmp_path, planted(8)[0])
+    (tmp_path / "notes.txt").write_text("x")
+    labels = ["1.5", "", "high", "2.5", "1", "2", "3", "4"]
+    lines = [f"{n},{v}" for n, v in zip(names, labels, strict=True)]
+    lines += ["gone.png,1", f"{names[0]},2", "notes.txt,3", "a,b,c"]
+    table = rows(tmp_path / "t.csv", "file,label", lines)
+    code, _, err = run(capsys, "finetune", "classify", tmp_path / "base", table, "--out", tmp_path / "m")
+    assert code == 2
+    assert "6 of 12 rows cannot be used" in err
+    for told in ("line 3: label='': not a number", "line 4: label='high'", "line 10: gone.png: no such file",
+                 "line 11: 000.png: also in line 2", "line 12: notes.txt: not a picture", "line 13: 3 cells"):  # fmt: skip
+        assert told in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "m").exists()
+
+
+def test_settings_that_numbers_cannot_have_and_labels_that_are_alike_are_refused(tmp_path):
+    pixels, labels, value = planted(12)
+    where = base(tmp_path / "base")
+
+    def refused(pair, match, **chosen):
+        with pytest.raises(UserError, match=match):
+            finetune_classify(
+                where, pair, tmp_path / "m", console=False, settings=with_overrides(FinetuneSettings(), chosen)
+            )
+        assert not (tmp_path / "m").exists()
+
+    refused((pixels, value), "cutmix=1.0 with problem=regression", cutmix=1.0)
+    refused((pixels, value), "smoothing=0.1", smoothing=0.1)
+    refused((pixels, value * 0 + 0.5), "have the number 0.5")
+    refused((pixels, labels * 0), "have the same labels")
+    refused((pixels, labels + 0.5), "other numbers than 0 and 1")
+    refused((pixels, value[:5]), "12 pictures and 5 labels")
+    refused((pixels, np.arange(12) % 2), "problem=multi", problem="multi")
+    with pytest.raises(UserError, match="threshold"):
+        with_overrides(FinetuneSettings(), {"threshold": 1.5})
+
+
+def test_folders_of_version_0_1_load_as_one_class_per_picture(tmp_path):
+    chosen = with_overrides(FinetuneSettings(), ONCE)
+    pixels, labels, _ = planted(20)
+    finetune_classify(
+        base(tmp_path / "base"), (pixels, labels[:, 0].astype(int)), tmp_path / "m", settings=chosen, console=False
+    )
+    about = json.loads((tmp_path / "m" / "unmask.json").read_text())
+    assert set(about["classifier"]) == {"classes", "pooling"}
+    loaded = unmask.load(tmp_path / "m")
+    assert isinstance(loaded.objective, OneClass)
+    np.testing.assert_allclose(loaded.probabilities(pixels).sum(1), 1, rtol=1e-5)
+
+
+def test_a_report_of_a_classifier_by_evaluate(capsys, tmp_path):
+    chosen = with_overrides(FinetuneSettings(), ONCE)
+    pixels, labels, _ = planted(20)
+    finetune_classify(
+        base(tmp_path / "base"), (pixels, labels[:, 0].astype(int)), tmp_path / "m", settings=chosen, console=False
+    )
+    names = written(tmp_path / "new", pixels)
+    table = rows(
+        tmp_path / "new" / "t.csv", "file,label", [f"{n},{int(y)}" for n, y in zip(names, labels[:, 0], strict=True)]
+    )
+    code, _, err = run(capsys, "evaluate", tmp_path / "m", table, "--report", tmp_path / "r.html")
+    assert code == 0, err
+    assert "What is taken for what" in (tmp_path / "r.html").read_text()
+    code, _, err = run(capsys, "evaluate", tmp_path / "base", table, "--report", tmp_path / "b.html")
+    assert code == 2
+    assert "not fine-tuned" in err
+    assert not (tmp_path / "b.html").exists()
