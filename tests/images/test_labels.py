@@ -357,3 +357,30 @@ def test_a_report_of_a_classifier_by_evaluate(capsys, tmp_path):
     assert code == 2
     assert "not fine-tuned" in err
     assert not (tmp_path / "b.html").exists()
+
+
+def test_labels_of_array_files_with_fractions_are_numbers(tmp_path):
+    pixels, _, value = planted(8)
+    np.savez(tmp_path / "a.npz", x_train=pixels[:6], y_train=value[:6], x_test=pixels[6:], y_test=value[6:])
+    found = read_images(tmp_path / "a.npz", problem="auto")
+    assert found.labels is None
+    np.testing.assert_array_equal(found.take(found.test).targets.values[:, 0], value[6:])
+    np.savez(tmp_path / "b.npz", x=pixels, y=np.arange(8) % 2)
+    assert read_images(tmp_path / "b.npz", problem="auto").classes == ["0", "1"]
+    assert read_images(tmp_path / "b.npz", problem="regression").targets.problem == "regression"
+
+
+def test_one_column_of_0_and_1_is_no_list_of_labels():
+    with pytest.raises(UserError, match="0 and 1 alone"):
+        parse_cells(["0", "1", "1"], "tumour", "multi")
+    assert parse_cells(["0", "1", "0|1"], "digits", "multi").targets.names == ["0", "1"]
+
+
+def test_a_broken_picture_takes_its_row_with_it(tmp_path):
+    pixels, _, value = planted(4)
+    names = written(tmp_path, pixels)
+    (tmp_path / names[1]).write_bytes(b"")
+    rows(tmp_path / "t.csv", "file,age", [f"{n},{v}" for n, v in zip(names, value, strict=True)])
+    found = read_images(tmp_path / "t.csv", problem="auto")
+    assert [name for name, _ in found.skipped] == [names[1]]
+    np.testing.assert_allclose(found.targets.values[:, 0], np.delete(value, 1))

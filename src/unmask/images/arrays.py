@@ -18,7 +18,7 @@ from unmask.images.picture import Alpha, Choice, Picture, Slice
 from unmask.images.recipes import sides
 from unmask.images.shards import Store, StoredArray
 from unmask.images.streaming import StreamedArray
-from unmask.images.targets import Problem, Targets
+from unmask.images.targets import Problem, Targets, array_targets
 
 SPLITS = {
     "train": ("train", "training"), "test": ("test", "t10k", "val", "valid", "validation", "dev"),
@@ -302,14 +302,16 @@ def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
         told = ", ".join(f"{p.name} has {s.channels} of {s.depth}" for p, s in zip(parts, sets, strict=True))
         raise UserError(f"channels differ: {told}", hint="Give files of one kind.")
     raw = [p.labels for p in parts if p.labels is not None]
-    labels, classes = number_classes(np.concatenate([r.ravel() for r in raw]) if len(raw) == len(parts) else None)
+    whole = np.concatenate([r.ravel() for r in raw]) if len(raw) == len(parts) else None
+    targets = None if whole is None else array_targets(whole, how.problem)
+    labels, classes = number_classes(whole if targets is None else None)
     known = {p.test for p in parts} == {True, False}
     missing = None
     if any(s.missing is not None for s in sets):
         missing = np.concatenate([np.zeros(s.pixels.shape[:3], bool) if s.missing is None else s.missing for s in sets])
     return ImageSet(
         pixels=np.concatenate([s.pixels for s in sets]), labels=labels, classes=classes, missing=missing,
-        notes=[note for s in sets for note in s.notes],
+        notes=[note for s in sets for note in s.notes], targets=targets,
         test=np.concatenate([np.full(len(s), p.test) for p, s in zip(parts, sets, strict=True)]) if known else None,
     )  # fmt: skip
 

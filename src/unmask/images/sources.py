@@ -145,7 +145,7 @@ def _from_file(path: Path, how: Reading) -> ImageSet:
     try:
         if name.endswith((".npy", ".npz")):
             return read_numpy(path, how)
-        if is_label_table(path, how.column):
+        if (how.problem is not None or not name.endswith(".parquet")) and is_label_table(path, how.column):
             return _from_table(path, how)
         if name.endswith(".parquet"):
             return _from_parquet(path, how)

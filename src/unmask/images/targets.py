@@ -171,6 +171,11 @@ def _classes(texts: list[str], column: str, *, whole: bool, asked: bool = False)
 
 
 def _several(cells: Sequence[Any], column: str) -> Parsed:
+    if len(cells) and all(not isinstance(c, list | tuple | np.ndarray) and zero_or_one(cell_text(c)) for c in cells):
+        raise UserError(
+            f"column {column!r} with problem=multi holds 0 and 1 alone",
+            hint="One yes or no per picture is --set problem=single; of several columns name all: --set label_column=a,b.",
+        )
     rows: list[list[str]] = []
     bad: dict[int, str] = {}
     for row, cell in enumerate(cells):
