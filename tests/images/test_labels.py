@@ -247,7 +247,6 @@ def test_several_labels_are_learnt_saved_and_measured_from_the_command_line(caps
 
 
 def test_numbers_are_learnt_saved_and_measured(capsys, tmp_path):
-    base(tmp_path / "base")
     pixels, _, value = planted()
     done = finetune_classify(
         base(tmp_path / "base"), (pixels, value), tmp_path / "m", console=False,
@@ -384,3 +383,20 @@ def test_a_broken_picture_takes_its_row_with_it(tmp_path):
     found = read_images(tmp_path / "t.csv", problem="auto")
     assert [name for name, _ in found.skipped] == [names[1]]
     np.testing.assert_allclose(found.targets.values[:, 0], np.delete(value, 1))
+
+
+def test_groups_of_a_table_stay_on_one_side_and_are_no_labels_of_the_validation_table(tmp_path):
+    pixels, _, value = planted(24)
+    names = written(tmp_path / "photos", pixels)
+    lines = [f"{name},{v},p{n // 3}" for n, (name, v) in enumerate(zip(names, value, strict=True))]
+    rows(tmp_path / "a.csv", "file,age,patient", lines[:18])
+    rows(tmp_path / "b.csv", "file,age,patient", lines[18:])
+    chosen = ONCE | {"group": "patient", "pictures": str(tmp_path / "photos"), "holdout": 0.3}
+    where, settings = base(tmp_path / "base"), with_overrides(FinetuneSettings(), chosen)
+    given = finetune_classify(
+        where, tmp_path / "a.csv", tmp_path / "m", validation=tmp_path / "b.csv", settings=settings, console=False
+    )
+    assert given.figures["validation"]["n"] == 6
+    drawn = finetune_classify(where, tmp_path / "a.csv", tmp_path / "n", settings=settings, console=False)
+    assert drawn.figures["validation"]["n"] % 3 == 0
+    assert drawn.figures["pictures"] + drawn.figures["validation"]["n"] == 18

@@ -23,6 +23,7 @@ from unmask.images.augment import Augment, mix_batch
 from unmask.images.batches import image_batch
 from unmask.images.build import untrained
 from unmask.images.classifier import Classifier, ClassifierNet, layer_groups
+from unmask.images.label_table import ENDINGS
 from unmask.images.model import ImageModel, load
 from unmask.images.objectives import objective_of, strata
 from unmask.images.pretrain import store_of
@@ -211,7 +212,9 @@ def _pictures(
     objective = objective_of(train, settings.problem, settings.threshold)
     _smoothing(settings, objective.problem)
     if validation is not None:
-        held = base.read(validation, **table | {"problem": objective.problem})
+        # The column of groups of a table is not one of labels; folders of validation pictures need not have the levels.
+        group = settings.group if str(validation).lower().endswith(ENDINGS) else None
+        held = base.read(validation, group=group, **table | {"problem": objective.problem})
         if held.test is not None:
             held = held.take(np.flatnonzero(held.test))
         objective.truth(held)
