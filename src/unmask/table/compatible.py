@@ -177,8 +177,8 @@ def _mass(number: int, parts: Sequence[tuple[float, Hazard]], z: np.ndarray) -> 
     for other, rival in parts:
         if other != kind:
             upto = np.r_[0.0, np.cumsum(rival.jump)]
-            side = "left" if kind > 0 else "right"
-            mass = mass * np.exp(-rival.risk(z)[:, None] * upto[np.searchsorted(rival.at, found.at, side=side)])
+            place = np.searchsorted(rival.at, found.at, side="left" if kind > 0 else "right")
+            mass = mass * np.exp(-rival.risk(z)[:, None] * upto[place])
     return mass
 
 

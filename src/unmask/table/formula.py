@@ -295,7 +295,8 @@ class _Reader:
 
 def _split(text: str, marks: str) -> list[tuple[str, str]]:
     """(mark before, part) at the marks outside of brackets; `**` is no mark."""
-    out, depth, start, sign = [], 0, 0, "+"
+    out: list[tuple[str, str]] = []
+    depth, start, sign = 0, 0, "+"
     at = 0
     while at < len(text):
         c = text[at]
