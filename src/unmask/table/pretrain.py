@@ -171,8 +171,8 @@ def next_steps(model: TableModel, out: Path) -> Any:
     if model.table.settings.network != "filter":
         lines += [
             (
-                "completed tables that differ as the truth may",
-                f"unmask impute {out} new.csv --out drawn.csv --draws 20",
+                "completed tables for Rubin's rules",
+                f"unmask impute {out} new.csv --out completed.csv --proper 20",
             ),
             ("new rows of the same kind", f"unmask synthesize {out} --rows 500 --out synthetic.csv"),
             ("how good such rows are", f"unmask evaluate {out} held-out.csv training.csv --report fidelity.html"),
