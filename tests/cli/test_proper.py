@@ -80,7 +80,8 @@ def test_a_model_gives_its_schema(capsys, folder, tmp_path):
     ("arguments", "message"),
     [(["--draws", 2], "--proper"), (["--proper", 2, "--draws", 2], "--draws"), (["--proper", 1], "two completed"),
      (["--proper", 2, "--shift", "dbp=much"], "COLUMN=NUMBER"), (["--proper", 2, "--formula", "y ~"], "formula"),
-     (["--proper", 2, "--method", "nope=pmm"], "nope"), (["--proper", 2, "--shift", "dbp[sx == 1]=3"], "sx")],
+     (["--proper", 2, "--method", "nope=pmm"], "nope"), (["--proper", 2, "--unseen", "missing"], "--unseen"),
+     (["--entry", "a"], "proper"), (["--proper", 2, "--shift", "dbp[sx == 1]=3"], "sx")],
 )  # fmt: skip
 def test_mistakes_are_named_and_nothing_is_written(capsys, csv, tmp_path, arguments, message):
     code, _, error = run(capsys, "impute", csv, "--out", tmp_path / "f.csv", *arguments)
@@ -93,3 +94,69 @@ def test_options_of_multiple_imputation_ask_for_it(capsys, csv, folder, tmp_path
     code, _, error = run(capsys, "impute", folder / "m", csv, "--out", tmp_path / "f.csv", "--formula", "age ~ sex")
     assert code == 2
     assert "--proper" in error
+
+
+def read_as(kind: str, csv, folder) -> tuple[object, list]:
+    """A table whose file wants to be told how it is read, and the options that tell it."""
+    frame = pl.read_csv(csv, infer_schema=False)
+    if kind == "missing":
+        target = folder / "odd.csv"
+        frame.with_columns(pl.col("age").fill_null("-9")).write_csv(target)
+        return target, ["--missing", "-9"]
+    if kind == "decimal":
+        target = folder / "odd.tsv"
+        age = (
+            pl.col("age").cast(float).map_elements(lambda v: f"{v / 10:.3f}".replace(".", ","), return_dtype=pl.String)
+        )
+        frame.with_columns(pl.all().str.strip_suffix(".0")).with_columns(age).write_csv(target, separator="\t")
+        return target, ["--decimal", ","]
+    target = folder / "odd.csv"
+    target.write_bytes(frame.with_columns(sex=pl.col("sex").replace("F", "é")).write_csv().encode("cp1252"))
+    return target, ["--encoding", "cp1252"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "decimal", "encoding"])
+def test_a_table_alone_is_read_as_told(capsys, csv, tmp_path, kind):
+    target, options = read_as(kind, csv, tmp_path)
+    out = tmp_path / f"f{target.suffix}"
+    code, _, error = run(
+        capsys, "impute", target, "--proper", 2, "--out", out, *SCHEMA, *options, "--method", "age=pmm"
+    )
+    assert code == 0, error
+    whole = (tmp_path / f"f-1{target.suffix}").read_text(encoding="cp1252" if kind == "encoding" else "utf-8")
+    done = pl.read_csv(whole.encode(), infer_schema=False, separator="\t" if kind == "decimal" else ",")
+    ages = done["age"].str.replace(",", ".").cast(float)
+    assert ages.null_count() == 0
+    assert ages.min() > 0
+    if kind == "decimal":
+        assert ages.max() < 20  # 6,340 is six and a third
+    if kind == "encoding":
+        assert set(done["sex"]) == {"é", "M"}
+
+
+def test_a_table_beside_a_model_is_read_as_told(capsys, folder, csv, tmp_path):
+    target, options = read_as("missing", csv, tmp_path)
+    code, _, error = run(capsys, "impute", folder / "m", target, "--proper", 2, "--out", tmp_path / "f.csv", *options)
+    assert code == 0, error
+    assert pl.read_csv(tmp_path / "f-1.csv")["age"].min() > 0
+
+
+def test_a_sheet_is_refused_where_there_is_none(capsys, csv, tmp_path):
+    code, _, error = run(capsys, "impute", csv, "--proper", 2, "--out", tmp_path / "f.csv", "--sheet", "a")
+    assert code == 2
+    assert "--sheet a" in error
+
+
+def test_event_levels_and_entry_of_a_table_alone(capsys, csv, tmp_path):
+    frame = pl.read_csv(csv).drop_nulls(["time", "event"])
+    state = pl.when(pl.col("event") == 1).then(pl.lit("relapse")).otherwise(pl.lit("lost"))
+    frame.with_columns(event=state, entered=pl.col("time") / 2).write_csv(tmp_path / "odd.csv")
+    start = ["impute", tmp_path / "odd.csv", "--proper", 2, "--out", tmp_path / "f.csv", *SCHEMA]
+    code, _, error = run(capsys, *start)
+    assert code == 2
+    assert "--event-level" in error
+    code, _, error = run(capsys, *start, "--event-level", "relapse")
+    assert code == 0, error
+    code, text, error = run(capsys, *start, "--event-level", "relapse", "--entry", "entered", "--json")
+    assert code == 0, error
+    assert any("late entry" in note for note in json.loads(text)["notes"])

@@ -25,7 +25,16 @@ def register(app: Any) -> None:
         formula: str = typer.Option(None, help="With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'."),
         method: list[str] = typer.Option([], help="With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample."),
         duration: str = typer.Option(None, help="With --proper and no model: column of follow-up time."),
-        event: str = typer.Option(None, help="With --proper and no model: column of 1 (event) and 0 (censored)."),
+        event: str = typer.Option(
+            None,
+            help="With --proper and no model: column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes.",
+        ),
+        event_level: list[str] = typer.Option(
+            [], help="With --proper and no model: level at which the event happened; once per cause."
+        ),
+        entry: str = typer.Option(
+            None, help="With --proper and no model: column of the times from which rows are at risk (late entry)."
+        ),
         schema: str = typer.Option(None, help="With --proper and no model: TOML file with kinds of columns."),
         report: str = typer.Option(
             None, help="With --proper: an HTML page with convergence and imputed beside observed."
@@ -63,6 +72,8 @@ def register(app: Any) -> None:
             "method": method,
             "duration": duration,
             "event": event,
+            "event_level": event_level,
+            "entry": entry,
             "schema": schema,
             "report": report,
         }
@@ -74,14 +85,21 @@ def register(app: Any) -> None:
                 "intervals": intervals,
                 "absent": absent,
                 "add_absent": add_absent,
+                "unseen": unseen != "error",
             }
             beside["constraint"] = constraint  # rules come with the schema there
-            output.write(*impute_properly(model, table, out, proper, shift=shift, seed=seed, unused=beside, **given))
+            read: dict[str, Any] = {"missing": missing, "decimal": decimal, "encoding": encoding, "sheet": sheet}
+            output.write(
+                *impute_properly(model, table, out, proper, shift=shift, seed=seed, unused=beside, **given, **read)
+            )
             return
         for name in [k for k, v in given.items() if v]:
             from unmask.errors import UserError
 
-            raise UserError(f"--{name} without --proper", hint="It belongs to multiple imputation: add --proper 20.")
+            raise UserError(
+                f"--{name.replace('_', '-')} without --proper",
+                hint="It belongs to multiple imputation: add --proper 20.",
+            )
         output.write(
             *impute_table(
                 model,

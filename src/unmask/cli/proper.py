@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.cli.table import Result, numbered, table_model
+from unmask.cli.table import Result, numbered, table_model, told_schema
 from unmask.errors import UserError
 from unmask.files import check_place
 
@@ -15,18 +16,21 @@ from unmask.files import check_place
 def impute_properly(
     model: str, table: str | None, out: str, proper: int, *, shift: Sequence[str], seed: int, unused: Mapping[str, Any],
     formula: str | None, method: Sequence[str], duration: str | None, event: str | None, schema: str | None,
-    report: str | None,
+    report: str | None, event_level: Sequence[str] = (), entry: str | None = None, missing: Sequence[str] = (),
+    decimal: str | None = None, encoding: str | None = None, sheet: str | None = None,
 ) -> Result:  # fmt: skip
     """Complete a table `proper` times, fitted to the table itself under the schema of a model, of a file, or inferred.
 
     Args:
         model: a model folder, whose schema is taken; or the table, where `table` is None.
         unused: other options of `unmask impute`, which have no meaning here.
+        missing: further spellings of a missing value.
+        decimal, encoding, sheet: how the table's file is read; see `read_frame`.
 
     Raises:
         UserError: options that contradict each other, or what `MultipleImputation` refuses.
     """
-    from unmask.table.data import write_table
+    from unmask.table.data import read_frame, write_table
     from unmask.table.multiple import MultipleImputation
     from unmask.table.shift import read_shifts
 
@@ -40,24 +44,33 @@ def impute_properly(
         )
     for place in (out, *([report] if report else [])):
         check_place(place)
-    known: Any = schema
     if table is None:
         if Path(model).is_dir():
             raise UserError(
                 f"{model} is a folder, and there is no TABLE", hint="unmask impute MODEL TABLE --proper 20 --out F"
             )
         table = model
-    elif schema or duration or event:
-        raise UserError("--schema, --duration or --event with a model", hint="The model has them: leave them out.")
+        known: Any = told_schema(schema, missing)
+        if entry:
+            known["entry"] = entry
+        if event_level:
+            known["event_level"] = list(event_level)
+    elif schema or duration or event or entry or event_level:
+        raise UserError(
+            "--schema, --duration, --event, --event-level or --entry with a model",
+            hint="The model has them: leave them out.",
+        )
     else:
         known = table_model(model).schema
+        known = dataclasses.replace(known, missing=(*known.missing, *missing))
+    frame = read_frame(table, decimal=decimal, encoding=encoding, sheet=sheet)
     done = MultipleImputation(
         proper, schema=known, duration=duration, event=event, formula=formula, method=_methods(method),
         shift=read_shifts(shift), seed=seed,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are among the notes
-        done.fit(table)
+        done.fit(frame)
     written = numbered(out, proper)
     for path, one in zip(written, done.tables(), strict=True):
         write_table(one, path)
