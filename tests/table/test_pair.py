@@ -193,3 +193,41 @@ def test_a_start_column_is_asked_about():
     notes = " ".join(infer_schema(read.names, read.columns).notes)
     assert "'tstop' and 'status' look like follow-up time and event, but NO survival pair is taken" in notes
     assert "--entry tstart" in notes
+
+
+def late_cohort(rows=120, seed=0):
+    frame = cohort(rows=rows, seed=seed)
+    return frame.assign(entry=np.floor(frame["time"] * np.random.default_rng(seed).uniform(0, 0.9, rows)))
+
+
+@pytest.fixture(scope="module")
+def late_model():
+    return TableModel.fit(late_cohort(), duration="time", event="status", entry="entry", steps=0, members=2)
+
+
+@pytest.mark.parametrize("use", ["impute", "intervals", "score", "embed"])
+def test_new_rows_whose_follow_up_cannot_be_are_refused_all_at_once(late_model, use):
+    new = late_cohort(30, seed=1)
+    new.loc[[2, 5], "time"] = -4
+    new.loc[7, "entry"] = -1
+    new.loc[[9, 11], "entry"] = new.loc[[9, 11], "time"] + [0, 3]
+    said = r"row 3: -4 as a duration; row 6: -4 .*row 8: -1 as a duration.*row 10: entry (\d+) at follow-up time \1; row 12: "
+    with pytest.raises(UserError, match=said):
+        getattr(late_model, use)(new)
+
+
+def test_unknown_follow_up_of_new_rows_is_not_refused(late_model):
+    new = late_cohort(30, seed=1)
+    new.loc[3, "time"] = new.loc[4, "entry"] = None
+    late_model.impute(new)
+    late_model.impute(new.drop(columns=["time", "status"]))
+
+
+def test_impossible_follow_up_of_new_rows_on_the_command_line(late_model, tmp_path, capsys):
+    late_model.save(tmp_path / "m")
+    late_cohort(20, seed=1).assign(time=-4, age=None).to_csv(tmp_path / "n.csv", index=False)
+    with pytest.raises(SystemExit) as stop:
+        main(["impute", str(tmp_path / "m"), str(tmp_path / "n.csv"), "--out", str(tmp_path / "o.csv")])
+    assert stop.value.code == 2
+    assert "row 21: -4 as a duration" in capsys.readouterr().err
+    assert not (tmp_path / "o.csv").exists()

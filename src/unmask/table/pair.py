@@ -295,11 +295,48 @@ class Place:
         return entry
 
     def _refuse(self, bad: np.ndarray, column: str, what: Callable[[int], str], hint: str) -> None:
-        rows = np.flatnonzero(bad)
-        if len(rows):
-            said = "; ".join(f"row {self.row_name(int(i))}: {what(int(i))}" for i in rows[:SHOWN])
-            more = f"; and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-            raise UserError(f"{self.source}, {column}, {said}{more}", hint=hint)
+        if said := _bad_rows(bad, column, what, self.row_name):
+            raise UserError(f"{self.source}, {said}", hint=hint)
+
+
+def _bad_rows(bad: np.ndarray, column: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
+    """A column's bad rows and what each holds; "" where there is none."""
+    rows = np.flatnonzero(bad)
+    said = "; ".join(f"row {row_name(int(i))}: {what(int(i))}" for i in rows[:SHOWN])
+    more = f"; and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return f"{column}, {said}{more}" if said else ""
+
+
+def refuse_impossible(
+    schema: Schema, columns: Sequence[np.ndarray], *, source: str, row_name: Callable[[int], int]
+) -> None:
+    """Refuse follow-up that cannot be, in a table read under a schema that has a survival pair.
+
+    Args:
+        columns: the modelled ones, coded, NaN where missing: an unknown time or entry is not refused.
+
+    Raises:
+        UserError: naming every time and entry below 0, and every entry that is not before its time.
+    """
+    if schema.duration is None:
+        return
+    time = columns[schema.place(schema.duration)]
+    said, hints = [], []
+    with np.errstate(invalid="ignore"):
+        for name in (schema.duration, schema.entry):
+            if name is not None:
+                x = columns[schema.place(name)]
+                said.append(_bad_rows(x < 0, f"column {name!r}", lambda i, x=x: f"{x[i]:g} as a duration", row_name))
+                hints += ["Follow-up times are numbers, 0 or more."] if said[-1] and not hints else []
+        if schema.entry is not None:
+            entry = columns[schema.place(schema.entry)]
+            late, column = (entry >= time) & (time >= 0), f"column {schema.entry!r}"
+            said.append(
+                _bad_rows(late, column, lambda i: f"entry {entry[i]:g} at follow-up time {time[i]:g}", row_name)
+            )
+            hints += ["Rows enter before their follow-up ends."] if said[-1] else []
+    if any(said):
+        raise UserError(f"{source}, {'; '.join(filter(None, said))}", hint=" ".join(hints))
 
 
 def _by_name(place: Place) -> tuple[Named | None, str]:

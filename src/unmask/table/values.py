@@ -12,6 +12,7 @@ from unmask.errors import UserError, suggest
 from unmask.table.findings import Finding, refuse
 from unmask.table.frame import Frame
 from unmask.table.marks import PLAIN, Marks, spellings_of
+from unmask.table.pair import refuse_impossible
 from unmask.table.parse import date_of, days, is_missing, measured, text_of
 from unmask.table.schema import Column, Schema
 
@@ -23,7 +24,8 @@ def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.nd
         unseen: a category the schema does not have is an "error", or taken as "missing".
 
     Raises:
-        UserError: a column is missing, or cells do not fit their columns, naming all of them by column, row and value.
+        UserError: a column is missing, or cells do not fit their columns, naming all of them by column, row and value;
+            follow-up that cannot be (see `pair.refuse_impossible`).
     """
     order = match_columns(frame, schema)
     marks = spelling_in(frame, schema, order)
@@ -33,6 +35,7 @@ def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.nd
         out.append(x)
         findings += wrong
     refuse(findings, frame.source)
+    refuse_impossible(schema, out, source=frame.source, row_name=frame.row_name)
     return out
 
 
