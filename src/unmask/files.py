@@ -65,6 +65,16 @@ def check_place(path: str | Path) -> Path:
     return path
 
 
+def check_not_input(out: str | Path, source: str | Path) -> None:
+    """Refuse to write a result over the file it is made from.
+
+    Raises:
+        UserError: both are the same file.
+    """
+    if os.path.exists(out) and os.path.exists(source) and os.path.samefile(out, source):
+        raise UserError(f"{out} is the table that is read", hint="Choose another --out; the original is kept.")
+
+
 def check_folder(folder: str | Path) -> Path:
     """A folder's path, if it is one or can be made one: asked before long work whose results go there.
 

@@ -202,3 +202,16 @@ def test_rules_hold_on_the_command_line(capsys, folder, tmp_path):
     )
     made = pl.read_csv(tmp_path / "s.csv")
     assert made.filter(pl.col("dbp") >= pl.col("sbp")).is_empty()
+
+
+def test_the_table_that_is_read_is_not_written_over(capsys, folder):
+    source = folder / "new.csv"
+    before = source.read_bytes()
+    for command in (
+        ("impute", folder / "m", source),
+        ("augment", folder / "m", source, "--where", "age > 60", "--rows", 5),
+    ):
+        code, _, error = run(capsys, *command, "--out", source)
+        assert code == 2
+        assert "is the table that is read" in error
+    assert source.read_bytes() == before

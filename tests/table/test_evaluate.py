@@ -1,5 +1,7 @@
 """Synthetic rows beside real ones: figures of survival where there are events and covariates, a word where not."""
 
+import numpy as np
+import pandas as pd
 import pytest
 from tables import patients
 
@@ -48,3 +50,23 @@ def test_where_everyone_had_the_event_an_outcome_is_learnt():
     model = TableModel.fit(table, steps=0)
     assert set(model.synthesize(40)["event"]) == {1}
     assert evaluate_model(model, table)["km_area"] < 0.3
+
+
+def test_held_out_rows_that_are_training_rows_are_said_or_refused(model):
+    """Every figure of privacy was reassuring where both files were the same."""
+    table = patients(80, seed=5)
+    with pytest.raises(UserError, match="80 of 80 held-out rows are training rows"):
+        evaluate_model(model, table, train=table)
+    half = pd.concat([table.head(40), patients(40, seed=6)])
+    with pytest.warns(UserWarning, match="40 of 80 held-out rows are training rows"):
+        assert "40 of 80" in evaluate_model(model, half, train=table)["overlap"]
+    assert "overlap" not in evaluate_model(model, patients(80, seed=7), train=table)
+
+
+def test_columns_that_are_not_modelled_may_be_lacking(rng):
+    table = patients(60).assign(pid=np.arange(1000, 1060))
+    model = TableModel.fit(table, steps=0)
+    assert model.schema.columns[model.schema.number("pid")].kind == "id"
+    assert evaluate_model(model, patients(40))["marginal_distance"] >= 0
+    with pytest.raises(UserError, match="no column"):
+        evaluate_model(model, patients(40).drop(columns=["time"]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.files import check_place
+from unmask.files import check_not_input, check_place
 
 Result = tuple[dict[str, Any], list[str]]
 
@@ -56,6 +56,7 @@ def impute_table(
         raise UserError("--draws with --intervals", hint="Intervals belong to best values: leave --draws out.")
     for place in (out, *([intervals] if intervals else [])):
         check_place(place)
+        check_not_input(place, table)
     loaded = table_model(model)
     from unmask.table.shift import read_shifts
 
@@ -132,6 +133,7 @@ def augment_table(
     from unmask.table.synthesise import augment
 
     check_place(out)
+    check_not_input(out, table)
     whole, new = augment(table_model(model), table, where=where, rows=rows, seed=seed, constraints=constraint)
     write_table(whole, out)
     found = {"out": out, "rows": whole.height, "added": new.height, "where": where}
@@ -152,7 +154,9 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
         loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report
     )
     shown = text_lines(readings(found))
-    shown += [f"{k.replace('_', ' ')}: {found[k]}" for k in ("compared_rows", "note", "report") if k in found]
+    shown += [
+        f"{k.replace('_', ' ')}: {found[k]}" for k in ("overlap", "compared_rows", "note", "report") if k in found
+    ]
     return found, shown
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.table import fidelity, privacy
+from unmask.table.absent import widened
 from unmask.table.data import encode, read_frame
 from unmask.table.figures import add_figures, readings
 from unmask.table.model import TableModel
@@ -41,9 +44,12 @@ def evaluate_model(
         report: where to write the HTML page.
 
     Raises:
-        UserError: the table does not fit the model, or there are fewer than 20 rows of either kind.
+        UserError: the table does not fit the model, there are fewer than 20 rows of either kind, or the held-out rows are the
+            training rows.
     """
-    seen = encode(read_frame(data), model.schema)
+    seen = _encoded(model, data)
+    before = None if train is None else _encoded(model, train)
+    overlap = None if before is None else _overlap(before, seen)
     real = _filled(model, model.table.draw(seen, seed=seed))
     rows = len(real[0]) if rows is None else rows
     if min(len(real[0]), rows) < 20:
@@ -53,8 +59,10 @@ def evaluate_model(
     made = synthesize(model, rows, seed=seed)
     synthetic = _filled(model, made.columns)
     found = compare(model, real, synthetic, seed=seed, observed=(seen, made.released))
-    if train is not None:
-        before = encode(read_frame(train), model.schema)
+    if overlap is not None:
+        found["overlap"] = overlap
+        warnings.warn(overlap, stacklevel=2)
+    if before is not None:
         found["privacy"] = (
             privacy.privacy(before, seen, made.released, model.schema.sizes, seed=seed)
             | privacy.copies(before, made.released, seed)
@@ -65,6 +73,36 @@ def evaluate_model(
         write_report(model, found, real, synthetic, Path(report))
         found["report"] = str(report)
     return found
+
+
+def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:
+    """The modelled columns; those that are not modelled (row names, identifiers) may be lacking.
+
+    Raises:
+        UserError: a modelled column is lacking, the outcome included, or a cell does not fit.
+    """
+    frame, lacking = widened(read_frame(data), model.schema)
+    if lacking:
+        raise UserError(f"{frame.source}: no column {', '.join(map(repr, lacking))}", hint="Give the same columns.")
+    return encode(frame, model.schema)
+
+
+def _overlap(train: list[np.ndarray], held_out: list[np.ndarray]) -> str | None:
+    """What to say of held-out rows that are training rows; more of them than the training rows are alike among themselves.
+
+    Raises:
+        UserError: all are.
+    """
+    rows = [[r.tobytes() for r in np.column_stack(t)] for t in (train, held_out)]
+    count = Counter(rows[0])
+    again = sum(n for n in count.values() if n > 1) / max(len(rows[0]), 1)
+    both = sum(r in count for r in rows[1])
+    if both <= (again + 0.05) * len(rows[1]):
+        return None
+    text = f"{both} of {len(rows[1])} held-out rows are training rows"
+    if both == len(rows[1]):
+        raise UserError(text, hint="Privacy can only be judged beside rows that the model was not fitted on.")
+    return f"{text}: figures of privacy look better than they are"
 
 
 def complete(model: TableModel, data: Any, seed: int) -> list[np.ndarray]:

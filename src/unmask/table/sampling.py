@@ -123,18 +123,23 @@ class RowSampler:
         order = [self.free[k] for k in np.lexsort((key, ~np.array(bound)))]
         for place in order:
             self._draw(state, values, place, rows, seed)
+        self._compute(values)  # computed columns are covariates of the outcome too
         if self.outcome is not None:
             self._draw_outcome(state, values, rows, seed)
         for place in self.structural:
             other, level = self.fillers[place]
             self._draw(state, values, place, rows, seed)
             values[place] = np.where(values[other] == level, np.nan, values[place])
+        self._compute(values)
+        return values
+
+    def _compute(self, values: list[np.ndarray]) -> None:
+        """Columns with a formula, from what is drawn so far; in place."""
         for rule in self.formulas:
             assert rule.formula is not None
             with np.errstate(all="ignore"):
                 found = rule.formula({c: values[c] for c in rule.columns})
                 values[rule.columns[0]] = self.rules.rounded(rule.columns[0], found)
-        return values
 
     def _limits(self, place: int, values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Per row: lowest and highest value, or (rows, categories) booleans; from conditions and what is drawn so far."""
@@ -192,6 +197,8 @@ class RowSampler:
             [uniform(seed, rows, 66 + k if k < 2 else 80 + k) for k in range(1 + len(self.outcome.causes))], -1
         )
         design, entry = outcome_design(self.model, values), entries(self.model, values)
+        # A formula without a result (a division by 0, a column that is empty in this row) tells nothing of the outcome.
+        design = np.where(np.isfinite(design), design, self.outcome.center)
         values[time], values[event] = self.outcome.draw(design, u, entry)
         if time in self.guard:  # follow-up beyond the last time that several have ends there, without an event
             late = (values[time] > self.guard[time].high) & bool(len(self.outcome.censoring.at))  # someone was censored
