@@ -11,7 +11,9 @@ from unmask.errors import UserError
 from unmask.table.data import read_frame
 from unmask.table.infer import infer_schema
 from unmask.table.model import TableModel, load
+from unmask.table.multiple import MultipleImputation
 from unmask.table.pair import event_levels
+from unmask.table.rules import Rules
 
 
 def cohort(levels=(0, 1), rows=120, seed=0, **more):
@@ -231,3 +233,47 @@ def test_impossible_follow_up_of_new_rows_on_the_command_line(late_model, tmp_pa
     assert stop.value.code == 2
     assert "row 21: -4 as a duration" in capsys.readouterr().err
     assert not (tmp_path / "o.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "where", ["time >= 20", "time <= 15", "entry >= 10", ["time >= 20", "status == 1"], "status == 1", None]
+)
+def test_synthetic_rows_enter_before_their_follow_up_ends(late_model, where):
+    for seed in (0, 1):
+        made = late_model.synthesize(300, where=where, seed=seed)
+        assert (made["entry"] < made["time"]).all()
+        assert (made["entry"] >= 0).all()
+
+
+@pytest.mark.parametrize("draws", [0, 2])
+def test_imputed_entries_come_before_time(late_model, draws):
+    new = late_cohort(60, seed=1)
+    new.loc[:24, "entry"] = None
+    new.loc[15:40, "time"] = None
+    new.loc[41:44, ["time", "entry"]] = [2, None]
+    done = late_model.impute(new, draws=draws)
+    for table in done if draws else [done]:
+        assert (table["entry"] < table["time"]).all()
+    properly = MultipleImputation(2, schema=late_model.schema, rounds=1).fit(new)
+    for table in properly.completed:
+        assert (table["entry"] < table["time"]).all()
+        assert (table["entry"] >= 0).all()
+
+
+def test_the_order_of_entry_and_time_takes_nothing_away(late_model):
+    """The outcome of new rows comes from the hazards as before, and rules that a person gives stand beside it."""
+    from unmask.table.sampling import RowSampler
+
+    rules = Rules.of(late_model.schema)
+    assert RowSampler(late_model, {}, rules, 1.0).outcome is not None
+    assert late_model.inspect()["constraints"] == []
+    assert len(Rules.of(late_model.schema, "entry < time").all) == 1
+    assert len(Rules.of(late_model.schema, "time := age * 2").all) == 1
+
+
+def test_a_recipe_without_rules_says_which_entries_come_too_late():
+    frame = late_cohort(60)
+    model = TableModel.fit(frame, duration="time", event="status", entry="entry", recipe="mcm", steps=1)
+    new = frame.assign(entry=np.nan, time=0.0)
+    with pytest.warns(UserWarning, match="'entry < time' is not kept .* in rows 1, 2, 3, 4, 5, 6, 7, 8 and 52 more"):
+        model.impute(new)

@@ -13,7 +13,7 @@ from unmask.errors import UserError
 from unmask.table.absent import widened, with_added
 from unmask.table.data import Frame, decode, encode, filled_copy, match_columns, read_frame
 from unmask.table.mcm import FilterModel
-from unmask.table.obeying import drawn_under, points_under, recorded_breaches, unmet
+from unmask.table.obeying import drawn_under, not_kept, points_under, recorded_breaches, unmet
 from unmask.table.parse import is_missing
 from unmask.table.rules import Rules
 from unmask.table.schema import Column, Schema
@@ -112,8 +112,9 @@ def complete(
     order = match_columns(frame, schema)
     columns = encode(frame, schema, unseen=unseen)
     gaps = holes(schema, columns)
-    rules = Rules.of(schema, constraints)
-    if rules and isinstance(model.table.network, FilterModel):
+    without = isinstance(model.table.network, FilterModel)
+    rules = Rules.of(schema, constraints, implied=not without)
+    if rules and without:
         raise UserError(
             f"recipe {model.table.settings.recipe!r} cannot fill under rules", hint="Fit with the recipe 'masked'."
         )
@@ -134,6 +135,9 @@ def complete(
         found = points_under(rules, model.table, columns, model.table.impute(columns, interval=interval))
         filled = [found.point]
     notes += recorded_breaches(rules, columns, frame.row_name) + unmet(rules, columns, filled, frame.row_name)
+    if without:
+        why = f"by the recipe {model.table.settings.recipe!r}"
+        notes += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
     notes += left_empty(schema, frame, columns, gaps)
     tables, cells = [], 0
     for one in filled:

@@ -235,12 +235,14 @@ class Constraint:
         formula: values by column -> the computed column.
         solve: column of the formula -> what it must be, given the others and the computed one. Columns that the formula
             names once can be solved for; of a power the positive root is taken.
+        implied: it follows from what the columns are; nobody gave it.
     """
 
     text: str
     kind: str
     columns: tuple[int, ...]
     strict: bool = False
+    implied: bool = False
     premise: Limit | None = None
     conclusion: Limit | None = None
     formula: Formula | None = dataclasses.field(default=None, compare=False)

@@ -89,7 +89,7 @@ def settled(rules: Rules, columns: Sequence[np.ndarray], drawn: Sequence[np.ndar
     moved = 0
     for p in rules.order(sorted(rules.touched)):
         gone = np.isnan(columns[p]) & ~np.isnan(drawn[p])
-        left, fixed = rules.limits(p, known, {p: Limit()}), rules.determined(p, known)
+        left, fixed = rules.limits(p, known, {p: rules.floors.get(p, Limit())}), rules.determined(p, known)
         x = out[p][gone]
         if left.allowed is not None:
             allowed = left.allowed[gone]
@@ -169,6 +169,15 @@ def recorded_breaches(rules: Rules, columns: Sequence[np.ndarray], row_name: Cal
     ]
 
 
+def not_kept(
+    rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray], row_name: Callable[[int], int], why: str
+) -> list[str]:
+    """A sentence per rule that filled cells break, of a model that does not fill under rules."""
+    before, after = rules.broken(columns), rules.broken(filled)
+    broken = {text: np.flatnonzero(rows & ~before[text]) for text, rows in after.items()}
+    return [f"{text!r} is not kept {why} in {_rows(rows, row_name)}" for text, rows in broken.items() if len(rows)]
+
+
 def unmet(
     rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[Sequence[np.ndarray]], row_name: Callable[[int], int]
 ) -> list[str]:
@@ -188,4 +197,4 @@ def _rows(rows: np.ndarray, row_name: Callable[[int], int]) -> str:
     return f"{'row' if len(rows) == 1 else 'rows'} {names}{more}"
 
 
-__all__ = ["drawn_under", "points_under", "recorded_breaches", "redrawn", "settled", "unmet"]
+__all__ = ["drawn_under", "not_kept", "points_under", "recorded_breaches", "redrawn", "settled", "unmet"]

@@ -321,7 +321,8 @@ def refuse_impossible(
     if schema.duration is None:
         return
     time = columns[schema.place(schema.duration)]
-    said, hints = [], []
+    said: list[str] = []
+    hints: list[str] = []
     with np.errstate(invalid="ignore"):
         for name in (schema.duration, schema.entry):
             if name is not None:

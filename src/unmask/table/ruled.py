@@ -53,7 +53,7 @@ class Ruled:
         left = self.rules.limits(place, known, self.bounds)
         if left.dead.any() and left.allowed is None:
             # Recorded cells beyond the range of the training rows: rules go before that range.
-            wide = self.rules.limits(place, known, {p: Limit() for p in known})
+            wide = self.rules.limits(place, known, {p: self.rules.floors.get(p, Limit()) for p in known})
             left.low, left.high = (np.where(left.dead, w, x) for w, x in ((wide.low, left.low), (wide.high, left.high)))
         ((order, distribution),) = prediction.pieces
         if self.best:

@@ -80,17 +80,26 @@ class Rules:
         self.all = [_placed(rule, schema) for rule in rules]
         self.formulas = formulas_in_order(self.all)
         self.touched = frozenset(c for rule in self.all for c in rule.columns)
+        self.given = frozenset(c for rule in self.all if not rule.implied for c in rule.columns)
+        """Columns of the rules that a person gave."""
+        times = [n for n in (schema.duration, schema.entry) if n is not None]
+        self.floors = {schema.place(n): Limit(low=0.0) for n in times if schema.columns[schema.number(n)].modelled}
+        """Limits that hold beyond the range of the training rows too: follow-up is never below 0."""
         self.computed = {rule.columns[0] for rule in self.formulas}
 
     @classmethod
-    def of(cls, schema: Schema, texts: Sequence[str] | str = ()) -> Rules:
+    def of(cls, schema: Schema, texts: Sequence[str] | str = (), *, implied: bool = True) -> Rules:
         """The schema's own rules, and further ones.
+
+        Args:
+            implied: late entry comes before the end of follow-up, without being told.
 
         Raises:
             UserError: a rule cannot be read, names no column, or contradicts another.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
-        return cls(schema, parse_constraints(list(dict.fromkeys([*schema.constraints, *texts])), schema))
+        found = parse_constraints(list(dict.fromkeys([*schema.constraints, *texts])), schema)
+        return cls(schema, [*found, *(_implied(schema, found) if implied else [])])
 
     def __bool__(self) -> bool:
         return bool(self.all)
@@ -229,6 +238,19 @@ class Rules:
     def _width(self, place: int) -> float:
         """What rounding leaves open of a value."""
         return self.step(place) if self.columns[place].decimals is not None else 0.0
+
+
+def _implied(schema: Schema, rules: Sequence[Constraint]) -> list[Constraint]:
+    """Late entry before the end of follow-up, unless a rule says so already or computes one of the two."""
+    if schema.entry is None or schema.duration is None:
+        return []
+    columns = schema.number(schema.entry), schema.number(schema.duration)
+    said = any(r.kind == "order" and r.strict and r.columns == columns for r in rules)
+    computed = {r.columns[0] for r in rules if r.kind == "formula"} & set(columns)
+    if said or computed or not all(schema.columns[c].modelled for c in columns):
+        return []
+    text = f"{schema.entry} < {schema.duration}"
+    return [Constraint(text=text, kind="order", columns=columns, strict=True, implied=True)]
 
 
 def _placed(rule: Constraint, schema: Schema) -> Constraint:

@@ -63,7 +63,7 @@ class RowSampler:
         self.conditioned = set(limits)
         self.outcome = stored_outcome(model)
         pair = set(pair_places(model)) if self.outcome is not None else set()
-        touched = rules.touched | set(limits)
+        touched = rules.given | set(limits)
         if pair & touched:
             self.outcome = None  # conditioned outcomes are drawn cell by cell, like everything else
             pair = set()
