@@ -160,3 +160,36 @@ def test_event_levels_and_entry_of_a_table_alone(capsys, csv, tmp_path):
     code, text, error = run(capsys, *start, "--event-level", "relapse", "--entry", "entered", "--json")
     assert code == 0, error
     assert any("late entry" in note for note in json.loads(text)["notes"])
+
+
+@pytest.mark.parametrize("extra", [[], ["--proper", 2]])
+def test_every_spelling_taken_for_missing_is_said(capsys, folder, tmp_path, extra):
+    frame = pl.read_csv(folder / "new.csv", infer_schema=False).with_columns(pl.col("age").fill_null("."))
+    frame = frame.with_columns(pl.col("sex").fill_null("NULL"), pl.col("dbp").fill_null("-9"))
+    frame.write_csv(tmp_path / "t.csv")
+    dots, nulls = (frame["age"] == ".").sum(), (frame["sex"] == "NULL").sum()
+    start = ["impute", folder / "m", tmp_path / "t.csv", "--out", tmp_path / "f.csv", "--missing", "-9", *extra]
+    code, text, error = run(capsys, *start)
+    assert code == 0, error
+    assert f"note: 'age': taken for missing: '.' ({dots} cells)" in text
+    _, text, _ = run(capsys, *start, "--json")
+    notes = json.loads(text)["notes"]
+    assert f"'sex': taken for missing: 'NULL' ({nulls} cells)" in notes
+    assert any(note.startswith("'dbp': taken for missing: '-9'") for note in notes)
+    assert sum(note.startswith("'age': taken") for note in notes) == 1
+
+
+def test_columns_of_one_name_are_refused(capsys, csv, folder, tmp_path):
+    lines = csv.read_text().splitlines()
+    twice = [f"{line},{line.split(',')[0]}" for line in lines]
+    (tmp_path / "twice.csv").write_text("\n".join(twice) + "\n")
+    end = ["--out", tmp_path / "f.csv"]
+    for command in (["pretrain", "table", tmp_path / "twice.csv", "--steps", 0], ["impute", tmp_path / "twice.csv", "--proper", 2],
+                    ["impute", folder / "m", tmp_path / "twice.csv"]):  # fmt: skip
+        code, _, error = run(capsys, *command, *end)
+        assert code == 2
+        assert "columns 1 and 8 are called 'age'" in error
+    code, text, _ = run(capsys, "describe", tmp_path / "twice.csv", "--json")
+    assert code == 0
+    found = [f for f in json.loads(text)["findings"] if f["code"] == "duplicate_name"]
+    assert [f["severity"] for f in found] == ["error"]

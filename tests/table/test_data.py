@@ -135,14 +135,21 @@ def test_numbers_stored_as_text_are_numbers():
     assert [c.kind for c in schema.columns] == ["numeric", "binary"]
 
 
-def test_duplicate_and_unicode_names():
+def test_unicode_names_and_columns_of_one_name():
     table = patients(60)[["age", "dbp", "sbp"]]
-    table.columns = ["größe", "größe", "血压"]
+    table.columns = ["größe", "dbp", "血压"]
     table.iloc[3, 0] = np.nan
-    after = TableModel.fit(table, steps=2, members=2).impute(table)
-    assert list(after.columns) == ["größe", "größe", "血压"]
+    model = TableModel.fit(table, steps=0, members=1)
+    after = model.impute(table)
+    assert list(after.columns) == ["größe", "dbp", "血压"]
     assert after.notna().all().all()
-    assert after.iloc[:, 1].equals(table.iloc[:, 1])
+    twice = table.rename(columns={"血压": "größe"})
+    with pytest.raises(UserError, match="columns 1 and 3 are called 'größe'"):
+        TableModel.fit(twice, steps=0, members=1)
+    with pytest.raises(UserError, match="columns 1 and 4 are called 'größe'"):
+        model.impute(pd.concat([table, table[["größe"]]], axis=1))
+    beside = pd.concat([table, twice[["dbp", "dbp"]].set_axis(["more", "more"], axis=1)], axis=1)
+    assert list(model.impute(beside).columns) == list(beside.columns)  # columns the model does not know pass through
 
 
 def test_dates_are_imputed_as_they_are_written(tmp_path):

@@ -129,9 +129,22 @@ def test_marks_are_read_and_written_back(tmp_path, cells, numbers, written):
         assert any("decimals after ','" in n for n in schema.notes)
 
 
+def test_the_first_unclear_number_of_the_file_is_shown():
+    for first in ("4,321", "2,345"):
+        with pytest.raises(UserError, match=rf"column 'x', row 3: '{first}' could be"):
+            infer_schema(["x"], [raw("", "0", first, *[f"{1 + i % 9},{200 + i}" for i in range(40)])])
+
+
+def test_columns_of_one_name_are_refused_unless_they_are_empty_and_unnamed():
+    x, y = raw(*["1.5", "2.5"] * 10), raw(*["3.5", "2.5"] * 10)
+    with pytest.raises(UserError, match="columns 1 and 3 are called 'x'"):
+        infer_schema(["x", "y", "x"], [x, y, y])
+    assert len(infer_schema(["x", "", ""], [x, raw(*[""] * 20), raw(*[""] * 20)]).modelled) == 1
+
+
 def test_a_comma_that_could_be_either_is_refused_unless_the_file_or_a_person_says():
     x, y = raw(*["1,234", "5,678"] * 9), raw(*["0,5", "1,25"] * 9)
-    with pytest.raises(UserError, match=r"column 'x': '\d,\d+' could be a decimal fraction.*\n.*--decimal"):
+    with pytest.raises(UserError, match=r"column 'x', row 1: '1,234' could be a decimal fraction.*\n.*--decimal"):
         infer_schema(["x"], [x])
     assert infer_schema(["x", "y"], [x, y]).columns[0].high == 5.678  # another column is certain
     assert infer_schema(["x"], [x], override={"decimal": ","}).columns[0].high == 5.678

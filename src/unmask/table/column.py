@@ -27,6 +27,7 @@ from unmask.table.suspects import (
     no_value_words,
     repeated_ids,
     sentinels,
+    spelt_in,
 )
 
 
@@ -227,9 +228,11 @@ class _Reading:
         """How it writes numbers: said, and refused where it could be two ways."""
         if self.spelling.unclear:
             text = self.spelling.unclear
+            found = (CELL.fullmatch(v) if isinstance(v, str) else None for v in self.raw)
+            first = next(i for i, m in enumerate(found) if m is not None and m["number"] == text)
             self.findings.append(Finding(
                 severity="error", column=self.name, code="marks_unclear",
-                text=f"column {self.name!r}: {text!r} could be a decimal fraction or a number with thousands",
+                text=f"column {self.name!r}, row {self.row_name(first)}: {text!r} could be a decimal fraction or a number with thousands",
                 add='Say which mark parts decimals: --decimal "," or --decimal ".", or decimal = "," in the schema '
                 "(at its top, or of the column).",
             ))  # fmt: skip
@@ -375,10 +378,7 @@ class _Reading:
     # What is said.
 
     def _spelt(self) -> dict[str, int]:
-        cells = self.raw[self.gone]
-        if cells.dtype == object:
-            return dict(Counter(v for v in cells if isinstance(v, str)))
-        return dict(Counter(text_of(v) for v in cells if v == v))
+        return spelt_in(self.raw, self.gone)
 
     def _note(self, code: str, text: str) -> None:
         self.findings.append(Finding(severity="note", column=self.name, code=code, text=text))

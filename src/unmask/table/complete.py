@@ -18,6 +18,7 @@ from unmask.table.parse import is_missing
 from unmask.table.rules import Rules
 from unmask.table.schema import Column, Schema
 from unmask.table.shift import held_back, parse_shifts, shifted
+from unmask.table.suspects import spelt_in, spelt_missing
 from unmask.table.uncertainty import interval_records
 from unmask.table.values import missing_cells
 
@@ -119,6 +120,7 @@ def complete(
             f"recipe {model.table.settings.recipe!r} cannot fill under rules", hint="Fit with the recipe 'masked'."
         )
     notes, undecided = _said_of_absent(schema, lacking, add_absent)
+    notes = taken_for_missing(schema, frame) + notes
     added = [schema.number(name) for name in lacking] if add_absent else []
     for i in [*undecided, *(schema.number(name) for name in lacking if not add_absent)]:
         gaps[schema.modelled.index(i)][:] = False
@@ -150,6 +152,16 @@ def complete(
     if interval is not None and not draws:
         records = interval_records(schema, frame, filling, filled[0], found, rules.touched)
     return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes)
+
+
+def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
+    """Which texts (and numbers) of a table under a schema were taken for missing, in how many cells: one sentence per column."""
+    found = {}
+    for column, place in zip(schema.columns, match_columns(frame, schema), strict=True):
+        raw = frame.columns[place]
+        if column.modelled and (raw.dtype == object or schema.missing or column.missing):
+            found[column.name] = spelt_in(raw, missing_cells(raw, column, schema))
+    return [finding.text for finding in spelt_missing(found)]
 
 
 def left_empty(schema: Schema, frame: Frame, columns: list[np.ndarray], gaps: list[np.ndarray]) -> list[str]:
@@ -230,5 +242,6 @@ def impute_frame(model: TableModel, data: Any, **options: Any) -> tuple[list[Any
 
 
 __all__ = [
-    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "recorded_breaches", 
+    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "recorded_breaches",
+    "taken_for_missing",
 ]  # fmt: skip

@@ -280,9 +280,6 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> lis
                 f"{name!r} holds one value alone: {described.examples[0] if described.examples else ''!r}",
             )
         first.setdefault(cells, name)
-    for name, n in Counter(frame.names).items():
-        if n > 1:
-            warn(name, "duplicate_name", f"{n} columns are called {name!r}")
     rows = Counter(zip(*texts, strict=True)) if texts else Counter()
     twice = {row: n for row, n in rows.items() if n > 1}
     if twice and len(texts) > 1:

@@ -19,7 +19,7 @@ from unmask.table.marks import Spelling, spellings_of
 from unmask.table.pair import Named, with_pair
 from unmask.table.schema import Schema
 from unmask.table.structural import structural
-from unmask.table.suspects import spelt_missing
+from unmask.table.suspects import same_names, spelt_missing
 
 
 def infer_schema(
@@ -97,7 +97,7 @@ def look(
         found.append(column)
         findings += noticed
         spelt[name] = empty
-    findings += spelt_missing(spelt)
+    findings += spelt_missing(spelt) + same_names(found)
     if strict:
         refuse(findings, source)
     rules = override.get("constraints", ())

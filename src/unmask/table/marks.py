@@ -133,8 +133,8 @@ def spellings_of(
 
 
 def _numbers_in(column: np.ndarray) -> list[str]:
-    """The numbers in a column's distinct texts, where most of these are numbers."""
-    texts = [v for v in {v for v in column.tolist() if isinstance(v, str)} if v.strip()]
+    """The numbers in a column's distinct texts, in the order in which they come, where most of these are numbers."""
+    texts = [v for v in dict.fromkeys(v for v in column.tolist() if isinstance(v, str)) if v.strip()]
     found = [m["number"] for v in texts if (m := CELL.fullmatch(v))]
     return found if 2 * len(found) >= len(texts) else []
 

@@ -19,7 +19,7 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.table.chained import Chain, Completed, Plan, choose_methods
 from unmask.table.compatible import Substantive
-from unmask.table.complete import holes
+from unmask.table.complete import holes, taken_for_missing
 from unmask.table.data import decode, encode, filled_copy, handed_out, match_columns, read_frame
 from unmask.table.formula import Formula, cox_formula, finite_design, parse_formula
 from unmask.table.model import schema_for
@@ -35,7 +35,7 @@ from unmask.table.pooling import (
     predictions_of,
 )
 from unmask.table.rules import Rules
-from unmask.table.schema import Column
+from unmask.table.schema import Column, Schema
 from unmask.table.shift import parse_shifts, shifted
 from unmask.table.tipping import TippingPoint, tipping_point
 
@@ -101,7 +101,9 @@ class MultipleImputation:
         columns = encode(frame, schema)
         self._gone, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
         self._frame, self._order = frame, match_columns(frame, schema)
-        self.schema_, self.notes_ = schema, list(schema.notes)
+        # The notes of a schema that was given speak of the table that it was made of.
+        self.schema_ = schema
+        self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
         self._rules, self._recorded = Rules.of(schema), columns
         self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
         self.formula_ = self._analysis(columns)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from unmask.table.findings import Finding, named, setting
+from unmask.table.parse import text_of
 from unmask.table.roles import words_of
+from unmask.table.schema import Column
 
 SENTINELS = frozenset(
     s * v for v in (9, 99, 999, 9999, 99999, 999999, 88, 888, 8888, 77, 777, 7777, 66, 666, 1, 8, 7, 98, 998, 9998, 97, 997) for s in (1, -1)
@@ -135,6 +138,34 @@ def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
     )]  # fmt: skip
 
 
+def same_names(columns: Sequence[Column]) -> list[Finding]:
+    """Columns of one name, which nothing that is said by name can tell apart; those without a name that are left out aside."""
+    places: dict[str, list[int]] = {}
+    for i, c in enumerate(columns):
+        places.setdefault(c.name, []).append(i)
+    return [
+        Finding(
+            severity="error", column=name, code="duplicate_name",
+            text=f"columns {', '.join(str(i + 1) for i in own[:-1])} and {own[-1] + 1} are called {name!r}",
+            add="Give every column a name of its own, or take out those that are not wanted.",
+        )
+        for name, own in places.items()
+        if len(own) > 1 and (name.strip() or any(columns[i].modelled for i in own))
+    ]  # fmt: skip
+
+
+def spelt_in(raw: np.ndarray, gone: np.ndarray) -> dict[str, int]:
+    """What stands in a column's missing cells -> in how many.
+
+    Args:
+        gone: which cells are missing.
+    """
+    cells = raw[gone]
+    if cells.dtype == object:
+        return dict(Counter(v for v in cells if isinstance(v, str)))
+    return dict(Counter(text_of(v) for v in cells if v == v))
+
+
 def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
     """Which spellings were taken for missing, per column; empty cells need no word.
 
@@ -158,6 +189,8 @@ __all__ = [
     "named",
     "no_value_words",
     "repeated_ids",
+    "same_names",
     "sentinels",
+    "spelt_in",
     "spelt_missing",
 ]

@@ -43,7 +43,7 @@ def match_columns(frame: Frame, schema: Schema) -> list[int]:
     """Where each of the schema's columns stands in the frame: by place where all names agree, else by name.
 
     Raises:
-        UserError: a column is missing.
+        UserError: a column is missing, or there twice.
     """
     if frame.names == schema.names or isinstance(frame.native, np.ndarray):
         if len(frame.names) != len(schema.names):
@@ -55,6 +55,13 @@ def match_columns(frame: Frame, schema: Schema) -> list[int]:
     for name in schema.names:
         if name not in frame.names:
             raise UserError(f"{frame.source}: no column {name!r}", hint=suggest(name, frame.names))
+    for c in schema.columns:
+        places = [str(i + 1) for i, name in enumerate(frame.names) if name == c.name]
+        if c.modelled and len(places) > 1:
+            raise UserError(
+                f"{frame.source}: columns {', '.join(places[:-1])} and {places[-1]} are called {c.name!r}",
+                hint="Nothing says which of them the model's is: rename the other, or take it out.",
+            )
     return [frame.names.index(name) for name in schema.names]
 
 
