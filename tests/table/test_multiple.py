@@ -260,3 +260,31 @@ def test_the_same_seed_gives_the_same_tables():
         one, two = (MultipleImputation(2, seed=5).fit(frame) for _ in range(2))
     assert all(a.equals(b) for a, b in zip(one.completed, two.completed, strict=True))
     assert not one.completed[0].equals(one.completed[1])
+
+
+@pytest.mark.parametrize(
+    ("formula", "analysis", "left"),
+    [("y ~ x", "y ~ x + I(x**2)", "I(x**2)"), ("y ~ x", "y ~ x + z", "z"), ("y ~ x + z", "y ~ x * z", "x:z"),
+     (None, "y ~ x + x:z", "x:z"), ("y ~ x + I(x**2)", "z ~ I(x**2)", "I(x**2)"), ("y ~ x + I(x**2)", "y ~ I(x ** 2)", ""),
+     (None, "y ~ x + z", ""), ("y ~ x + z", "y ~ x", ""), ("y ~ x", "y ~ z + full", "")],
+)  # fmt: skip
+def test_terms_that_imputation_did_not_keep_are_named(formula, analysis, left):
+    columns, gone = selected(200, 0)
+    columns["x"] = np.where(gone, np.nan, columns["x"])
+    columns["full"] = np.random.default_rng(1).normal(size=200)
+    done = MultipleImputation(2, formula=formula, rounds=2).fit(table(**columns))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        done.pool(analysis)
+    found = [str(w.message) for w in said if "not kept by imputation" in str(w.message)]
+    assert len(found) == bool(left)
+    if left:
+        assert found[0].startswith(f"{left}: ")
+        assert f"formula={analysis!r}" in found[0]
+
+
+@pytest.mark.parametrize(("name", "what"), [("time", "the follow-up time"), ("event", "the event")])
+def test_the_outcome_does_not_explain_itself(name, what):
+    done = MultipleImputation(2, duration="time", event="event", rounds=1).fit(patients(60, missing=0.1))
+    with pytest.raises(UserError, match=f"covariates: '{name}' is {what}"):
+        done.pool_cox(["age", name])

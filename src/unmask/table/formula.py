@@ -131,6 +131,25 @@ def _crossed(names: Sequence[list[str]]) -> list[list[str]]:
     return out
 
 
+def beyond(analysis: Formula, imputed: Formula | None) -> list[str]:
+    """Terms of an analysis that imputation does not keep, as they are written.
+
+    Args:
+        imputed: the formula that imputation agreed with: its terms are kept for its outcome. For another outcome, and where
+            there was none, the columns themselves are, but neither products nor functions of them.
+    """
+
+    def key(term: Term) -> frozenset[str]:
+        return frozenset(re.sub(r"\s", "", f.name).replace("^", "**") for f in term.factors)
+
+    if imputed is not None and set(imputed.outcome) == set(analysis.outcome):
+        known = {key(t) for t in imputed.terms}
+        left = [t for t in analysis.terms if key(t) not in known]
+    else:
+        left = [t for t in analysis.terms if len(t.factors) > 1 or t.factors[0].value is not None]
+    return [":".join(f.name for f in t.factors) for t in left]
+
+
 def parse_formula(text: str, schema: Schema, *, family: str | None = None) -> Formula:
     """A formula over the columns of a schema.
 
@@ -346,4 +365,4 @@ def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:
     )  # fmt: skip
 
 
-__all__ = ["Formula", "Term", "cox_formula", "finite_design", "parse_formula"]
+__all__ = ["Formula", "Term", "beyond", "cox_formula", "finite_design", "parse_formula"]

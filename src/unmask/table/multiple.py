@@ -21,7 +21,7 @@ from unmask.table.chained import Chain, Completed, Plan, choose_methods
 from unmask.table.compatible import Substantive
 from unmask.table.complete import holes, taken_for_missing
 from unmask.table.data import decode, encode, filled_copy, handed_out, match_columns, read_frame
-from unmask.table.formula import Formula, cox_formula, finite_design, parse_formula
+from unmask.table.formula import Formula, beyond, cox_formula, finite_design, parse_formula
 from unmask.table.model import schema_for
 from unmask.table.obeying import recorded_breaches, settled, unmet
 from unmask.table.outcome import LEVELS
@@ -296,6 +296,8 @@ class MultipleImputation:
                 else infinite.
             family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
 
+        Terms of a formula that imputation did not keep are named in a warning; see `formula` of the class.
+
         Raises:
             UserError: the analysis has no standard errors (scikit-learn), or tables gave different estimates.
         """
@@ -319,12 +321,26 @@ class MultipleImputation:
     def _pool_formula(
         self, formula: Formula, *, penalizer: float = 0.0, complete_df: float | None = None, coverage: float = 0.95
     ) -> Pooled:
+        self._beyond(formula)
         fits = [fit_formula(formula, columns, penalizer=penalizer) for columns in self._values]
         return pool(
             [f.beta for f in fits], [f.error for f in fits], names=fits[0].names,
             complete_df=fits[0].df if complete_df is None else complete_df, coverage=coverage,
             references=formula.references, fits=fits,
         )  # fmt: skip
+
+    def _beyond(self, formula: Formula) -> None:
+        """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
+        left = beyond(formula, self.formula_)
+        read = {formula.column(p).name for p in (*formula.covariates, *formula.outcome)}
+        if not left or not read & set(self.incomplete_):
+            return
+        agreed = f"imputation agreed with {self.formula_.text!r}" if self.formula_ else "imputation had no formula"
+        warnings.warn(
+            f"{', '.join(left)}: not kept by imputation, so pooled estimates of them are pulled towards zero, and those of "
+            f"the other terms may be off ({agreed}). Impute with formula={formula.text!r}.",
+            stacklevel=4,
+        )
 
     def pool_cox(
         self,
@@ -342,12 +358,17 @@ class MultipleImputation:
             penalizer: of lifelines, which is then needed.
 
         Raises:
-            UserError: the survival pair is not known, a column is not there, or lifelines is needed and not installed.
+            UserError: the survival pair is not known, or one of it is among the covariates, a column is not there, or lifelines is needed and not installed.
         """
         schema = self.schema_
         duration, event = duration or schema.duration, event or schema.event
         if duration is None or event is None:
             raise UserError("no survival pair", hint="Give duration= and event=.")
+        for name, what in ((duration, "the follow-up time"), (event, "the event")):
+            if name in covariates:
+                raise UserError(
+                    f"covariates: {name!r} is {what}", hint="What is to be explained does not explain it: leave it out."
+                )
         places = [schema.place(name, where="covariates: ") for name in covariates]
         pair = dataclasses.replace(schema, duration=duration, event=event)
         for name in (duration, event):
