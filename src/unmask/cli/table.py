@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,10 @@ def impute_table(
         write_intervals(done.records, loaded.schema, intervals)
     found = {
         "out": written if draws else out, "cells": done.cells, "draws": draws, "intervals": intervals,
-        "absent": done.absent, "notes": done.notes,
+        "absent": done.absent, "notes": done.notes, "warnings": done.warnings,
     }  # fmt: skip
+    for text in done.warnings:
+        print(f"warning: {text}", file=sys.stderr)
     lines = [f"{done.cells} cells filled", *(f"note: {note}" for note in done.notes), *written]
     return found, [*lines, *([intervals] if intervals else [])]
 

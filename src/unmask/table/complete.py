@@ -11,6 +11,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.table.absent import widened, with_added
+from unmask.table.beyond import beyond_range
 from unmask.table.data import Frame, decode, encode, filled_copy, match_columns, read_frame
 from unmask.table.mcm import FilterModel
 from unmask.table.obeying import drawn_under, not_kept, points_under, recorded_breaches, unmet
@@ -77,6 +78,7 @@ class Completed:
         cells: how many were filled.
         absent: columns of the model that the table lacks: hidden in every row.
         notes: what was done that the caller should know, for people.
+        warnings: cells beyond what the model was fitted on; see `beyond`.
     """
 
     tables: list[Any]
@@ -84,6 +86,7 @@ class Completed:
     cells: int
     absent: list[str]
     notes: list[str]
+    warnings: list[str]
 
 
 def complete(
@@ -151,7 +154,8 @@ def complete(
     records = []
     if interval is not None and not draws:
         records = interval_records(schema, frame, filling, filled[0], found, rules.touched)
-    return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes)
+    beyond = beyond_range(schema, model.table.codings, columns, frame.row_name)
+    return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes, warnings=beyond)
 
 
 def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
@@ -234,9 +238,9 @@ def decided(
 
 
 def impute_frame(model: TableModel, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
-    """(tables, records, cells) of `complete`; its notes are given as warnings."""
+    """(tables, records, cells) of `complete`; its notes and warnings are given as Python's warnings."""
     found = complete(model, data, **options)
-    for note in found.notes:
+    for note in [*found.warnings, *found.notes]:
         warnings.warn(note, stacklevel=4)
     return found.tables, found.records, found.cells
 

@@ -17,6 +17,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
 from unmask.errors import UserError
+from unmask.table.beyond import beyond_range
 from unmask.table.complete import changes
 from unmask.table.containers import appended, chosen, handed_out, is_frame, replaced, series_of
 from unmask.table.data import Frame, encode, filled_copy, read_frame
@@ -220,7 +221,8 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             filled = drawn_under(rules, table, known, seed=self._seed(), member=0)
         else:
             filled = points_under(rules, table, known, table.impute(known)).point
-        for note in unmet(rules, known, [filled], frame.row_name):
+        beyond = beyond_range(self.model_.schema, table.codings, known, frame.row_name)
+        for note in [*beyond, *unmet(rules, known, [filled], frame.row_name)]:
             warnings.warn(note, stacklevel=4)
         holes = self.model_.holes(known) if self.structural == "keep" else [np.isnan(x) for x in known]
         if self.unseen == "keep":
