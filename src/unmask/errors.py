@@ -28,7 +28,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
     "Did you mean 'learning_rate'?"
     >>> suggest("zzz", ["learning_rate", "seed"])
     'Known: learning_rate, seed.'
+    >>> suggest("age", ["age ", "aged"])
+    "'age ' differs in its blanks alone: strip them from the name."
     """
     known = sorted(known)
+    blanks = next((k for k in known if k.strip() == name.strip()), None)
+    if blanks is not None:
+        odd = blanks if blanks != blanks.strip() else name
+        return f"{odd!r} differs in its blanks alone: strip them from the name."
     close = difflib.get_close_matches(name, known, n=1)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(known)}."

@@ -115,7 +115,14 @@ def test_synthesize_augment_evaluate_score_embed_inspect(capsys, folder, tmp_pat
         (["synthesize", "m", "--rows", 5, "--out", "no/x.csv"], "does not exist"),
         (["impute", "m", "ragged.csv", "--out", "x.csv"], "ragged.csv:3: 1 cells"),
         (["impute", "m", "nowhere.csv", "--out", "x.csv"], "no such file"),
-        (["impute", "train.csv", "new.csv", "--out", "x.csv"], "a model of text"),
+        (["impute", "train.csv", "new.csv", "--out", "x.csv"], "train.csv: a file, not the folder of a model"),
+        (["impute", "nosuch.csv", "new.csv", "--out", "x.csv"], "nosuch.csv: no such file or folder"),
+        (["impute", "m", "unseen.csv", "--out", "x.csv"], "--unseen missing"),
+        (["impute", "m", "new.csv", "--out", "x.csv", "--constraint", "age < 0"], "low = 0 or high = 0"),
+        (["impute", "m", "new.csv", "--out", "x.csv", "--constraint", "-5 <= age"], "bounds one by a constant"),
+        (["impute", "m", "blanks.csv", "--out", "x.csv"], "Is 'age ' meant for 'age'? Rename it: only blanks differ"),
+        (["impute", "m", "blanks.csv", "--proper", 2, "--out", "x.csv"], "'age ' differs in its blanks alone"),
+        (["pretrain", "table", "short.csv", "--out", "m2"], "R's write.table"),
         (["pretrain", "table", "ragged.csv", "--out", "m2"], "ragged.csv:3"),
         (
             ["pretrain", "table", "train.csv", "--out", "m2", "--duration", "tim", "--event", "event"],
@@ -128,6 +135,10 @@ def test_mistakes_end_with_code_2_and_write_nothing(capsys, folder, tmp_path, mo
     for name in ("m", "train.csv", "new.csv"):
         (tmp_path / name).symlink_to(folder / name)
     (tmp_path / "ragged.csv").write_text("a,b\n1,2\n3\n")
+    (tmp_path / "short.csv").write_text("a,b\nr1,1,2\nr2,1,3\n")
+    new = (folder / "new.csv").read_text()
+    (tmp_path / "blanks.csv").write_text(new.replace("age", "age ", 1))
+    (tmp_path / "unseen.csv").write_text(new.replace(",F,", ",other,"))
     monkeypatch.chdir(tmp_path)
     before = sorted(p.name for p in tmp_path.iterdir())
     code, _, err = run(capsys, *arguments)

@@ -19,10 +19,18 @@ def table_model(model: str) -> Any:
     """The table model in a folder.
 
     Raises:
-        UserError: the folder holds another kind of model.
+        UserError: there is no such folder, or it holds another kind of model.
     """
     from unmask.kinds import kind_of, load
 
+    place = Path(model).expanduser()
+    if not place.exists():
+        raise UserError(f"{model}: no such file or folder", hint="Expected the folder of a model of a table.")
+    if place.is_file():
+        raise UserError(
+            f"{model}: a file, not the folder of a model",
+            hint="Fit one with `unmask pretrain table`. To impute a table without a model: unmask impute TABLE --proper 20.",
+        )
     if kind_of(model) != "table":
         raise UserError(f"{model}: a model of {kind_of(model)}", hint="Fit one with `unmask pretrain table`.")
     return load(model)

@@ -51,7 +51,8 @@ def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> t
         meant = _close(name, unknown)
         if meant is not None:
             refused.append(name)
-            hints.append(f"Is {meant!r} meant for {name!r}? Rename it.")
+            blanks = ": only blanks differ, and without them the names match" if meant.strip() == name.strip() else ""
+            hints.append(f"Is {meant!r} meant for {name!r}? Rename it{blanks}.")
         elif absent != ANY and name not in (schema.duration, schema.event, schema.entry):
             refused.append(name)
     if refused:

@@ -277,6 +277,11 @@ def _orders(text: str, schema: Schema) -> list[Constraint]:
         raise UserError(
             f"constraint {text!r} cannot be read", hint="Forms: a < b, a <= b <= c, a == 1 -> b == 0, c := a / b**2"
         )
+    if any(isinstance(n, ast.Constant | ast.UnaryOp) for n in (tree.left, *tree.comparators)):
+        raise UserError(
+            f"constraint {text!r}: a rule orders columns, and this bounds one by a constant",
+            hint="Bounds stand in the schema: low = 0 or high = 0 under [columns.NAME].",
+        )
     sides = [_column(n, schema, quoted, f"constraint {text!r}: ") for n in (tree.left, *tree.comparators)]
     out = []
     for a, op, b in zip(sides, tree.ops, sides[1:], strict=False):

@@ -111,10 +111,13 @@ def _read_texts(path: Path, file: TextIO) -> Frame:
             if not row and len(header) > 1:
                 continue
             if len(row) != len(header):
-                raise UserError(
-                    f"{path}:{reader.line_num}: {len(row)} cells, the header has {len(header)}",
-                    hint="A ragged row: look for a stray delimiter, a missing quote, or an empty cell left out.",
-                )
+                hint = "A ragged row: look for a stray delimiter, a missing quote, or an empty cell left out."
+                if len(row) == len(header) + 1 and not at and not lines:
+                    hint = (
+                        "The header is one name short, as R's write.table leaves it where rows have names: write with "
+                        "row.names = FALSE or col.names = NA. Or each row has a delimiter too many."
+                    )
+                raise UserError(f"{path}:{reader.line_num}: {len(row)} cells, the header has {len(header)}", hint=hint)
             rows.append(row)
             at.append(reader.line_num)
             if len(rows) == AT_ONCE:

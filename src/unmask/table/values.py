@@ -129,7 +129,7 @@ def _coded(
             out[i] = np.nan if code < 0 else code
         known = ", ".join(column.categories[:8]) + (", ..." if len(column.categories) > 8 else "")
         says = " was not seen in training"
-        hint = f"Known: {known}. Correct it, or pass unseen='missing' to treat it as unknown."
+        hint = f"Known: {known}. Correct it, or have `impute` treat it as unknown: --unseen missing (unseen='missing' in Python)."
     if not wrong:
         return out, []
     code_ = "value" if column.is_quantity else "unseen"
