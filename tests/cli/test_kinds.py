@@ -46,7 +46,7 @@ def test_a_command_that_a_kind_does_not_have(tmp_path, capsys, command, kind, hi
         ("predict MODEL data --out f", "images events", "--text t"),
         ("evaluate MODEL data", "text images table", "--out f"),
         ("evaluate MODEL data", "text images", "--rows 5"),
-        ("evaluate MODEL data", "text images", "--report f"),
+        ("evaluate MODEL data", "text", "--report f"),
         ("evaluate MODEL data", "images table tuned", "--ratio 0.15"),
         ("evaluate MODEL data", "images table tuned", "--column t"),
         ("evaluate MODEL data", "table tuned", "--most 5"),
