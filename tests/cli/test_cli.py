@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from commands import run
 from text_corpus import SENTENCES, tokenizer, write_corpus
-from unmask.cli import main
 from unmask.text.folder import new_text_model, save_folder
 
 
@@ -23,16 +23,6 @@ def model(tmp_path):
     )  # fmt: skip
     save_folder(tmp_path / "model", model=made, tokenizer=tokenizer("wordpiece"), family=family)
     return tmp_path / "model"
-
-
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    try:
-        main([str(a) for a in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 def test_fill(capsys, model):

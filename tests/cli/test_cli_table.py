@@ -7,19 +7,9 @@ import polars as pl
 import pytest
 from tables import patients
 
-from unmask.cli import main
+from commands import run
 
 FAST = ["--steps", 3, "--set", "members=2"]
-
-
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    try:
-        main([str(a) for a in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 @pytest.fixture(scope="module")

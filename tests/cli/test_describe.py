@@ -1,5 +1,6 @@
 """Six deliberately awful files: `describe` says what is wrong, and `impute` then does the right thing or refuses."""
 
+import functools
 import json
 import tomllib
 
@@ -7,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from unmask.cli import main
+import commands
 
 FAST = ["--steps", 0]
 ROWS = 60
@@ -15,16 +16,7 @@ ROWS = 60
 
 @pytest.fixture
 def run(capsys):
-    def run(*arguments) -> tuple[int, str, str]:
-        try:
-            main([str(a) for a in arguments])
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return run
+    return functools.partial(commands.run, capsys)
 
 
 @pytest.fixture

@@ -7,18 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from commands import run
 from tiny_images import bars, class_folder
 from unmask.cli import main
-
-
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    try:
-        main([str(a) for a in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 def good(capsys, *arguments) -> dict:

@@ -6,17 +6,7 @@ import polars as pl
 import pytest
 from tables import patients
 
-from unmask.cli import main
-
-
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    try:
-        main([str(a) for a in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
+from commands import run
 
 
 @pytest.fixture(scope="module")

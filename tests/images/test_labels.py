@@ -8,8 +8,8 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, f1_score, r2_score, roc_auc_score
 
 import unmask
+from commands import run
 from tiny_images import TINY
-from unmask.cli import main
 from unmask.errors import UserError
 from unmask.evaluation.labels import label_figures, label_table
 from unmask.evaluation.values import value_chart, value_figures
@@ -59,16 +59,6 @@ def written(where, pixels) -> list[str]:
 def rows(path, header: str, lines) -> str:
     path.write_text("\n".join([header, *lines]) + "\n")
     return path
-
-
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 NAMES = ["left", "right", "top"]

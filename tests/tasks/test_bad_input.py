@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from commands import exit_code
 from tiny_folders import folder, sentiment
-from unmask.cli import main
 from unmask.cli.common import read_lines
 from unmask.errors import UserError
 from unmask.files import write_json_lines
@@ -236,28 +236,20 @@ def test_command_line(model, tmp_path, capsys):
     train.write_text("text,label\n" + "".join(f'"{t}",{y}\n' for t, y in sentiment(24)))
     out, predicted = tmp_path / "out", tmp_path / "p.jsonl"
     args = ["--epochs", "1", "--set", "precision=fp32", "--json"]
-    run(["finetune", "classify", str(model), str(train), "--validation", str(train), "--out", str(out), *args])
+    exit_code("finetune", "classify", str(model), str(train), "--validation", str(train), "--out", str(out), *args)
     found = json.loads(capsys.readouterr().out)
     assert {"seed", "seconds", "device", "precision", "value", "metric"} <= set(found)
-    run(["predict", str(out), str(train), "--out", str(predicted)])
+    exit_code("predict", str(out), str(train), "--out", str(predicted))
     rows = [json.loads(line) for line in predicted.read_text().splitlines()]
     assert len(rows) == 24
     assert {"label", "probability"} <= set(rows[0])
     capsys.readouterr()
-    run(["evaluate", str(out), str(train), "--json"])
+    exit_code("evaluate", str(out), str(train), "--json")
     assert "accuracy" in json.loads(capsys.readouterr().out)
-    run(["zeroshot", str(model), "the fox", "--label", "rows", "--label", "readers", "--json"])
+    exit_code("zeroshot", str(model), "the fox", "--label", "rows", "--label", "readers", "--json")
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1
-    assert run(["finetune", "classify", str(model), str(train), "--out", "x", "--seeds", "2", "--resume"]) == 2
+    assert exit_code("finetune", "classify", str(model), str(train), "--out", "x", "--seeds", "2", "--resume") == 2
     assert "no --seeds" in capsys.readouterr().err
-    assert run(["finetune", "sort", str(model), str(train), "--out", str(tmp_path / "x")]) == 2
+    assert exit_code("finetune", "sort", str(model), str(train), "--out", str(tmp_path / "x")) == 2
     assert "task 'sort'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
-
-
-def run(arguments: list[str]) -> int:
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from commands import exit_code
 from tiny_folders import folder, sentiment
-from unmask.cli import main
 from unmask.errors import UserError
 from unmask.tasks.data import Columns, as_items, read_items
 
@@ -94,29 +94,21 @@ def test_empty_rows_between_others_are_kept_and_those_at_the_end_are_not(tmp_pat
         read_items(path)
 
 
-def run(*arguments):
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
-
-
 def test_as_many_predictions_as_rows(tmp_path, capsys):
     model = folder(tmp_path / "model")
     path = write(tmp_path / "d.csv", "befund,icd\n", [f'"{t}",{y}' for t, y in sentiment(24)])
     quick = ["--steps", 1, "--set", "precision=fp32"]
     named = ["--text", "befund", "--label", "icd"]
-    assert run("finetune", "classify", model, path, "--out", tmp_path / "m", *named, *quick) == 0
+    assert exit_code("finetune", "classify", model, path, "--out", tmp_path / "m", *named, *quick) == 0
     said = capsys.readouterr().err
     assert "text: 'befund', label: 'icd'" in said
-    assert run("predict", tmp_path / "m", path, "--out", tmp_path / "p.jsonl", "--text", "befund") == 0
+    assert exit_code("predict", tmp_path / "m", path, "--out", tmp_path / "p.jsonl", "--text", "befund") == 0
     assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 24
-    assert run("evaluate", tmp_path / "m", path, *named, "--json") == 0
+    assert exit_code("evaluate", tmp_path / "m", path, *named, "--json") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 24
     bare = write(tmp_path / "bare.csv", "", ["the fox", "runs"])
-    assert run("predict", tmp_path / "m", bare, "--out", tmp_path / "q.jsonl") == 2
+    assert exit_code("predict", tmp_path / "m", bare, "--out", tmp_path / "q.jsonl") == 2
     assert "--no-header" in capsys.readouterr().err
     assert not (tmp_path / "q.jsonl").exists()
-    assert run("predict", tmp_path / "m", bare, "--out", tmp_path / "q.jsonl", "--no-header") == 0
+    assert exit_code("predict", tmp_path / "m", bare, "--out", tmp_path / "q.jsonl", "--no-header") == 0
     assert len((tmp_path / "q.jsonl").read_text().splitlines()) == 2
