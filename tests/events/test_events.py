@@ -183,3 +183,23 @@ def test_rare_codes_stand_for_their_parents(tmp_path: Path):
     assert vocabulary.codes == ["a", "b"]
     assert vocabulary.numbers(["a2", "new", "b", "other"]).tolist() == [FIRST, FIRST, FIRST + 1, 1]
     assert vocabulary.knots[FIRST, [0, -1]].tolist() == [0, 1]  # the values of both children
+
+
+def test_encounters_and_splits_are_read(tmp_path: Path):
+    for n, name in enumerate(("visit_id", "hadm_id")):
+        column = pl.Series(name, [7, None, 8] if n == 0 else ["a", None, "b"])
+        shard(
+            tmp_path / name, table([(1, None, "X", None), (1, DAY, "A", 1.0), (2, DAY, "A", 2.0)]).with_columns(column)
+        )
+        (tmp_path / name / "metadata").mkdir()
+        splits = pl.DataFrame({"subject_id": [2, 9], "split": ["held_out", "train"]})
+        splits.write_parquet(tmp_path / name / "metadata" / "subject_splits.parquet")
+        events = read_meds(tmp_path / name)
+        assert events.visit.tolist() == ([7, -1, 8] if n == 0 else [1, -1, 2])
+        assert events.splits.tolist() == ["", "held_out"]
+        assert events.held_out.tolist() == [False, True]
+    pl.DataFrame({"subject_id": [2, 2], "split": ["held_out", "train"]}).write_parquet(
+        tmp_path / "visit_id" / "metadata" / "subject_splits.parquet"
+    )
+    with pytest.raises(UserError, match="subject 2 is in two splits"):
+        read_meds(tmp_path / "visit_id")

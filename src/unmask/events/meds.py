@@ -1,7 +1,8 @@
 """MEDS 0.4 folders: read and validate, with pyarrow and polars alone.
 
-    FOLDER/data/**/*.parquet              subject_id, time (null = static), code, numeric_value; others are ignored
+    FOLDER/data/**/*.parquet              subject_id, time (null = static), code, numeric_value, an encounter (`VISITS`)
     FOLDER/metadata/codes.parquet         code, description (optional)
+    FOLDER/metadata/subject_splits.parquet   subject_id, split (optional)
     TASK/**/*.parquet                     subject_id, prediction_time (inclusive), boolean_value (optional to predict)
 
 A subject stands in one shard, contiguous and in order of time. Anything else is an error that names file and row.
@@ -26,6 +27,11 @@ STATIC = np.iinfo(np.int64).min
 HOUR = 3_600_000_000
 MEDS_VERSION = "0.4.1"
 BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
+VISITS = ("visit_id", "hadm_id", "encounter_id", "visit_occurrence_id")
+"""Columns beside MEDS's own that may name the encounter of an event; the first that is there is read."""
+NO_VISIT = -1
+HELD_OUT = "held_out"
+"""MEDS's name for the subjects that nothing is fitted on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,9 @@ class Events:
         value: (events,) float32, NaN where null.
         codes: the distinct codes.
         parents: code -> a more general one (the first of parent_codes), where metadata/codes.parquet says so.
+        visit: (events,) number of the encounter, unique within a subject, `NO_VISIT` where none; None without the column.
+        splits: (subjects,) each subject's split from metadata/subject_splits.parquet, "" where it names none; None
+            without the file.
     """
 
     subjects: np.ndarray
@@ -49,9 +58,17 @@ class Events:
     value: np.ndarray
     codes: list[str]
     parents: dict[str, str] = field(default_factory=dict)
+    visit: np.ndarray | None = None
+    splits: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.subjects)
+
+    @property
+    def held_out(self) -> np.ndarray | None:
+        """(subjects,) whether the folder's splits keep a subject from all fitting; None where they hold nobody out."""
+        held = None if self.splits is None else self.splits == HELD_OUT
+        return held if held is not None and held.any() else None
 
     def before(self, subject: int, prediction_time: int | None) -> slice:
         """The events of subject number `subject` that are known at `prediction_time` (microseconds, inclusive).
@@ -161,6 +178,7 @@ def read_meds(folder: str | Path) -> Events:
     shards = _shards(data, "a MEDS folder with data/*.parquet")
     wanted = {"subject_id": "int", "time": "time", "code": "text", "numeric_value": "float"}
     parts: list[tuple[np.ndarray, ...]] = []
+    visits: list[np.ndarray | None] = []
     numbers: dict[str, int] = {}
     seen: dict[int, Path] = {}
     for path in shards:
@@ -176,6 +194,7 @@ def read_meds(folder: str | Path) -> Events:
                 )
             seen[subject] = path
         parts.append(_flat(frame, numbers))
+        visits.append(_visits(path))
     ids, time, code, value = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     if not len(ids):
         raise UserError(f"{data}: no events", hint="Give a folder with at least one patient.")
@@ -186,7 +205,46 @@ def read_meds(folder: str | Path) -> Events:
     return Events(
         subjects=ids[first], offsets=np.r_[first, len(ids)], time=time, code=place[code], value=value, codes=codes,
         parents=_parents(root / "metadata" / "codes.parquet"),
+        visit=None if all(v is None for v in visits) else np.concatenate([
+            np.full(len(part[0]), NO_VISIT) if v is None else v for v, part in zip(visits, parts, strict=True)
+        ]),
+        splits=_splits(root / "metadata" / "subject_splits.parquet", ids[first]),
     )  # fmt: skip
+
+
+def _visits(path: Path) -> np.ndarray | None:
+    """Number of each event's encounter; None where the shard has no such column.
+
+    Raises:
+        UserError: its ids are neither numbers nor text.
+    """
+    name = next((v for v in VISITS if v in pq.read_schema(path).names), None)
+    if name is None:
+        return None
+    column = pl.read_parquet(path, columns=[name], hive_partitioning=False)[name]
+    if column.dtype != pl.Null and not column.dtype.is_integer():
+        if column.dtype not in (pl.String, pl.Categorical):
+            raise UserError(f"{path}: column {name!r} is of type {column.dtype}", hint="Expected integers or text.")
+        # Numbered within the shard: a subject stands in one, and encounters are compared within subjects alone.
+        column = column.cast(pl.String).rank("dense")
+    return column.cast(pl.Int64).fill_null(NO_VISIT).to_numpy()
+
+
+def _splits(path: Path, subjects: np.ndarray) -> np.ndarray | None:
+    """Split of each subject.
+
+    Raises:
+        UserError: the file is damaged, lacks a column, or puts a subject into two splits.
+    """
+    if not path.exists():
+        return None
+    frame = _read(path, {"subject_id": "int", "split": "text"}).unique()
+    if frame["subject_id"].is_duplicated().any():
+        subject = frame.filter(frame["subject_id"].is_duplicated())["subject_id"][0]
+        raise UserError(f"{path}: subject {subject} is in two splits", hint="Give each subject one split.")
+    asked = pl.DataFrame({"subject_id": subjects.astype(np.int64)})
+    found = asked.join(frame, on="subject_id", how="left", maintain_order="left")["split"]
+    return np.array(found.fill_null("").to_list(), dtype=np.str_)
 
 
 def as_events(data: str | Path | Events) -> Events:

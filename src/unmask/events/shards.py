@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.ipc
+import pyarrow.parquet as pq
 
 from unmask.errors import UserError
 from unmask.events.meds import MEDS_VERSION
@@ -27,6 +28,13 @@ SHARD_ROWS = 1_000_000
 SCHEMA: dict[str, Any] = {
     "subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32,
 }  # fmt: skip
+EXTRA: dict[str, Any] = {"text_value": pl.String, "visit_id": pl.Int64}
+"""Columns that stand in the folder where a source has any: an answer in words, and the encounter an event belongs to."""
+STORED = pa.schema([
+    pa.field("subject_id", pa.int64()), pa.field("time", pa.timestamp("us")), pa.field("code", pa.string()),
+    pa.field("numeric_value", pa.float32()), pa.field("text_value", pa.large_string()), pa.field("visit_id", pa.int64()),
+])  # fmt: skip
+"""As MEDS has it; polars alone would write large_string throughout, which its validation refuses."""
 
 
 class ShardWriter:
@@ -43,6 +51,7 @@ class ShardWriter:
         self.folder = self.target.with_name(f".{self.target.name}.{os.getpid()}.new")
         self.rows, self.subjects = 0, 0
         self.counts: dict[str, int] = {}
+        self.extra: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._sizes = [0] * BUCKETS
         self._open: dict[int, Any] = {}
@@ -60,14 +69,18 @@ class ShardWriter:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Events with the columns of `SCHEMA`; those of one subject and time keep their order."""
-        frame = frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+        """Events with the columns of `SCHEMA` and any of `EXTRA`; those of one subject and time keep their order."""
+        self.extra |= {n for n in EXTRA if n in frame.columns and frame[n].null_count() < len(frame)}
+        frame = frame.select(
+            (pl.col(n) if n in frame.columns else pl.lit(None)).cast(kind).alias(n)
+            for n, kind in (SCHEMA | EXTRA).items()
+        )
         self.rows += len(frame)
         seen = frame["code"].value_counts()
         for code, count in seen.iter_rows():
             self.counts[code] = self.counts.get(code, 0) + count
             self._numbers.setdefault(code, len(self._numbers))
-        # Codes are spilled as numbers: 24 bytes an event whatever their length.
+        # Codes are spilled as numbers: the same bytes per event whatever their length.
         table = seen.select("code", pl.Series("number", [self._numbers[c] for c in seen["code"]], dtype=pl.UInt32))
         bucket = (pl.col("subject_id").hash(seed=7) % BUCKETS).cast(pl.Int64).alias("bucket")
         frame = frame.join(table, on="code", how="left", maintain_order="left").drop("code").with_columns(bucket)
@@ -118,17 +131,21 @@ class ShardWriter:
         frame = frame.sort("subject_id", "time", nulls_last=False, maintain_order=True)
         self.subjects += frame["subject_id"].n_unique()
         code = pl.Series("code", list(self._numbers), dtype=pl.String).gather(frame["number"])
-        frame.with_columns(code).select(list(SCHEMA)).write_parquet(path)
+        columns = [*SCHEMA, *(n for n in EXTRA if n in self.extra)]
+        stored = pa.schema([STORED.field(n) for n in columns])
+        pq.write_table(frame.with_columns(code).select(columns).to_arrow().cast(stored), path)
         fsync(path)
         del frame, code
         pa.default_memory_pool().release_unused()
 
     def _metadata(self, name: str, descriptions: dict[str, str]) -> None:
         codes = sorted(self.counts)
-        schema = {"code": pl.String, "description": pl.String}
-        known = pl.DataFrame({"code": codes, "description": [descriptions.get(c) for c in codes]}, schema=schema)
-        known.write_parquet(self.folder / "metadata" / "codes.parquet")
+        schema = pa.schema([("code", pa.string()), ("description", pa.string())])
+        known = pa.table({"code": codes, "description": [descriptions.get(c) for c in codes]}, schema=schema)
+        pq.write_table(known, self.folder / "metadata" / "codes.parquet")
         about: dict[str, Any] = {"dataset_name": name, "etl_name": "unmask", "meds_version": MEDS_VERSION}
+        if "visit_id" in self.extra:
+            about["raw_source_id_columns"] = ["visit_id"]
         (self.folder / "metadata" / "dataset.json").write_text(json.dumps(about), encoding="utf-8")
 
 
