@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -12,20 +11,48 @@ from unmask.training import precision
 from unmask.training.memory import peak_memory
 from unmask.training.precision import computing, precision_of, resolve_device, resolve_precision
 
+OPEN = ["bf16 through oneDNN"]
+
 
 def _pretend(monkeypatch, features: list[str], gain: float) -> None:
     monkeypatch.setattr(precision, "bf16_features", lambda: features)
-    monkeypatch.setattr(precision, "measure_bf16_gain", lambda: gain)
+    monkeypatch.setattr(precision, "remembered_gain", lambda: gain)
 
 
 @pytest.mark.parametrize(
-    ("features", "gain", "picked"), [(["AMX"], 4.0, "bf16"), (["AMX"], 1.1, "fp32"), ([], 4.0, "fp32")]
-)
-def test_auto_needs_the_instructions_and_the_gain(monkeypatch, features, gain, picked):
+    ("features", "gain", "picked"),
+    [(["AMX", "AVX512-bf16"], 0.1, "bf16"), (["AVX512-bf16"], 0.1, "bf16"), (OPEN, 4.0, "bf16"), (OPEN, 1.1, "fp32"),
+     ([], 4.0, "fp32")],
+)  # fmt: skip
+def test_what_the_processor_can_do_decides_and_a_measurement_only_where_that_is_open(
+    monkeypatch, features, gain, picked
+):
+    """A measurement beside other work took fp32 on a processor with AMX: 2 700 slots/s where bf16 gives 20 000."""
     _pretend(monkeypatch, features, gain)
     chosen = resolve_precision("auto", "cpu")
     assert chosen.name == picked
-    assert (f"{gain:.2f}x" in chosen.reason) == bool(features)
+    assert (f"{gain:.2f}x" in chosen.reason) == (features == OPEN)
+
+
+def test_what_was_measured_is_remembered_by_processor_torch_and_shape(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    gains = iter([2.0, 0.5, 0.25])
+    monkeypatch.setattr(precision, "measure_bf16_gain", lambda: next(gains))
+    assert [precision.remembered_gain() for _ in range(3)] == [2.0] * 3
+    monkeypatch.setattr(precision, "processor_name", lambda: "another")
+    assert [precision.remembered_gain() for _ in range(2)] == [0.5] * 2
+    (tmp_path / "unmask" / "precision.json").write_text("{broken")
+    assert precision.remembered_gain() == 0.25
+    assert [p.name for p in (tmp_path / "unmask").iterdir()] == ["precision.json"]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(precision, "measure_bf16_gain", lambda: 3.0)
+    assert precision.remembered_gain() == 3.0
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert precision.cache_folder().is_absolute()
 
 
 def test_bf16_without_the_instructions_is_allowed_with_a_warning(monkeypatch):
@@ -38,14 +65,13 @@ def test_bf16_without_the_instructions_is_allowed_with_a_warning(monkeypatch):
         resolve_precision("fp16", "cpu")
 
 
-def test_the_measurement_is_short_and_sane():
-    if not precision.bf16_features():
-        pytest.skip("no bf16 instructions here: nothing would be measured")
-    precision.measure_bf16_gain.cache_clear()
-    start = time.perf_counter()
-    gain = precision.measure_bf16_gain()
-    assert 0.01 < gain < 100
-    assert time.perf_counter() - start < 2.0  # 0.25 s on an idle machine; this one may be shared
+def test_the_measurement_counts_this_thread_alone(monkeypatch):
+    """Wall time went on while others had the processor: the clock of this thread does not."""
+    monkeypatch.setattr(precision, "LAYER", (16, 8, 8))
+    ticks = iter(range(1000))
+    monkeypatch.setattr(precision.time, "thread_time", lambda: float(next(ticks)) * 1e-3)
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: pytest.fail("wall time"))
+    assert precision.measure_bf16_gain() == pytest.approx(1.0)
 
 
 def test_device(monkeypatch):

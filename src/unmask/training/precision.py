@@ -1,25 +1,35 @@
 """Which device, and which number format to compute in; weights stay fp32 either way.
 
-bf16 pays on hardware that multiplies it (CPU with AMX or AVX512-bf16, most GPUs) and costs elsewhere, and
-the flags a CPU reports do not tell how much: so 'auto' checks them first and then measures for a fraction of
-a second.
+bf16 pays on hardware that multiplies it and costs elsewhere. What the processor can do decides where that is known:
+AMX and AVX512-bf16 multiply it (docs/design.md has the ratios), AVX2 alone does not. In between, where oneDNN offers bf16
+without either, 'auto' measures once per machine and remembers what it found: the same command computes in the same
+format whatever else the machine is doing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import platform
+import re
 import time
 from dataclasses import dataclass
-from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from unmask.core.inference import one_core
 from unmask.encoder.products import multiplies_bf16
 from unmask.errors import UserError
 
 WORTH_IT = 1.15
 """How much faster bf16 must measure before 'auto' gives up fp32's digits for it."""
+KNOWN = ("AMX", "AVX512-bf16")
+"""Instructions with which bf16 was faster in every shape measured (1.5 to 2.1 times on AVX512-bf16, more on AMX)."""
+LAYER = (512, 256, 1024)
+"""Slots, inputs and outputs of the layer that is measured: quick, and large enough to reach the matrix units."""
 SMALL = 10_000_000
 """Parameters of a model below which casting costs more than bf16 saves when the trained model is used."""
 
@@ -63,9 +73,9 @@ def resolve_device(device: str = "auto") -> torch.device:
 def resolve_precision(precision: str, device: torch.device | str) -> Precision:
     """The precision to compute in on `device`, and why.
 
-    'auto' on a CPU with bf16 instructions measures both for under 0.3 s (once per process) and takes bf16 if
-    it is more than `WORTH_IT` times faster; on a GPU it takes bf16 where the hardware has it. In a
-    distributed run let one process resolve and tell the others: measurements differ.
+    'auto' takes bf16 on a CPU with AMX or AVX512-bf16 and on a GPU that has it, fp32 on a CPU without bf16; on a CPU that
+    oneDNN alone says multiplies it, what `remembered_gain` finds decides. In a distributed run one process resolves and
+    tells the others.
 
     Raises:
         UserError: for an unknown name.
@@ -75,6 +85,7 @@ def resolve_precision(precision: str, device: torch.device | str) -> Precision:
         raise UserError(f"precision={precision}", hint="Expected one of auto, fp32, bf16.")
     if precision == "fp32":
         return Precision("fp32", torch.float32, "asked for")
+    features: list[str] = []
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
         where = f"{torch.cuda.get_device_name(device)} {'has' if native else 'has no'} bf16 arithmetic"
@@ -85,9 +96,9 @@ def resolve_precision(precision: str, device: torch.device | str) -> Precision:
     if precision == "bf16":
         warning = "" if native else f", but {where}: expect it to be slower than fp32"
         return Precision("bf16", torch.bfloat16, "asked for" + warning)
-    if native and device.type == "cpu":
-        gain = measure_bf16_gain()
-        where += f", and bf16 measured {gain:.2f}x the speed of fp32 ({WORTH_IT}x is needed)"
+    if features and not any(f in KNOWN for f in features):
+        gain = remembered_gain()
+        where += f", and bf16 measured {gain:.2f}x the speed of fp32 on it ({WORTH_IT}x is needed)"
         native = gain > WORTH_IT
     return Precision("bf16", torch.bfloat16, where) if native else Precision("fp32", torch.float32, where)
 
@@ -113,15 +124,56 @@ def bf16_features() -> list[str]:
     return found or (["bf16 through oneDNN"] if multiplies_bf16() else [])
 
 
-@lru_cache(maxsize=1)
-def measure_bf16_gain(seconds: float = 0.25) -> float:
-    """How many times faster a linear layer is in bf16 than in fp32 on this CPU: forward, backward and casts.
+def remembered_gain() -> float:
+    """`measure_bf16_gain`, taken once per processor, torch version and shape, and kept in the user's cache folder.
 
-    The layer is 256 to 1024 wide over 2048 slots: small enough to be quick, large enough to reach the matrix
-    units. The best of several alternating rounds is taken, since other work on the machine only ever slows a
-    round down.
+    The file is $XDG_CACHE_HOME/unmask/precision.json (~/.cache without it). Where it cannot be read or written, the
+    measurement is taken again.
     """
-    values, weight, upstream = torch.ones(2048, 256), torch.ones(1024, 256), torch.ones(2048, 1024)
+    key = f"{processor_name()}; torch {torch.__version__}; layer {'x'.join(map(str, LAYER))}"
+    path = cache_folder() / "precision.json"
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        gain = float(known[key])
+        if 0 < gain < float("inf"):
+            return gain
+    except (OSError, ValueError, KeyError, TypeError):
+        known = {}
+    gain = measure_bf16_gain()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(
+            json.dumps({**(known if isinstance(known, dict) else {}), key: round(gain, 4)}, indent=1), encoding="utf-8"
+        )
+        os.replace(temporary, path)
+    return round(gain, 4)
+
+
+def cache_folder() -> Path:
+    """Where what can be found again is kept: $XDG_CACHE_HOME/unmask, or ~/.cache/unmask."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if os.path.isabs(named) else Path(os.path.expanduser("~/.cache"))) / "unmask"
+
+
+def processor_name() -> str:
+    """The processor's model as the system names it."""
+    with contextlib.suppress(OSError):
+        if found := re.search(
+            r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE
+        ):
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def measure_bf16_gain(rounds: int = 9) -> float:
+    """How many times faster a linear layer (`LAYER`) is in bf16 than in fp32 on this CPU: forward, backward and casts.
+
+    Other work on the machine does not count: processor seconds of one thread are compared, the two formats take turns, and
+    the best round of each is taken.
+    """
+    slots, inputs, outputs = LAYER
+    values, weight, upstream = torch.ones(slots, inputs), torch.ones(outputs, inputs), torch.ones(slots, outputs)
 
     def layer(dtype: torch.dtype) -> None:
         x, w, g = values.to(dtype), weight.to(dtype), upstream.to(dtype)
@@ -130,16 +182,15 @@ def measure_bf16_gain(seconds: float = 0.25) -> float:
         (g.t() @ x).float()
 
     best = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
-    deadline = time.perf_counter() + seconds
-    with torch.no_grad():
-        for round_number in range(20):
-            for dtype in best:
-                start = time.perf_counter()
-                layer(dtype)
-                took = time.perf_counter() - start
-                if round_number > 0 or took > seconds / 4:  # the first call pays for one-time set-up
-                    best[dtype] = min(best[dtype], took)
-            if time.perf_counter() + best[torch.float32] / 2 > deadline and min(best.values()) < float("inf"):
+    began = time.thread_time()
+    with torch.no_grad(), one_core():
+        for number in range(rounds + 1):
+            if number > 2 and time.thread_time() - began > 1:  # far from equal: a few rounds will do
                 break
-    fp32, bf16 = best[torch.float32], best[torch.bfloat16]
-    return fp32 / bf16 if bf16 < float("inf") and fp32 < float("inf") else 1.0
+            for dtype in best:
+                start = time.thread_time()
+                layer(dtype)
+                took = time.thread_time() - start
+                if number:  # the first call pays for one-time set-up
+                    best[dtype] = min(best[dtype], took)
+    return best[torch.float32] / max(best[torch.bfloat16], 1e-9)

@@ -167,7 +167,7 @@ def _run(
         elapsed_before = float(found.extra["seconds"])
     autocast = functools.partial(computing, precision.name, device)
     fitted = _fitted(job, model, settings, autocast, device, accelerator, found)
-    for line in fitted.told():
+    for line in (f"computing in {precision.name}: {precision.reason}", *fitted.told()):
         sayer(console and main)(line)
     # A run that stopped early stays so until it is given another end.
     over = found is not None and found.extra.get("stopped_before") == _ending(settings)
@@ -363,16 +363,16 @@ class _Clock:
 
 
 def _precision(settings: TrainSettings, device: torch.device, found: Checkpoint | None, accelerator: Any) -> Precision:
-    """A resumed run computes as it did before, and all processes as the first: 'auto' measures, and measurements differ."""
+    """A resumed run computes as it did before, and all processes as the first."""
     asked = settings.precision
     if found is not None and asked == "auto":
         asked = found.extra["precision"]
-    resolved = resolve_precision(asked, device)
-    if accelerator.num_processes > 1:
-        mine = float(resolved.name == "bf16") if accelerator.is_main_process else 0.0
-        chosen = accelerator.reduce(torch.tensor([mine], device=device), "sum")
-        resolved = resolve_precision("bf16" if float(chosen) else "fp32", device)
-    return resolved
+    if accelerator.num_processes == 1:
+        return resolve_precision(asked, device)
+    mine = resolve_precision(asked, device) if accelerator.is_main_process else None
+    half = float(mine is not None and mine.name == "bf16")
+    chosen = float(accelerator.reduce(torch.tensor([half], device=device), "sum"))
+    return mine or resolve_precision("bf16" if chosen else "fp32", device)
 
 
 @contextlib.contextmanager

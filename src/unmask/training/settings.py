@@ -53,7 +53,7 @@ class TrainSettings:
         warmup: fraction of the run over which the rate rises linearly from 0. 0.06 is RoBERTa's.
         decay: fraction of the run that 'wsd' spends falling. Read by 'wsd' only.
         minimum_rate: where the schedule ends, as a fraction of `learning_rate`.
-        precision: 'auto' measures and says what it picked.
+        precision: 'auto' goes by the processor (`training.precision`) and says what it picked, and why.
         device: 'auto' takes CUDA where there is one.
         compile: torch.compile the model; pays on long runs only.
         seed: decides initial weights, data order and what is hidden.
