@@ -27,6 +27,8 @@ class GlobalAttention(SelfAttention):
     def __init__(self, config: EncoderConfig, layer: int) -> None:
         super().__init__(config, layer)
         self.qkv_global = nn.Linear(config.width, 3 * config.width)
+        # Weights that nothing uses get no gradient, and several processes would wait for it.
+        self.qkv_global.requires_grad_(config.attention.first_sees_all)
 
     def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
         if not self.config.attention.first_sees_all:

@@ -22,7 +22,8 @@ from unmask.text.pretrain import TextRun, check_unknown, make_job, write_report
 from unmask.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.text.sources import resolve
 from unmask.training.precision import computing, resolve_device, resolve_precision
-from unmask.training.run import first_process_first, run, run_folder, sayer
+from unmask.training.processes import first_process_first
+from unmask.training.run import run, run_folder, sayer
 
 ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""

@@ -21,7 +21,8 @@ from unmask.text.recipes import TextSettings, as_dict
 from unmask.text.sampling import sampled
 from unmask.text.sources import ReadReport, iter_documents, resolve
 from unmask.text.tokenizer import Tokenizer
-from unmask.training.run import Job, RunResult, first_process_first, run, run_folder, sayer
+from unmask.training.processes import first_process_first
+from unmask.training.run import Job, RunResult, run, run_folder, sayer
 from unmask.training.settings import lasting
 
 TOKENIZER_CHARACTERS = 60_000_000

@@ -35,6 +35,7 @@ from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, 
 from unmask.training.memory import free_memory, held_memory, keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, build_optimiser, step
 from unmask.training.precision import Precision, computing, resolve_device, resolve_precision
+from unmask.training.processes import check_same_everywhere, own_random_numbers, random_states
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
@@ -159,10 +160,11 @@ def _run(
     first = 0
     best: float | None = None
     waited, elapsed_before = 0, 0.0
+    check_same_everywhere(accelerator, {**job.fingerprint, "the checkpoint": found.step if found else None})
+    own_random_numbers(settings.seed, accelerator.process_index, found)
     if found is not None:
         model.load_state_dict(found.model_state)
         optimiser.load_state_dict(found.optimiser_state)
-        found.restore_random_state()
         first, best, waited = found.step, found.extra["best"], found.extra["waited"]
         elapsed_before = float(found.extra["seconds"])
     autocast = functools.partial(computing, precision.name, device)
@@ -232,6 +234,7 @@ def _run(
             return shown
 
         def checkpoint(step_number: int) -> None:
+            others = random_states(accelerator)
             if main:
                 save_checkpoint(
                     out, step=step_number, model_state=model.state_dict(),
@@ -241,6 +244,7 @@ def _run(
                         "next_check": next_check, "seconds": clock.elapsed(),
                         "precision": precision.name, "parts": fitted.parts, "fingerprint": job.fingerprint,
                         "stopped_before": _ending(settings) if result["stopped"] == "early" else None,
+                        "random_states": others,
                     },
                 )  # fmt: skip
             accelerator.wait_for_everyone()
@@ -373,19 +377,6 @@ def _precision(settings: TrainSettings, device: torch.device, found: Checkpoint 
     half = float(mine is not None and mine.name == "bf16")
     chosen = float(accelerator.reduce(torch.tensor([half], device=device), "sum"))
     return mine or resolve_precision("bf16" if chosen else "fp32", device)
-
-
-@contextlib.contextmanager
-def first_process_first(settings: TrainSettings) -> Iterator[bool]:
-    """Under a launcher, let the first process prepare files while the others wait; yields whether this is the first."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield True
-        return
-    from accelerate import PartialState
-
-    state = PartialState(cpu=resolve_device(settings.device).type == "cpu")
-    with state.main_process_first():
-        yield state.is_main_process
 
 
 def _fitted(

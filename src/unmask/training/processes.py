@@ -1,0 +1,179 @@
+"""The processes of one launcher: who prepares files while the others wait, random numbers of each one's own, and that all do
+the same run.
+
+Each node's first process prepares files in that node's folder: the first of all before the others, so that on a shared
+disk they find what it made, and on disks of their own each node makes it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from unmask.core.corruption import mix
+from unmask.errors import UserError
+from unmask.training.checkpoint import Checkpoint, capture_random_state, restore_random_state
+from unmask.training.precision import resolve_device
+from unmask.training.settings import TrainSettings
+
+BEAT = 5.0
+"""Seconds between the signs of life of a process that prepares files."""
+SILENCE = 300.0
+"""Seconds without one after which those who wait give up. However long the work takes, it gives signs of life."""
+_rounds = itertools.count()
+
+
+@contextlib.contextmanager
+def first_process_first(settings: TrainSettings) -> Iterator[bool]:
+    """Under a launcher, let the first process of each node prepare files while the others wait; yields whether this is the
+    first process of all.
+
+    Nobody waits with a deadline: tokenising a large corpus takes hours, and collective operations give up after minutes.
+
+    Raises:
+        UserError: here, what was raised within; in the processes that wait, that it was, or that the process at work has ended.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield True
+        return
+    from accelerate import PartialState
+
+    state = PartialState(cpu=resolve_device(settings.device).type == "cpu")
+    store = _store()
+    if store is None:
+        with state.main_process_first():
+            yield state.is_main_process
+        return
+    name, rank = f"unmask/prepared/{next(_rounds)}", state.process_index
+    leader = rank - state.local_process_index
+    if rank != 0:
+        wait_for(store, name, 0)
+    if rank != leader:
+        wait_for(store, name, leader)
+        yield False
+        return
+    with at_work(store, name, rank):
+        yield rank == 0
+
+
+def _store() -> Any:
+    """The key-value store that the process group was set up with; None where there is none."""
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    # Private in torch 2.8 to 2.13, and the only way to it.
+    found = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    return None if found is None else found()
+
+
+@contextlib.contextmanager
+def at_work(store: Any, name: str, rank: int) -> Iterator[None]:
+    """Within, process `rank` gives signs of life; at the end it tells those who wait how it ended."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        for count in itertools.count():
+            with contextlib.suppress(RuntimeError):
+                store.set(f"{name}/{rank}/alive", str(count))
+            if ended.wait(BEAT):
+                return
+
+    thread = threading.Thread(target=beat, name="alive", daemon=True)
+    thread.start()
+    told = "ended"
+    try:
+        yield
+        told = "done"
+    except UserError as error:
+        told = f"failed: {error.what}"
+        raise
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(RuntimeError):
+            store.set(f"{name}/{rank}", told)
+
+
+def wait_for(store: Any, name: str, rank: int, *, every: float = 0.5, silence: float = SILENCE) -> None:
+    """Wait until process `rank` has done its work.
+
+    Args:
+        every: seconds between looks.
+        silence: seconds without a sign of life after which the process counts as ended.
+
+    Raises:
+        UserError: it failed, has ended, or gives no sign of life.
+    """
+    heard, last = time.monotonic(), b""
+    hint = f"See what process {rank} says, then start all of them again."
+    while True:
+        try:
+            if store.check([f"{name}/{rank}"]):
+                told = store.get(f"{name}/{rank}").decode()
+                if told == "done":
+                    return
+                raise UserError(f"process {rank} could not prepare the data ({told})", hint=hint)
+            beat = store.get(f"{name}/{rank}/alive") if store.check([f"{name}/{rank}/alive"]) else b""
+        except RuntimeError as error:  # the store went with the process that held it
+            raise UserError(f"process {rank}, which prepares the data, has ended ({error})", hint=hint) from None
+        if beat != last:
+            heard, last = time.monotonic(), beat
+        if time.monotonic() - heard > silence:
+            raise UserError(
+                f"process {rank}, which prepares the data, gave no sign of life for {silence:.0f} s", hint=hint
+            )
+        time.sleep(every)
+
+
+def check_same_everywhere(accelerator: Any, run: Mapping[str, Any]) -> None:
+    """Refuse to train where the processes were given different things: files of nodes without a shared disk may differ.
+
+    Args:
+        run: what must be the same in all of them, by name, as JSON.
+
+    Raises:
+        UserError: in every process, naming what differs and in which process.
+    """
+    if accelerator.num_processes == 1:
+        return
+    from accelerate.utils import gather_object
+
+    for rank, other in enumerate(everyone := gather_object([dict(run)])):
+        for name, value in other.items():
+            if value != everyone[0].get(name):
+                raise UserError(
+                    f"{name} of process {rank} is not that of process 0",
+                    hint="Give every node the same data, tokenizer and run folder (its checkpoints, where the run is resumed).",
+                )
+
+
+def own_random_numbers(seed: int, rank: int, found: Checkpoint | None) -> None:
+    """Let each process drop out and sample by numbers of its own; the first keeps those of a run in one process.
+
+    Args:
+        found: the checkpoint that is resumed: its state of this process, or, with more processes than it knew, a new one.
+    """
+    if found is not None:
+        states = [found.random_state, *found.extra.get("random_states", [])]
+        if rank < len(states):
+            return restore_random_state(states[rank])
+    if rank:
+        torch.manual_seed(int(mix(seed, rank, found.step if found else 0)) >> 1)
+    return None
+
+
+def random_states(accelerator: Any) -> list[dict[str, Any]]:
+    """Random states of all processes but the first, as JSON, for the checkpoint; called by all."""
+    if accelerator.num_processes == 1:
+        return []
+    from accelerate.utils import gather_object
+
+    return gather_object([capture_random_state()])[1:]
