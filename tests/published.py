@@ -84,6 +84,21 @@ def published(name: str, folder: Path):
     return model
 
 
+def task_head(name: str, task: str, folder: Path):
+    """A tiny model with a task head (three classes), weights drawn."""
+    kind, extra = CASES[name]
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{kind}Config")(**SMALL, **extra)
+    if task.endswith("Classification"):
+        config.num_labels = 3
+    theirs = getattr(transformers, f"{kind}For{task}")(config).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
+    theirs.save_pretrained(folder)
+    tokenizer("wordpiece").save(folder)
+    return theirs
+
+
 def unswitched(theirs):
     """A BigBird of transformers that has seen a short text has full attention for good: put its blocks back."""
     if theirs.config.model_type == "big_bird" and theirs.config.attention_type == "block_sparse":

@@ -105,5 +105,9 @@ def load(model: str | Path, *, device: str = "auto", precision: str = "auto", **
     kind = kind_of(model)
     if options and kind != "images":
         raise UserError(f"{next(iter(options))}=: not read for {kind}", hint="It is for bare weights files of images.")
+    if kind == "table" and (device not in ("auto", "cpu") or precision not in ("auto", "fp32")):
+        raise UserError(
+            f"device={device}, precision={precision}: tables compute on the CPU in fp32", hint="Leave both out."
+        )
     room = _import(f"{KINDS[kind]}.model")
     return room.load(model, device=device, precision=precision, **options)

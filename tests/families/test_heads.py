@@ -10,7 +10,8 @@ from unmask.errors import UserError
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file  # noqa: E402
 
-from published import CASES, SMALL  # noqa: E402
+from published import SMALL  # noqa: E402
+from published import task_head as made  # noqa: E402
 
 HEADS = [
     *[(name, "SequenceClassification") for name in ("bert", "roberta", "distilbert", "albert", "electra-projected", "mpnet", "deberta-v3", "modernbert", "longformer", "bigbird-full", "eurobert")],
@@ -19,20 +20,6 @@ HEADS = [
     ("electra-projected", "PreTraining"),
 ]  # fmt: skip
 TEXTS = [SENTENCES[0], "Fox.", SENTENCES[1]]
-
-
-def made(name, task, folder):
-    kind, extra = CASES[name]
-    torch.manual_seed(1)
-    config = getattr(transformers, f"{kind}Config")(**SMALL, **extra)
-    if task.endswith("Classification"):
-        config.num_labels = 3
-    theirs = getattr(transformers, f"{kind}For{task}")(config).eval()
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
-    theirs.save_pretrained(folder)
-    tokenizer("wordpiece").save(folder)
-    return theirs
 
 
 @pytest.mark.parametrize(("name", "task"), HEADS)

@@ -8,7 +8,9 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "pooling", "images": "pooling set_", "events": "", "table": "absent"}
+READS = {
+    "text": "pooling precision device", "images": "pooling set_ precision device", "events": "precision device", "table": "absent",
+}  # fmt: skip
 
 
 def register(app: Any) -> None:

@@ -9,8 +9,8 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "glue": "glue_model out set_", "text": "ratio most column", "a text task": "text text2 label header", "images": "most set_ report",
-    "table": "rows report",
+    "glue": "glue_model out set_ precision device", "text": "ratio most column precision device",
+    "a text task": "text text2 label header precision device", "images": "most set_ report precision device", "table": "rows report",
 }  # fmt: skip
 
 

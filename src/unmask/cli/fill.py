@@ -9,8 +9,9 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "text": "top steps order temperature candidate longest", "images": "steps order temperature box ratio mask gaps set_",
-    "events": "top level", "table": "draws",
+    "text": "top steps order temperature candidate longest precision device",
+    "images": "steps order temperature box ratio mask gaps set_ precision device", "events": "top level precision device",
+    "table": "draws",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "mode", "events": "mode by out", "table": "absent"}
+READS = {"text": "mode precision device", "events": "mode by out precision device", "table": "absent"}
 
 
 def register(app: Any) -> None:

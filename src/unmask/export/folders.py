@@ -75,25 +75,29 @@ def to_sentence_transformers(
         raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
     width = model.model.encoder.config.width
     longest = min(model.slots, model.folder.sentences.slots or model.slots)
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + ([("2_Normalize", "Normalize")] if normalise else [])
     kind = torch_type(dtype)
     with whole_folder(out) as new:
         shutil.rmtree(new)
         model.save(new, dtype=kind)
-        for number, (path, _) in enumerate(modules):
-            if number:
-                (new / path).mkdir()
-        listed = [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-            for i, (path, name) in enumerate(modules)
-        ]
-        chosen = {"word_embedding_dimension": width, "include_prompt": True}
-        chosen |= {f"pooling_mode_{way}": way == WAYS[pooling] for way in WAYS.values()}
-        _write(new / "modules.json", listed)
-        _write(new / "1_Pooling" / "config.json", chosen)
-        _write(new / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
-        _write(new / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
+        sentence_files(new, width, pooling, normalise, longest)
     return {"out": str(out), "bytes": (Path(out) / "model.safetensors").stat().st_size}
+
+
+def sentence_files(new: Path, width: int, pooling: str, normalise: bool, longest: int) -> None:
+    """The files by which sentence-transformers (and `embed` here) knows how vectors are made."""
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + ([("2_Normalize", "Normalize")] if normalise else [])
+    for path, _ in modules[1:]:
+        (new / path).mkdir()
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (path, name) in enumerate(modules)
+    ]
+    chosen = {"word_embedding_dimension": width, "include_prompt": True}
+    chosen |= {f"pooling_mode_{way}": way == WAYS[pooling] for way in WAYS.values()}
+    _write(new / "modules.json", listed)
+    _write(new / "1_Pooling" / "config.json", chosen)
+    _write(new / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    _write(new / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
 
 
 def _write(path: Path, what: Any) -> None:

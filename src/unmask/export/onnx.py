@@ -1,19 +1,24 @@
-"""ONNX out: one graph for every batch and length, checked against our own outputs, and 8-bit weights of it."""
+"""ONNX out: one graph for every batch and length, of the head that the model is for, checked against our own outputs."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import warnings
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.export.folders import whole_folder
+from unmask.export.eight_bits import eight_bits, quantise, quiet, sample
+from unmask.export.folders import sentence_files, whole_folder
+from unmask.export.graph import BY_TEXT, ENCODER, LOGITS, MASKED, OUTPUTS, SENTENCE, Graph, class_name, said_here, what
+from unmask.families.heads import SEQUENCE
+from unmask.families.onnx_import import NOTE, TRANSPOSED
 
 OPSET = 17
 CLOSE = 1e-3
@@ -31,28 +36,6 @@ def require_onnx() -> None:
         raise UserError(f"ONNX needs {error.name}", hint="pip install 'unmask[onnx]'") from None
 
 
-class Graph(nn.Module):
-    """What is exported: (input_ids, attention_mask[, token_type_ids]) -> last_hidden_state[, logits]."""
-
-    def __init__(self, model: Any, *, logits: bool) -> None:
-        super().__init__()
-        self.model, self.logits = model, logits
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        position = (attention_mask.cumsum(1) - 1).clamp_min(0) * attention_mask
-        values = {"token": input_ids} | ({} if token_type_ids is None else {"type": token_type_ids})
-        x = self.model.codec.embed(values, torch.zeros_like(input_ids, dtype=torch.bool))
-        states = self.model.encoder(x, segment=attention_mask, position=position)
-        if not self.logits:
-            return states
-        predict = getattr(self.model.encoder, "decode", self.model.encoder)
-        asked = states if predict is self.model.encoder else predict(x, segment=attention_mask, position=position)
-        logits = self.model.codec.predict(asked.flatten(0, 1)).logits
-        return states, logits.view(input_ids.shape[0], input_ids.shape[1], -1)
-
-
 def _example(tokenizer: Any, vocabulary: int, types: bool) -> tuple[Tensor, ...]:
     """Two ragged rows of ids; another shape checks that the graph holds for all."""
     generator = torch.Generator().manual_seed(0)
@@ -63,16 +46,25 @@ def _example(tokenizer: Any, vocabulary: int, types: bool) -> tuple[Tensor, ...]
     return (ids, seen, torch.zeros_like(ids)) if types else (ids, seen)
 
 
-def to_onnx(model: Any, out: str | Path, *, quantize: str | None = None, opset: int = OPSET) -> dict[str, Any]:
-    """Write model.onnx (and model_int8.onnx) beside config and tokenizer.
+def to_onnx(
+    model: Any,
+    out: str | Path,
+    *,
+    quantize: str | None = None,
+    pooling: str | None = None,
+    texts: Sequence[str] | None = None,
+    opset: int = OPSET,
+) -> dict[str, Any]:
+    """Write model.onnx (and model_int8.onnx) beside config and tokenizer: the head that the folder is for (see `graph.what`).
 
     Args:
         model: a `TextModel`.
         quantize: None or 'int8': weights of the products by channel, activations by batch (dynamic).
+        pooling: mean, first or max: sentence vectors, whatever the folder is for.
+        texts: what the 8-bit file's answers are measured on; default docstrings of installed packages.
 
     Returns:
-        out, bytes, largest difference to our outputs; of the int8 file: bytes, whether products are in 8 bits or
-        weights alone (where products would name another token more than 3 times in 100), top-1 agreement.
+        out, head, outputs, bytes, largest difference to our outputs; of the int8 file see `eight_bits.eight_bits`.
 
     Raises:
         UserError: an encoder that has no graph for all lengths (BigBird), a graph that differs from ours, no onnx.
@@ -80,136 +72,136 @@ def to_onnx(model: Any, out: str | Path, *, quantize: str | None = None, opset: 
     require_onnx()
     if quantize not in (None, "int8"):
         raise UserError(f"quantize={quantize}", hint="Expected int8.")
+    if pooling not in (None, "mean", "first", "max"):
+        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
     if model.model.visible_only or model.model.encoder.config.attention.block:
         raise UserError(
             f"{model.folder.family.name}: its attention depends on the length; one graph cannot hold for all",
             hint="Export to hf instead.",
         )
     with whole_folder(out) as new:
-        found = _write(model, new, quantize, opset)
+        found = _write(model, new, quantize, pooling, texts, opset)
     return {"out": str(out)} | found
 
 
-def _write(model: Any, new: Path, quantize: str | None, opset: int) -> dict[str, Any]:
-    import json
-
-    head = model.folder.why_not_masked() is None
+def _write(
+    model: Any, new: Path, quantize: str | None, pooling: str | None, texts: Sequence[str] | None, opset: int
+) -> dict[str, Any]:
+    kind, head = what(model, pooling)
+    sentences = model.folder.sentences
     network = model.model.float().eval()
-    types = bool(network.codec.config.types)
+    graph = Graph(
+        network,
+        kind,
+        head,
+        pooling=pooling or sentences.pooling,
+        normalise=sentences.normalise,
+        problem=_problem(model),
+    ).eval()
+    types, outputs = bool(network.codec.config.types), list(OUTPUTS[kind])
     inputs = ["input_ids", "attention_mask"] + (["token_type_ids"] if types else [])
-    outputs = ["last_hidden_state"] + (["logits"] if head else [])
     axes = {name: {0: "batch", 1: "slots"} for name in (*inputs, *outputs)}
+    if kind in BY_TEXT:
+        axes[outputs[-1]] = {0: "batch"}
     path = new / "model.onnx"
-    graph = Graph(network, logits=head).eval()
     example = _example(model.tokenizer, network.codec.config.vocabulary, types)
     try:
-        # The exporter that needs no further package prints its whole graph when it fails.
-        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
+        # The exporter that needs no further package prints its whole graph when it fails. Constants are not folded: folded
+        # weights lose their names, by which the file is read back.
+        with quiet(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
             torch.onnx.export(
                 graph, example, str(path), input_names=inputs, output_names=outputs, dynamic_axes=axes,
-                opset_version=opset, dynamo=False,
+                opset_version=opset, dynamo=False, do_constant_folding=False,
             )  # fmt: skip
     except torch.onnx.errors.UnsupportedOperatorError as error:
         raise UserError(f"{model.folder.family.name}: {error}", hint="Export to hf instead.") from None
+    _named(path, graph, model.folder.family.name)
     difference = _check(path, graph, model, types)
-    model.tokenizer.save(new)
-    (new / "config.json").write_text(json.dumps(model.folder.hf_config, indent=2), encoding="utf-8")
-    found: dict[str, Any] = {"bytes": path.stat().st_size, "largest_difference": difference, "outputs": outputs}
+    found: dict[str, Any] = {
+        "head": kind, "outputs": outputs, "bytes": path.stat().st_size, "largest_difference": difference
+    }  # fmt: skip
     if quantize:
-        found |= _eight_bits(path, new / "model_int8.onnx", model, types, head)
+        found |= eight_bits(path, new / "model_int8.onnx", graph, sample(model, kind, texts, inputs))
+    _beside(new, model, graph, found)
     return found
 
 
-AGREES = 0.97
-"""Least share of hidden tokens for which an 8-bit file must name the same likeliest token as the full one."""
+def _problem(model: Any) -> str:
+    """Of a classifier: single, multi or regression."""
+    said = str((model.folder.settings.get("task") or {}).get("problem") or model.folder.hf_config.get("problem_type"))
+    return {"multi_label_classification": "multi", "multi": "multi", "regression": "regression"}.get(said, "single")
 
 
-def _eight_bits(path: Path, small: Path, model: Any, types: bool, head: bool) -> dict[str, Any]:
-    """The 8-bit file: products in 8 bits where that keeps the answers, else weights alone in 8 bits."""
-    found: dict[str, Any] = quantise(path, small) | {"int8_products": True, "int8_top1_agreement": None}
-    if not head:
-        return found
-    found["int8_top1_agreement"] = _agreement(path, small, model, types)
-    if found["int8_top1_agreement"] >= AGREES:
-        return found
-    other = small.with_name("weights.onnx")
-    closer: dict[str, Any] = quantise(path, other, products=False) | {"int8_products": False}
-    closer["int8_top1_agreement"] = _agreement(path, other, model, types)
-    if closer["int8_top1_agreement"] <= found["int8_top1_agreement"]:
-        other.unlink()
-        return found
-    other.replace(small)
-    return closer
+def _beside(new: Path, model: Any, graph: Graph, found: dict[str, Any]) -> None:
+    """Tokenizer, config.json, unmask.json and, for sentence vectors, sentence-transformers' files."""
+    folder = model.folder
+    config = dict(folder.hf_config) | {"architectures": [class_name(folder.family, graph.kind)], "dtype": "float32"}
+    config.pop("torch_dtype", None)
+    about = {k: v for k, v in folder.settings.items() if k not in ("decoder", "task", "onnx")}
+    about |= {"kind": "text", "family": folder.family.name, "onnx": found}
+    task = folder.settings.get("task")
+    if task and (graph.head is not None or (graph.kind == SENTENCE and task.get("name") == "similarity")):
+        about["task"] = dict(task) | ({"pooling": graph.pooling} if graph.kind == SENTENCE else {})
+    elif graph.kind == SENTENCE:
+        longest = min(model.slots, folder.sentences.slots or model.slots)
+        sentence_files(new, model.model.encoder.config.width, graph.pooling, graph.normalise, longest)
+    (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    (new / "unmask.json").write_text(json.dumps(about, indent=2, default=str), encoding="utf-8")
+    model.tokenizer.save(new)
 
 
-KEPT = ("/feedforward/down/", "/Gemm")
-"""Products of an 8-bit file that stay in fp32: what they read has a few channels several times wider than all others,
-and onnxruntime's one scale a tensor would leave the others no digits; and the vocabulary's, whose ranks are the answer."""
+def _named(path: Path, graph: Graph, family: str) -> None:
+    """Turn weights in the file so that products read them as they are, and note what is needed to read it back.
 
-
-def quantise(path: Path, out: Path, *, products: bool = True) -> dict[str, Any]:
-    """8-bit weights, by output channel.
-
-    Args:
-        products: multiply in 8 bits, activations quantised by batch as they come: smaller and faster. False: the
-            weights are stored in 8 bits and multiplied out when the session reads them: smaller, and closer.
+    Equal tensors are stored once; the note says which other names they go by.
     """
     import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnx import numpy_helper
 
-    if not products:
-        graph = onnx.load(str(path))
-        _weights_in_8_bits(graph.graph)
-        onnx.save(graph, str(out))
-        return {"int8_bytes": out.stat().st_size}
-    nodes = [n.name for n in onnx.load(str(path), load_external_data=False).graph.node]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        quantize_dynamic(
-            str(path),
-            str(out),
-            per_channel=True,
-            weight_type=QuantType.QInt8,
-            op_types_to_quantize=["MatMul", "Gemm"],
-            nodes_to_exclude=[name for name in nodes if any(part in name for part in KEPT)],
-        )
-    return {"int8_bytes": out.stat().st_size}
-
-
-def _weights_in_8_bits(graph: Any) -> None:
-    """Replace, in place, each weight that only products read by an int8 tensor and its scales, one an output channel."""
-    from onnx import helper, numpy_helper
-
-    readers: dict[str, list[Any]] = {}
-    for node in graph.node:
+    file = onnx.load(str(path))
+    held = {i.name: i for i in file.graph.initializer}
+    readers: dict[str, int] = {}
+    for node in file.graph.node:
         for name in node.input:
-            readers.setdefault(name, []).append(node)
-    new = []
-    for tensor in list(graph.initializer):
-        users = readers.get(tensor.name, [])
-        if len(tensor.dims) != 2 or not users or any(_weight(n) != tensor.name for n in users):
+            readers[name] = readers.get(name, 0) + 1
+    for node in [n for n in file.graph.node if n.op_type == "Transpose"]:
+        (source,), (target,) = node.input, node.output
+        if source not in held or readers[source] > 1 or len(held[source].dims) != 2:
             continue
-        transposed = {any(a.name == "transB" and a.i for a in n.attribute) for n in users}
-        if len(transposed) > 1:
+        turned = numpy_helper.from_array(
+            np.ascontiguousarray(numpy_helper.to_array(held[source]).T), source + TRANSPOSED
+        )
+        file.graph.initializer.remove(held.pop(source))
+        file.graph.initializer.append(turned)
+        for other in file.graph.node:
+            for place, name in enumerate(other.input):
+                if name == target:
+                    other.input[place] = turned.name
+        file.graph.node.remove(node)
+    there = {i.name.removesuffix(TRANSPOSED) for i in file.graph.initializer}
+    state = {name: t for name, t in graph.state_dict().items() if _in_graph(name, graph)}
+    # Tied tensors have one storage under several names.
+    first = {(t.data_ptr(), t.shape): name for name, t in state.items() if name in there}
+    same = {}
+    for name, tensor in state.items():
+        if name in there:
             continue
-        weight = numpy_helper.to_array(tensor)
-        channel = 0 if transposed.pop() else 1
-        scale = np.abs(weight).max(1 - channel, keepdims=True).astype(np.float32) / 127
-        scale[scale == 0] = 1
-        graph.initializer.remove(tensor)
-        stem = tensor.name
-        parts = [f"{stem}_{part}" for part in ("int8", "scale", "zero")]
-        whole = np.clip(np.rint(weight / scale), -127, 127).astype(np.int8)
-        for name, array in zip(parts, (whole, scale.ravel(), np.zeros(scale.size, np.int8)), strict=True):
-            graph.initializer.append(numpy_helper.from_array(array, name))
-        new.append(helper.make_node("DequantizeLinear", parts, [stem], name=f"{stem}_full", axis=channel))
-    for node in reversed(new):
-        graph.node.insert(0, node)
+        twin = first.get((tensor.data_ptr(), tensor.shape)) or next(
+            (o for o in there if o in state and state[o].shape == tensor.shape and torch.equal(state[o], tensor)), None
+        )
+        if twin is not None:
+            same[name] = twin
+        else:  # weights that these outputs do not read (Longformer's for global slots) belong to the encoder all the same
+            file.graph.initializer.append(numpy_helper.from_array(tensor.detach().numpy(), name))
+    note = file.metadata_props.add()
+    note.key, note.value = NOTE, json.dumps({"version": 1, "family": family, "head": graph.kind, "same": same})
+    onnx.save(file, str(path))
 
 
-def _weight(node: Any) -> str | None:
-    return str(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None
+def _in_graph(name: str, graph: Graph) -> bool:
+    """Whether the outputs depend on a tensor: of the codec's prediction only where tokens are predicted."""
+    embeds = ("model.codec.word.", "model.codec.token_type.", "model.encoder.", "head.")
+    return graph.kind == MASKED or name.startswith(embeds)
 
 
 def session(path: Path) -> Any:
@@ -234,39 +226,27 @@ def _ragged(model: Any, types: bool, rows: int = 3, longest: int = 40) -> dict[s
 
 
 def _check(path: Path, graph: Graph, model: Any, types: bool) -> float:
-    """Largest difference of real slots between the file and our own outputs, on another shape than was traced.
+    """Largest difference of real slots between the file and what `predict`, `embed` and `fill` go by, on another shape than
+    was traced.
 
     Raises:
         UserError: they differ by more than rounding.
     """
     feed = _ragged(model, types)
-    theirs = session(path).run(None, feed)
-    with torch.inference_mode():
-        ours = graph(*(torch.from_numpy(v) for v in feed.values()))
-    ours = ours if isinstance(ours, tuple) else (ours,)
     real = feed["attention_mask"].astype(bool)
+    theirs = session(path).run(None, feed)
+    ours = said_here(graph, [row[seen] for row, seen in zip(feed["input_ids"], real, strict=True)])
     worst = 0.0
-    for a, b in zip(theirs, ours, strict=True):
-        mine = b.float().numpy().reshape(a.shape)[real]
-        difference = float(np.abs(a[real] - mine).max())
+    for name, mine, other in zip(OUTPUTS[graph.kind], ours, theirs, strict=True):
+        flat = other if graph.kind in BY_TEXT and name != "last_hidden_state" else other[real]
+        difference = float(np.abs(mine.numpy() - flat).max())
         worst = max(worst, difference)
-        if not difference <= CLOSE * max(1.0, float(np.abs(mine).max())):
+        if not difference <= CLOSE * max(1.0, float(mine.abs().max())):
             raise UserError(
-                f"the ONNX graph differs from the model by {difference:.3g}",
+                f"the ONNX graph differs from the model by {difference:.3g} ({name})",
                 hint="This torch cannot export this encoder; export to hf instead.",
             )
     return worst
 
 
-def _agreement(path: Path, small: Path, model: Any, types: bool) -> float:
-    """Share of hidden slots where the 8-bit file's likeliest token is the full one's: 256 rows, one hidden in each."""
-    feed = _ragged(model, types, rows=256)
-    length = feed["attention_mask"].sum(1)
-    at = (np.random.default_rng(2).random(len(length)) * length).astype(int)
-    feed["input_ids"][np.arange(len(at)), at] = model.tokenizer.require_mask()
-    runs, same = [session(p) for p in (path, small)], 0
-    for part in np.array_split(np.arange(len(at)), 16):
-        rows = {name: v[part] for name, v in feed.items()}
-        full, less = (r.run(["logits"], rows)[0][np.arange(len(part)), at[part]].argmax(-1) for r in runs)
-        same += int((full == less).sum())
-    return same / len(at)
+__all__ = ["ENCODER", "LOGITS", "MASKED", "SENTENCE", "SEQUENCE", "quantise", "require_onnx", "session", "to_onnx"]

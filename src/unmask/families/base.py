@@ -241,13 +241,7 @@ def published_state(
     """The model's tensors under their published names, with passengers put back and further copies where asked for."""
     state, config = {k: v.detach().cpu() for k, v in model.state_dict().items()}, model.encoder.config
     tied, carried = OUTPUT not in state, dict(passengers or {})
-    out: dict[str, Tensor] = {}
-    for names, ours in _rules(family, config, tied):
-        if ours in state:
-            turn = _turn(family, ours)
-            whole = turn[1](state[ours], config) if turn else state[ours]
-            parts = whole.split(_sizes(config, names, ours, whole)) if len(names) > 1 else (whole,)
-            out |= {n: p.contiguous() for n, p in zip(names, parts, strict=True)}
+    out = by_published_names(family, state, config)
     bias = next((names[0] for names, ours in family.rules(0) if ours == BIAS), None)
     for alias, ours in family.aliases.items():
         # Where the projection's bias is not tied, transformers reads the alias and expects it in the file.
@@ -255,6 +249,18 @@ def published_state(
         if (needed or alias in aliases) and alias not in out and ours in state:
             out[alias] = state[ours].clone()
     return out | {k: v.detach().cpu().contiguous() for k, v in carried.items()}
+
+
+def by_published_names(family: Family, state: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+    """Tensors of a masked model, all or some of them, under their published names."""
+    out: dict[str, Tensor] = {}
+    for names, ours in _rules(family, config, OUTPUT not in state):
+        if ours in state:
+            turn = _turn(family, ours)
+            whole = turn[1](state[ours], config) if turn else state[ours]
+            parts = whole.split(_sizes(config, names, ours, whole)) if len(names) > 1 else (whole,)
+            out |= {n: p.contiguous() for n, p in zip(names, parts, strict=True)}
+    return out
 
 
 def _settle_aliases(family: Family, left: dict[str, Tensor], found: Loaded, tied: bool) -> None:

@@ -116,7 +116,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
         raise UserError(f"{folder}: no config.json", hint="A model folder holds config.json, weights and tokenizer.")
     family = detect(config)
     tokenizer = tokenizer or Tokenizer.load(folder)
-    weights = _weights(folder)
+    weights = _weights(folder, config)
     family, settled = settle(family, config, set(published_names(family, weights).values()))
     try:
         encoder, codec = family.read(settled)
@@ -151,14 +151,14 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     )  # fmt: skip
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
+def _weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Tensors of the folder; of its ONNX file where it has no others."""
     _refuse_other_frameworks(folder)
     ours = any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
     if not ours and (any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx"))):
         from unmask.families.onnx_import import find_graph, read_onnx
 
-        return read_onnx(find_graph(folder))
+        return read_onnx(find_graph(folder), config)
     return read_weights(folder)
 
 

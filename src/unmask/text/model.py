@@ -42,7 +42,7 @@ class TextModel:
     Attributes:
         folder: what was loaded, with what stayed random or was ignored.
         device: where it runs.
-        precision: 'fp32', 'bf16' or 'int8' (embedding in 8 bits, all else in fp32).
+        precision: 'fp32', 'bf16' or 'int8' (which embeds alone: all else refuses it).
         compiled: torch.compile the encoder: slower to start, faster after, where a C++ compiler is at hand.
     """
 
@@ -97,6 +97,13 @@ class TextModel:
         self.__dict__["_swift"] = self._laid_out(texts)
 
     def context(self) -> contextlib.AbstractContextManager:
+        """Within, the model computes in its precision.
+
+        Raises:
+            UserError: that is int8, in which texts are embedded and nothing else.
+        """
+        if self.precision == "int8":
+            raise UserError("precision=int8: built for embedding alone", hint="Use bf16 or fp32 for this.")
         return computing(self.precision, self.device)
 
     def examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:

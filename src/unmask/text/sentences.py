@@ -21,11 +21,13 @@ class Sentences:
         pooling: mean, first or max.
         normalise: to length 1.
         slots: longest text in tokens, special ones included; None for the model's own.
+        given: whether the folder said so; else these are the defaults.
     """
 
     pooling: Literal["mean", "first", "max"] = "mean"
     normalise: bool = False
     slots: int | None = None
+    given: bool = False
 
 
 def read_sentences(folder: Path, task: Mapping[str, Any]) -> Sentences:
@@ -38,12 +40,12 @@ def read_sentences(folder: Path, task: Mapping[str, Any]) -> Sentences:
         UserError: a pooling we do not have, or files that are not JSON.
     """
     if task.get("name") == "similarity":
-        return Sentences(pooling=task["pooling"], normalise=True, slots=task["slots"])
+        return Sentences(pooling=task["pooling"], normalise=True, slots=task["slots"], given=True)
     if not (folder / "modules.json").exists():
         return Sentences()
     modules = _read(folder / "modules.json")
     kinds = {str(m.get("type", "")).rsplit(".", 1)[-1]: str(m.get("path", "")) for m in modules}
-    chosen: dict[str, Any] = {"normalise": "Normalize" in kinds}
+    chosen: dict[str, Any] = {"normalise": "Normalize" in kinds, "given": True}
     limit = folder / "sentence_bert_config.json"
     if limit.exists() and (slots := _read(limit).get("max_seq_length")):
         chosen["slots"] = int(slots)
