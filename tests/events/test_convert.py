@@ -25,6 +25,11 @@ def reconciled(found: dict) -> None:
     assert sum(found["rejected"].values()) == found["rejected_rows"] == found["rows"] - found["kept_rows"]
 
 
+def end_of(*day: int) -> datetime:
+    """Where a date without a time of day stands."""
+    return datetime(*day, 23, 59, 59)
+
+
 def listed(folder: Path) -> list[tuple]:
     """(subject, time, code, value) of every event, in order."""
     e = read_meds(folder)
@@ -40,10 +45,11 @@ def test_tables_convert_with_every_row_accounted_for(tmp_path: Path):
         "2,never,a,1\n2,2020-01-01,,1\n2,2020-01-01,a,much\n2,,SEX//M,\n"
     )
     found = convert(tmp_path / "t.csv", tmp_path / "m", columns={"subject": "pid", "time": "when"})
-    assert (found["rows"], found["events"], found["rejected_rows"]) == (7, 3, 4)
+    assert (found["rows"], found["events"], found["rejected_rows"]) == (7, 4, 3)
     assert set(found["rejected"].values()) == {1}
-    assert len((tmp_path / "m" / "rejected.jsonl").read_text().splitlines()) == 4
-    assert [read_meds(tmp_path / "m").codes[c] for c in read_meds(tmp_path / "m").code] == ["a", "b", "SEX//M"]
+    assert found["notes"]["values that are no numbers, kept as text_value"] == 1
+    assert len((tmp_path / "m" / "rejected.jsonl").read_text().splitlines()) == 3
+    assert [read_meds(tmp_path / "m").codes[c] for c in read_meds(tmp_path / "m").code] == ["a", "b", "SEX//M", "a"]
 
 
 def test_fhir_converts(tmp_path: Path):
@@ -97,13 +103,13 @@ def test_omop_converts(tmp_path: Path):
     found = convert(write_tables(tmp_path / "cdm", OMOP), tmp_path / "m")
     reconciled(found)
     assert found["rejected"] == {"no code": 1, "no time": 1, "subject is not a whole number": 1}
-    day = [datetime(2020, 1, d) for d in (1, 2, 3)]
+    day = [end_of(2020, 1, d) for d in (1, 2, 3)]
     assert listed(tmp_path / "m") == [
         (1, None, "GENDER//Gender//M", None), (1, datetime(1970, 5, 1), "MEDS_BIRTH", None),
-        (1, day[0], "CONDITION//SNOMED//44054006", None), (1, datetime(2020, 1, 1, 8, 30), "VISIT//OMOP//9202", None),
+        (1, datetime(2020, 1, 1, 8, 30), "VISIT//OMOP//9202", None), (1, day[0], "CONDITION//SNOMED//44054006", None),
         (1, day[1], "CONDITION//SOURCE//local-7", None), (1, day[2], "MEASUREMENT//OMOP//3004410", 7.5),
         (2, None, "GENDER//SOURCE//F", None), (2, datetime(1980, 1, 1), "MEDS_BIRTH", None),
-        (2, datetime(2021, 1, 1), "MEDS_DEATH", None),
+        (2, end_of(2021, 1, 1), "MEDS_DEATH", None),
     ]  # fmt: skip
     codes = dict(pl.read_parquet(tmp_path / "m" / "metadata" / "codes.parquet").iter_rows())
     assert codes["CONDITION//SNOMED//44054006"] == "Type 2 diabetes mellitus"
@@ -164,11 +170,11 @@ def test_mimic_converts(tmp_path: Path):
     events = [row for row in listed(tmp_path / "m") if row[0] == 7]
     assert [code for _, _, code, _ in events] == [
         "GENDER//F", "MEDS_BIRTH", "HOSPITAL_ADMISSION//URGENT", "LAB//50912//mg/dL", "MEDICATION//Insulin regular",
-        "PROCEDURE//ICD10//0DJ", "LAB//50912//mg/dL", "HOSPITAL_DISCHARGE//HOME", "DIAGNOSIS//ICD10//E119",
+        "LAB//50912//mg/dL", "HOSPITAL_DISCHARGE//HOME", "DIAGNOSIS//ICD10//E119", "PROCEDURE//ICD10//0DJ",
     ]  # fmt: skip
     assert events[1][1] == datetime(2100, 1, 1)
     assert events[-1][1] == datetime(2150, 1, 5, 12)  # coded after discharge, never before
-    assert (events[3][3], events[6][3]) == (1.5, None)
+    assert (events[3][3], events[5][3]) == (1.5, None)
 
 
 def test_a_subject_is_never_split_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -198,7 +204,7 @@ def test_ndjson_and_zip_give_what_the_bundle_gives(tmp_path: Path):
             "resourceType": "Condition",
             "code": code,
             "subject": {"reference": "Patient/p"},
-            "onsetDateTime": "2020-01-01",
+            "recordedDate": "2020-01-01",
         },
     ]
     lines = "\n".join(json.dumps(r) for r in resources)
@@ -215,8 +221,8 @@ def test_ndjson_and_zip_give_what_the_bundle_gives(tmp_path: Path):
     assert found[0] == found[1] == found[2]
     assert found[0] == [
         (0, None, "GENDER//MALE", None),
-        (0, DAY, "CONDITION//SNOMED//44054006", None),
-        (0, datetime(2021, 2, 3), "MEDS_DEATH", None),
+        (0, end_of(2020, 1, 1), "CONDITION//SNOMED//44054006", None),
+        (0, end_of(2021, 2, 3), "MEDS_DEATH", None),
     ]
     ids = pl.read_parquet(tmp_path / "all.zip.m" / "metadata" / "source_ids.parquet").rows()
     assert ids == [("p", 0)]
@@ -227,8 +233,8 @@ def test_ndjson_and_zip_give_what_the_bundle_gives(tmp_path: Path):
     [
         ("a.csv", "subject_id,time\n1,2020-01-01\n", "no column 'code'"),
         ("a.csv", "subject_id,time,code\n", "no events in 0 rows"),
-        ("a.ndjson", '{"resourceType": "Patient"}\n{broken\n', "a.ndjson:2: not a FHIR resource"),
-        ("a.json", "[1]", "not a FHIR resource"),
+        ("a.ndjson", "\n{broken\n", "a.ndjson:2"),
+        ("a.json", "[1]", "a list, not an object"),
         ("a.parquet", "not parquet", "not a table"),
         ("a.csv", "subject_id,time,code", "one line and nothing below it"),
         ("a.txt", "x", "not a kind of file known"),
@@ -261,10 +267,10 @@ def resources(folder: Path, *found: object) -> Path:
 def test_fhir_dates_may_be_a_year_or_a_month(tmp_path: Path):
     patient = {"resourceType": "Patient", "id": "p", "gender": "male", "birthDate": "1970"}
     code = {"coding": [{"system": "http://snomed.info/sct", "code": "1"}]}
-    ill = {"resourceType": "Condition", "code": code, "subject": {"reference": "Patient/p"}, "onsetDateTime": "2020-05"}
+    ill = {"resourceType": "Condition", "code": code, "subject": {"reference": "Patient/p"}, "recordedDate": "2020-05"}
     reconciled(convert(resources(tmp_path, patient, ill), tmp_path / "m"))
     assert listed(tmp_path / "m")[1:] == [
-        (0, datetime(1970, 1, 1), "MEDS_BIRTH", None), (0, datetime(2020, 5, 1), "CONDITION//SNOMED//1", None),
+        (0, datetime(1970, 1, 1), "MEDS_BIRTH", None), (0, end_of(2020, 5, 31), "CONDITION//SNOMED//1", None),
     ]  # fmt: skip
 
 
@@ -290,6 +296,6 @@ def test_what_is_not_fhir_is_counted(tmp_path: Path):
     found = convert(resources(tmp_path, good, *broken), tmp_path / "m")
     reconciled(found)
     assert (found["events"], found["rows"], found["rejected_rows"]) == (1, 6, 5)
-    assert found["rejected"]["Observation is not as FHIR R4 has it"] == 3
+    assert found["rejected"]["Observation is not as FHIR has it"] == 3
     assert found["rejected"]["Patient without an id"] == 1
     assert "entry 1" in (tmp_path / "m" / "rejected.jsonl").read_text().splitlines()[0]

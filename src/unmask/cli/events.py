@@ -134,23 +134,40 @@ def register(app: Any) -> None:
     def convert(
         source: str = typer.Argument(
             ...,
-            help="Event table (csv, tsv, parquet), FHIR R4 (json, ndjson, zip, folder), or a folder of OMOP or MIMIC-IV.",
+            help="Event table (csv, tsv, parquet), FHIR (json, ndjson, zip, folder), or a folder of OMOP or MIMIC-IV.",
         ),
         out: str = typer.Option(..., help="MEDS folder to make."),
         subject: str = typer.Option("subject_id", help="Table: column of the patient."),
         time: str = typer.Option("time", help="Table: column of the time."),
         code: str = typer.Option("code", help="Table: column of the code."),
         value: str = typer.Option("numeric_value", help="Table: column of the value."),
+        visit: str = typer.Option("visit_id", help="Table: column of the encounter."),
+        text: str = typer.Option("text_value", help="Table: column of answers in words."),
+        dates: str = typer.Option(None, help="month-first or day-first: how dates such as 01/02/2020 are meant."),
+        onset: bool = typer.Option(
+            False, "--onset", help="FHIR: conditions without a time of recording stand at their onset, not rejected."
+        ),
         json_: options.Json = False,
     ) -> None:
-        """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl."""
+        """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl, every file is
+        read or named."""
         from unmask.cli.common import Output
         from unmask.events.convert import convert as run
 
         output = Output(json_)
-        found = run(source, out, columns={"subject": subject, "time": time, "code": code, "value": value})
+        columns = {"subject": subject, "time": time, "code": code, "value": value, "visit": visit, "text": text}
+        found = run(source, out, columns=columns, dates=dates, onset=onset)
         lines = [
             f"{found['events']:,} events of {found['subjects']:,} subjects, {found['rejected_rows']:,} rows without one"
         ]
-        lines += [f"  {reason}: {count:,}" for reason, count in found["rejected"].items()]
+        for name, count in found["tables"].items():
+            if count["rows"] or count["files"]:
+                lines.append(f"  {name}: {count['rows']:,} rows, {count['events']:,} events")
+        absent = [name for name, count in found["tables"].items() if not count["rows"] and not count["files"]]
+        lines += [f"no file of: {', '.join(absent)}"] if absent else []
+        for heading, part in (("left out", found["rejected"]), ("decided", found["notes"])):
+            lines += [f"{heading}:"] if part else []
+            lines += [f"  {reason}: {count:,}" for reason, count in part.items()]
+        lines += ["not read:"] if found["unused"] else []
+        lines += [f"  {name}: {reason}" for name, reason in found["unused"].items()]
         output.write(found, lines)

@@ -1,242 +1,214 @@
-"""Folders of tables: OMOP CDM 5.3/5.4 and MIMIC-IV hosp. What of each table makes an event is data."""
+"""Read a folder of tables by its declaration: every file belongs to a table, or is named as not read."""
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from unmask.errors import UserError
-from unmask.events.meds import BIRTH, DEATH
-from unmask.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, parsed, refuse_numbers, text
+from unmask.events.sources.ids import Subjects
+from unmask.events.sources.mimic import MIMIC
+from unmask.events.sources.omop import OMOP
+from unmask.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, first_given, note, parsed, text
+from unmask.events.sources.tables import Derive, Event, Folder, Table
+from unmask.events.sources.times import Order, read_times
 from unmask.files import files_below
+from unmask.natural import natural
 
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """One event a row.
-
-    Attributes:
-        code: text with {column}s in it; the row is rejected where one of them is empty, unless `fallback` is whole.
-        fallback: the code where `code` has an empty column.
-        times: columns of the time, the first that is not empty; none for a static fact.
-        value: column of the value.
-        optional: rows without this time are simply without this event.
-    """
-
-    code: str
-    fallback: str | None = None
-    times: Sequence[str] = ()
-    value: str | None = None
-    optional: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table by the stem of its file."""
-
-    name: str
-    events: Sequence[Event]
-    subject: str = "subject_id"
-    joined: str | None = None
-    """Key of a smaller table whose columns are wanted too; made by `_joined`."""
-    concept: str | None = None
-    """OMOP: column of the concept, which becomes {vocabulary} and {concept_code}; 0 is none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Folder:
-    """A kind of folder: its tables, and by which files it is known."""
-
-    name: str
-    known_by: Sequence[str]
-    tables: Sequence[Table]
-
-
-def _omop(prefix: str, name: str, stem: str, *times: str, value: str | None = None) -> Table:
-    columns = times or (f"{stem}_start_datetime", f"{stem}_start_date")
-    return Table(
-        name=name, subject="person_id", concept=f"{stem.removesuffix('_exposure')}_concept_id",
-        events=[Event(
-            code=f"{prefix}//{{vocabulary}}//{{concept_code}}", fallback=f"{prefix}//SOURCE//{{source}}", times=columns,
-            value=value,
-        )],
-    )  # fmt: skip
-
-
-OMOP = Folder(
-    name="OMOP", known_by=("person",),
-    tables=[
-        Table(name="person", subject="person_id", concept="gender_concept_id", events=[
-            Event(code="GENDER//{vocabulary}//{concept_code}", fallback="GENDER//SOURCE//{source}"),
-            Event(code=BIRTH, times=("birth_datetime", "birth_date"), optional=True),
-        ]),
-        _omop("VISIT", "visit_occurrence", "visit"),
-        _omop("CONDITION", "condition_occurrence", "condition"),
-        _omop("DRUG", "drug_exposure", "drug_exposure"),
-        _omop("PROCEDURE", "procedure_occurrence", "procedure", "procedure_datetime", "procedure_date"),
-        _omop("MEASUREMENT", "measurement", "measurement", "measurement_datetime", "measurement_date", value="value_as_number"),
-        _omop("OBSERVATION", "observation", "observation", "observation_datetime", "observation_date", value="value_as_number"),
-        _omop("DEVICE", "device_exposure", "device_exposure"),
-        Table(name="death", subject="person_id", events=[Event(code=DEATH, times=("death_datetime", "death_date"))]),
-    ],
-)  # fmt: skip
-MIMIC = Folder(
-    name="MIMIC-IV", known_by=("patients", "admissions"),
-    tables=[
-        Table(name="patients", events=[
-            Event(code="GENDER//{gender}"), Event(code=BIRTH, times=("birth_date",), optional=True),
-            Event(code=DEATH, times=("dod",), optional=True),
-        ]),
-        Table(name="admissions", events=[
-            Event(code="HOSPITAL_ADMISSION//{admission_type}", times=("admittime",)),
-            Event(code="HOSPITAL_DISCHARGE//{discharge_location}", fallback="HOSPITAL_DISCHARGE", times=("dischtime",), optional=True),
-        ]),
-        Table(name="diagnoses_icd", joined="hadm_id", events=[
-            Event(code="DIAGNOSIS//ICD{icd_version}//{icd_code}", times=("dischtime",)),
-        ]),
-        Table(name="procedures_icd", events=[
-            Event(code="PROCEDURE//ICD{icd_version}//{icd_code}", times=("chartdate",)),
-        ]),
-        Table(name="prescriptions", events=[Event(code="MEDICATION//{drug}", times=("starttime", "stoptime"))]),
-        Table(name="labevents", events=[
-            Event(code="LAB//{itemid}//{valueuom}", fallback="LAB//{itemid}", times=("charttime",), value="valuenum"),
-        ]),
-    ],
-)  # fmt: skip
-"""MIMIC-IV's diagnoses have no time of their own: they are coded after discharge, and stand at its time."""
 FOLDERS = (OMOP, MIMIC)
-PREFIXES = ("GENDER", "VISIT", "CONDITION", "DRUG", "PROCEDURE", "MEASUREMENT", "OBSERVATION", "DEVICE")
-"""Of OMOP's codes."""
-NAMED = 200_000
-"""Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
+_SHARD = re.compile(r"[-_.]?(?:part)?[-_.]?\d+(?:[-_.]?of[-_.]?\d+)?$")
+"""What stands behind a table's name in the names of its shards: _000000000000, _1, -00000-of-00010, .part-3."""
+_QUIET = re.compile(r"^(\..*|_.*|.*\.crc|readme.*|license.*|changelog.*|.*sums(\.txt)?|index\.html)$", re.IGNORECASE)
+"""Files that writers of tables leave beside them: never data."""
 
 
-def files_of(path: Path) -> dict[str, Path]:
-    """Lower-case stem -> table file, anywhere below a folder."""
-    found: dict[str, Path] = {}
+def stem_of(file: Path) -> str | None:
+    """Lower-case name of a table's file without its ending; None where it is no table."""
+    name = file.name.lower()
+    ending = next((e for e in sorted(ENDINGS, key=len, reverse=True) if name.endswith(e)), None)
+    return None if ending is None else name.removesuffix(ending)
+
+
+def table_of(file: Path, root: Path, known: Sequence[str]) -> str | None:
+    """Which of the known tables a file belongs to: by its name, its name without the shard's number, or its folder's."""
+    stem = stem_of(file)
+    if stem is None:
+        return None
+    folders = [re.sub(r"\.(csv|tsv|parquet)$", "", p.lower()) for p in file.relative_to(root).parts[:-1]]
+    for name in (stem, _SHARD.sub("", stem), *reversed(folders)):
+        if name in known:
+            return name
+    return None
+
+
+def kind_of(path: Path) -> Folder | None:
+    """Which kind of folder this is."""
+    files = files_below(path)
+    return next((f for f in FOLDERS if all(any(table_of(p, path, [n]) for p in files) for n in f.known_by)), None)
+
+
+def files_of(kind: Folder, path: Path, ledger: Ledger) -> dict[str, list[Path]]:
+    """The files of every table that is read; the others are named in the ledger, with the reason.
+
+    Raises:
+        UserError: a table stands there twice, in two formats or folders.
+    """
+    read = [t.name for t in kind.tables]
+    known = [*read, *kind.helpers, *kind.unread]
+    found: dict[str, list[Path]] = {}
     for file in files_below(path):
-        ending = next((e for e in sorted(ENDINGS, key=len, reverse=True) if file.name.lower().endswith(e)), None)
-        if ending and file.is_file():
-            found.setdefault(file.name.lower().removesuffix(ending), file)
+        name = table_of(file, path, known)
+        shown = str(file.relative_to(path))
+        if name is None:
+            if stem_of(file) is None and _QUIET.match(file.name):
+                continue
+            ledger.unused[shown] = f"no table of {kind.name}" if stem_of(file) else f"not one of {', '.join(ENDINGS)}"
+        elif name in kind.unread:
+            ledger.unused[shown] = kind.unread[name]
+        else:
+            found.setdefault(name, []).append(file)
+    for name, files in found.items():
+        _refuse_twice(name, files)
+        files.sort(key=lambda f: natural(str(f)))
     return found
 
 
-def kind_of(files: dict[str, Path]) -> Folder | None:
-    """Which kind of folder holds these files."""
-    return next((f for f in FOLDERS if all(n in files for n in f.known_by)), None)
+def _refuse_twice(name: str, files: Sequence[Path]) -> None:
+    """Shards of one table are of one format; whole tables of one name are two copies."""
+    endings = {file.name.lower().removeprefix(stem_of(file) or ""): file for file in files}
+    whole = [file for file in files if stem_of(file) == name]
+    twice = list(endings.values()) if len(endings) > 1 else whole if len(whole) > 1 else []
+    if twice:
+        raise UserError(
+            f"{name} stands there twice: {twice[0]} and {twice[1]}", hint="Both would be read: take one of them away."
+        )
 
 
-def read(kind: Folder, files: dict[str, Path], ledger: Ledger, names: dict[str, str]) -> Iterator[pl.DataFrame]:
+def read(
+    kind: Folder, path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, order: Order | None
+) -> Iterator[pl.DataFrame]:
     """Events of all tables that are there.
 
     Args:
         names: filled with descriptions of codes.
 
     Raises:
-        UserError: a table lacks a column that its events need.
+        UserError: a table lacks a column that its events need, or stands there twice.
     """
-    concepts = _concepts(files, names) if kind is OMOP else None
-    joined = _joined(files) if kind is MIMIC else None
-    if kind is MIMIC:
-        _lab_names(files, names)
+    files = files_of(kind, path, ledger)
+    derive = kind.context(files, names)
     for table in kind.tables:
-        if table.name in files:
-            yield from _table(table, files[table.name], ledger, concepts, joined if table.joined else None)
+        count = ledger.table(table.name)
+        for file in files.get(table.name, ()):
+            count["files"] += 1
+            yield from _table(table, file, ledger, derive, subjects, order)
 
 
 def _table(
-    table: Table, path: Path, ledger: Ledger, concepts: pl.DataFrame | None, joined: pl.DataFrame | None
+    table: Table, path: Path, ledger: Ledger, derive: Derive, subjects: Subjects, order: Order | None
 ) -> Iterator[pl.DataFrame]:
     have = columns_of(path)
     lower = {c.lower(): c for c in have}
-    wanted = _wanted(table, list(lower))
-    for name in (table.subject, *((table.concept,) if table.concept else ())):
-        if name not in lower:
-            raise UserError(f"{path}: no column {name!r}", hint=f"Found {', '.join(have)}.")
+    if table.subject not in lower:
+        raise UserError(f"{path}: no column {table.subject!r}", hint=f"Found {', '.join(have)}.")
     for event in table.events:
-        extra = set() if joined is None else set(joined.columns)
-        if event.times and not event.optional and not (set(event.times) & (set(lower) | extra)):
+        if event.times and not event.optional and not set(event.times) & {*lower, *table.derived}:
             raise UserError(f"{path}: none of the columns {', '.join(event.times)}", hint=f"Found {', '.join(have)}.")
+    wanted = [c for c in lower if c in _wanted(table)]
+    count = ledger.table(table.name)
     for raw in chunks(path, [lower[w] for w in wanted], ledger):
-        frame = _prepared(table, raw.rename({lower[w]: w for w in wanted}), concepts, joined)
+        count["rows"] += len(raw)
+        frame = derive(table, raw.rename({lower[w]: w for w in wanted}))
         kept = pl.repeat(False, len(frame), eager=True)
         for event in table.events:
-            raw_event = _event(event, frame, table.subject, path.name)
-            made, good = parsed(raw_event, ledger, path.name, static=not event.times, optional=event.optional)
+            rows = _event(event, table, frame, path.name, order, ledger)
+            made, good = parsed(
+                rows, ledger, path.name, subjects, static=not event.times, optional=event.optional
+            )  # fmt: skip
             kept |= good
+            if event.times and "from" in rows.columns:
+                _note_times(event, table, rows.filter(good)["from"], ledger)
+            count["events"] += len(made)
             yield made
         ledger.kept += int(kept.sum())
 
 
-def _wanted(table: Table, have: list[str]) -> list[str]:
-    """Columns of the file that its events read."""
-    used = {table.subject, table.joined, table.concept}
-    if table.concept:
-        used.add(table.concept.replace("_concept_id", "_source_value"))
+def _wanted(table: Table) -> set[str | None]:
+    """Columns that a table's events read."""
+    used: set[str | None] = {table.subject, table.visit, *(r.column for r in table.refused)}
+    for columns in table.derived.values():
+        used |= set(columns)
     for event in table.events:
-        used |= {*event.times, event.value}
-        for code in (event.code, event.fallback or ""):
+        used |= {*event.times, event.value, *event.words}
+        for code in (*event.codes, *event.suffixes):
             used |= {field for _, field, _, _ in string.Formatter().parse(code) if field}
-    if table.name in ("person", "patients"):
-        used |= {"year_of_birth", "month_of_birth", "day_of_birth", "anchor_age", "anchor_year"}
-    return [c for c in have if c in used]
+    return used
 
 
-def _prepared(
-    table: Table, frame: pl.DataFrame, concepts: pl.DataFrame | None, joined: pl.DataFrame | None
+def _event(
+    event: Event, table: Table, frame: pl.DataFrame, where: str, order: Order | None, ledger: Ledger
 ) -> pl.DataFrame:
-    """The columns that codes and times are made of, beside the file's own."""
-    if joined is not None and table.joined:
-        key = text(table.joined).alias(table.joined)
-        frame = frame.with_columns(key).join(joined, on=table.joined, how="left", maintain_order="left")
-    if table.concept:
-        source = table.concept.replace("_concept_id", "_source_value")
-        number = text(table.concept).str.replace(r"\.0$", "")
-        number = pl.when(number == "0").then(None).otherwise(number)
-        frame = frame.with_columns(
-            number.alias("concept_id"),
-            (text(source) if source in frame.columns else pl.lit(None, pl.String)).alias("source"),
-        )
-        if concepts is None:
-            frame = frame.with_columns(pl.lit("OMOP").alias("vocabulary"), pl.col("concept_id").alias("concept_code"))
-        else:
-            frame = frame.join(concepts, on="concept_id", how="left", maintain_order="left").with_columns(
-                pl.col("vocabulary").fill_null("OMOP"), pl.coalesce("concept_code", "concept_id").alias("concept_code")
+    """Raw columns of one event per row, as `rows.parsed` takes them."""
+    have, empty = frame.columns, pl.lit(None, dtype=pl.String)
+    code = pl.coalesce(*(_code(c, have) for c in event.codes))
+    for suffix in event.suffixes:
+        code = code + pl.coalesce(pl.lit("//") + _code(suffix, have), pl.lit(""))
+    refused = empty
+    for rule in table.refused:
+        if rule.column in have:
+            hit = text(rule.column).str.contains(f"(?i){rule.pattern}")
+            refused = pl.coalesce(
+                refused, pl.when(hit).then(pl.format(f"{table.name}: {rule.column} {{}}", text(rule.column)))
             )
-    if "year_of_birth" in frame.columns:
-        parts = [
-            text(c).fill_null("1") if c in frame.columns else pl.lit("1") for c in ("month_of_birth", "day_of_birth")
-        ]
-        date = pl.format("{}-{}-{}", text("year_of_birth"), *(p.str.zfill(2) for p in parts))
-        frame = frame.with_columns(date.alias("birth_date"))
-    if "anchor_year" in frame.columns and "anchor_age" in frame.columns:
-        year = text("anchor_year").cast(pl.Int64, strict=False) - text("anchor_age").cast(pl.Int64, strict=False)
-        frame = frame.with_columns(pl.format("{}-01-01", year).alias("birth_date"))
-    return frame
-
-
-def _event(event: Event, frame: pl.DataFrame, subject: str, where: str) -> pl.DataFrame:
-    """Raw columns subject, when, code, raw of one event a row."""
-    times = [t for t in event.times if t in frame.columns]
-    for name in times:
-        refuse_numbers(frame[name], f"{where}, column {name!r}")
-    if times and all(frame[t].dtype == pl.String for t in times):
-        when = pl.coalesce(*(text(t) for t in times))
-    elif times:
-        when = pl.coalesce(*(pl.col(t).cast(pl.Datetime("us"), strict=False) for t in times))
-    else:
-        when = pl.lit(None, dtype=pl.String)
-    code = _code(event.code, frame.columns)
-    if event.fallback is not None:
-        code = pl.coalesce(code, _code(event.fallback, frame.columns))
-    value = pl.col(event.value) if event.value in frame.columns else pl.lit(None, dtype=pl.String)
-    return frame.select(
-        pl.col(subject).alias("subject"), when.alias("when"), code.alias("code"), value.alias("raw")
+    words = [w for w in event.words if w in have]
+    out = frame.select(
+        pl.col(table.subject).alias("subject"), code.alias("code"), refused.alias("refused"),
+        (pl.col(event.value) if event.value in have else empty).alias("raw"), first_given(words).alias("words"),
+        (pl.col(table.visit) if table.visit in have else empty).alias("visit"),
     )  # fmt: skip
+    if event.value in have:  # words stand for a value that is not there, or say that it is a bound
+        bound = pl.col("words").str.contains("^[<>]").fill_null(False)
+        out = out.with_columns(pl.when(text("raw").is_null() | bound).then("words").alias("words"))
+    times = [t for t in event.times if t in have]
+    if not times:
+        return out.with_columns(
+            empty.alias("when"), pl.lit(None, dtype=pl.Datetime("us")).alias("time"), pl.lit(False).alias("given"),
+            pl.lit(False).alias("dated"),
+        )  # fmt: skip
+    return pl.concat([out, _when(event, table, frame, times, where, order)], how="horizontal")
+
+
+def _when(
+    event: Event, table: Table, frame: pl.DataFrame, times: Sequence[str], where: str, order: Order | None
+) -> pl.DataFrame:
+    """time, given, dated, when (as written) and from (the column it is from)."""
+    read = []
+    for name in times:
+        found = read_times(
+            frame[name], f"{where}, column {name!r}", order=order, midnight=table.midnight, start=event.start
+        )
+        read.append(found.with_columns(frame[name].cast(pl.String).alias("when"), pl.lit(name).alias("from")))
+    best = read[0]
+    for other in read[1:]:
+        pair = pl.concat([best, other.rename({c: f"{c}_" for c in other.columns})], how="horizontal")
+        take = ~pl.col("given") & pl.col("given_")
+        if event.latest:
+            take |= (pl.col("time_") > pl.col("time")).fill_null(False)
+        best = pair.select(pl.when(take).then(pl.col(f"{c}_")).otherwise(pl.col(c)).alias(c) for c in best.columns)
+    return best
+
+
+def _note_times(event: Event, table: Table, used: pl.Series, ledger: Ledger) -> None:
+    """Say where a later choice of the times was taken for want of the first."""
+    if len(event.times) < 2 or event.latest or table.midnight or event.start:
+        return
+    for (name,), part in used.to_frame("from").group_by("from"):
+        if name != event.times[0]:
+            note(ledger, f"{table.name} at {name}, for want of {event.times[0]}", len(part))
 
 
 def _code(template: str, have: Sequence[str]) -> pl.Expr:
@@ -248,38 +220,3 @@ def _code(template: str, have: Sequence[str]) -> pl.Expr:
         if name:
             parts.append(text(name) if name in have else pl.lit(None, dtype=pl.String))
     return pl.concat_str(parts) if parts else pl.lit(None, dtype=pl.String)
-
-
-def _concepts(files: dict[str, Path], names: dict[str, str]) -> pl.DataFrame | None:
-    """concept_id -> vocabulary and code, where the folder has OMOP's concept table."""
-    if "concept" not in files:
-        return None
-    parts = []
-    for frame in chunks(files["concept"], ["concept_id", "concept_name", "vocabulary_id", "concept_code"], Ledger()):
-        parts.append(frame.select(
-            text("concept_id").alias("concept_id"), text("vocabulary_id").alias("vocabulary"),
-            text("concept_code").alias("concept_code"), text("concept_name").alias("name"),
-        ))  # fmt: skip
-    whole = pl.concat(parts)
-    if len(whole) <= NAMED:
-        for vocabulary, code, name in whole.select("vocabulary", "concept_code", "name").iter_rows():
-            names |= {f"{prefix}//{vocabulary}//{code}": name for prefix in PREFIXES}
-    return whole.drop("name")
-
-
-def _joined(files: dict[str, Path]) -> pl.DataFrame:
-    """hadm_id -> dischtime of MIMIC-IV's admissions."""
-    parts = [
-        f.select(text("hadm_id").alias("hadm_id"), text("dischtime").alias("dischtime"))
-        for f in chunks(files["admissions"], ["hadm_id", "dischtime"], Ledger())
-    ]
-    return pl.concat(parts).unique("hadm_id", keep="first")
-
-
-def _lab_names(files: dict[str, Path], names: dict[str, str]) -> None:
-    if "d_labitems" in files:
-        for frame in chunks(files["d_labitems"], ["itemid", "label"], Ledger()):
-            names |= {
-                f"LAB//{i}": str(n)
-                for i, n in frame.select(text("itemid").alias("i"), text("label").alias("n")).iter_rows()
-            }

@@ -1,0 +1,73 @@
+"""Ids of subjects and encounters as the whole numbers that MEDS has."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import polars as pl
+
+WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0+)?$"
+"""A whole number, also as a spreadsheet writes it (7.0). With leading zeros it is a text: 007 and 7 may be two people."""
+
+
+@dataclass
+class Subjects:
+    """Numbers of subjects. Whole numbers stand for themselves; other ids are numbered in the order they come.
+
+    Which of the two a source has is decided by the first ids seen: texts where more than half are no whole numbers.
+
+    Attributes:
+        numbers: id -> number, of ids that are texts. Memory grows with them.
+        texts: whether ids are texts; None until the first are seen.
+    """
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    texts: bool | None = None
+
+    def number(self, name: str) -> int:
+        """Of one id that is a text."""
+        return self.numbers.setdefault(name, len(self.numbers))
+
+    def of(self, column: pl.Series) -> pl.Series:
+        """Int64; null where an id is empty, or no whole number in a source of whole numbers."""
+        if column.dtype.is_integer() and not self.texts:
+            self.texts = False
+            return column.cast(pl.Int64)
+        given = _text(column)
+        if self.texts is None and given.null_count() < len(given):
+            whole = given.str.contains(WHOLE)
+            self.texts = 2 * int(whole.sum()) < len(given) - given.null_count()
+        if not self.texts:
+            return _whole(given)
+        found = given.unique(maintain_order=True).drop_nulls()
+        new = pl.Series([self.number(name) for name in found.to_list()], dtype=pl.Int64)
+        return given.replace_strict(found, new, default=None, return_dtype=pl.Int64)
+
+
+def encounters(column: pl.Series) -> pl.Series:
+    """Int64 of encounters' ids: whole numbers stand for themselves, texts are hashed (63 bits); null where empty."""
+    if column.dtype.is_integer():
+        return column.cast(pl.Int64)
+    given = _text(column)
+    whole = _whole(given)
+    rest = given.filter(whole.is_null()).unique().drop_nulls()
+    if not len(rest):
+        return whole
+    hashed = pl.Series([hashed_id(name) for name in rest.to_list()], dtype=pl.Int64)
+    return whole.fill_null(given.replace_strict(rest, hashed, default=None, return_dtype=pl.Int64))
+
+
+def hashed_id(name: str) -> int:
+    """63 bits of a text's hash, the same on any machine."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _text(column: pl.Series) -> pl.Series:
+    trimmed = pl.col("id").cast(pl.String).str.strip_chars()
+    return column.rename("id").to_frame().select(pl.when(trimmed != "").then(trimmed).alias("id"))["id"]
+
+
+def _whole(given: pl.Series) -> pl.Series:
+    digits = given.str.extract(r"^(-?(?:0|[1-9]\d*))(?:\.0+)?$")
+    return digits.cast(pl.Int64, strict=False)

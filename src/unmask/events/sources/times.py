@@ -1,0 +1,138 @@
+"""Texts and typed columns -> times. A date without a time of day stands at the end of its day: it was not known earlier.
+
+Times with a zone become UTC; times without one stay as they are. A date whose order of day and month is open
+(01/02/2020) is never guessed.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import polars as pl
+
+from unmask.errors import UserError
+
+Order = Literal["month-first", "day-first"]
+ORDERS: tuple[Order, ...] = ("month-first", "day-first")
+END_OF_DAY = timedelta(hours=23, minutes=59, seconds=59)
+OPEN = r"^(\d{1,2})[/.-](\d{1,2})[/.-](\d{4})(?:[ T]+(.+))?$"
+"""A date that begins with the day or the month."""
+MANY = 0.01
+"""Share of open dates among the times of a chunk from which on the order is asked about; fewer are rejected and counted."""
+_ZONE = r"(?: ?(?:Z|UTC|GMT)| ?[+-]\d{2}(?::?\d{2})?)$"
+
+
+def read_times(
+    when: pl.Series, where: str, *, order: Order | None = None, midnight: bool = False, start: bool = False
+) -> pl.DataFrame:
+    """Columns time (without a zone; null where empty or not readable), given, and dated: whether it was a date alone.
+
+    Args:
+        where: file and column, for messages.
+        order: how dates such as 01/02/2020 are meant; None asks.
+        midnight: a time of 00:00:00 is a date alone (as the OMOP CDM says of its *_datetime columns).
+        start: dates alone stand at the start of their day (births).
+
+    Raises:
+        UserError: the times are numbers, or dates are of an open order.
+    """
+    if when.dtype.is_numeric():
+        raise UserError(
+            f"{where}: times are numbers, such as {when.drop_nulls().head(1).to_list()}",
+            hint="Give dates, timestamps, or texts such as 2020-01-31 08:30:00.",
+        )
+    if when.dtype == pl.Date:
+        read = pl.DataFrame({"time": when.cast(pl.Datetime("us")), "given": when.is_not_null()})
+        read = read.with_columns(dated=pl.lit(True))
+    elif isinstance(when.dtype, pl.Datetime):
+        if when.dtype.time_zone:
+            when = when.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        read = pl.DataFrame({"time": when.cast(pl.Datetime("us")), "given": when.is_not_null()})
+        read = read.with_columns(dated=pl.lit(False))
+    else:
+        read = _of_text(when.cast(pl.String), where, order)
+    if midnight:
+        read = read.with_columns(pl.col("dated") | (pl.col("time") == pl.col("time").dt.truncate("1d")))
+    dated = pl.col("dated").fill_null(False) & pl.col("time").is_not_null()
+    moved = pl.when(dated & (not start)).then(pl.col("time").dt.truncate("1d") + END_OF_DAY).otherwise(pl.col("time"))
+    return read.select(moved.alias("time"), "given", (dated & (not start)).alias("dated"))
+
+
+def _of_text(when: pl.Series, where: str, order: Order | None) -> pl.DataFrame:
+    trimmed = pl.col("text").str.strip_chars()
+    frame = when.rename("text").to_frame().select(pl.when(trimmed != "").then(trimmed).alias("text"))
+    frame = frame.with_columns(pl.col("text").str.contains(OPEN).fill_null(False).alias("open"))
+    if frame["open"].any():
+        frame = _ordered(frame, where, order)
+    # One shape: 2020-01-31 or 2020-01-31 08:30[:00[.000]], the zone apart.
+    timed = pl.col("text").str.contains(":", literal=True)
+    zone = pl.when(timed).then(pl.col("text").str.extract(f"({_ZONE})"))
+    body = pl.when(timed).then(pl.col("text").str.replace(_ZONE, "")).otherwise(pl.col("text"))
+    body = body.str.replace(r"^(\d{4})/(\d{1,2})/", "${1}-${2}-").str.replace("T", " ", literal=True)
+    frame = frame.with_columns(body.alias("body"), zone.str.strip_chars().alias("zone"))
+    seconds = pl.col("body").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
+    minutes = pl.col("body").str.to_datetime("%Y-%m-%d %H:%M", strict=False, time_unit="us")
+    days = pl.col("body").str.to_date("%Y-%m-%d", strict=False)
+    frame = frame.with_columns(seconds.alias("time"))
+    if frame.select((pl.col("time").is_null() & pl.col("text").is_not_null()).any()).item():
+        frame = frame.with_columns(days.alias("day")).with_columns(
+            pl.coalesce("time", minutes, pl.col("day").cast(pl.Datetime("us"))).alias("time")
+        )
+    else:
+        frame = frame.with_columns(pl.lit(None, dtype=pl.Date).alias("day"))
+    if frame["zone"].null_count() < len(frame):
+        sign = pl.when(pl.col("zone").str.starts_with("-")).then(-1).otherwise(1)
+        hours = pl.col("zone").str.extract(r"^[+-](\d{2})").cast(pl.Int64)
+        rest = pl.col("zone").str.extract(r"^[+-]\d{2}:?(\d{2})$").cast(pl.Int64)
+        offset = pl.duration(minutes=sign * (60 * hours.fill_null(0) + rest.fill_null(0)))
+        frame = frame.with_columns(
+            pl.col("time") - pl.when(pl.col("zone").is_not_null()).then(offset).otherwise(pl.duration())
+        )
+    return frame.select("time", pl.col("text").is_not_null().alias("given"), pl.col("day").is_not_null().alias("dated"))
+
+
+def _ordered(frame: pl.DataFrame, where: str, order: Order | None) -> pl.DataFrame:
+    """Dates that begin with the day or the month, rewritten year first where the order is known."""
+    if order is None:
+        given = frame["text"].drop_nulls()
+        if frame["open"].sum() >= MANY * len(given):
+            shown = frame.filter("open")["text"][0]
+            raise UserError(
+                f"{where}: {shown!r} may be month first or day first",
+                hint="Say --dates month-first or --dates day-first.",
+            )
+        return frame  # a few among many: they are not read, and counted
+    first, second = (pl.col("text").str.extract(OPEN, i).str.zfill(2) for i in (1, 2))
+    month, day = (first, second) if order == "month-first" else (second, first)
+    clock = pl.col("text").str.extract(OPEN, 4).str.to_uppercase()
+    half = pl.coalesce(
+        clock.str.to_time("%I:%M:%S %p", strict=False), clock.str.to_time("%I:%M %p", strict=False)
+    ).dt.strftime("%H:%M:%S")
+    date = pl.concat_str(pl.col("text").str.extract(OPEN, 3), month, day, separator="-")
+    whole = pl.concat_str(date, pl.coalesce(half, clock), separator=" ")
+    return frame.with_columns(pl.when("open").then(pl.coalesce(whole, date)).otherwise("text").alias("text"))
+
+
+def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:
+    """A FHIR date, dateTime or instant as UTC without zone, and whether it was no more than a day, month or year.
+
+    Such a one stands at the end of its day, month or year; with `start` at its start.
+    """
+    if not isinstance(value, str):
+        return None, False
+    try:
+        if len(value) > 10:
+            found = datetime.fromisoformat(value)
+            return (found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)), False
+        found = datetime.fromisoformat(value + {4: "-01-01", 7: "-01"}.get(len(value), ""))
+    except ValueError:
+        return None, False
+    if start:
+        return found, True
+    if len(value) == 4:
+        found = found.replace(month=12, day=31)
+    elif len(value) == 7:
+        following = found.replace(day=28) + timedelta(days=4)
+        found = following - timedelta(days=following.day)
+    return found + END_OF_DAY, True

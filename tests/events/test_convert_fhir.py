@@ -1,0 +1,215 @@
+"""FHIR: when a fact was known, what did not happen, whose it is, and that nothing goes missing without a word."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from unmask.events.convert import convert
+from unmask.events.meds import read_meds
+
+CODE = {"coding": [{"system": "http://snomed.info/sct", "code": "1", "display": "One"}]}
+LOINC = {"coding": [{"system": "http://loinc.org", "code": "2", "display": "Two"}]}
+A = {"subject": {"reference": "Patient/A"}}
+DRUG = {"medicationCodeableConcept": CODE, "authoredOn": "2020-01-01T08:00:00Z", **A}
+
+
+def events(folder: Path, *resources: dict[str, Any], **options: Any) -> tuple[list[tuple], dict[str, Any]]:
+    """(subject, time, code, value) of ndjson with these resources, and what was found."""
+    path = folder / "all.ndjson"
+    path.write_text("\n".join(json.dumps(r) for r in resources))
+    found = convert(path, folder / "m", **options)
+    whole = pl.read_parquet(folder / "m" / "data" / "*.parquet")
+    return whole.select("subject_id", "time", "code", "numeric_value").rows(), found
+
+
+PATIENT = {"resourceType": "Patient", "id": "A", "gender": "female"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "time"),
+    [
+        ({"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", "recordedDate": "2020-05-06"},
+         datetime(2020, 5, 6, 23, 59, 59)),
+        ({"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", "assertedDate": "2020"},
+         datetime(2020, 12, 31, 23, 59, 59)),
+        ({"resourceType": "Observation", "code": LOINC, "effectiveDateTime": "2020-01-01T08:00:00Z",
+          "issued": "2020-01-01T14:00:00+02:00"}, datetime(2020, 1, 1, 12)),
+        ({"resourceType": "Procedure", "code": CODE, "performedPeriod": {"start": "2020-01-01T08:00:00Z",
+          "end": "2020-01-01T09:00:00Z"}}, datetime(2020, 1, 1, 9)),
+        ({"resourceType": "Procedure", "code": CODE, "occurrenceDateTime": "2020-01-01T08:00:00Z",
+          "recorded": "2020-01-02T08:00:00Z"}, datetime(2020, 1, 2, 8)),
+        ({"resourceType": "Immunization", "vaccineCode": CODE, "occurrenceDateTime": "2020-01-01",
+          "recorded": "2020-02-01"}, datetime(2020, 2, 1, 23, 59, 59)),
+        ({"resourceType": "Condition", "code": CODE, "meta": {"lastUpdated": "2021-01-01T00:00:00Z"}},
+         datetime(2021, 1, 1)),
+    ],
+)  # fmt: skip
+def test_facts_stand_where_they_were_known(tmp_path: Path, resource: dict[str, Any], time: datetime):
+    rows, found = events(tmp_path, PATIENT, {**resource, **A})
+    assert [r[1] for r in rows] == [None, time]
+    if "meta" in resource:
+        assert found["notes"] == {"Condition at meta.lastUpdated, for want of recordedDate": 1}
+
+
+def test_an_onset_is_taken_only_where_one_asks_for_it(tmp_path: Path):
+    ill = {"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", **A}
+    _, found = events(tmp_path, PATIENT, ill)
+    assert found["rejected"] == {"Condition without a time that says when it was known": 1}
+    (tmp_path / "b").mkdir()
+    rows, found = events(tmp_path / "b", PATIENT, ill, onset=True)
+    assert rows[1][1] == datetime(2010, 1, 1, 23, 59, 59)
+    assert found["notes"]["Condition at onsetDateTime, for want of recordedDate"] == 1
+
+
+def _verified(status: str) -> dict[str, Any]:
+    return {"verificationStatus": {"coding": [{"code": status}]}, "recordedDate": "2020-01-01", "code": CODE}
+
+
+@pytest.mark.parametrize(
+    ("resource", "reason"),
+    [
+        ({"resourceType": "Condition", **_verified("refuted")}, "Condition: verificationStatus refuted"),
+        ({"resourceType": "Condition", **_verified("entered-in-error")},
+         "Condition: verificationStatus entered-in-error"),
+        ({"resourceType": "Observation", "status": "entered-in-error", "code": LOINC, "issued": "2020-01-01"},
+         "Observation: status entered-in-error"),
+        ({"resourceType": "Observation", "code": LOINC, "issued": "2020-01-01", "dataAbsentReason": CODE},
+         "Observation: no value (dataAbsentReason)"),
+        ({"resourceType": "Immunization", "status": "not-done", "vaccineCode": CODE, "recorded": "2020-01-01"},
+         "Immunization: status not-done"),
+        ({"resourceType": "Immunization", "notGiven": True, "vaccineCode": CODE, "date": "2020-01-01"},
+         "Immunization: notGiven true"),
+        ({"resourceType": "Procedure", "status": "not-done", "code": CODE, "performedDateTime": "2020-01-01"},
+         "Procedure: status not-done"),
+        ({"resourceType": "Procedure", "notDone": True, "code": CODE, "performedDateTime": "2020-01-01"},
+         "Procedure: notDone true"),
+        ({"resourceType": "MedicationRequest", "status": "cancelled", **DRUG}, "MedicationRequest: status cancelled"),
+        ({"resourceType": "MedicationRequest", "status": "unknown", **DRUG}, "MedicationRequest: status unknown"),
+        ({"resourceType": "MedicationRequest", "doNotPerform": True, **DRUG}, "MedicationRequest: doNotPerform true"),
+        ({"resourceType": "MedicationRequest", "intent": "proposal", **DRUG}, "MedicationRequest: intent proposal"),
+        ({"resourceType": "MedicationStatement", "taken": "n", **DRUG, "dateAsserted": "2020-01-01"},
+         "MedicationStatement: taken n"),
+        ({"resourceType": "Encounter", "status": "planned", "class": {"code": "AMB"}, "period": {"start": "2020"}},
+         "Encounter: status planned"),
+        ({"resourceType": "Observation", "code": LOINC, "issued": "2020-01-01", "modifierExtension": [{"url": "no"}]},
+         "Observation with a modifierExtension, which may change its meaning"),
+    ],
+)  # fmt: skip
+def test_what_did_not_happen_is_no_event(tmp_path: Path, resource: dict[str, Any], reason: str):
+    rows, found = events(tmp_path, PATIENT, {**resource, **A})
+    assert found["rejected"] == {reason: 1}
+    assert len(rows) == 1
+
+
+def test_a_prescription_stopped_later_was_made(tmp_path: Path):
+    rows, found = events(tmp_path, PATIENT, {"resourceType": "MedicationRequest", "status": "stopped", **DRUG})
+    assert rows[1][2] == "MEDICATION//SNOMED//1"
+    assert not found["rejected"]
+
+
+def test_a_diagnosis_in_doubt_says_so(tmp_path: Path):
+    rows, _ = events(tmp_path, PATIENT, {"resourceType": "Condition", **_verified("differential"), **A})
+    assert rows[1][2] == "CONDITION//SNOMED//1//differential"
+
+
+def test_values_of_every_kind_and_units_are_kept(tmp_path: Path):
+    values: list[dict[str, Any]] = [
+        {"valueQuantity": {"value": 90, "unit": "mg/dL"}}, {"valueQuantity": {"value": 5, "code": "mmol/L"}},
+        {"valueQuantity": {"value": 3, "comparator": "<"}}, {"valueInteger": 4}, {"valueString": "cloudy"},
+        {"valueBoolean": True}, {"valueCodeableConcept": CODE}, {"valueCodeableConcept": {"text": "blue"}},
+        {"valueRatio": {"numerator": {"value": 1}, "denominator": {"value": 128}}},
+        {"component": [{"code": LOINC, "valueInteger": 7}], "valueString": "both"},
+    ]  # fmt: skip
+    about = {"resourceType": "Observation", "code": LOINC, **A}
+    made = [about | v | {"issued": f"2020-01-01T08:00:{i:02}Z"} for i, v in enumerate(values)]
+    _, found = events(tmp_path, PATIENT, *made)
+    whole = pl.read_parquet(tmp_path / "m" / "data" / "*.parquet").filter(pl.col("time").is_not_null())
+    assert whole.select("code", "numeric_value", "text_value").rows() == [
+        ("LAB//LOINC//2//mg/dL", 90, None), ("LAB//LOINC//2//mmol/L", 5, None), ("LAB//LOINC//2", 3, "<3"),
+        ("LAB//LOINC//2", 4, None), ("LAB//LOINC//2", None, "cloudy"), ("LAB//LOINC//2//true", None, None),
+        ("LAB//LOINC//2//SNOMED//1", None, None), ("LAB//LOINC//2", None, "blue"), ("LAB//LOINC//2", None, "1:128"),
+        ("LAB//LOINC//2", 7, None), ("LAB//LOINC//2", None, "both"),
+    ]  # fmt: skip
+    assert found["rejected_rows"] == 0
+    named = dict(pl.read_parquet(tmp_path / "m" / "metadata" / "codes.parquet").rows())
+    assert named["LAB//LOINC//2//mg/dL"] == "Two"
+
+
+def bundle(folder: Path, *entries: tuple[str, dict[str, Any]]) -> Path:
+    content = {"resourceType": "Bundle", "entry": [{"fullUrl": url, "resource": r} for url, r in entries]}
+    (folder / "b.json").write_text(json.dumps(content))
+    return folder / "b.json"
+
+
+def test_versions_of_a_patient_are_of_that_patient(tmp_path: Path):
+    ill = {"resourceType": "Observation", "code": LOINC, "issued": "2020-01-01"}
+    events(tmp_path, *({**ill, "subject": {"reference": f"Patient/{p}/_history/1"}} for p in "AB"), PATIENT)
+    assert len(read_meds(tmp_path / "m")) == 2
+    ids = pl.read_parquet(tmp_path / "m" / "metadata" / "source_ids.parquet")
+    assert ids["source_id"].to_list() == ["A", "B"]
+
+
+def test_a_patient_whose_address_differs_from_its_id_is_one(tmp_path: Path):
+    about = {"code": LOINC, "issued": "2020-01-01", "subject": {"reference": "urn:uuid:f00"}}
+    seen = {"resourceType": "Observation", **about, "encounter": {"reference": "urn:uuid:e00"}}
+    visit = {"resourceType": "Encounter", "id": "E", "class": {"code": "AMB"}, "period": {"start": "2020-01-01"}, **A}
+    path = bundle(tmp_path, ("urn:uuid:f00", PATIENT), ("urn:uuid:o", seen), ("urn:uuid:e00", visit))
+    convert(path, tmp_path / "m")
+    found = read_meds(tmp_path / "m")
+    assert len(found) == 1
+    assert found.visit is not None
+    assert found.visit[0] == -1
+    assert found.visit[1] == found.visit[2] > 0
+
+
+def test_one_id_on_two_servers_is_two_patients(tmp_path: Path):
+    entries = []
+    for server in ("http://one/fhir", "http://two/fhir"):
+        seen = {"resourceType": "Observation", "code": LOINC, "issued": "2020-01-01", **A}
+        entries += [(f"{server}/Patient/A", PATIENT), (f"{server}/Observation/1", seen)]
+    convert(bundle(tmp_path, *entries), tmp_path / "m")
+    found = read_meds(tmp_path / "m")
+    assert [s.stop - s.start for s in (found.before(i, None) for i in range(len(found)))] == [2, 2]
+
+
+def test_a_patient_given_again_counts_once(tmp_path: Path):
+    later = {**PATIENT, "deceasedDateTime": "2021-01-01T10:00:00Z"}
+    rows, found = events(tmp_path, PATIENT, later, PATIENT, {**PATIENT, "gender": "male"})
+    assert [r[2] for r in rows] == ["GENDER//FEMALE", "MEDS_DEATH"]
+    assert found["rejected"] == {"Patient given again": 2, "Patient given again, with another sex": 1}
+
+
+def test_shapes_of_r5_are_read(tmp_path: Path):
+    visit = {"resourceType": "Encounter", "class": [{"coding": [{"code": "IMP"}]}], "status": "completed",
+             "actualPeriod": {"start": "2020-01-01T08:00:00Z", "end": "2020-01-02T08:00:00Z"}}  # fmt: skip
+    drug = {"resourceType": "MedicationRequest", "medication": {"concept": CODE}, "authoredOn": "2020-01-01"}
+    other = {**drug, "medication": {"reference": {"reference": "Medication/m"}}}
+    named = {"resourceType": "Medication", "id": "m", "code": LOINC}
+    rows, found = events(tmp_path, PATIENT, *({**r, **A} for r in (visit, drug, other)), named)
+    assert {r[2] for r in rows[1:]} == {
+        "ENCOUNTER//IMP", "ENCOUNTER_END//IMP", "MEDICATION//SNOMED//1", "MEDICATION//LOINC//2",
+    }  # fmt: skip
+    assert found["rejected"] == {"resource Medication makes no event": 1}
+
+
+def test_a_bad_line_is_rejected_and_the_run_goes_on(tmp_path: Path):
+    folder = tmp_path / "bulk"
+    folder.mkdir()
+    seen = {"resourceType": "Observation", "code": LOINC, "issued": "2020-01-01", **A}
+    (folder / "Observation.ndjson.gz").write_bytes(gzip.compress(f"{json.dumps(seen)}\n{{broken\n".encode()))
+    (folder / "Patient.ndjson").write_text(json.dumps(PATIENT))
+    (folder / "half.json").write_text("{")
+    (folder / "notes.xml").write_text("<a/>")
+    found = convert(folder, tmp_path / "m")
+    assert (found["events"], found["rejected"]) == (2, {"not a FHIR resource": 2})
+    said = (tmp_path / "m" / "rejected.jsonl").read_text()
+    assert "Observation.ndjson.gz:2" in said
+    assert "half.json" in said
+    assert list(found["unused"]) == ["notes.xml"]

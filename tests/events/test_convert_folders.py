@@ -1,0 +1,183 @@
+"""OMOP and MIMIC-IV as they come: sharded, gzipped, typed; every file read or named, nothing known before its time."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from unmask.errors import UserError
+from unmask.events.convert import convert
+from unmask.events.sources.known import markdown
+
+DEAD = "subject_id,gender,anchor_age,anchor_year,dod\n1,F,50,2150,2150-01-05"
+STAY = (
+    "subject_id,hadm_id,admittime,dischtime,deathtime,admission_type\n"
+    "1,10,2150-01-01 10:00:00,2150-01-05 18:00:00,2150-01-05 17:30:00,URGENT"
+)
+
+
+def write(folder: Path, tables: dict[str, str | pl.DataFrame]) -> Path:
+    for name, content in tables.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, pl.DataFrame):
+            content.write_parquet(path)
+        else:
+            path.write_text(content)
+    return folder
+
+
+def whole(folder: Path) -> pl.DataFrame:
+    return pl.read_parquet(folder / "data" / "*.parquet", hive_partitioning=False)
+
+
+def times(folder: Path) -> dict[str, datetime]:
+    return dict(whole(folder).select("code", "time").iter_rows())
+
+
+def test_mimic_stands_where_it_was_known(tmp_path: Path):
+    write(tmp_path / "hosp", {
+        "patients.csv": DEAD, "admissions.csv": STAY,
+        "procedures_icd.csv": "subject_id,hadm_id,icd_code,icd_version,chartdate\n1,10,0DJ,10,2150-01-02",
+        "labevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
+        "1,10,7,2150-01-02 08:00:00,2150-01-02 11:00:00,1.5,1.5,mg/dL\n1,10,8,2150-01-02 08:00:00,,NEG,,",
+        "emar.csv": "subject_id,hadm_id,charttime,storetime,medication,event_txt\n"
+        "1,10,2150-01-02 08:00:00,2150-01-02 08:05:00,Aspirin,Administered\n"
+        "1,10,2150-01-02 09:00:00,2150-01-02 09:05:00,Heparin,Not Given",
+        "transfers.csv": "subject_id,hadm_id,eventtype,careunit,intime\n1,10,admit,Medicine,2150-01-01 10:01:00",
+        "poe.csv": "poe_id\n1", "strange.csv": "a\n1",
+    })  # fmt: skip
+    write(tmp_path / "icu", {
+        "chartevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
+        "1,10,9,2150-01-02 08:00:00,2150-01-02 08:30:00,80,80,bpm",
+        "inputevents.csv": "subject_id,hadm_id,itemid,starttime,endtime,storetime,amount,amountuom,rate,rateuom,"
+        "statusdescription\n1,10,5,2150-01-02 08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Stopped\n"
+        "1,10,6,2150-01-02 08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Rewritten",
+    })  # fmt: skip
+    found = convert(tmp_path, tmp_path / "m")
+    day = datetime(2150, 1, 2)
+    assert times(tmp_path / "m") == {
+        "GENDER//F": None, "MEDS_BIRTH": datetime(2100, 1, 1), "MEDS_DEATH": datetime(2150, 1, 5, 17, 30),
+        "HOSPITAL_ADMISSION//URGENT": datetime(2150, 1, 1, 10), "HOSPITAL_DISCHARGE": datetime(2150, 1, 5, 18),
+        "PROCEDURE//ICD10//0DJ": datetime(2150, 1, 5, 18), "LAB//7//mg/dL": day.replace(hour=11),
+        "LAB//8": day.replace(hour=8), "MEDICATION_GIVEN//Aspirin//Administered": day.replace(hour=8, minute=5),
+        "TRANSFER//admit//Medicine": datetime(2150, 1, 1, 10, 1), "CHART//9//bpm": day.replace(hour=8, minute=30),
+        "INFUSION_START//5//ml/h": day.replace(hour=8, minute=10), "INFUSION_END//5//ml": day.replace(hour=12),
+    }  # fmt: skip
+    assert found["notes"]["labevents at charttime, for want of storetime"] == 1
+    assert found["rejected"] == {"emar: event_txt Not Given": 1, "inputevents: statusdescription Rewritten": 2}
+    assert found["unused"] == {
+        "hosp/poe.csv": "orders, without what came of them", "hosp/strange.csv": "no table of MIMIC-IV",
+    }  # fmt: skip
+    kept = whole(tmp_path / "m")
+    assert kept.filter(pl.col("code") == "LAB//8")["text_value"].to_list() == ["NEG"]
+    assert set(kept.filter(pl.col("code").str.starts_with("LAB"))["visit_id"]) == {10}
+
+
+def test_a_death_without_a_time_is_at_the_end_of_its_day(tmp_path: Path):
+    stay = STAY.replace("2150-01-05 17:30:00", "")
+    write(tmp_path / "hosp", {"patients.csv": DEAD, "admissions.csv": stay})
+    found = convert(tmp_path / "hosp", tmp_path / "m")
+    assert times(tmp_path / "m")["MEDS_DEATH"] == datetime(2150, 1, 5, 23, 59, 59)
+    assert found["notes"]["dates without a time of day, at the end of their day"] == 1
+
+
+def omop(folder: Path) -> Path:
+    """Typed parquet in shards, as exports of data bases write them, and Athena's vocabulary."""
+    person = pl.DataFrame({
+        "person_id": [1, 2], "gender_concept_id": [8507, 0], "year_of_birth": [1970, 1980],
+        "birth_datetime": [datetime(1970, 5, 4, 3, 2), None],
+    }).with_columns(pl.col("birth_datetime").cast(pl.Datetime("us", "UTC")))  # fmt: skip
+    visit = pl.DataFrame({
+        "visit_occurrence_id": [77], "person_id": [1], "visit_concept_id": [9201],
+        "visit_start_datetime": [datetime(2020, 1, 1, 8)], "visit_end_datetime": [datetime(2020, 1, 3)],
+        "visit_start_date": [date(2020, 1, 1)], "visit_end_date": [date(2020, 1, 3)],
+    })  # fmt: skip
+
+    def measured(hour: int, value: float, unit: int, answer: int, operator: int) -> pl.DataFrame:
+        return pl.DataFrame({
+            "person_id": [1], "measurement_concept_id": [3004410], "visit_occurrence_id": [77],
+            "measurement_date": [date(2020, 1, 2)], "measurement_datetime": [datetime(2020, 1, 2, hour)],
+            "value_as_number": [value], "unit_concept_id": [unit], "value_as_concept_id": [answer],
+            "operator_concept_id": [operator],
+        })  # fmt: skip
+
+    return write(folder, {
+        "person_000000000000.parquet": person, "visit_occurrence/part-00000-abc.snappy.parquet": visit,
+        "measurement_000000000000.parquet": measured(8, 7.5, 8840, 0, 0),
+        "measurement_000000000001.parquet": measured(0, 5.0, 8753, 45884084, 4171756),
+        "condition_occurrence_1.csv": "person_id,condition_concept_id,condition_start_datetime\n"
+        "1,201826,2020-01-01 09:00:00 UTC\n1.0,201826,2020-01-02 09:00:00+02:00",
+        "observation.csv": "person_id,observation_concept_id,observation_date\n",
+        "CONCEPT.csv": "concept_id\tconcept_name\tdomain_id\tvocabulary_id\tconcept_code\n"
+        '8840\tmilligram per deciliter\tUnit\tUCUM\tmg/dL\n8753\tx\tUnit\tUCUM\tmmol/L\n8507\tMALE\tG\tGender\tM\n'
+        '45884084\tPositive\tA\tLOINC\tLA6576-8\n201826\tThe "sugar" disease\tC\tSNOMED\t44054006\n',
+        "CONCEPT_RELATIONSHIP.csv": "a\tb\n", "care_site.csv": "care_site_id\n1", "readme.md": "x", "_SUCCESS": "",
+        "extra.xlsx": "x",
+    })  # fmt: skip
+
+
+def test_omop_is_read_as_data_bases_export_it(tmp_path: Path):
+    found = convert(omop(tmp_path / "cdm"), tmp_path / "m")
+    rows = whole(tmp_path / "m").select("subject_id", "time", "code", "numeric_value", "text_value", "visit_id").rows()
+    end = datetime(2020, 1, 2, 23, 59, 59)
+    assert rows == [
+        (1, None, "GENDER//Gender//M", None, None, None), (1, datetime(1970, 5, 4, 3, 2), "MEDS_BIRTH", None, None, None),
+        (1, datetime(2020, 1, 1, 8), "VISIT//OMOP//9201", None, None, 77),
+        (1, datetime(2020, 1, 1, 9), "CONDITION//SNOMED//44054006", None, None, None),
+        (1, datetime(2020, 1, 2, 7), "CONDITION//SNOMED//44054006", None, None, None),
+        (1, datetime(2020, 1, 2, 8), "MEASUREMENT//OMOP//3004410//mg/dL", 7.5, None, 77),
+        (1, end, "MEASUREMENT//OMOP//3004410//mmol/L//LOINC//LA6576-8", 5.0, "<5.0", 77),
+        (1, datetime(2020, 1, 3, 23, 59, 59), "VISIT_END//OMOP//9201", None, None, 77),
+        (2, datetime(1980, 1, 1), "MEDS_BIRTH", None, None, None),
+    ]  # fmt: skip
+    assert found["rejected"] == {"no code": 1}
+    assert sorted(found["unused"]) == ["CONCEPT_RELATIONSHIP.csv", "care_site.csv", "extra.xlsx"]
+    assert found["tables"]["measurement"] == {"files": 2, "rows": 2, "events": 2}
+    assert found["tables"]["observation"] == {"files": 1, "rows": 0, "events": 0}
+    named = dict(pl.read_parquet(tmp_path / "m" / "metadata" / "codes.parquet").rows())
+    assert named["CONDITION//SNOMED//44054006"] == 'The "sugar" disease'
+
+
+def test_a_table_given_twice_is_refused(tmp_path: Path):
+    omop(tmp_path / "cdm")
+    (tmp_path / "cdm" / "condition_occurrence.csv.gz").write_bytes(b"")
+    with pytest.raises(UserError, match="condition_occurrence stands there twice"):
+        convert(tmp_path / "cdm", tmp_path / "m")
+
+
+@pytest.mark.parametrize(("order", "month"), [("month-first", 1), ("day-first", 2), (None, 0)])
+def test_open_dates_are_asked_about(tmp_path: Path, order: str | None, month: int):
+    path = tmp_path / "t.csv"
+    path.write_text("subject_id,time,code\nP-1,01/02/2020,a\nP-2,1/2/2020 3:05 pm,b\n")
+    if order is None:
+        with pytest.raises(UserError, match="'01/02/2020' may be month first or day first"):
+            convert(path, tmp_path / "m")
+        return
+    convert(path, tmp_path / "m", dates=order)
+    day = datetime(2020, month, 3 - month)
+    assert whole(tmp_path / "m")["time"].to_list() == [
+        day.replace(hour=23, minute=59, second=59), day.replace(hour=15, minute=5),
+    ]  # fmt: skip
+    ids = pl.read_parquet(tmp_path / "m" / "metadata" / "source_ids.parquet").rows()
+    assert ids == [("P-1", 0), ("P-2", 1)]
+
+
+def test_ids_with_leading_zeros_are_texts(tmp_path: Path):
+    frame = pl.DataFrame({"subject_id": ["007", "07", "7"], "time": ["2020-01-01T08:00"] * 3, "code": ["a"] * 3})
+    assert convert(frame, tmp_path / "m")["subjects"] == 3
+
+
+def test_the_page_prints_the_table_that_is_read():
+    assert markdown() in (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+
+
+def test_what_is_converted_validates(tmp_path: Path):
+    validate = pytest.importorskip("meds").DataSchema.validate
+    convert(omop(tmp_path / "cdm"), tmp_path / "m")
+    for path in (tmp_path / "m" / "data").glob("*.parquet"):
+        validate(pq.ParquetFile(path).read())
