@@ -6,6 +6,7 @@ with the setting that answers it; what cannot be read is `Broken`, which is name
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -42,6 +43,8 @@ class Choice:
 
 
 PLAIN = Choice()
+LYING = 5
+"""Orientations (EXIF, TIFF) from here on lie on their side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +101,18 @@ class Asked:
 
     what: str
     hint: str
+
+
+def optional(package: str, what: str) -> Any:
+    """A package of the extra `images`.
+
+    Raises:
+        Question: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise Question(what, "Run: pip install 'unmask[images]'") from None
 
 
 class Question(Exception):
@@ -184,6 +199,42 @@ def _fits(value: float, kind: np.dtype) -> bool:
     if kind.kind == "f":
         return True
     return float(value).is_integer() and np.iinfo(kind).min <= value <= np.iinfo(kind).max
+
+
+def upright(array: np.ndarray, orientation: int) -> np.ndarray:
+    """(height, width, ...) turned as the orientation tag of EXIF and TIFF says: where its first row and column stand.
+
+    >>> upright(np.array([[1, 2], [3, 4]]), 6).tolist()
+    [[3, 1], [4, 2]]
+    """
+    if orientation >= LYING:
+        array = array.swapaxes(0, 1)
+    rows, columns = {2: (1, -1), 3: (-1, -1), 4: (-1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}.get(orientation, (1, 1))
+    return np.ascontiguousarray(array[::rows, ::columns])
+
+
+def on_white(pixels: np.ndarray, share: np.ndarray, full: float, multiplied: bool = False) -> np.ndarray:
+    """Partly transparent pixels laid on white.
+
+    Args:
+        share: (height, width, 1) opacity, from 0 to `full`.
+        full: the value of white.
+        multiplied: the colours are multiplied by their opacity already.
+    """
+    part = share.astype(np.float64) / full
+    laid = np.clip((pixels if multiplied else pixels * part) + full * (1 - part), 0, full)
+    return (np.round(laid) if pixels.dtype.kind in "iu" else laid).astype(pixels.dtype)
+
+
+def lattice(height: float, width: float) -> tuple[str, ...]:
+    """What is said of pixels (height, width apart) that are no squares.
+
+    >>> lattice(2, 1), lattice(0.5, 0.5)
+    (('pixels of 1 x 2: not resampled to squares',), ())
+    """
+    if height <= 0 or width <= 0 or abs(height / width - 1) < 0.01:
+        return ()
+    return (f"pixels of {width:g} x {height:g}: not resampled to squares",)
 
 
 def reduce_planes(planes: Sequence[Picture], how: str) -> Picture:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from unmask.images.formats import dicom, everyday, nifti, tiff
+from unmask.images.formats import deep, dicom, everyday, nifti, tiff
 from unmask.images.formats import numpy as numpy_files
 from unmask.images.picture import PLAIN, Asked, Broken, Choice, Header, Opened, Picture, Question, Source
 
@@ -97,6 +97,10 @@ def _reader(source: Source):  # type: ignore[no-untyped-def]
         return numpy_files.read
     if start[:4] in tiff.MAGIC:
         return tiff.read
+    if deep.is_deep_png(start):
+        return deep.read_png
+    if deep.is_jpeg2000(start):
+        return deep.read_jpeg2000
     return everyday.read
 
 
@@ -114,6 +118,8 @@ def _told(error: Exception, source: Source) -> Broken:
     if size == 0:
         return Broken(reason="empty (0 bytes)")
     if isinstance(error, UnidentifiedImageError):
+        if isinstance(source, str) and source.lower().endswith(dicom.ENDINGS):
+            return Broken(reason="not DICOM as a file (no DICM at byte 128): write it anew with its file meta header")
         return Broken(reason="not a picture in a known format")
     if isinstance(error, EOFError):
         return Broken(reason="cut short")

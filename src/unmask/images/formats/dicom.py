@@ -8,21 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from unmask.images.formats.dicom_values import COLOUR, depth_and_notes, has_padding, picture, scales_of
 from unmask.images.picture import (
     Choice,
     Header,
     Opened,
     Picture,
-    Question,
     Source,
     chosen_planes,
-    not_measured,
+    lattice,
+    optional,
     reduce_planes,
 )
 
 ENDINGS = (".dcm", ".dicom", ".ima")
 _PREAMBLE = 128
-_COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422")
+_DECODERS = "pip install 'unmask[images]' or pip install python-gdcm, or decompress the file first"
 
 
 def is_dicom(path: Path) -> bool:
@@ -43,19 +44,17 @@ def read(source: Source, choice: Choice) -> Opened:
         Question: pydicom is not installed.
         ValueError: what cannot be read, and why.
     """
-    try:
-        import pydicom
-    except ImportError:
-        raise Question("a DICOM file", "Run: pip install 'unmask[images]'") from None
+    pydicom = optional("pydicom", "a DICOM file")
     data = pydicom.dcmread(_file(source), stop_before_pixels=True)
     if "Rows" not in data or "Columns" not in data:
         raise ValueError(f"DICOM without a picture (modality {data.get('Modality', 'unknown')})")
     _check_syntax(data)
     kind = str(data.get("PhotometricInterpretation", ""))
-    if kind not in ("MONOCHROME1", "MONOCHROME2", "PALETTE COLOR", *_COLOUR):
+    if kind not in ("MONOCHROME1", "MONOCHROME2", "PALETTE COLOR", *COLOUR):
         raise ValueError(f"DICOM photometric interpretation {kind or '(none)'}")
     frames = int(data.get("NumberOfFrames", 1) or 1)
-    depth, notes = _values(data, kind)
+    scales = scales_of(data, frames)
+    depth, notes = depth_and_notes(data, kind, scales)
     planes: Any = "all" if choice.planes is None else choice.planes
     if planes == "channels":
         raise ValueError("planes=channels: the planes of a DICOM file are its frames")
@@ -63,8 +62,9 @@ def read(source: Source, choice: Choice) -> Opened:
     folded = planes in ("max", "mean") and frames > 1
     if frames > 1:
         notes += (f"planes={planes} of {frames} frames",)
-    if data.get("PixelPaddingValue") is not None:
+    if has_padding(data, kind):
         notes += ("padding is missing",)
+    notes += lattice(*_spacing(data))
     if choice.nodata is not None:
         notes += (f"nodata={choice.nodata:g} is missing",)
     channels = 1 if kind.startswith("MONOCHROME") else 3
@@ -82,7 +82,7 @@ def read(source: Source, choice: Choice) -> Opened:
         whole = pydicom.dcmread(_file(source))
         stored = _stored(whole)
         stored = stored if frames > 1 else stored[None]
-        found = [_picture(whole, stored[k], kind, depth, choice) for k in kept]
+        found = [picture(whole, stored[k], kind, depth, scales[k], choice.nodata) for k in kept]
         return [reduce_planes(found, str(planes))] if folded else found
 
     return Opened(headers=headers, decode=decode)
@@ -98,18 +98,18 @@ def _check_syntax(data: Any) -> None:
     """
     from pydicom.pixels.decoders.base import get_decoder
 
+    from unmask.images.formats import dicom_codecs
+
     syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
     if syntax is None or not syntax.is_compressed:
         return
+    dicom_codecs.register()
     try:
         known = get_decoder(syntax).is_available
-    except NotImplementedError:
+    except NotImplementedError:  # pydicom has no decoder at all for this syntax (video, private ones)
         known = False
     if not known:
-        raise ValueError(
-            f"DICOM transfer syntax {syntax.name} needs a decoder: pip install pylibjpeg pylibjpeg-libjpeg "
-            "pylibjpeg-openjpeg, or decompress the file first"
-        )
+        raise ValueError(f"DICOM transfer syntax {syntax.name} needs a decoder: {_DECODERS}")
 
 
 def _stored(data: Any) -> np.ndarray:
@@ -120,63 +120,18 @@ def _stored(data: Any) -> np.ndarray:
         return data.pixel_array
     except Exception as error:  # whatever a plug-in raises
         syntax = data.file_meta.get("TransferSyntaxUID")
-        told = str(error).split("\n")[0].rstrip(":")
-        raise ValueError(f"{told} (transfer syntax {getattr(syntax, 'name', syntax)})") from None
+        told = f"{str(error).split(chr(10))[0].rstrip(':')} (transfer syntax {getattr(syntax, 'name', syntax)})"
+        compressed = getattr(syntax, "is_compressed", False)
+        raise ValueError(f"{told}; it may need another decoder: {_DECODERS}" if compressed else told) from None
 
 
-def _rescale(data: Any) -> tuple[float, float]:
-    return float(data.get("RescaleSlope", 1) or 1), float(data.get("RescaleIntercept", 0) or 0)
-
-
-def _values(data: Any, kind: str) -> tuple[str, tuple[str, ...]]:
-    """(depth of the pixels given, what is done to them)."""
-    notes: list[str] = []
-    if kind == "MONOCHROME1":
-        notes.append("MONOCHROME1: turned round, so that more is brighter")
-    if kind == "PALETTE COLOR":
-        return "uint8", ("palette as RGB",)
-    if kind in _COLOUR:
-        return ("uint8" if int(data.BitsAllocated) == 8 else "uint16"), ()
-    if _rescale(data) != (1.0, 0.0):
-        slope, intercept = _rescale(data)
-        unit = str(data.get("RescaleType", "") or "")
-        return "float32", (*notes, f"stored values x {slope:g} + {intercept:g}{f' ({unit})' if unit else ''}")
-    if int(data.get("PixelRepresentation", 0)) or int(data.BitsAllocated) > 16:
-        return "float32", (*notes, "whole numbers taken as float32")
-    return ("uint8" if int(data.BitsAllocated) <= 8 else "uint16"), tuple(notes)
-
-
-def _picture(data: Any, stored: np.ndarray, kind: str, depth: str, choice: Choice) -> Picture:
-    if kind == "PALETTE COLOR":
-        from pydicom.pixels.processing import apply_color_lut
-
-        table = apply_color_lut(stored, data)
-        table = table >> 8 if table.dtype == np.uint16 else table
-        return Picture(pixels=np.ascontiguousarray(table.astype(np.uint8)[..., :3]))
-    if kind in _COLOUR:
-        return Picture(pixels=np.ascontiguousarray(stored.astype(depth)))
-    wide = stored.astype(np.int64)
-    missing = _padding(data, wide)
-    if kind == "MONOCHROME1":
-        bits, signed = int(data.get("BitsStored", data.BitsAllocated)), int(data.get("PixelRepresentation", 0))
-        wide = (-1 if signed else 2**bits - 1) - wide
-    slope, intercept = _rescale(data)
-    values = wide if (slope, intercept) == (1.0, 0.0) else wide * slope + intercept
-    pixels = np.ascontiguousarray(values.astype(depth)[..., None])
-    more = not_measured(pixels, choice.nodata)
-    missing = missing if more is None else more if missing is None else missing | more
-    return Picture(pixels=pixels, missing=missing)
-
-
-def _padding(data: Any, stored: np.ndarray) -> np.ndarray | None:
-    """Pixels outside the field of view: PixelPaddingValue, or from it to its range limit."""
-    value = data.get("PixelPaddingValue")
-    if value is None:
-        return None
-    other = data.get("PixelPaddingRangeLimit", value)
-    low, high = sorted((int(value), int(other)))
-    missing = (stored >= low) & (stored <= high)
-    return missing if missing.any() else None
+def _spacing(data: Any) -> tuple[float, float]:
+    """(height, width) of a pixel, from the spacing in mm or else the aspect ratio; (1, 1) where neither is known."""
+    for name in ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio"):
+        found = data.get(name)
+        if found is not None and not isinstance(found, str) and len(found) == 2:
+            return float(found[0]), float(found[1])
+    return 1.0, 1.0
 
 
 def _order(data: Any, number: int) -> tuple[Any, ...]:

@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, ImageSequence
 
-from unmask.images.picture import Choice, Header, Opened, Picture, Source, chosen_planes, not_measured, reduce_planes
+from unmask.images.picture import (
+    LYING,
+    Choice,
+    Header,
+    Opened,
+    Picture,
+    Source,
+    chosen_planes,
+    not_measured,
+    reduce_planes,
+)
 
 _DEEP = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 _GREY = {"1", "L", "LA", "La", "F", *_DEEP}
-_QUARTER = 5
-"""EXIF orientations from here on lie on their side."""
+_BITS_TAG, _ORIENTATION_TAG = 258, 274
 
 
 def open_image(source: Source) -> Image.Image:
@@ -23,9 +32,10 @@ def open_image(source: Source) -> Image.Image:
 def read(source: Source, choice: Choice) -> Opened:
     """A picture, or the frames of an animation: the first of them unless `planes` says otherwise."""
     with open_image(source) as image:
-        frames = int(getattr(image, "n_frames", 1)) if image.format in ("GIF", "WEBP", "PNG", "TIFF") else 1
+        _check(image)
+        frames = int(getattr(image, "n_frames", 1))
         width, height = image.size
-        if image.getexif().get(0x0112, 1) >= _QUARTER:
+        if image.getexif().get(_ORIENTATION_TAG, 1) >= LYING:
             width, height = height, width
         channels = 1 if image.mode in _GREY else 3
         depth = "uint16" if image.mode in _DEEP else "float32" if image.mode == "F" else "uint8"
@@ -63,8 +73,39 @@ def _told(frames: int, planes: str | int | None) -> str:
     return f"planes={planes} of {frames} frames"
 
 
+def _check(image: Image.Image) -> None:
+    """Raises:
+    ValueError: what Pillow would read as something else: FITS (signed numbers, scale and offset are lost), colours of 16 bits.
+    """
+    if image.format == "FITS":
+        raise ValueError("FITS, whose scale, offset and direction are not read: save it as TIFF or .npy")
+    modes = [str(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1])]
+    deep = any(";16" in mode for mode in modes) or (image.format == "PPM" and _maximum(image) > 255)
+    if deep and image.mode not in _DEEP:
+        raise ValueError(
+            f"{image.format} of {image.mode} with 16 bits, of which 8 would be kept: save it as TIFF or PNG"
+        )
+
+
+def _flat(arguments: Any) -> tuple[Any, ...]:
+    return arguments if isinstance(arguments, tuple) else (arguments,)
+
+
+def _maximum(image: Image.Image) -> int:
+    """What stands for white in a PGM or PPM file."""
+    return max(
+        (int(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1]) if str(part).isdigit()),
+        default=255,
+    )
+
+
 def _notes(image: Image.Image) -> tuple[str, ...]:
     """What `_picture` does to a picture of this kind."""
+    bits = _flat(getattr(image, "tag_v2", {}).get(_BITS_TAG, 8))[0]
+    if image.mode == "L" and bits < 8:
+        return (f"{bits} bits spread over 0 to 255",)
+    if image.format == "PPM" and _maximum(image) not in (1, 255, 65535):
+        return (f"0 to {_maximum(image)} spread over the full range",)
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         return ("transparency laid on white",)
     return {"P": ("palette as RGB",), "CMYK": ("CMYK as RGB",), "YCbCr": (), "LAB": ("Lab as RGB",)}.get(image.mode, ())

@@ -12,12 +12,13 @@ from unmask.images.picture import (
     Header,
     Opened,
     Picture,
-    Question,
     Source,
     chosen_planes,
     depth_of,
+    lattice,
     not_measured,
     numbers,
+    optional,
     reduce_planes,
 )
 
@@ -37,35 +38,32 @@ def read(source: Source, choice: Choice) -> Opened:
         Question: nibabel is not installed.
         ValueError: what cannot be read, and why.
     """
-    try:
-        import nibabel
-    except ImportError:
-        raise Question("a NIfTI file", "Run: pip install 'unmask[images]'") from None
+    nibabel = optional("nibabel", "a NIfTI file")
     if isinstance(source, bytes):
         raise ValueError("NIfTI within a table")
-    stored: Any = nibabel.load(source)
-    shape = tuple(n for i, n in enumerate(stored.shape) if i < 3 or n > 1)
-    if len(shape) not in (3, 4) or 0 in shape:
-        raise ValueError(f"a NIfTI of shape {stored.shape}, not a volume or several")
-    image: Any = nibabel.as_closest_canonical(stored)
+    image: Any = nibabel.load(source)
+    shape = tuple(n for i, n in enumerate(image.shape) if i < 3 or n > 1)
+    if len(shape) not in (3, 4) or 0 in shape or not hasattr(image, "affine"):
+        raise ValueError(f"a NIfTI of shape {image.shape}, not a volume or several")
+    turn = nibabel.io_orientation(image.affine)
+    if np.isnan(turn).any():
+        raise ValueError("a NIfTI whose affine has no size along one of its axes")
+    stored_axis = np.argsort(turn[:, 0])  # the stored axis that runs to the right, to the front, to the top
+    size = [shape[i] for i in stored_axis]
     normal = _NORMAL[choice.slice]
-    size = image.shape[:3]
     across, up = (size[i] for i in range(3) if i != normal)
     volumes = shape[3] if len(shape) == 4 else 1
-    slope, intercept = image.header.get_slope_inter()
-    scaled = (slope if slope is not None else 1.0, intercept if intercept is not None else 0.0) != (1.0, 0.0)
+    slope, intercept = float(image.dataobj.slope), float(image.dataobj.inter)
+    scaled = (slope, intercept) != (1.0, 0.0)
     kind = np.dtype(np.float32) if scaled else image.get_data_dtype()
     depth = depth_of(kind)
-    was, now = ("".join(nibabel.aff2axcodes(i.affine)) for i in (stored, image))
-    notes = [f"{choice.slice} slices"]
-    if was != now:
-        notes.append(f"turned from {was} to {now}")
-    if not np.allclose(np.abs(np.diag(np.diag(image.affine[:3, :3]))), np.abs(image.affine[:3, :3]), atol=1e-3):
-        notes.append("oblique: slices follow the volume's own axes")
+    notes = [f"{choice.slice} slices", *_lying(nibabel, image)]
     if scaled:
-        notes.append(f"stored values x {slope:g} + {intercept or 0:g}")
+        notes.append(f"stored values x {slope:g} + {intercept:g}")
     elif str(kind.newbyteorder("=")) != depth:
         notes.append(f"{kind} taken as {depth}")
+    width, height = (float(image.header.get_zooms()[stored_axis[i]]) for i in range(3) if i != normal)
+    notes += lattice(height, width)
     if choice.nodata is not None:
         notes.append(f"nodata={choice.nodata:g} is missing")
     planes: Any = "all" if choice.planes is None else choice.planes
@@ -88,9 +86,8 @@ def read(source: Source, choice: Choice) -> Opened:
         ))  # fmt: skip
 
     def decode() -> list[Picture]:
-        array = image.get_fdata(dtype=np.float32) if scaled else np.asarray(image.dataobj)
-        array = array.reshape(*size, volumes)
-        whole, _ = numbers(array)
+        array = image.get_fdata(dtype=np.float32, caching="unchanged") if scaled else np.asarray(image.dataobj)
+        whole, _ = numbers(nibabel.apply_orientation(array.reshape(*shape[:3], volumes), turn))
 
         def one(volume: int | slice, k: int) -> Picture:
             flat = np.take(whole, k, normal)[..., volume]
@@ -108,3 +105,15 @@ def read(source: Source, choice: Choice) -> Opened:
         return found
 
     return Opened(headers=headers, decode=decode)
+
+
+def _lying(nibabel: Any, image: Any) -> list[str]:
+    """How the volume lies, and what is done about it."""
+    was = "".join(nibabel.aff2axcodes(image.affine))
+    if not int(image.header["qform_code"]) and not int(image.header["sform_code"]):
+        return [f"the file does not say how it lies: taken as {was}, turned to RAS"]
+    notes = [] if was == "RAS" else [f"turned from {was} to RAS"]
+    straight = np.sort(np.abs(image.affine[:3, :3]), axis=0)
+    if not np.allclose(straight[:2], 0, atol=1e-3):
+        notes.append("oblique: slices follow the volume's own axes")
+    return notes
