@@ -18,6 +18,8 @@ from unmask.table.model import TableModel
 from unmask.table.multiple import MultipleImputation
 from unmask.table.pretrain import pretrain
 from unmask.table.recipes import settings_of
+from unmask.table.schema import Column
+from unmask.table.values import decode
 
 
 def test_csv_is_read_and_written_letter_for_letter(tmp_path):
@@ -285,3 +287,8 @@ def test_a_long_file_is_read_in_blocks_with_equal_texts_as_one_object(tmp_path, 
     path.write_bytes(path.read_bytes() + b"\xff,1,2\n")
     with pytest.raises(UserError, match=r"long.csv:23: not UTF-8"):
         read_frame(path)
+
+
+def test_no_zero_has_a_sign():
+    """Normals rounded to 0 from below were written -0.0, half of the zeros of a column."""
+    assert str(decode(np.array([-0.04, -0.0, 0.5]), Column(name="x", kind="numeric", decimals=1))) == "[0.0, 0.0, 0.5]"

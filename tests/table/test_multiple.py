@@ -288,3 +288,42 @@ def test_the_outcome_does_not_explain_itself(name, what):
     done = MultipleImputation(2, duration="time", event="event", rounds=1).fit(patients(60, missing=0.1))
     with pytest.raises(UserError, match=f"covariates: '{name}' is {what}"):
         done.pool_cox(["age", name])
+
+
+@pytest.mark.parametrize(
+    ("levels", "match"), [(("living", "dead"), None), (("survived", "died"), "which of them is the event")]
+)
+def test_a_formula_of_survival_says_what_its_event_is_or_is_refused(levels, match):
+    """The first level in the alphabet was taken for censored, so 'dead' beside 'living' had its hazard ratios turned over."""
+    columns, gone = cohort(300, 0)
+    event = np.array(levels)[columns["event"].astype(int)]
+    data = table(**columns | {"b": np.where(gone, np.nan, columns["b"]), "days": columns["time"]})
+    data = data.drop("time", "event").with_columns(vital=pl.Series(event))
+    formula = "Surv(days, vital) ~ a + b"
+    if match:
+        with pytest.raises(UserError, match=match):
+            MultipleImputation(2, formula=formula, rounds=2).fit(data)
+        with pytest.raises(UserError, match=r"turns the event over|which of them"):
+            MultipleImputation(2, rounds=2).fit(data).pool(formula)
+        return
+    done = MultipleImputation(2, formula=formula, rounds=2).fit(data)
+    assert any("the event is 'dead'" in n for n in done.notes_)
+    assert not any("NO survival pair" in n for n in done.notes_)
+    assert (done.pool(formula).estimate > 0.3).all()
+    unpaired = MultipleImputation(2, schema={"columns": {"vital": {"kind": "nominal"}}}, rounds=2).fit(data)
+    with pytest.raises(UserError, match="vital"):
+        unpaired.pool(formula)
+    with pytest.raises(UserError, match="vital"):
+        unpaired.pool_cox(["a", "b"], duration="days", event="vital")
+
+
+@pytest.mark.parametrize("text", ["y ~ (a + b)*z", "y ~ (a + b)^2", "y ~ a/z", "y ~ a**2 + z"])
+def test_arithmetic_outside_of_i_is_refused(text):
+    """R and statsmodels read these as terms; they were taken for one regressor, the number they come to."""
+    from unmask.table.formula import parse_formula
+    from unmask.table.schema import Column, Schema
+
+    schema = Schema(columns=tuple(Column(name=n, kind="numeric", low=0.0, high=1.0) for n in "abyz"))
+    with pytest.raises(UserError, match=r"outside of I\(\)"):
+        parse_formula(text, schema)
+    assert len(parse_formula("y ~ log(a) + I(b**2):z", schema).terms) == 2

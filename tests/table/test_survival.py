@@ -206,3 +206,19 @@ def test_concordance_by_sorting_is_that_of_all_pairs(seed):
     ]  # fmt: skip
     right = sum((b < a) + 0.5 * (b == a) for a, b in pairs)
     assert concordance(risk, time, event) == pytest.approx(right / len(pairs) if pairs else np.nan, nan_ok=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_concordance_with_late_entry_is_that_of_all_pairs_at_risk(seed):
+    """By sorting too: 20 000 rows took 9 seconds, row by row."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 50))
+    risk, time, event = rng.integers(0, 6, n) / 3, rng.integers(2, 12, n).astype(float), rng.integers(0, 2, n)
+    entry = np.floor(rng.random(n) * time)
+    pairs = [
+        (risk[i], risk[j]) for i in range(n) for j in range(n)
+        if event[i] and (time[j] > time[i] or (time[j] == time[i] and not event[j])) and entry[j] < time[i]
+    ]  # fmt: skip
+    right = sum((b < a) + 0.5 * (b == a) for a, b in pairs)
+    expected = right / len(pairs) if pairs else np.nan
+    assert concordance(risk, time, event, entry) == pytest.approx(expected, nan_ok=True)

@@ -8,40 +8,49 @@ import numpy as np
 def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> float:
     """Harrell's C: the share of comparable pairs in which the higher risk fails first; ties in risk count half.
 
-    A pair is an event and one that is known to have lived longer: a later time, or censored at that very time. Pairs are counted
-    by sorting, not one by one: 200 000 rows take about a second (with late entry, counted row by row, 20 000 take 9).
+    A pair is an event and one that is known to have lived longer: a later time, or censored at that very time. Pairs are
+    counted by sorting, not one by one: 200 000 rows take about a second.
 
     Args:
         event: above 0 where the event happened; of competing risks, give `event == cause`.
-        entry: time from which each row is at risk: pairs are of rows that were, when the first of them failed.
+        entry: time from which each row is at risk, before `time`: pairs are of rows that were, when the first of them failed.
     """
-    if entry is not None and (entry > time.min()).any():
-        return _among_entered(risk, time, event, entry)
-    happened = event > 0
+    if not len(time):
+        return float("nan")
+    happened, rank = event > 0, np.unique(risk, return_inverse=True)[1].reshape(-1)
+    counts = _lived_longer(rank, time, happened)
+    if entry is not None:
+        counts = counts - _entered_later(rank, time, happened, entry)
+    lower, tied, total = (float(c) for c in counts)
+    return (lower + 0.5 * tied) / total if total else float("nan")
+
+
+def _lived_longer(rank: np.ndarray, time: np.ndarray, happened: np.ndarray) -> np.ndarray:
+    """Pairs of an event and one that lived longer: of lower risk, of the same risk, and all."""
     # Those after an event are the ones that lived longer, and other events of its time, which are taken off again.
-    order = np.lexsort((risk, ~happened, time))
-    time, happened = time[order], happened[order]
-    rank = np.unique(risk[order], return_inverse=True)[1].reshape(-1)
+    order = np.lexsort((rank, ~happened, time))
+    time, happened, rank = time[order], happened[order], rank[order]
     at = np.flatnonzero(happened)
     pairs = np.unique(time[at], return_counts=True)[1]
-    total = float((len(time) - 1 - at).sum() - (pairs * (pairs - 1) // 2).sum())
+    total = (len(time) - 1 - at).sum() - (pairs * (pairs - 1) // 2).sum()
     # Events of one time are in the order of their risk: among them no later one has a lower risk, some have the same.
     pairs = np.unique(np.stack([time[at], rank[at]]), axis=1, return_counts=True)[1]
-    tied = float(_later_equal(rank, happened) - (pairs * (pairs - 1) // 2).sum())
-    return (_later_lower(rank, happened) + 0.5 * tied) / total if total else float("nan")
+    tied = _later_equal(rank, happened) - (pairs * (pairs - 1) // 2).sum()
+    return np.array([_later_lower(rank, happened), tied, total])
 
 
-def _among_entered(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray) -> float:
-    order = np.argsort(time, kind="stable")
-    risk, time, event, entry = risk[order], time[order], event[order] > 0, entry[order]
-    right = total = 0.0
-    for i in np.flatnonzero(event):
-        first, later = np.searchsorted(time, time[i], side="left"), np.searchsorted(time, time[i], side="right")
-        longer = np.r_[np.flatnonzero(~event[first:later]) + first, np.arange(later, len(time))]
-        others = risk[longer[entry[longer] < time[i]]]
-        total += len(others)
-        right += float((others < risk[i]).sum()) + 0.5 * float((others == risk[i]).sum())
-    return right / total if total else float("nan")
+def _entered_later(rank: np.ndarray, time: np.ndarray, happened: np.ndarray, entry: np.ndarray) -> np.ndarray:
+    """Pairs of an event and one that entered at its time or later, and so lived longer: as `_lived_longer` counts them."""
+    failed = time[happened]
+    at = np.r_[failed, entry]
+    is_event = np.arange(len(at)) < len(failed)
+    order = np.lexsort((~is_event, at))
+    both, counts = np.r_[rank[happened], rank][order], is_event[order]
+    # Pairs of an event and anything later, less those of two events.
+    alone, every = both[counts], np.ones(len(failed), bool)
+    lower = _later_lower(both, counts) - _later_lower(alone, every)
+    tied = _later_equal(both, counts) - _later_equal(alone, every)
+    return np.array([lower, tied, (len(entry) - np.searchsorted(np.sort(entry), failed)).sum()])
 
 
 def _later_lower(rank: np.ndarray, counts: np.ndarray) -> int:

@@ -285,5 +285,9 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> lis
     if twice and len(texts) > 1:
         surplus = sum(twice.values()) - len(twice)
         if surplus < 0.5 * len(frame):
-            warn(None, "duplicate_rows", f"{surplus} rows are copies of others, in every column")
+            warn(
+                None,
+                "duplicate_rows",
+                f"{surplus} {'row is a copy of another' if surplus == 1 else 'rows are copies of others'}, in every column",
+            )
     return out

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.errors import UserError, suggest
+from unmask.table.pair import event_levels
 from unmask.table.schema import Column, Schema
 
 FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -23,6 +24,7 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _OPERATORS: dict[type, Callable[..., np.ndarray]] = {
     ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
 }  # fmt: skip
+_SURV = re.compile(r"\s*Surv\(\s*(`[^`]+`|[^,()`]+?)\s*,\s*(`[^`]+`|[^,()`]+?)\s*\)\s*~")
 _HINT = "For example: y ~ x + I(x**2) + sex:dose, or Surv(time, event) ~ age + stage; odd names go in backticks."
 
 
@@ -193,10 +195,7 @@ class _Reader:
             if len(tree.args) != 2:
                 raise UserError(f"formula {self.text!r}: Surv takes time and event", hint=_HINT)
             time, event = (self._place(a) for a in tree.args)
-            if not self._column(time).is_quantity or len(self._column(event).categories) != 2:
-                raise UserError(
-                    f"formula {self.text!r}: Surv takes a quantity and an event of two categories", hint=_HINT
-                )
+            check_pair(self.schema, self._column(time), self._column(event), where=f"formula {self.text!r}: ")
             return (time, event), "cox"
         if not isinstance(tree, ast.Name):
             raise UserError(
@@ -230,7 +229,12 @@ class _Reader:
 
     def _expanded(self, part: str, outcome: tuple[int, ...]) -> list[Term]:
         if part == ".":
-            others = [p for p in range(len(self.schema.modelled)) if p not in outcome]
+            own = (self.schema.duration, self.schema.event)
+            entry = self.schema.entry if tuple(self._column(p).name for p in outcome) == own else None
+            places = [p for p in range(len(self.schema.modelled)) if p not in outcome]
+            others = [
+                p for p in places if entry is None or self._column(p).name != entry
+            ]  # it does not explain the outcome
             return [Term(factors=(Factor(name=self._column(p).name, places=(p,)),)) for p in others]
         pieces = [[self._factor(f) for _, f in _split(piece, ":")] for _, piece in _split(part, "*")]
         out: list[Term] = []
@@ -251,6 +255,11 @@ class _Reader:
         if isinstance(tree, ast.Name | ast.Attribute):
             place = self._place(tree)
             return Factor(name=self._column(place).name, places=(place,))
+        if isinstance(tree, ast.BinOp | ast.UnaryOp):
+            raise UserError(
+                f"formula {self.text!r}: {text.strip()!r} is arithmetic outside of I()",
+                hint=f"Write I({text.strip()}) for the number that it comes to; a:b is a product of terms, a*b both and their product.",
+            )
         places: list[int] = []
         value = self._compiled(tree, places)
         if not places:
@@ -351,6 +360,41 @@ def finite_design(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray
     return x
 
 
+def survival_pair(text: str | None) -> tuple[str, str] | None:
+    """The columns of time and event that a formula names; None where its outcome is another.
+
+    >>> survival_pair("Surv(days, `vital status`) ~ age")
+    ('days', 'vital status')
+    """
+    found = _SURV.match(text or "")
+    return (found[1].strip("`"), found[2].strip("`")) if found else None
+
+
+def check_pair(schema: Schema, time: Column, event: Column, *, where: str = "") -> None:
+    """Refuse columns that are no follow-up time and event, and an event whose levels do not say which of them it is.
+
+    Raises:
+        UserError: the first category of the event has to be the censored one, as it is of a schema's own pair.
+    """
+    if not time.is_quantity or len(event.categories) != 2:
+        raise UserError(
+            f"{where}{time.name!r} and {event.name!r} are no time and event of two levels",
+            hint="Of competing causes, analyse a column that is 1 for one of them, or pool a function of a table.",
+        )
+    if time.low is not None and time.low < 0:
+        raise UserError(
+            f"{where}{time.name!r} goes down to {time.low:g}", hint="Follow-up times are numbers, 0 or more."
+        )
+    if event.name == schema.event:
+        return
+    levels, _ = event_levels(event.categories, where=f"{where}{event.name!r}")
+    if levels != event.categories:
+        raise UserError(
+            f"{where}{event.name!r} has {event.categories[0]!r} first, which would turn the event over",
+            hint=f"Name the pair where the table is read: duration={time.name!r}, event={event.name!r}.",
+        )
+
+
 def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:
     """Proportional hazards of the schema's survival pair given these columns."""
     assert schema.duration is not None
@@ -365,4 +409,4 @@ def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:
     )  # fmt: skip
 
 
-__all__ = ["Formula", "Term", "beyond", "cox_formula", "finite_design", "parse_formula"]
+__all__ = ["Formula", "Term", "beyond", "check_pair", "cox_formula", "finite_design", "parse_formula", "survival_pair"]

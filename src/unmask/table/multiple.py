@@ -21,8 +21,16 @@ from unmask.table.chained import Chain, Completed, Plan, choose_methods
 from unmask.table.compatible import Substantive
 from unmask.table.complete import holes, taken_for_missing
 from unmask.table.data import decode, encode, filled_copy, handed_out, match_columns, read_frame
-from unmask.table.formula import Formula, beyond, cox_formula, finite_design, parse_formula
-from unmask.table.model import schema_for
+from unmask.table.formula import (
+    Formula,
+    beyond,
+    check_pair,
+    cox_formula,
+    finite_design,
+    parse_formula,
+    survival_pair,
+)
+from unmask.table.model import read_schema, schema_for
 from unmask.table.obeying import recorded_breaches, settled, unmet
 from unmask.table.outcome import LEVELS
 from unmask.table.pooling import (
@@ -94,7 +102,8 @@ class MultipleImputation:
             UserError: naming the column, cell, method, formula or shift at fault.
         """
         frame = read_frame(data)
-        schema = schema_for(frame, self.schema, duration=self.duration, event=self.event)
+        duration, event = self._pair(frame.names)
+        schema = schema_for(frame, self.schema, duration=duration, event=event)
         if not schema.modelled:
             raise UserError(f"{frame.source}: no column to impute", hint="All columns are identifiers or empty.")
         shifts = parse_shifts(self.shift, schema)
@@ -119,6 +128,12 @@ class MultipleImputation:
         self._drawn = found
         self._finish(shifts, warn=True)
         return self
+
+    def _pair(self, names: Sequence[str]) -> tuple[str | None, str | None]:
+        """The survival pair that is named, be it by the formula: its event has to be understood as that of any other."""
+        pair, told = survival_pair(self.formula), read_schema(self.schema)
+        known = isinstance(told, Schema) or told.get("duration") or told.get("event") or self.duration or self.event
+        return pair if pair and not known and set(pair) <= set(names) else (self.duration, self.event)
 
     def _analysis(self, columns: list[np.ndarray]) -> Formula | None:
         """The analysis that imputation agrees with: the formula, or a Cox regression of the pair on all covariates."""
@@ -373,11 +388,7 @@ class MultipleImputation:
         pair = dataclasses.replace(schema, duration=duration, event=event)
         for name in (duration, event):
             pair.place(name, where="survival pair: ")
-        if not pair.columns[pair.number(duration)].is_quantity or len(pair.columns[pair.number(event)].categories) != 2:
-            raise UserError(
-                f"{duration!r} and {event!r} are no time and event of two levels",
-                hint="Of competing causes, pool a function that regresses on one of them.",
-            )
+        check_pair(schema, pair.columns[pair.number(duration)], pair.columns[pair.number(event)])
         return self._pool_formula(cox_formula(pair, places), penalizer=penalizer)
 
     def predict(self, fit: Callable[[Any], Any], new: Any, *, coverage: float = 0.95) -> Predicted:

@@ -148,6 +148,7 @@ def decode(values: np.ndarray, column: Column) -> list[Any]:
         return [None if v != v else date_of(v) for v in values]
     if column.decimals is not None:
         values = np.round(values, column.decimals)
+    values = values + 0.0  # -0.0 is written 0.0
     if column.decimals == 0:
         return [None if v != v else int(v) for v in values]
     return [None if v != v else float(v) for v in values]
