@@ -292,3 +292,21 @@ def test_a_long_file_is_read_in_blocks_with_equal_texts_as_one_object(tmp_path, 
 def test_no_zero_has_a_sign():
     """Normals rounded to 0 from below were written -0.0, half of the zeros of a column."""
     assert str(decode(np.array([-0.04, -0.0, 0.5]), Column(name="x", kind="numeric", decimals=1))) == "[0.0, 0.0, 0.5]"
+
+
+def test_lengths_of_time_are_refused():
+    """The difference of two dates was taken for a category per number of days, or for an identifier."""
+    days = np.arange(40) % 9
+    for table in (
+        pd.DataFrame({"stay": pd.to_timedelta(days, unit="D"), "x": days}),
+        pl.DataFrame({"stay": [dt.timedelta(days=int(d)) for d in days], "x": days}),
+    ):
+        with pytest.raises(UserError, match=r"column 'stay', row 1: a [Tt]imedelta, a length of time"):
+            TableModel.fit(table, steps=0)
+        TableModel.fit(table, steps=0, schema={"columns": {"stay": {"kind": "id"}}})
+
+
+def test_unknown_categories_are_shown_as_they_stand():
+    model = TableModel.fit(pd.DataFrame({"sex": ["f", "m"] * 20, "x": np.arange(40) % 7}), steps=0)
+    with pytest.raises(UserError, match=r"row 1: category 0\.0 was not seen"):
+        model.impute(pd.DataFrame({"sex": [0.0, 1.0], "x": [1, 2]}))

@@ -30,6 +30,9 @@ from unmask.table.suspects import (
     spelt_in,
 )
 
+NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
+"""Types of a cell that are neither a number nor a category by themselves."""
+
 
 def spellings(given: Any) -> tuple[str, ...]:
     """One spelling of a missing value, or several, as texts."""
@@ -59,22 +62,32 @@ def column_of(
     allowed = {f.name for f in dataclasses.fields(Column)} - {"name", "given"}
     for key in set(given) - allowed:
         raise UserError(f"schema: column {name!r}: unknown key {key!r}", hint=suggest(key, allowed))
-    odd = {t for t in set(map(type, raw)) if t.__hash__ is None} if raw.dtype == object else set()
+    odd = (
+        {t for t in set(map(type, raw)) if t.__hash__ is None or issubclass(t, NOT_READ)}
+        if raw.dtype == object
+        else set()
+    )
     if odd:
-        return _of_lists(name, raw, odd, given.get("kind"), row_name)
+        return _not_read(name, raw, odd, given.get("kind"), row_name)
     return _Reading(name, raw, dict(given), missing, spelling, levels, row_name).column()
 
 
-def _of_lists(
+def _not_read(
     name: str, raw: np.ndarray, odd: set[type], kind: Any, row_name: Callable[[int], int]
 ) -> tuple[Column, list[Finding], dict[str, int]]:
     if kind in LEFT_OUT:
         return Column(name=name, kind=kind), [], {}
+    """A column of lists, lengths of time and the like: an error, unless it is declared to be left out."""
     first = next(i for i, v in enumerate(raw) if type(v) in odd)
+    what, hint = "not one value", "Spread it over columns of its own"
+    if isinstance(raw[first], dt.timedelta | np.timedelta64):
+        what, hint = "a length of time", "Write it as a number, of days say (pandas: .dt.total_seconds() / 86400)"
+    elif isinstance(raw[first], NOT_READ):
+        what, hint = "not read", "Write it as numbers, or as the names of categories"
     found = Finding(
-        severity="error", column=name, code="lists",
-        text=f"column {name!r}, row {row_name(first)}: a {type(raw[first]).__name__}, not one value",
-        add="Spread it over columns of its own, or declare the column an id in the schema: it is left out then.",
+        severity="error", column=name, code="not_read",
+        text=f"column {name!r}, row {row_name(first)}: a {type(raw[first]).__name__}, {what}",
+        add=f"{hint}, or declare the column an id in the schema: it is left out then.",
     )  # fmt: skip
     return Column(name=name, kind="id"), [found], {}
 

@@ -135,7 +135,7 @@ def _coded(
     code_ = "value" if column.is_quantity else "unseen"
     return out, [Finding(
         severity="error", column=column.name, code=code_, text=f"column {column.name!r}{says}", add=hint, wrong=says,
-        prefix="" if column.is_quantity else "category ", cells=tuple((frame.row_name(i), raw[i]) for i in wrong),
+        prefix="" if column.is_quantity else "category ", cells=tuple(zip(map(frame.row_name, wrong), raw[wrong].tolist(), strict=True)),
     )]  # fmt: skip
 
 
