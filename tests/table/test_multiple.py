@@ -327,3 +327,39 @@ def test_arithmetic_outside_of_i_is_refused(text):
     with pytest.raises(UserError, match=r"outside of I\(\)"):
         parse_formula(text, schema)
     assert len(parse_formula("y ~ log(a) + I(b**2):z", schema).terms) == 2
+
+
+def test_a_shift_that_moves_nothing_is_said_and_tips_nothing():
+    """The tipping point of a complete column, or of a group without a hole, was 'significant for every shift'."""
+    frame = patients(120, missing=0.2)
+    frame["arm"] = np.arange(120) % 2
+    frame.loc[frame.arm == 1, "dbp"] = 70
+    frame["sbp"] = 120 + np.arange(120) % 7
+    with pytest.warns(UserWarning, match="shift of 'sbp' moves nothing: no cell of it was imputed"):
+        done = MultipleImputation(2, shift={"sbp": 5.0}).fit(frame)
+    assert any("moves nothing" in n for n in done.notes_)
+    with pytest.raises(UserError, match="'dbp' where arm == 1 moves nothing"):
+        tipping_point(done, "dbp", "dbp ~ arm", [0, -5], where="arm == 1", effect="arm")
+
+
+def test_a_conclusion_that_turns_between_two_shifts_tips():
+    """From an effect to its opposite: both are significant, and the shift between them was not seen."""
+    rng = np.random.default_rng(0)
+    arm = np.repeat([0.0, 1.0], 100)
+    y = arm + rng.normal(size=200)
+    done = MultipleImputation(5).fit(table(arm=arm, y=np.where(rng.random(200) < 0.4, np.nan, y)))
+    found = tipping_point(done, "y", "y ~ arm", [0, -30], where="arm == 1", effect="arm")
+    assert [r["significant"] for r in found] == [True, True]
+    assert found.delta is not None
+    assert -30 < found.delta < 0
+
+
+def test_a_cox_regression_needs_a_covariate():
+    columns, gone = cohort(100, 0)
+    done = MultipleImputation(2, duration="time", event="event", rounds=1).fit(
+        table(**columns | {"b": np.where(gone, np.nan, columns["b"])})
+    )
+    for pooled in (lambda: done.pool_cox([]), lambda: done.pool("Surv(time, event) ~ 1")):
+        with pytest.raises(UserError, match=r"no covariates|no terms"):
+            pooled()
+    assert done.pool_cox("a").names == ("a",)

@@ -18,7 +18,7 @@ from unmask.table.obeying import drawn_under, not_kept, points_under, recorded_b
 from unmask.table.parse import is_missing
 from unmask.table.rules import Rules
 from unmask.table.schema import Column, Schema
-from unmask.table.shift import held_back, parse_shifts, shifted
+from unmask.table.shift import held_back, parse_shifts, shifted, without_cells
 from unmask.table.suspects import spelt_in, spelt_missing
 from unmask.table.uncertainty import interval_records
 from unmask.table.values import missing_cells
@@ -135,7 +135,7 @@ def complete(
         ]
         if shifts:
             filled = [shifted(grouped, schema, one, [np.isnan(x) for x in columns], {}) for one in filled]
-            notes += held_back(shifts, schema, filled, gaps)
+            notes += without_cells(shifts, schema, filled, gaps) + held_back(shifts, schema, filled, gaps)
     else:
         found = points_under(rules, model.table, columns, model.table.impute(columns, interval=interval))
         filled = [found.point]

@@ -44,7 +44,7 @@ from unmask.table.pooling import (
 )
 from unmask.table.rules import Rules
 from unmask.table.schema import Column, Schema
-from unmask.table.shift import parse_shifts, shifted
+from unmask.table.shift import parse_shifts, shifted, without_cells
 from unmask.table.tipping import TippingPoint, tipping_point
 
 WARM = 3
@@ -269,6 +269,8 @@ class MultipleImputation:
                     filled[i] = (np.flatnonzero(gap), decode(columns[place][gap], schema.columns[i]))
             self._tables.append(filled_copy(self._frame, filled, schema, self._order))
         self.completed = [handed_out(table) for table in self._tables]
+        for text in without_cells(shifts, schema, [one.columns for one in self._drawn], gaps):
+            self._say(text, warn=True)
         if self._rules:
             self.notes_ += unmet(self._rules, self._recorded, self._values, self._frame.row_name)
         if moved:
@@ -286,6 +288,16 @@ class MultipleImputation:
                     f"{high:g}) and were set to them",
                     warn=warn and bool(shifts),
                 )
+
+    def refuse_idle(self, shift: Mapping[str, float | Mapping[str, float]]) -> None:
+        """Refuse a shift that would move nothing.
+
+        Raises:
+            UserError: no cell of its column and group was imputed.
+        """
+        drawn = [one.columns for one in self._drawn]
+        for text in without_cells(parse_shifts(shift, self.schema_), self.schema_, drawn, self._gaps):
+            raise UserError(text, hint="Only imputed cells are moved: name a column, and a group, that has some.")
 
     def tables(self) -> list[Any]:
         """The completed tables as they are written: a file's cells are the texts they were."""
@@ -359,7 +371,7 @@ class MultipleImputation:
 
     def pool_cox(
         self,
-        covariates: Sequence[str],
+        covariates: Sequence[str] | str,
         *,
         duration: str | None = None,
         event: str | None = None,
@@ -373,8 +385,12 @@ class MultipleImputation:
             penalizer: of lifelines, which is then needed.
 
         Raises:
-            UserError: the survival pair is not known, or one of it is among the covariates, a column is not there, or lifelines is needed and not installed.
+            UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is not
+                there, or lifelines is needed and not installed.
         """
+        covariates = [covariates] if isinstance(covariates, str) else list(covariates)
+        if not covariates:
+            raise UserError("no covariates", hint="Name at least one column.")
         schema = self.schema_
         duration, event = duration or schema.duration, event or schema.event
         if duration is None or event is None:

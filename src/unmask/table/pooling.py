@@ -217,6 +217,8 @@ def fit_formula(formula: Formula, columns: Sequence[np.ndarray], *, penalizer: f
         raise UserError(f"formula {formula.text!r}: the outcome is empty in some rows", hint="Leave those rows out.")
     centred = x - x.mean(0) if formula.family == "cox" else x
     scale = np.sqrt((centred**2).sum(0))
+    if not len(names):
+        raise UserError(f"formula {formula.text!r}: no terms", hint="A Cox regression needs a covariate.")
     if (scale == 0).any() or np.linalg.cond(centred / scale) > 1e9:
         flat = [n for n, s in zip(names, scale, strict=True) if s == 0]
         what = f"{flat[0]!r} does not vary" if flat else "the regressors are collinear"

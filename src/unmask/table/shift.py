@@ -112,10 +112,7 @@ def shifted(
         delta = np.zeros(len(columns[0]))
         for s in shifts:
             if s.place == place:
-                inside = np.ones(len(delta), bool)
-                for number, limit in s.where.items():
-                    inside &= limit.holds(columns[schema.modelled.index(number)])
-                delta += np.where(inside, s.delta, 0.0)
+                delta += np.where(_group(s, schema, columns), s.delta, 0.0)
         rows = np.flatnonzero(gone[place])
         column = schema.columns[schema.modelled[place]]
         if column.is_quantity:
@@ -127,6 +124,27 @@ def shifted(
                     hint="Shifts of categories need multiple imputation (`--proper`) with the method logreg or polr.",
                 )
             out[place][rows] = _moved_level(*odds[place], delta[rows])
+    return out
+
+
+def _group(shift: Shift, schema: Schema, columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Which rows of completed columns a shift is for."""
+    inside = np.ones(len(columns[0]), bool)
+    for number, limit in shift.where.items():
+        inside &= limit.holds(columns[schema.modelled.index(number)])
+    return inside
+
+
+def without_cells(
+    shifts: Sequence[Shift], schema: Schema, drawn: Sequence[Sequence[np.ndarray]], gone: Sequence[np.ndarray]
+) -> list[str]:
+    """What is to be said of shifts that move nothing, for no cell of their column and group was imputed."""
+    out = []
+    for s in shifts:
+        if not any((_group(s, schema, columns) & gone[s.place]).any() for columns in drawn):
+            group = f" where {s.text}" if s.text else ""
+            name = schema.columns[schema.modelled[s.place]].name
+            out.append(f"the shift of {name!r}{group} moves nothing: no cell of it was imputed")
     return out
 
 
@@ -160,4 +178,4 @@ def _moved_level(
     return levels[draw_level(np.log(np.maximum(parts, 1e-300)), u)].astype(float)
 
 
-__all__ = ["Odds", "Shift", "held_back", "parse_shifts", "read_shifts", "shifted"]
+__all__ = ["Odds", "Shift", "held_back", "parse_shifts", "read_shifts", "shifted", "without_cells"]

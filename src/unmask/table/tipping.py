@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,10 @@ def _tips(records: Sequence[dict[str, float]], null: float) -> float | None:
     found = []
     ordered = sorted(records, key=lambda r: r["delta"])
     for a, b in itertools.pairwise(ordered):
-        if a["significant"] == b["significant"]:
+        turned = (a["estimate"] - null) * (
+            b["estimate"] - null
+        ) < 0  # from an effect to its opposite, between two shifts
+        if a["significant"] == b["significant"] and not (a["significant"] and turned):
             continue
         for end in ("low", "high"):
             before, after = a[end] - null, b[end] - null
@@ -97,9 +100,12 @@ def tipping_point(
         options: of `MultipleImputation`.
 
     Raises:
-        UserError: the column cannot be shifted, or the analysis gives several estimates and none was named.
+        UserError: the column cannot be shifted, no cell of it was imputed, or the analysis gives several estimates and none was named.
     """
     from unmask.table.multiple import MultipleImputation
+
+    def one(delta: float) -> dict[str, float | Mapping[str, float]]:
+        return {column: {where: delta} if where else delta}
 
     if isinstance(data, MultipleImputation):
         if options:
@@ -109,9 +115,10 @@ def tipping_point(
         done = data
     else:
         done = MultipleImputation(**options).fit(data)
+    done.refuse_idle(one(1.0))
     records = []
     for delta in map(float, deltas):
-        pooled = done.shifted({column: {where: delta} if where else delta}).pool(analyse)
+        pooled = done.shifted(one(delta)).pool(analyse)
         at = 0
         if effect is not None:
             if effect not in pooled.names:
