@@ -60,7 +60,8 @@ def measured(path: str, out: str) -> None:
 def agreement() -> dict[str, int]:
     """The FHIR sample through our converter, against the same patients in synthea_r4, event by event.
 
-    Patients are matched by their birth and the most events in common; values are compared to three decimals.
+    Patients are matched by their birth and the most events in common; values are compared to three decimals, codes without the
+    unit that ours have behind them, and times not at all: that copy has what happened where it happened.
     """
     from unmask.events.convert import convert
 
@@ -80,8 +81,10 @@ def agreement() -> dict[str, int]:
 
 def by_subject(folder: Path) -> dict[int, Counter]:
     frame = pl.concat([pl.read_parquet(p) for p in sorted((folder / "data").rglob("*.parquet"))])
-    frame = frame.with_columns(pl.col("numeric_value").round(3))
-    parts = frame.group_by("subject_id")
+    bare = pl.when(pl.col("numeric_value").is_not_null()).then(pl.col("code").str.extract("^(LAB//LOINC//[^/]+)"))
+    frame = frame.with_columns(pl.col("numeric_value").round(3), pl.coalesce(bare, "code").alias("code"))
+    born = pl.when(pl.col("code") == "MEDS_BIRTH").then("time")
+    parts = frame.with_columns(born.alias("time")).group_by("subject_id")
     return {s: Counter(g.select("time", "code", "numeric_value").iter_rows()) for (s,), g in parts}
 
 

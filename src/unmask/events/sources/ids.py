@@ -49,6 +49,8 @@ def encounters(column: pl.Series) -> pl.Series:
     """Int64 of encounters' ids: whole numbers stand for themselves, texts are hashed (63 bits); null where empty."""
     if column.dtype.is_integer():
         return column.cast(pl.Int64)
+    if column.null_count() == len(column):
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(column))
     given = _text(column)
     whole = _whole(given)
     rest = given.filter(whole.is_null()).unique().drop_nulls()
@@ -69,5 +71,8 @@ def _text(column: pl.Series) -> pl.Series:
 
 
 def _whole(given: pl.Series) -> pl.Series:
-    digits = given.str.extract(r"^(-?(?:0|[1-9]\d*))(?:\.0+)?$")
-    return digits.cast(pl.Int64, strict=False)
+    """Whole numbers in any of the spellings of `WHOLE`; null elsewhere."""
+    number = given.cast(pl.Int64, strict=False)
+    if (number.cast(pl.String) == given).fill_null(True).all() and number.null_count() == given.null_count():
+        return number
+    return given.str.extract(r"^(-?(?:0|[1-9]\d*))(?:\.0+)?$").cast(pl.Int64, strict=False)

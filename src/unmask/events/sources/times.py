@@ -62,6 +62,9 @@ def read_times(
 def _of_text(when: pl.Series, where: str, order: Order | None) -> pl.DataFrame:
     trimmed = pl.col("text").str.strip_chars()
     frame = when.rename("text").to_frame().select(pl.when(trimmed != "").then(trimmed).alias("text"))
+    usual = frame["text"].str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
+    if usual.null_count() == frame["text"].null_count():
+        return pl.DataFrame({"time": usual, "given": frame["text"].is_not_null()}).with_columns(dated=pl.lit(False))
     frame = frame.with_columns(pl.col("text").str.contains(OPEN).fill_null(False).alias("open"))
     if frame["open"].any():
         frame = _ordered(frame, where, order)
