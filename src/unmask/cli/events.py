@@ -171,3 +171,30 @@ def register(app: Any) -> None:
         lines += ["not read:"] if found["unused"] else []
         lines += [f"  {name}: {reason}" for name, reason in found["unused"].items()]
         output.write(found, lines)
+
+    @group.command("audit")
+    def audit(
+        data: str = typer.Argument(..., help="MEDS folder."),
+        labels: str = typer.Option(None, help="MEDS task folder: looks at its prediction times too."),
+        out: str = typer.Option(None, help="Where to write the HTML report."),
+        json_: options.Json = False,
+    ) -> None:
+        """Look for the future in the past: codes that tell the outcome, dates taken for times, deaths before their time,
+        copies, orders of rows. Ends with 0 where there is no warning, 1 where there is one."""
+        from unmask.cli.common import Output
+        from unmask.events import audit_report
+        from unmask.events.audit import audit as run
+        from unmask.files import check_place
+
+        if out is not None:
+            check_place(out)
+        output = Output(json_)
+        found, about = run(data, labels)
+        lines = audit_report.lines(found, about)
+        if out is not None:
+            audit_report.page(found, about, data, out)
+            lines.append(f"report: {out}")
+        warnings = sum(f.level == "warning" for f in found)
+        output.write(about | {"warnings": warnings, "findings": [f.to_dict() for f in found]}, lines)
+        if warnings:
+            raise typer.Exit(1)

@@ -1,0 +1,156 @@
+"""Every leak that is put into clean events is found, and clean events raise no warning."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from event_data import labels
+
+from unmask.cli import main
+from unmask.events.audit import audit
+from unmask.events.shards import write_meds
+
+SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2].parent / "shared")) / "data" / "events"
+SUBJECTS = 120
+Row = tuple[int, datetime | None, str, float | None, int | None]
+
+
+def clean(seed: int) -> tuple[list[Row], list[tuple]]:
+    """Stays of three days with values in a random order of rows, and an outcome that no code tells."""
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    asked = []
+    for subject in range(SUBJECTS):
+        begin = datetime(2020, 1, 1) + timedelta(minutes=int(rng.integers(0, 500_000)))
+        rows.append((subject, None, f"GENDER//{'MF'[subject % 2]}", None, None))
+        rows.append((subject, begin, "ADMISSION", None, subject))
+        for _ in range(12):
+            moment = begin + timedelta(minutes=int(rng.integers(1, 4200)))
+            for code in rng.permutation(["A", "B", "C", "D"])[: rng.integers(3, 5)]:
+                rows.append((subject, moment, str(code), float(rng.normal()), subject))
+        end = begin + timedelta(minutes=4320)
+        rows.append((subject, end, "DISCHARGE", None, subject))
+        rows.append((subject, end, "DIAGNOSIS//X", None, subject))
+        asked.append((subject, begin + timedelta(days=2), bool(subject % 3 == 0)))
+    return rows, asked
+
+
+def found(folder: Path, rows: list[Row], asked: list[tuple]) -> dict[str, str]:
+    """Check -> level."""
+    frame = pl.DataFrame(rows, schema={
+        "subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32,
+        "visit_id": pl.Int64,
+    }, orient="row")  # fmt: skip
+    write_meds(frame, folder / "m", name="made")
+    return {f.check: f.level for f in audit(folder / "m", labels(folder / "task", asked))[0]}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_clean_events_raise_no_warning(tmp_path: Path, seed: int):
+    assert found(tmp_path, *clean(seed)) == {"within an encounter": "note"}
+
+
+def test_a_code_that_tells_the_outcome_is_found(tmp_path: Path):
+    rows, asked = clean(0)
+    rows += [(s, t - timedelta(hours=1), "COMFORT", None, None) for s, t, y in asked if y]
+    assert found(tmp_path, rows, asked)["tells the outcome"] == "warning"
+
+
+def test_a_code_that_only_one_outcome_lacks_is_found(tmp_path: Path):
+    rows, asked = clean(0)
+    rows += [(s, t - timedelta(hours=1), "SENT HOME", None, None) for s, t, y in asked if not y]
+    assert found(tmp_path, rows, asked)["tells the outcome"] == "warning"
+
+
+def test_a_static_fact_and_a_value_that_tell_the_outcome_are_found(tmp_path: Path):
+    for name, fact in (
+        ("fact", lambda s, t, y: (s, None, f"STATUS//{y}", None, None)),
+        ("value", lambda s, t, y: (s, t - timedelta(hours=2), "RISK", float(y) + s / 1000, None)),
+    ):
+        rows, asked = clean(0)
+        (tmp_path / name).mkdir()
+        assert found(tmp_path / name, rows + [fact(*a) for a in asked], asked)["tells the outcome"] == "warning"
+
+
+def test_dates_taken_for_times_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    for subject, moment, _ in asked:
+        rows.append((subject, moment.replace(hour=0, minute=0), "BILLED", None, None))
+    assert found(tmp_path, rows, asked)["midnight"] == "warning"
+
+
+def test_deaths_before_their_time_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    last = {s: t for s, t, *_ in sorted((r for r in rows if r[1] is not None), key=lambda r: r[1])}
+    rows += [(s, last[s].replace(hour=0, minute=0), "MEDS_DEATH", None, None) for s in range(30)]
+    checks = found(tmp_path, rows, asked)
+    assert checks["death before its time"] == "warning"
+    assert "points after death" not in checks
+
+
+def test_points_behind_a_death_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    rows.append((3, asked[3][1] - timedelta(hours=5), "MEDS_DEATH", None, None))
+    checks = found(tmp_path, rows, asked)
+    assert checks["points after death"] == "warning"
+    assert checks["after death"] == "note"
+
+
+def test_diagnoses_stamped_at_admission_and_early_ends_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    begin = {s: t for s, t, code, *_ in rows if code == "ADMISSION"}
+    early = [(s, begin[s] if c.startswith("DIAG") else t, c, v, e) for s, t, c, v, e in rows]
+    assert found(tmp_path, early, asked)["coded early"] == "warning"
+    (tmp_path / "b").mkdir()
+    ended = [(s, begin[s] if c == "DISCHARGE" else t, c, v, e) for s, t, c, v, e in rows]
+    asked = [(s, t - timedelta(hours=12), y) for s, t, y in asked]
+    assert found(tmp_path / "b", ended, asked)["the end is known"] == "warning"
+
+
+def test_copies_of_patients_and_of_events_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    rows += [(500, *row[1:]) for row in rows if row[0] == 5] + rows[:60]
+    checks = found(tmp_path, rows, asked)
+    assert checks["patients twice"] == "warning"
+    assert checks["duplicates"] == "note"
+
+
+def test_a_constant_order_of_rows_and_points_at_events_are_noted(tmp_path: Path):
+    rows, asked = clean(0)
+    rows.sort(key=lambda r: (r[0], r[1] or datetime.min, r[2]))
+    moment = {s: t for s, t, code, *_ in rows if code == "A"}
+    checks = found(tmp_path, rows, [(s, moment.get(s, t), y) for s, t, y in asked])
+    assert checks["row order"] == checks["at the prediction time"] == "note"
+
+
+def test_the_command_says_what_to_do_and_ends_by_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows, asked = clean(0)
+    found(tmp_path, rows, asked)
+    (tmp_path / "bad").mkdir()
+    found(tmp_path / "bad", rows + [(s, t, "COMFORT", None, None) for s, t, y in asked if y], asked)
+    for folder, code in ((tmp_path, 0), (tmp_path / "bad", 1)):
+        capsys.readouterr()
+        page = str(folder / "audit.html")
+        with pytest.raises(SystemExit) as stopped:
+            main(["events", "audit", str(folder / "m"), "--labels", str(folder / "task"), "--json", "--out", page])
+        assert (stopped.value.code or 0) == code
+        said = json.loads(capsys.readouterr().out)
+        assert said["warnings"] == code
+        assert [f["check"] for f in said["findings"] if f["level"] == "warning"] == ["tells the outcome"][:code]
+        assert ("COMFORT" in (folder / "audit.html").read_text()) == bool(code)
+    with pytest.raises(SystemExit) as stopped:
+        main(["events", "audit", str(tmp_path / "absent")])
+    assert stopped.value.code == 2
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the real events are not here")
+def test_real_events_raise_no_warning():
+    task = SHARED / "physionet2012_a" / "tasks" / "in_hospital_death"
+    for folder, asked in ((SHARED / "physionet2012_a", task), (SHARED / "synthea_r4", None)):
+        assert [f.check for f in audit(folder, asked)[0] if f.level == "warning"] == []
