@@ -11,6 +11,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.events.meds import BIRTH, DEATH, Events
+from unmask.events.sketch import QuantileSketch
 
 CLS, RARE, SEP, VISIT_START, VISIT_END = range(5)
 """Code numbers: the first slot of every patient, codes below the floor, and marks between visits."""
@@ -20,6 +21,10 @@ FIRST = 22
 """Where the codes of the data begin."""
 KNOTS = 33
 """Quantiles of a code's values, the lowest and the highest among them."""
+BLOCK = 1 << 20
+"""Events looked at in one go."""
+SCALED = 4096
+"""Values scaled in one go: their knots stay in the caches."""
 STEPS = 10
 """Parents followed upward from a rare code."""
 
@@ -65,14 +70,12 @@ class Vocabulary:
         if not kept:
             raise UserError(f"no code occurs {floor} times or more", hint="Lower floor=, or give more patients.")
         made = cls(codes=kept, knots=np.full((len(kept) + FIRST, KNOTS), np.nan), rollup=rollup, parents=parents)
-        code, value = made.numbers(events.codes)[events.code[rows]], events.value[rows]
-        order = np.argsort(code, kind="stable")
-        edges = np.searchsorted(code[order], np.arange(len(made) + 1))
-        for number in range(FIRST, len(made)):
-            found = value[order[edges[number] : edges[number + 1]]]
-            found = found[np.isfinite(found)]
-            if len(found):
-                made.knots[number] = np.quantile(found.astype(np.float64), np.linspace(0, 1, KNOTS))
+        number = made.numbers(events.codes)
+        sketch = QuantileSketch(len(made))
+        for start in range(0, len(rows), BLOCK):
+            here = rows[start : start + BLOCK]
+            sketch.add(number[events.code[here]], events.value[here])
+        made.knots[FIRST:] = sketch.quantiles(np.linspace(0, 1, KNOTS))[FIRST:]
         return made
 
     def __len__(self) -> int:
@@ -82,6 +85,20 @@ class Vocabulary:
     def valued(self) -> np.ndarray:
         """(codes,) whether a code carries values."""
         return np.isfinite(self.knots[:, 0])
+
+    @cached_property
+    def _lines(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(codes, KNOTS) distinct knots, then infinity; the scores in the middle of them; (codes,) how many they are."""
+        starts = np.ones(self.knots.shape, bool)
+        starts[:, 1:] = self.knots[:, 1:] != self.knots[:, :-1]
+        row, first = np.nonzero(starts)
+        place = np.cumsum(starts, 1)[row, first] - 1
+        last = np.r_[first[1:], 0]
+        last = np.where(np.r_[row[1:] == row[:-1], False], last, KNOTS) - 1
+        low, middle = np.full(self.knots.shape, np.inf), np.zeros(self.knots.shape)
+        low[row, place] = self.knots[row, first]
+        middle[row, place] = (self._scores[first] + self._scores[last]) / 2
+        return low, middle, starts.sum(1)
 
     @cached_property
     def _scores(self) -> np.ndarray:
@@ -105,16 +122,26 @@ class Vocabulary:
         return out
 
     def scale(self, code: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Raw values -> normal scores (piecewise linear between quantiles); NaN stays, and where a code has no scale."""
+        """Raw values -> normal scores (piecewise linear between quantiles); NaN stays, and where a code has no scale.
+
+        All codes at once, each with the arithmetic of `numpy.interp`: the cost does not grow with the number of codes.
+        """
         out = np.full(len(code), np.nan, np.float32)
-        good = np.isfinite(value) & self.valued[code]
-        for c in np.unique(code[good]):
-            here = good & (code == c)
-            knots = self.knots[c]
-            low, first = np.unique(knots, return_index=True)
-            last = np.r_[first[1:], KNOTS] - 1
-            middle = (self._scores[first] + self._scores[last]) / 2
-            out[here] = np.interp(value[here], low, middle)
+        low, middle, count = self._lines
+        for start in range(0, len(code), SCALED):
+            here = slice(start, start + SCALED)
+            good = np.isfinite(value[here]) & self.valued[code[here]]
+            c, x = np.asarray(code[here])[good], np.asarray(value[here], np.float64)[good]
+            mine = low[c]
+            below = (mine <= x[:, None]).sum(1) - 1  # the last knot not above x
+            last = count[c] - 1
+            row, i = np.arange(len(c)), np.clip(below, 0, np.maximum(last - 1, 0))
+            j = np.minimum(i + 1, last)
+            left, height = mine[row, i], middle[c, i]
+            with np.errstate(invalid="ignore"):
+                line = (middle[c, j] - height) / (mine[row, j] - left) * (x - left) + height
+            on = (below < 0) | (below >= last) | (x == mine[row, np.maximum(below, 0)])
+            out[here][good] = np.where(on, middle[c, np.maximum(below, 0)], line)
         return out
 
     def unscale(self, code: int, score: np.ndarray) -> np.ndarray:
