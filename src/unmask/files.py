@@ -163,6 +163,26 @@ def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy:
         yield
 
 
+def check_room(folder: Path, size: float, *, what: str, hint: str) -> None:
+    """Refuse to begin what the disk has no room for.
+
+    Raises:
+        UserError: fewer than `size` bytes are free where the folder is.
+    """
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise UserError(f"{folder}: {what} take {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free", hint=hint)
+
+
+def replace_json(path: Path, content: Any) -> None:
+    """Write JSON in place of what is there; after a crash the one or the other stands there, whole."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    fsync(temporary)
+    os.replace(temporary, path)
+    fsync(path.parent)
+
+
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> None:
     """One JSON object a line, the file whole or not at all.
 

@@ -14,7 +14,7 @@ from event_data import DAY, labels, main_ok, shard, table
 from unmask.errors import UserError
 from unmask.events.demo import simulate
 from unmask.events.histories import Histories
-from unmask.events.meds import STATIC, Labels, read_labels, read_meds
+from unmask.events.meds import NO_VISIT, STATIC, Labels, read_labels, read_meds
 from unmask.events.shards import write_meds
 from unmask.events.summaries import summarise
 from unmask.events.vocabulary import FIRST, Vocabulary, shortened
@@ -195,7 +195,8 @@ def test_encounters_and_splits_are_read(tmp_path: Path):
         splits = pl.DataFrame({"subject_id": [2, 9], "split": ["held_out", "train"]})
         splits.write_parquet(tmp_path / name / "metadata" / "subject_splits.parquet")
         events = read_meds(tmp_path / name)
-        assert events.visit.tolist() == ([7, -1, 8] if n == 0 else [1, -1, 2])
+        assert events.visit[1] == NO_VISIT != events.visit[0] != events.visit[2] != NO_VISIT
+        assert n or events.visit.tolist() == [7, -1, 8]
         assert events.splits.tolist() == ["", "held_out"]
         assert events.held_out.tolist() == [False, True]
     pl.DataFrame({"subject_id": [2, 2], "split": ["held_out", "train"]}).write_parquet(

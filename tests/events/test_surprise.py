@@ -37,7 +37,7 @@ def events(home: Path) -> Events:
 
 def test_every_timed_event_has_a_score_and_no_other(model: EventModel, events: Events):
     frame = model.score(events, by="event")
-    timed = (events.time != STATIC) & (model.histories(events).code >= 0)
+    timed = (events.time != STATIC) & (model.histories(events).code[:] >= 0)
     assert len(frame) == timed.sum()
     assert frame["time"].to_physical().to_list() == events.time[timed].tolist()
     names = [events.codes[c] for c in events.code[timed]]

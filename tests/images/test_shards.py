@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,7 +108,7 @@ def test_damage_is_found_when_a_picture_is_read(tmp_path):
 
 
 def test_too_little_disk_is_said_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: type("D", (), {"free": 1000})())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("D", (), {"free": 1000})())
     with pytest.raises(UserError, match="GB are free"):
         build(tmp_path / "s", photos(tmp_path / "p"), [1] * 30, FORM, workers=1)
 

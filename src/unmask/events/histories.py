@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +18,24 @@ BLOCK = 1024
 """Examples held at once."""
 
 
+class Looked:
+    """Something of every event that is computed when it is looked at, and indexed like an array."""
+
+    def __init__(self, of: Callable[[Any], np.ndarray]) -> None:
+        self._of = of
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Of some events: a slice or numbers; or of one."""
+        if np.ndim(rows) == 0 and not isinstance(rows, slice):
+            return self._of(np.array([rows]))[0]
+        return self._of(rows)
+
+
 class Histories:
-    """The histories of a folder, numbered and scaled by a vocabulary, ready to be cut into examples.
+    """The histories of a folder, numbered and scaled by a vocabulary when they are looked at, ready to be cut into examples.
+
+    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, -1 for birth) and `score` (normal
+    score, NaN where none) are made of those that are asked for, some two million per second.
 
     Args:
         marks: slots between visits, see `recipes.Structure`.
@@ -26,13 +44,37 @@ class Histories:
     def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none") -> None:
         self.events, self.vocabulary, self.marks = events, vocabulary, marks
         numbers = vocabulary.numbers(events.codes)
-        self.code = numbers[events.code]
-        known = self.code >= 0
-        self.score = np.full(len(self.code), np.nan, np.float32)
-        self.score[known] = vocabulary.scale(self.code[known], events.value[known])
-        counts = np.bincount(events.code, minlength=len(numbers))
-        rare = np.flatnonzero((numbers == RARE) & (counts > 0))
-        self.unknown = {events.codes[i]: int(counts[i]) for i in rare[np.argsort(-counts[rare], kind="stable")]}
+        self.code = Looked(lambda rows: numbers[events.code[rows]])
+        self.score = Looked(lambda rows: vocabulary.scale(self.code[rows], events.value[rows]))
+        self._numbers = numbers
+
+    @cached_property
+    def unknown(self) -> dict[str, int]:
+        """Codes that the vocabulary does not have, and how many events each has; most frequent first."""
+        counts = np.zeros(len(self._numbers), np.int64)
+        for _, here in self.events.blocks():
+            counts += np.bincount(self.events.code[here], minlength=len(counts))
+        rare = np.flatnonzero((self._numbers == RARE) & (counts > 0))
+        return {self.events.codes[i]: int(counts[i]) for i in rare[np.argsort(-counts[rare], kind="stable")]}
+
+    def lengths(self) -> np.ndarray:
+        """(subjects,) slots of every whole history, however long, the first among them: `length` of all at once."""
+        out = np.ones(len(self.events), np.int64)
+        between = {"none": 0, "sep": 1, "visit": 3}[self.marks]
+        for owners, here in self.events.blocks():
+            count = owners.stop - owners.start
+            owner = np.repeat(np.arange(count), np.diff(self.events.offsets[owners.start : owners.stop + 1]))
+            kept = self.code[here] >= 0
+            owner, time = owner[kept], self.events.time[here][kept]
+            out[owners] += np.bincount(owner, minlength=count)
+            if between:
+                timed = time != STATIC
+                owner, time = owner[timed], time[timed]
+                first = np.r_[True, (owner[1:] != owner[:-1]) | (time[1:] != time[:-1])][: len(owner)]
+                visits = np.bincount(owner[first], minlength=count)
+                # No time token stands before the first visit.
+                out[owners] += between * visits - ((visits > 0) & (self.marks == "visit"))
+        return out
 
     def rows(self, subject: int, prediction_time: int | None = None) -> np.ndarray:
         """Event rows of a subject known at `prediction_time`, birth left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -18,18 +19,23 @@ from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, U
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
+from unmask.events.columns import Store
 from unmask.events.folder import FORMAT, EventFolder, new_model, save_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import Events, as_events
 from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
+from unmask.training.ahead import MadeWhenNeeded
+from unmask.training.memory import data_in_memory
 from unmask.training.run import Job, RunResult, run, run_folder, sayer
 from unmask.training.settings import lasting
 
 VISITS = 0.25
 """Share of the histories whose whole visits are hidden with hide=mixed: of them codes are learnt slowly."""
 MOST_HELD = 4096
-"""Patients held out: their batches are kept in memory for the whole run."""
+"""Patients held out."""
+VALIDATION_KEPT = 1 << 18
+"""Held-out slots whose batches stay in memory (some 40 MB); more are made whenever they are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,30 +66,29 @@ def pretrain(
     """
     settings = settings or EventSettings()
     out = run_folder(out, resume=resume)
-    events = as_events(data)
+    events = as_events(data, store=store_of(settings, out, sayer(console)))
     chosen = np.arange(len(events)) if subjects is None else np.asarray(subjects)
     drawn = uniform(settings.train.seed, events.subjects[chosen], 61)
     held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)
     train, held_out = chosen[~held], chosen[held]
     if not len(train):
         raise UserError(f"{len(chosen)} patients and none left to train on", hint="Give more, or holdout=0.")
-    rows = np.concatenate([np.arange(events.offsets[i], events.offsets[i + 1]) for i in train])
-    vocabulary = Vocabulary.fit(events, rows, floor=settings.floor, rollup=settings.rollup)
+    vocabulary = Vocabulary.fit(events, subjects=train, floor=settings.floor, rollup=settings.rollup)
     histories = Histories(events, vocabulary, STRUCTURES[settings.structure].marks)
     model = new_model(settings, len(vocabulary))
     model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
-    whole = np.array([histories.length(i) for i in range(len(events))])
+    whole, count = histories.lengths(), int(np.diff(events.offsets)[train].sum())
     lengths = np.minimum(whole, settings.slots)
     cut = int((whole - lengths).sum())
     job = make_job(model, histories, lengths, train, held_out, settings)
     about = {
-        "patients": len(chosen), "training": len(train), "held_out": len(held_out), "events": len(rows),
+        "patients": len(chosen), "training": len(train), "held_out": len(held_out), "events": count,
         "codes": len(vocabulary.codes), "rare_events": sum(histories.unknown.values()),
         "rare_codes": dict(list(histories.unknown.items())[:20]), "events_cut": cut,
         "patients_cut": int((whole > lengths).sum()),
     }  # fmt: skip
     sayer(console)(
-        f"{len(train)} training and {len(held_out)} held-out patients, {len(rows):,} events, "
+        f"{len(train)} training and {len(held_out)} held-out patients, {count:,} events, "
         f"{len(vocabulary.codes)} codes; {cut:,} oldest events of long histories left out"
     )
 
@@ -95,6 +100,12 @@ def pretrain(
     if (out / "model.safetensors").exists():
         write_report(finished)
     return finished
+
+
+def store_of(settings: EventSettings, out: Path, say: Callable[[str], None]) -> Store:
+    """Where the events of a run go: see `EventSettings.store`."""
+    most = data_in_memory(settings.store, settings.train.memory)
+    return Store(folder=Path(settings.store_folder or out / "events"), most=most, say=say)
 
 
 def corruption_of(settings: EventSettings) -> Corruption:
@@ -113,8 +124,8 @@ def corruption_of(settings: EventSettings) -> Corruption:
 def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], int], PackedBatch]:
     """Rows of subject numbers -> packed batch.
 
-    Examples are made anew for every batch, 3 to 5 million slots a second on one core where a step of the default model
-    takes in 40 thousand: keeping them (57 bytes a slot) would cost more memory than the events themselves.
+    Examples are made anew for every batch, some two million slots per second on one core where a step of the default model
+    takes in 40 thousand: keeping them (57 bytes per slot) would cost more memory than the events themselves.
     """
     return packer(lambda number: histories.example(number, slots=slots), slots)
 
@@ -128,21 +139,28 @@ def make_job(
     plan = Plan(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
     make = batch_maker(histories, settings.slots)
     placed = [[int(held_out[i]) for i in row] for row in place_best_fit(lengths[held_out], settings.slots)]
-    validation = [make(placed[k : k + rows], rows) for k in range(0, len(placed), rows)]
+    makers = [functools.partial(make, placed[k : k + rows], rows) for k in range(0, len(placed), rows)]
+    size = rows * settings.slots
+    few = len(makers) * size <= VALIDATION_KEPT
+    validation = [made() for made in makers] if few else MadeWhenNeeded(makers, size)
     corruption = corruption_of(settings)
     return Job(
         model=model, plan=plan, make_batch=make, corruption=corruption, validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True),
-        fingerprint=_fingerprint(histories, train, settings),
+        fingerprint=_fingerprint(histories, train, settings), look_ahead=1,
     )  # fmt: skip
 
 
 def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSettings) -> dict[str, Any]:
     """What must not change between a run and its resumption: the events, who is learnt from, and most settings."""
     events, content = histories.events, hashlib.sha256()
-    for part in (events.subjects, events.offsets, events.time, events.value, histories.code, train):
-        content.update(np.ascontiguousarray(part).data)
-    return {"settings": lasting(dataclasses.asdict(settings)), "the events": content.hexdigest(), "the network": FORMAT}
+    content.update(json.dumps([events.digest(), events.codes, histories.vocabulary.codes]).encode())
+    for part in (events.subjects, events.offsets, train):
+        content.update(np.ascontiguousarray(part, np.int64).data)
+    kept = lasting(dataclasses.asdict(settings))
+    for name in ("store", "store_folder"):
+        kept.pop(name)
+    return {"settings": kept, "the events": content.hexdigest(), "the network": FORMAT}
 
 
 def write_report(finished: EventRun) -> Path:

@@ -91,6 +91,9 @@ class EventSettings:
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
         holdout: share of patients held out for validation, 4,096 patients at most.
+        store: 'memory' keeps the events there (16 bytes each), 'disk' in files that are mapped; auto takes the disk for more
+            than a quarter of the free memory, or 2 GB.
+        store_folder: where those files go; none is the folder `events` of the run. A folder of its own serves several runs.
     """
 
     structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
@@ -114,6 +117,8 @@ class EventSettings:
     value_weight: float = 1.0
     time_weight: float = 0.1
     holdout: float = 0.05
+    store: Literal["auto", "memory", "disk"] = "auto"
+    store_folder: str | None = None
     train: TrainSettings = field(
         default_factory=lambda: TrainSettings(epochs=10.0, batch_slots=4096, learning_rate=2e-3)
     )

@@ -40,8 +40,8 @@ class QuantileSketch:
         self._halvings = 0
 
     def add(self, code: np.ndarray, value: np.ndarray) -> None:
-        """Values (float32) of these codes; those that are not finite are left out."""
-        good = np.isfinite(value)
+        """Values (float32) of these codes; those that are not finite, or of a code below 0, are left out."""
+        good = np.isfinite(value) & (code >= 0)
         keys = np.sort(keys_of(code[good], value[good]))
         if not len(keys):
             return

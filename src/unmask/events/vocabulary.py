@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
@@ -47,9 +48,11 @@ class Vocabulary:
 
     @classmethod
     def fit(
-        cls, events: Events, rows: np.ndarray, *, floor: int = 5, most: int = 20_000, rollup: str = ""
-    ) -> Vocabulary:
-        """From the events in `rows` (training patients'). Codes seen fewer than `floor` times share one number.
+        cls, events: Events, rows: np.ndarray | None = None, *, subjects: np.ndarray | None = None, floor: int = 5,
+        most: int = 20_000, rollup: str = "",
+    ) -> Vocabulary:  # fmt: skip
+        """From the events of `subjects` (numbers of the training patients), or those in `rows`; default all. Codes seen fewer
+        than `floor` times share one number.
 
         Raises:
             UserError: no code is frequent enough, the rule cannot be read, or 'parents' without any in the folder.
@@ -58,7 +61,9 @@ class Vocabulary:
         if rollup == "parents" and not parents:
             raise UserError("rollup=parents, and no parents", hint="metadata/codes.parquet needs parent_codes.")
         names = shortened(events.codes, rollup)
-        seen = np.bincount(events.code[rows], minlength=len(names))
+        seen = np.zeros(len(names), np.int64)
+        for here in _parts(events, rows, subjects):
+            seen += np.bincount(events.code[here], minlength=len(names))
         counts: dict[str, int] = {}
         for name, count in zip(names, seen.tolist(), strict=True):
             if not name.startswith(BIRTH):
@@ -72,8 +77,7 @@ class Vocabulary:
         made = cls(codes=kept, knots=np.full((len(kept) + FIRST, KNOTS), np.nan), rollup=rollup, parents=parents)
         number = made.numbers(events.codes)
         sketch = QuantileSketch(len(made))
-        for start in range(0, len(rows), BLOCK):
-            here = rows[start : start + BLOCK]
+        for here in _parts(events, rows, subjects):
             sketch.add(number[events.code[here]], events.value[here])
         made.knots[FIRST:] = sketch.quantiles(np.linspace(0, 1, KNOTS))[FIRST:]
         return made
@@ -122,7 +126,7 @@ class Vocabulary:
         return out
 
     def scale(self, code: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Raw values -> normal scores (piecewise linear between quantiles); NaN stays, and where a code has no scale.
+        """Raw values -> normal scores (piecewise linear between quantiles); NaN stays, and where a code has no scale or is -1.
 
         All codes at once, each with the arithmetic of `numpy.interp`: the cost does not grow with the number of codes.
         """
@@ -130,7 +134,7 @@ class Vocabulary:
         low, middle, count = self._lines
         for start in range(0, len(code), SCALED):
             here = slice(start, start + SCALED)
-            good = np.isfinite(value[here]) & self.valued[code[here]]
+            good = np.isfinite(value[here]) & (code[here] >= 0) & self.valued[code[here]]
             c, x = np.asarray(code[here])[good], np.asarray(value[here], np.float64)[good]
             mine = low[c]
             below = (mine <= x[:, None]).sum(1) - 1  # the last knot not above x
@@ -157,6 +161,20 @@ class Vocabulary:
         knots = np.array([[np.nan] * KNOTS if row is None else row for row in data["knots"]])
         rest = {"rollup": data.get("rollup", ""), "parents": data.get("parents", {})}
         return cls(codes=list(data["codes"]), knots=knots, **rest)
+
+
+def _parts(events: Events, rows: np.ndarray | None, subjects: np.ndarray | None) -> Iterator[np.ndarray | slice]:
+    """The events that a vocabulary is fitted on, some at a time."""
+    if rows is not None:
+        yield from (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
+        return
+    asked = np.ones(len(events), bool)
+    if subjects is not None:
+        asked[:] = False
+        asked[subjects] = True
+    for owners, here in events.blocks(BLOCK):
+        chosen = np.repeat(asked[owners], np.diff(events.offsets[owners.start : owners.stop + 1]))
+        yield here if chosen.all() else here.start + np.flatnonzero(chosen)
 
 
 def shortened(codes: list[str], rule: str) -> list[str]:

@@ -34,7 +34,7 @@ from unmask.images.shards import Store
 from unmask.images.sources import read_images
 from unmask.images.split import held_out_pictures, split_groups
 from unmask.training.ahead import MadeWhenNeeded
-from unmask.training.memory import free_memory
+from unmask.training.memory import data_in_memory
 from unmask.training.run import Job, RunResult, run, run_folder, sayer
 from unmask.training.settings import TrainSettings, lasting
 
@@ -42,8 +42,6 @@ VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
 VALIDATION_SLOTS, VALIDATION_KEPT = 32_768, 256e6
 """Slots of a validation batch at most; bytes of these batches up to which they are kept instead of made at every look."""
-MOST_IN_MEMORY = 2e9
-"""Bytes of decoded pictures that are kept in memory where nothing else is asked."""
 PROBE_TRAIN, PROBE_TEST = 1000, 500
 """Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
 PROBE_SHARE = 0.1
@@ -136,8 +134,7 @@ def store_of(asked: str, folder: str | Path, settings: TrainSettings, say: Calla
     """Where decoded pictures go: see `ImageSettings.store`."""
     if asked == "memory":
         return None
-    most = 0.0 if asked == "disk" else min(MOST_IN_MEMORY, free_memory(settings.memory).bytes / 4)
-    return Store(folder=Path(folder), most=most, say=say)
+    return Store(folder=Path(folder), most=data_in_memory(asked, settings.memory), say=say)
 
 
 def prepare(data: Any, settings: ImageSettings, store: Store | None = None) -> ImageSet:

@@ -20,7 +20,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import time
@@ -34,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import fsync
+from unmask.files import check_room, fsync, replace_json
 from unmask.images.decode import Form, decode
 from unmask.images.picture import PLAIN, Broken, Choice, Source
 
@@ -92,9 +91,12 @@ def build(
     with _locked(here):
         todo = [n for n in range(len(edges) - 1) if not _whole(here, n, size)]
         if todo:
-            _room(here, sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo) * size)
+            check_room(
+                here, sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo) * size, what="decoded pictures",
+                hint="Choose a smaller image_size (or store_size), or another place: --set store_folder=.",
+            )  # fmt: skip
             index = {"version": VERSION, "key": key, "files": len(sources), "form": asdict(form), "edges": edges}
-            _write_json(here / "index.json", index)
+            replace_json(here / "index.json", index)
             done = int(np.sum(counts)) - sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo)
             if done:
                 say(f"{done:,} of {int(np.sum(counts)):,} pictures are decoded already: {here}")
@@ -161,15 +163,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _room(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise UserError(
-            f"{folder}: decoded pictures take {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
-            hint="Choose a smaller image_size (or store_size), or another place: --set store_folder=.",
-        )
-
-
 def die_with_parent() -> None:
     """A killed builder leaves no workers behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -217,7 +210,7 @@ def _shard(
                 masks.write(made.mask or b"")
         for kept in (path, path.with_suffix(".gone")):
             fsync(kept)
-        _write_json(path.with_suffix(".json"), {
+        replace_json(path.with_suffix(".json"), {
             "files": [r if isinstance(r, str) else len(r) for r in found], "crc": [m.crc for m in examples],
             "gone": [i for i, m in enumerate(examples) if m.mask is not None],
             "masks": zlib.crc32(b"".join(m.mask or b"" for m in examples)),
@@ -247,14 +240,6 @@ def _write(task: tuple[str, int, Source, int, Form, Choice]) -> list[Made] | str
     finally:
         os.close(target)
     return out
-
-
-def _write_json(path: Path, content: Any) -> None:
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    fsync(temporary)
-    os.replace(temporary, path)
-    fsync(path.parent)
 
 
 def _whole(folder: Path, number: int, size: int) -> bool:

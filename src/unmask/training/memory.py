@@ -58,6 +58,10 @@ def peak_memory() -> float:
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6  # bytes on macOS, KiB on Linux
 
 
+MOST_IN_MEMORY = 2e9
+"""Bytes of data that stay in memory where there is enough of it."""
+
+
 class Free(NamedTuple):
     """Memory that may still be taken, in bytes, and who says so."""
 
@@ -85,6 +89,18 @@ def free_memory(limit: float | None = None, *, device: Any = None) -> Free:
         found.append(Free(group, "within this container's limit"))
     found.append(Free(math.inf, "nobody tells"))
     return min(found)
+
+
+def data_in_memory(asked: str, limit: float | None = None) -> float:
+    """Bytes of data that may be kept in memory: all with 'memory', none with 'disk', and with 'auto' a quarter of what is free,
+    2 GB at most.
+
+    Args:
+        limit: as of `free_memory`.
+    """
+    if asked == "memory":
+        return math.inf
+    return 0.0 if asked == "disk" else min(MOST_IN_MEMORY, free_memory(limit).bytes / 4)
 
 
 def held_memory() -> float:

@@ -1,0 +1,133 @@
+"""Parquet files with columns of known types, checked: whole (labels, metadata) or in batches of bounded size (events)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from unmask.errors import UserError
+from unmask.files import files_below
+
+KINDS: dict[str, Any] = {
+    "int": pl.Int64, "time": pl.Datetime("us"), "text": pl.String, "float": pl.Float32, "bool": pl.Boolean, "id": None,
+}  # fmt: skip
+"""Kind -> type; an id is an integer or text, and stays what it is."""
+BATCH = 1 << 18
+"""Rows of a file that are in memory at once."""
+BUFFER = 1 << 20
+"""Bytes read at once: a row group is never held whole."""
+
+
+def shards_of(folder: Path, what: str) -> list[Path]:
+    """The .parquet files in a folder and those below it, sorted.
+
+    Raises:
+        UserError: there is no such folder, or no such file.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder", hint=f"Expected {what}.")
+    found = [p for p in files_below(folder) if p.suffix == ".parquet"]
+    if not found:
+        raise UserError(f"{folder}: no .parquet file in it", hint=f"Expected {what}.")
+    return found
+
+
+def read(path: Path, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> pl.DataFrame:
+    """The wanted columns (name -> kind, see `KINDS`) of a file, cast where that loses nothing.
+
+    Raises:
+        UserError: the file is damaged, or `typed` refuses a column.
+    """
+    try:
+        names = pq.read_schema(path).names
+        frame = pl.read_parquet(path, columns=[n for n in names if n in wanted], hive_partitioning=False)
+    except Exception as error:  # pyarrow and polars raise many kinds for a damaged file
+        raise damaged(path, error) from None
+    return typed(frame, path, wanted, optional, names)
+
+
+def batches(path: Path, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> Iterator[tuple[int, pl.DataFrame]]:
+    """As `read`, some rows at a time: (number of the first row, its rows); an empty file gives one empty batch.
+
+    Raises:
+        UserError: the file is damaged, or `typed` refuses a column.
+    """
+    first = 0
+    try:
+        file = pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False)
+    except Exception as error:  # pyarrow raises many kinds for a damaged file
+        raise damaged(path, error) from None
+    with file:
+        names = file.schema_arrow.names
+        parts = file.iter_batches(BATCH, columns=[n for n in names if n in wanted], use_threads=False)
+        while True:
+            try:
+                part = next(parts, None)
+                frame = None if part is None else pl.from_arrow(part)
+            except Exception as error:
+                raise damaged(path, error) from None
+            if part is None:
+                break
+            assert isinstance(frame, pl.DataFrame)
+            yield first, typed(frame, path, wanted, optional, names, first)
+            first += len(frame)
+    if not first:
+        yield 0, read(path, wanted, optional)
+
+
+def typed(
+    frame: pl.DataFrame,
+    path: Path,
+    wanted: Mapping[str, str],
+    optional: Iterable[str],
+    names: list[str],
+    first: int = 0,
+) -> pl.DataFrame:
+    """The wanted columns of a frame, cast.
+
+    Args:
+        names: of all columns in the file, for the message.
+        first: number of the frame's first row in the file.
+
+    Raises:
+        UserError: naming a column that is absent or of another type, or a value that would be lost.
+    """
+    out = []
+    for name, kind in wanted.items():
+        if name not in frame.columns:
+            if name in optional:
+                continue
+            raise UserError(f"{path}: no column {name!r}", hint=f"Found {', '.join(names)}.")
+        column, have = frame[name], frame[name].dtype
+        right = {
+            "int": have.is_integer(), "time": isinstance(have, pl.Datetime), "text": have == pl.String
+            or isinstance(have, pl.Categorical), "float": have.is_numeric(), "bool": have == pl.Boolean,
+            "id": have.is_integer() or have == pl.String or isinstance(have, pl.Categorical),
+        }[kind]  # fmt: skip
+        if have == pl.Null and name in optional:
+            right = True
+        if not right:
+            hint = "Expected integers or text." if kind == "id" else f"MEDS has {KINDS[kind]} there."
+            raise UserError(f"{path}: column {name!r} is of type {have}", hint=hint)
+        if kind == "id":
+            out.append(column)
+            continue
+        if isinstance(have, pl.Datetime) and have.time_zone:
+            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        try:
+            out.append(column.cast(KINDS[kind]))
+        except pl.exceptions.InvalidOperationError:
+            row = column.cast(KINDS[kind], strict=False).is_null().arg_max() or 0
+            raise UserError(
+                f"{path}: row {first + row}: {name} is {column[row]}", hint=f"MEDS has {KINDS[kind]} there."
+            ) from None
+    return pl.DataFrame(out)
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    """What is said of a file that pyarrow or polars cannot read."""
+    return UserError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]})", hint="Write it again.")
