@@ -21,7 +21,7 @@ from unmask.tasks.glue import read_glue, write_test
 from unmask.tasks.recipe import adapt_then_finetune
 from unmask.tasks.squad import as_questions
 
-QUICK = {"steps": 1, "precision": "fp32"}
+QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
 
 
 @pytest.fixture(scope="module")

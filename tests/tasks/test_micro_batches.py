@@ -10,7 +10,7 @@ from tiny_folders import folder, sentiment
 from unmask.tasks import loop
 from unmask.tasks.finetune import finetune
 
-PLAIN = {"epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0}
+PLAIN = {"start": "plain", "epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0}
 
 
 def spans(n: int = 16):

@@ -14,7 +14,15 @@ from unmask.tasks.classify import Classify
 from unmask.tasks.finetune import finetune
 from unmask.tasks.similarity import Similarity
 
-RUN = {"epochs": 3, "batch": 8, "evaluate_every": 2, "learning_rate": 3e-3, "dropout": 0.1, "precision": "fp32"}
+RUN = {
+    "start": "plain",
+    "epochs": 3,
+    "batch": 8,
+    "evaluate_every": 2,
+    "learning_rate": 3e-3,
+    "dropout": 0.1,
+    "precision": "fp32",
+}
 DATA = sentiment(24)
 
 

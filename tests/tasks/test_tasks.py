@@ -15,7 +15,7 @@ from unmask.tasks import loop
 from unmask.tasks.data import Item
 from unmask.tasks.finetune import evaluate, finetune, opened, predict, seeds
 
-FAST = {"epochs": 6, "batch": 8, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
+FAST = {"start": "plain", "epochs": 6, "batch": 8, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 
 
 @pytest.fixture(params=["bert", "modern"])
@@ -94,7 +94,7 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     data = sentiment(24)
-    plain = {"epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0, "warmup": 0.0,
+    plain = {"start": "plain", "epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0, "warmup": 0.0,
              "clip": None, "weight_decay": 0.1}  # fmt: skip
     start = tmp_path / "start"
     finetune("classify", model, data, out=start, **(plain | {"steps": 1, "learning_rate": 1e-12}))

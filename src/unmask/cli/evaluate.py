@@ -39,6 +39,7 @@ def register(app: Any) -> None:
         text2: str = typer.Option(None, help="Fine-tuned: column of second texts."),
         label: str = typer.Option(None, help="Fine-tuned: column of labels."),
         header: options.Header = None,
+        lenient: options.Lenient = False,
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
@@ -72,7 +73,7 @@ def register(app: Any) -> None:
         if task:
             text_tasks.evaluate(
                 model, data, text=text, text2=text2, label=label, header=header, seed=seed, precision=precision,
-                device=device, as_json=json_,
+                device=device, as_json=json_, lenient=lenient,
             )  # fmt: skip
             return
 

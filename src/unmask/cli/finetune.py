@@ -9,7 +9,7 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "text": "validation text text2 label header metric seeds adapt resume", "images": "validation", "events": "labels",
+    "text": "validation text text2 label header metric seeds adapt resume lenient", "images": "validation", "events": "labels",
     "next-visit": "",
 }  # fmt: skip
 
@@ -33,6 +33,7 @@ def register(app: Any) -> None:
         header: options.Header = None,
         metric: str = typer.Option(None, help="What early stopping goes by (classify)."),
         seeds: int = typer.Option(1, help="Runs with as many seeds: mean and interval; the best is kept."),
+        lenient: options.Lenient = False,
         adapt: list[str] = typer.Option([], help="Texts of the domain: adapt the model to them first, and compare."),
         config: options.Config = None,
         set_: options.Set = [],
@@ -60,7 +61,7 @@ def register(app: Any) -> None:
 
             text_tasks.finetune(
                 task, model, train, out=out, validation=validation, text=text, text2=text2, label=label, header=header, metric=metric,
-                seeds=seeds, adapt=adapt, resume=resume, settings=settings, as_json=json_,
+                seeds=seeds, adapt=adapt, resume=resume, lenient=lenient, settings=settings, as_json=json_,
             )  # fmt: skip
             return
         if kind == "images":

@@ -38,6 +38,12 @@ Header = Annotated[
     bool | None,
     typer.Option("--header/--no-header", help="Whether a csv's first line names its columns, where it does not tell."),
 ]
+Lenient = Annotated[
+    bool,
+    typer.Option(
+        "--lenient", help="Labelled texts: leave out rows that are wrong, and say how many; else they are refused."
+    ),
+]
 Missing = Annotated[list[str], typer.Option(help="A further spelling of a missing value, e.g. -9; may be repeated.")]
 Decimal = Annotated[str | None, typer.Option(help="The mark before decimals in the file's numbers: , or .")]
 Encoding = Annotated[str | None, typer.Option(help="Of a text file that is not UTF-8, e.g. cp1252.")]

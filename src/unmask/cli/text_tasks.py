@@ -12,20 +12,17 @@ def _say(line: str) -> None:
 
 def finetune(
     task: str, model: str, train: str, *, out: str, validation: str | None, text: str | None, text2: str | None,
-    label: str | None, header: bool | None, metric: str | None, seeds: int, adapt: list[str], resume: bool, settings: dict[str, Any], as_json: bool,
+    label: str | None, header: bool | None, metric: str | None, seeds: int, adapt: list[str], resume: bool, lenient: bool, settings: dict[str, Any], as_json: bool,
 ) -> None:  # fmt: skip
     """unmask finetune classify|tag|answer|similarity M TRAIN --validation DEV --out M2"""
     from unmask.cli.common import Output
-    from unmask.errors import UserError
     from unmask.tasks import finetune as room
     from unmask.tasks.data import Columns
 
-    if settings.pop("minutes", None) is not None:
-        raise UserError("--minutes", hint="A fine-tuning run ends by --epochs or --steps.")
     output = Output(as_json, int(settings.get("seed") or 0))
     options = {
         "validation": validation, "columns": Columns(text=text, text2=text2, label=label, header=header),
-        "metric": metric, "console": not as_json, "say": _say, **settings,
+        "metric": metric, "lenient": lenient, "console": not as_json, "say": _say, **settings,
     }  # fmt: skip
     if adapt:
         from unmask.tasks.recipe import adapt_then_finetune
@@ -73,11 +70,12 @@ def predict(
 
 def evaluate(
     model: str, data: list[str], *, text: str | None, text2: str | None, label: str | None, header: bool | None, seed: int,
-    precision: str, device: str, as_json: bool,
+    precision: str, device: str, as_json: bool, lenient: bool = False,
 ) -> None:  # fmt: skip
     """unmask evaluate M2 FILE for a fine-tuned model, or a folder of queries and documents."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
+    from unmask.tasks import figures
     from unmask.tasks import finetune as room
     from unmask.tasks.data import Columns
 
@@ -85,8 +83,11 @@ def evaluate(
         raise UserError(f"{len(data)} files", hint="Give one labelled file.")
     output = Output(as_json, seed)
     columns = Columns(text=text, text2=text2, label=label, header=header)
-    found = room.evaluate(model, data[0], columns=columns, seed=seed, device=device, precision=precision)
+    found = room.evaluate(
+        model, data[0], columns=columns, seed=seed, device=device, precision=precision, lenient=lenient, say=_say
+    )
     lines = [f"{name:20}{value:.4f}" for name, value in found.items() if isinstance(value, float)]
+    lines += figures.lines(found)
     output.write(found, lines, device=found["device"], precision=found["precision"])
 
 

@@ -33,6 +33,20 @@ def write_report(
     report.section("Training", training_curves(out / "metrics.jsonl"))
     if checked is None or predictions is None:
         return report.write(out / "report.html")
+    if result.get("comparison"):
+        rows = [
+            (
+                r["model"],
+                r["value"],
+                "" if r["low"] is None else f"{r['low']:.3f} to {r['high']:.3f}",
+                "kept" if r["kept"] else "",
+            )
+            for r in result["comparison"]
+        ]
+        note = f"{len(checked.items):,} held-out rows; intervals of 95 % over the rows. " + " ".join(
+            result.get("lines", [])[-1:]
+        )
+        report.section("Beside simpler models", table(("model", result["metric"], "interval", ""), rows), note=note)
     report.section("Scores", table(("metric", "value"), list(shown.items())), note="On the validation data.")
     wrong = np.array([_loss(task, p, i) for p, i in zip(predictions, checked.items, strict=True)])
     _lengths(report, task, checked, predictions)

@@ -19,6 +19,7 @@ from typing import Any
 from unmask.errors import UserError, suggest
 from unmask.files import split_lines
 from unmask.tasks.header import has_header
+from unmask.tasks.lenient import Trouble
 
 TEXT = (
     "text",
@@ -59,6 +60,8 @@ class Item:
     negative: str | None = None
     label: Label = None
     where: str = ""
+    row: Mapping[str, Any] | None = None
+    """All columns of an unlabelled row, carried along by `predict`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,23 +286,31 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
 
 
 def read_items(
-    source: str | Path, columns: Columns | None = None, *, labelled: bool = True
+    source: str | Path, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
 ) -> tuple[list[Item], Columns]:
     """Items of a file, and the columns they were read from.
 
     Args:
         labelled: a label column must be there, and hold something in every row.
+        trouble: notes rows without a text or label, which are left out or refused together; None refuses.
 
     Raises:
         UserError: naming file, line and column of a text or label that is missing.
     """
-    rows, headed = _rows(source, columns or Columns())
+    noted = Trouble() if trouble is None else trouble
+    broken: list[str] | None = [] if noted.lenient else None
+    rows, headed = _rows(source, columns or Columns(), broken)
+    for where in broken or ():
+        noted.add(where, "too few or too many cells")
     found = choose(rows[0][1], dataclasses.replace(columns or Columns(), header=headed), where=str(source))
     if labelled and found.label is None:
         raise UserError(
             f"{source}: no label column among {', '.join(map(str, rows[0][1]))}", hint="Name it with --label COLUMN."
         )
-    items = [_item(where, row, found, labelled=labelled) for where, row in rows]
+    items = noted.each(rows, lambda where, row: _item(where, row, found, labelled=labelled))
+    noted.settle("rows")
+    if not items:
+        raise UserError(f"{source}: no rows", hint="Give at least one labelled text.")
     return items, found
 
 
@@ -321,7 +332,10 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
     if labelled and (label is None or (isinstance(label, str) and not label.strip())):
         raise UserError(f"{where}: column {columns.label!r} is empty", hint="Every row needs a label.")
     assert texts["text"] is not None
-    return Item(text=texts["text"], text2=texts["text2"], negative=texts["negative"], label=_label(label), where=where)
+    carried = None if labelled else row
+    return Item(
+        text=texts["text"], text2=texts["text2"], negative=texts["negative"], label=_label(label), where=where, row=carried
+    )  # fmt: skip
 
 
 def _label(value: Any) -> Label:
@@ -332,14 +346,16 @@ def _label(value: Any) -> Label:
     return value if isinstance(value, str | float | int) or value is None else str(value)
 
 
-def as_items(data: Any, columns: Columns | None = None, *, labelled: bool = True) -> tuple[list[Item], str]:
+def as_items(
+    data: Any, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
+) -> tuple[list[Item], str]:
     """Items from a file name, or from Python: (text, label) or (text, text2, label) tuples, dicts, or texts.
 
     Returns:
         The items, and in words which columns were read.
     """
     if isinstance(data, str | Path):
-        items, found = read_items(data, columns, labelled=labelled)
+        items, found = read_items(data, columns, labelled=labelled, trouble=trouble)
         return items, found.said()
     rows = list(data)
     if rows and isinstance(rows[0], Item):

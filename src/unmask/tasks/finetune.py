@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -12,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from unmask.errors import UserError, suggest
 from unmask.files import check_new_model, written_folder
-from unmask.tasks import loop
+from unmask.tasks import compare, loop
 from unmask.tasks import model as models
+from unmask.tasks.beside import vectors_apart
 from unmask.tasks.data import Columns, as_items
 from unmask.tasks.encoding import Encoder
-from unmask.tasks.model import TaskFolder, build
+from unmask.tasks.figures import figures
+from unmask.tasks.fit import Fitted, Run
+from unmask.tasks.held_out import overlap, split
+from unmask.tasks.lenient import Trouble
+from unmask.tasks.model import TaskFolder
 from unmask.tasks.resume import Keeper
 from unmask.tasks.retrieval import evaluate_retrieval, is_collection
-from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.settings import FinetuneSettings, settled
 from unmask.tasks.task import merit
 from unmask.text.folder import load_folder
 from unmask.training.precision import resolve_device, resolve_precision
@@ -33,21 +38,23 @@ from unmask.training.tracking import Tracker
 TASKS = ("classify", "tag", "answer", "similarity")
 
 
-def read(task: str, data: Any, *, labelled: bool, columns: Columns | None = None) -> tuple[list[Any], str]:
-    """Items of a task from a file (or Python rows), and which columns they came from."""
+def read(
+    task: str, data: Any, *, labelled: bool, columns: Columns | None = None, trouble: Trouble | None = None
+) -> tuple[list[Any], str]:
+    """Items of a task from a file (or Python rows), and which columns they came from; `trouble` notes rows that are wrong."""
     if task == "tag":
         from unmask.tasks.conll import as_sentences
 
-        return as_sentences(data, labelled=labelled), ""
+        return as_sentences(data, labelled=labelled, trouble=trouble), ""
     if task == "answer":
         from unmask.tasks.squad import as_questions
 
-        return as_questions(data, labelled=labelled), ""
+        return as_questions(data, labelled=labelled, trouble=trouble), ""
     if task == "similarity":
         from unmask.tasks.similarity import as_pairs
 
-        return as_pairs(data, columns, labelled=labelled)
-    return as_items(data, columns, labelled=labelled)
+        return as_pairs(data, columns, labelled=labelled, trouble=trouble)
+    return as_items(data, columns, labelled=labelled, trouble=trouble)
 
 
 def make_task(name: str, encoder: Encoder, about: dict[str, Any]) -> Any:
@@ -100,6 +107,7 @@ def finetune(
     metric: str | None = None,
     checkpoints: bool = False,
     resume: bool = False,
+    lenient: bool = False,
     console: bool = False,
     say: Callable[[str], None] = lambda line: None,
     **overrides: Any,
@@ -117,6 +125,8 @@ def finetune(
         metric: classify: what early stopping goes by.
         checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run.
         resume: go on from the checkpoint of an interrupted run to `out`, on the same data with the same settings.
+        lenient: rows that are wrong (a word that is white space, an answer that is not at its offset, an empty label) are
+            counted, said and left out; else all of them are named and nothing is trained.
         say: called with remarks for people (which columns were read, what was guessed).
         overrides: any field of `FinetuneSettings`.
 
@@ -135,14 +145,20 @@ def finetune(
     target = None if out is None else Path(out)
     if target is not None:
         check_new_model(target)
-    items, read_from = read(task, train, labelled=True, columns=columns)
-    held, _ = read(task, validation, labelled=True, columns=columns) if validation is not None else (None, "")
+    trouble = Trouble(lenient=lenient, say=say)
+    items, read_from = read(task, train, labelled=True, columns=columns, trouble=trouble)
+    held = None
+    if validation is not None:
+        held, _ = read(task, validation, labelled=True, columns=columns, trouble=trouble)
     if read_from:
         say(f"columns: {read_from}")
     text = load_folder(model)
     if text.model.visible_only:
         say("the decoder of the visible-only model is left out: tasks stand on its encoder")
     device = resolve_device(chosen.device)
+    chosen = settled(chosen, text.model.encoder.config.width)
+    shared, taken = _validation(items, held, chosen, say)
+    rest, held = taken or (items, held)
     keeper = None
     if target is not None and (checkpoints or resume):
         keeper = Keeper(
@@ -152,23 +168,21 @@ def finetune(
                 "the training data": _digest(items), "the validation data": _digest(held),
             },
         )  # fmt: skip
+    if resume and chosen.minutes is not None:
+        raise UserError(
+            "--resume with --minutes", hint="A run that ends by the clock starts anew: give --epochs to resume."
+        )
     resumed = keeper.found if keeper else None
     precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
     slots = min(chosen.slots or 10**9, text.model.encoder.config.longest or 512)
-    encoder = Encoder(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
     options = {"metric": metric} if task == "classify" else {}
-    work = new_task(task, encoder, items, chosen, **options)
-    for guess in ("problem", "loss"):
-        if guess in work.about and getattr(chosen, guess) == "auto":
-            say(f"{guess}: {work.about[guess]}, by the labels and columns (--set {guess}=... overrules)")
-    torch.manual_seed(chosen.seed)
-    built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
-    built.to(device)
-    folder = TaskFolder(
-        text=text, model=built, about=work.about, device=device, precision=precision.name, random=random
-    )
-    training = work.prepare(items, labelled=True)
-    checked = None if held is None else work.prepare(held, labelled=True)
+    classes = items  # what labels there are is learnt from all rows
+
+    def make(encoder: Encoder, _: Sequence[Any], given: FinetuneSettings) -> Any:
+        return new_task(task, encoder, classes, given, **options)
+
+    run = Run(make=make, settings=chosen, device=device, precision=precision.name, slots=slots)
+    _say_guesses(run, text, classes, say)
     scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
     if keeper is not None:
         scratch, keeper.precision = keeper.folder, precision.name
@@ -178,43 +192,106 @@ def finetune(
         with Tracker(scratch, total="fine-tuning", console=console, resumed_step=step) as tracker:
             if not resumed:
                 tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device), task=task)
-            outcome = loop.train(
-                built, work, training, checked, chosen, slots=slots, device=device, context=folder.context,
-                tracker=tracker if target is not None or console else None, keeper=keeper,
-            )  # fmt: skip
-        stopped = outcome.stopped
-        metrics, predictions, found = outcome.best, None, None
+            fitted = run.fit(
+                text, rest, held, keeper=keeper, tracker=tracker if target is not None or console else None
+            )
+            outcome, trained_on = fitted.outcome, len(rest)
+            stopped = outcome.stopped
+            if stopped != "signal" and taken and chosen.refit and chosen.minutes is None and target is not None:
+                say(f"chosen on {len(taken[1]):,} rows held out; training on all {len(items):,} by the same recipe")
+                fitted = run.refit(load_folder(model), items, fitted)
+                outcome, trained_on = fitted.outcome, len(items)
+        work, verdict = fitted.work, fitted.verdict
+        metrics = outcome.best
         if stopped == "signal":
             metrics, target = {}, None
-        elif checked is not None:
-            if chosen.freeze:  # stored states stand for the frozen layers only while training
-                checked = work.prepare(held, labelled=True)
-            found = loop.outputs(built, work, checked, slots=slots, device=device, context=folder.context)
-            work.calibrate(found, checked)
-            predictions = work.decode(found, checked)
-            metrics = work.score(predictions, checked.items)
+        elif fitted.checked is not None and fitted.predictions is not None:
+            metrics = work.score(fitted.predictions, fitted.checked.items)
         result: dict[str, Any] = {
             "task": task, "metric": work.metric, "value": metrics.get(work.metric), "metrics": metrics,
-            "steps": outcome.steps, "train_seconds": round(outcome.seconds, 3),
+            "steps": outcome.steps, "kept_step": outcome.kept_step, "train_seconds": round(outcome.seconds, 3),
             "cpu_seconds": round(outcome.cpu_seconds, 3),
             "validation_seconds": round(outcome.validation_seconds, 3), "stopped": outcome.stopped,
             "tokens_per_second": outcome.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
+            "rows_held_out": len(taken[1]) if taken else 0, "rows_trained_on": trained_on, "rows_in_both": shared,
             "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
             "precision": precision.name, "history": outcome.history,
+            "probe": None if fitted.probed is None else dataclasses.asdict(fitted.probed),
+            "comparison": None if verdict is None else verdict.table, "kept": None if verdict is None else verdict.kept,
         }  # fmt: skip
         if target is not None:
-            work.about |= {"settings": to_dict(chosen), "metrics": metrics}
-            models.save(target, text, built, kind=work.head, about=work.about, config=work.config())
+            said = _verdict_lines(fitted, trained_on, len(items))
+            result["lines"] = said
+            work.about |= {"settings": to_dict(chosen), "metrics": metrics, "comparison": result["comparison"],
+                           "kept": result["kept"], "rows_trained_on": trained_on, "rows_held_out": result["rows_held_out"]}  # fmt: skip
+            beside = None if verdict is None else verdict.beside
+            if beside is not None:
+                work.about["beside"] = beside.kind
+            models.save(
+                target, fitted.folder.text, fitted.folder.model, kind=work.head, about=work.about, config=work.config(),
+                beside=beside,
+            )  # fmt: skip
             assert scratch is not None
             shutil.move(scratch / "metrics.jsonl", target / "metrics.jsonl")
             from unmask.tasks.analysis import write_report
 
-            write_report(target, folder, work, checked, predictions, result)
+            write_report(target, fitted.folder, work, fitted.checked, fitted.predictions, result)
             result["out"] = str(target)
     finally:
-        if scratch is not None and (keeper is None or stopped in ("finished", "early") or not keeper.kept()):
+        done = stopped in ("finished", "early", "time")
+        if scratch is not None and (keeper is None or done or not keeper.kept()):
             shutil.rmtree(scratch, ignore_errors=True)
     return result
+
+
+def _validation(
+    items: list[Any], held: list[Any] | None, settings: FinetuneSettings, say: Callable[[str], None]
+) -> tuple[int, tuple[list[Any], list[Any]] | None]:
+    """(validation rows that are training rows too, (rows to train on, rows held out) where no validation data is given)."""
+    if held is not None:
+        if shared := overlap(items, held):
+            say(
+                f"warning: {shared:,} of {len(held):,} validation rows are training rows too (blanks and case aside): "
+                "scores on them are too good"
+            )
+        return shared, None
+    if settings.start == "plain" or settings.held == 0:
+        return 0, None
+    rest, out = split(items, settings.held, settings.seed)
+    if not out:
+        say(f"{len(items):,} rows: too few to hold some out; nothing is compared (--validation DATA gives others)")
+        return 0, None
+    if hasattr(out[0], "label") and any(item.label is None for item in items):
+        return 0, None  # similarity without grades: there is no score to hold rows out for
+    say(f"no validation data: {len(out):,} of {len(items):,} rows are held out (--set held=0 for none)")
+    return 0, (rest, out)
+
+
+def _say_guesses(run: Run, text: Any, items: Sequence[Any], say: Callable[[str], None]) -> None:
+    encoder = Encoder(text.tokenizer, slots=run.slots, types=bool(text.model.codec.config.types))
+    about = run.make(encoder, items, run.settings).about
+    for guess in ("problem", "loss"):
+        if guess in about and getattr(run.settings, guess) == "auto":
+            say(f"{guess}: {about[guess]}, by the labels and columns (--set {guess}=... overrules)")
+
+
+def _verdict_lines(fitted: Fitted, trained_on: int, rows: int) -> list[str]:
+    """What was compared, what is kept, and on which rows it was trained, for a terminal."""
+    verdict = fitted.verdict
+    if verdict is None or fitted.checked is None:
+        return []
+    found = compare.lines(verdict, fitted.work.metric, len(fitted.checked.items))
+    if verdict.beside is not None:
+        found.append(
+            f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; transformers and exports "
+            "of this folder have the encoder and its head alone"
+        )
+    if verdict.better is not None:
+        found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
+    whole = "all" if trained_on == rows else f"{trained_on:,} of"
+    seen = "; the scores are of the model before it saw the held-out ones" if fitted.refitted else ""
+    found.append(f"trained on {whole} {rows:,} rows{seen}")
+    return found
 
 
 def _digest(items: Any) -> int:
@@ -241,29 +318,50 @@ def predict(
     Returns:
         classify: label, probability, probabilities (and labels, or value); tag: entities, each start, end, label, text,
         probability; answer: answer with text, start, end, probability, and nbest; similarity: score of a pair, or
-        embedding of a text.
+        embedding of a text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
     """
     folder, task = opened(model, device=device, precision=precision)
     items, _ = read(task.name, data, labelled=False, columns=columns)
-    return _predict(folder, task, items)[0]
+    return [_carried(item) | row for item, row in zip(items, _predict(folder, task, items)[0], strict=True)]
+
+
+def _carried(item: Any) -> dict[str, Any]:
+    """What a row brought along."""
+    row = getattr(item, "row", None)
+    if row is None:
+        return {}
+    named = next((value for name, value in row.items() if str(name).strip().lower() == "id"), None)
+    return json.loads(json.dumps(({} if named is None else {"id": named}) | {"input": dict(row)}, default=str))
 
 
 def _predict(
     folder: TaskFolder, task: Any, items: Sequence[Any], *, labelled: bool = False
 ) -> tuple[list[dict[str, Any]], Any]:
     prepared = task.prepare(items, labelled=labelled)
-    found = loop.outputs(folder.model, task, prepared, slots=folder.slots, device=folder.device, context=folder.context)
-    return task.decode(found, prepared), prepared
+    return task.decode(outputs_of(folder, task, prepared), prepared), prepared
+
+
+def outputs_of(folder: TaskFolder, task: Any, prepared: Any) -> list[np.ndarray]:
+    """What a folder says about every example: its encoder and head, and the simpler model beside them where it has one."""
+    where: dict[str, Any] = {"slots": folder.slots, "context": folder.context}
+    found = loop.outputs(folder.model, task, prepared, device=folder.device, **where)
+    if folder.beside is None:
+        return found
+    vectors = None
+    if folder.beside.kind == "apart":
+        vectors = vectors_apart(folder.model.masked, task.encoder, prepared.items, **where)
+    return folder.beside.mixed(found, folder.beside.outputs(prepared.items, vectors))
 
 
 def evaluate(
     model: str | Path | TaskFolder, data: Any, *, columns: Columns | None = None, seed: int = 0, device: str = "auto",
-    precision: str = "auto", draws: int = 200,
+    precision: str = "auto", draws: int = 200, lenient: bool = False, say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
     The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents, queries
-    and judgements goes to `retrieval.evaluate_retrieval`.
+    and judgements goes to `retrieval.evaluate_retrieval`. Of classes and labels `figures` holds the scores of each with
+    intervals, beside the most frequent class (see `figures`).
 
     Raises:
         UserError: a label the model was not trained for, with its row.
@@ -271,7 +369,7 @@ def evaluate(
     if is_collection(data) and not isinstance(model, TaskFolder):
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
     folder, task = opened(model, device=device, precision=precision)
-    items, _ = read(task.name, data, labelled=True, columns=columns)
+    items, _ = read(task.name, data, labelled=True, columns=columns, trouble=Trouble(lenient=lenient, say=say))
     predictions, _ = _predict(folder, task, items, labelled=True)
     metrics = task.score(predictions, items)
     values = []
@@ -283,7 +381,7 @@ def evaluate(
     return {
         "task": task.name, "metric": task.metric, "value": metrics[task.metric],
         "low": None if low is None else float(low), "high": None if high is None else float(high), "rows": len(items),
-        **metrics, "device": str(folder.device), "precision": folder.precision,
+        **metrics, **figures(task, predictions, items, seed=seed), "device": str(folder.device), "precision": folder.precision,
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import written
-from unmask.tasks import loop, scorers
+from unmask.tasks import scorers
 from unmask.tasks.classify import names_of
 from unmask.tasks.data import Item, read_rows
 
@@ -181,8 +181,10 @@ def evaluate_glue(
 
 
 def _labels(folder: Any, work: Any, items: list[Item]) -> list[dict[str, Any]]:
+    from unmask.tasks.finetune import outputs_of
+
     prepared = work.prepare(items, labelled=False)
-    found = loop.outputs(folder.model, work, prepared, slots=folder.slots, device=folder.device, context=folder.context)
+    found = outputs_of(folder, work, prepared)
     return work.decode(found, prepared)
 
 

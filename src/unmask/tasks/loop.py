@@ -27,7 +27,7 @@ from unmask.core.inference import at_rest, budgeted
 from unmask.errors import UserError
 from unmask.tasks.model import TaskModel
 from unmask.tasks.resume import Keeper, Progress
-from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.settings import FinetuneSettings, settled
 from unmask.tasks.task import Prepared, Task, merit
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import AdamW, NanGuard, step
@@ -38,7 +38,10 @@ from unmask.training.tracking import Tracker
 
 @dataclass
 class Outcome:
-    """How a fine-tuning run ended: 'finished', 'early' (patience) or 'signal' (saved, to be resumed)."""
+    """How a fine-tuning run ended: 'finished', 'early' (patience), 'time' (minutes) or 'signal' (saved, to be resumed).
+
+    `kept_step` is the step of the state that was kept, of `total` planned ones; 0 where it is the one given.
+    """
 
     steps: int
     seconds: float
@@ -47,6 +50,8 @@ class Outcome:
     stopped: str
     best: dict[str, float]
     history: list[dict[str, Any]]
+    kept_step: int
+    total: int
     tokens: int
     peak_memory_mb: float
 
@@ -73,6 +78,8 @@ def order(items: int, batch: int, seed: int, epoch: int) -> list[np.ndarray]:
     return [shuffled[i : i + batch] for i in range(0, items, batch)]
 
 
+UNBOUNDED = 10**9
+"""Steps of a run that ends by the clock."""
 MICRO_SLOTS = (4096, 32768)
 """Slots of one forward pass, on a CPU and on a GPU, where `micro_slots` does not say: attention weights of 4 096 slots in rows
 of 512 take about 0.2 GB per layer of 12 heads."""
@@ -130,6 +137,7 @@ def groups(model: TaskModel, settings: FinetuneSettings) -> list[dict[str, Any]]
         found.setdefault((depth(name, layers), p.ndim > 1), []).append(p)
     out = []
     for (level, decays), parameters in sorted(found.items(), key=lambda kv: kv[0]):
+        assert settings.learning_rate is not None
         peak = settings.learning_rate * settings.layer_decay ** (layers + 1 - level)
         decay = settings.weight_decay if decays else 0.0
         out.append({"params": parameters, "lr": peak, "initial_lr": peak, "weight_decay": decay})
@@ -274,17 +282,23 @@ def outputs(
 def train(
     model: TaskModel, task: Task, training: Prepared, validation: Prepared | None, settings: FinetuneSettings, *,
     slots: int, device: torch.device, context: Callable, tracker: Tracker | None = None, keeper: Keeper | None = None,
+    first: dict[str, float] | None = None, until: float = 1.0,
 ) -> Outcome:  # fmt: skip
     """Fine-tune; the model ends in its best state by the task's metric on the validation data.
 
     Args:
+        first: metrics of the model as given, where that state may be kept too.
+        until: the share of the steps to take, on the schedule of all of them.
         keeper: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
     """
     started, worked = time.perf_counter(), time.process_time()
     keep_freed_memory()
+    settings = settled(settings, model.masked.encoder.config.width)
+    assert settings.learning_rate is not None
     items = training_items(task, training)
     per_epoch = -(-len(items) // settings.batch)
-    total = settings.steps or max(1, round(per_epoch * settings.epochs))
+    by_clock = settings.minutes is not None
+    total = UNBOUNDED if by_clock else settings.steps or max(1, round(per_epoch * (settings.epochs or 3.0)))
     every = settings.evaluate_every or per_epoch
     _set_dropout(model, settings.dropout)
     if settings.checkpointing:
@@ -315,12 +329,16 @@ def train(
     best: dict[str, Tensor] | None = None
     bottom = settings.learning_rate * settings.layer_decay ** (len(model.masked.encoder.layers) + 1)
     tokens, looking, stopped = 0, 0.0, "finished"
+    if first is not None:
+        best = copy.deepcopy(model.state_dict())
+        run.history.append({"step": 0, **first})
+        run.merit, run.metrics = merit(task.metric, first[task.metric]), first
     torch.manual_seed(settings.seed)
     model.train()
     with prefix.cut() if prefix else contextlib.nullcontext(), keeper.signals if keeper else contextlib.nullcontext():
-        if keeper:
+        if keeper and keeper.found is not None:
             run, best = keeper.restore(model, optimiser)
-        for chosen in itertools.islice(_stream(len(items), settings, total), run.step, None):
+        for chosen in itertools.islice(_stream(len(items), settings, total), run.step, round(until * total)):
             run.step = done = run.step + 1
             numbers = [n for item in chosen.tolist() for n in items[item]]
             loss = torch.zeros((), device=device)
@@ -335,6 +353,11 @@ def train(
                 partial.backward()
                 loss += partial.detach()
             factor = rate((done - 1) / total, plan) if settings.warmup == 0 else rate(done / (total + 1), plan)
+            progress = done / total
+            if settings.minutes is not None:
+                progress = min(1.0, (time.perf_counter() - started - looking) / (60 * settings.minutes))
+                factor = rate(progress, plan)
+            out_of_time = by_clock and progress >= 1
             norm = step(optimiser, trained, clip=settings.clip, rate=factor)
             applied = guard.check(norm)
             if applied and settings.weight_decay:
@@ -342,21 +365,20 @@ def train(
             optimiser.zero_grad(set_to_none=True)
             if tracker and (done % 10 == 0 or done == 1):
                 spent = time.perf_counter() - started
-                tracker.log(done, done / total, loss=float(loss), gradient_norm=float(norm),
+                tracker.log(done, progress, loss=float(loss), gradient_norm=float(norm),
                             learning_rate=settings.learning_rate * factor, slots_per_second=tokens / max(spent, 1e-9))  # fmt: skip
-            if validation is not None and (done % every == 0 or done == total):
+            if validation is not None and (done % every == 0 or done == total or out_of_time):
                 looked, working = time.perf_counter(), time.process_time()
                 found = outputs(model, task, validation, slots=slots, device=device, context=context, compact=compact)
                 metrics = task.score(task.decode(found, validation), validation.items)
                 run.history.append({"step": done, **metrics})
                 if tracker:
-                    tracker.log(
-                        done, done / total, kind="validation", **{f"validation_{k}": v for k, v in metrics.items()}
-                    )
+                    tracker.log(done, progress, kind="validation", **{f"validation_{k}": v for k, v in metrics.items()})
                 value = merit(task.metric, metrics[task.metric])
                 if value > run.merit or best is None:
-                    best = {} if done == total else copy.deepcopy(model.state_dict())
+                    best = {} if done == total or out_of_time else copy.deepcopy(model.state_dict())
                     run.merit, run.metrics, run.best_shrink, run.waited = value, metrics, run.shrink, 0
+                    run.kept_step = done
                 else:
                     run.waited += 1
                     if settings.patience is not None and run.waited >= settings.patience:
@@ -365,6 +387,9 @@ def train(
                 model.train()
                 looking += time.perf_counter() - looked
                 worked += time.process_time() - working
+            if out_of_time:
+                stopped = "time"
+                break
             if keeper and keeper.due():
                 keeper.save(run, model, best, optimiser)
                 if keeper.signals.requested:
@@ -378,7 +403,7 @@ def train(
     return Outcome(
         steps=run.step, seconds=time.perf_counter() - started, cpu_seconds=time.process_time() - worked,
         validation_seconds=looking, stopped=stopped, best=run.metrics, history=run.history, tokens=tokens,
-        peak_memory_mb=peak_memory(),
+        kept_step=run.kept_step, total=run.step if by_clock else total, peak_memory_mb=peak_memory(),
     )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from unmask.core.embed import Pooling, pool
 from unmask.errors import UserError
 from unmask.families.heads import CLASSES, TaskHead, new_head
 from unmask.kinds import task_of
-from unmask.text.folder import TextFolder, load_folder, save_folder
+from unmask.tasks.beside import Beside, load_beside
+from unmask.text.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.training.precision import computing, precision_of, resolve_device
 
 
@@ -49,6 +50,7 @@ class TaskFolder:
         model: encoder and head.
         about: the task's own part of unmask.json: name, labels, temperature and so on.
         random: names of head tensors that were not in the file.
+        beside: a simpler model that predictions are mixed with, or made by.
     """
 
     text: TextFolder
@@ -57,6 +59,7 @@ class TaskFolder:
     device: torch.device
     precision: str
     random: list[str] = field(default_factory=list)
+    beside: Beside | None = None
 
     @property
     def tokenizer(self) -> Any:
@@ -120,7 +123,8 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
         )
     model.to(where).eval()
     chosen = precision_of(model, precision, where)
-    return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen)
+    beside = load_beside(find_folder(path)) if about.get("beside") else None
+    return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen, beside=beside)
 
 
 def save(
@@ -131,6 +135,7 @@ def save(
     kind: str | None,
     about: Mapping[str, Any],
     config: Mapping[str, Any],
+    beside: Beside | None = None,
 ) -> None:
     """Write a folder that `transformers` loads with the task's class (or as a plain encoder, without a head)."""
     passengers = dict(text.passengers)
@@ -147,3 +152,5 @@ def save(
         folder, model=text.model, tokenizer=text.tokenizer, family=text.family, hf_config=hf, passengers=passengers,
         settings=settings, without=() if masked_too else text.random,
     )  # fmt: skip
+    if beside is not None:
+        beside.save(folder)

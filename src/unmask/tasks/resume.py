@@ -26,6 +26,7 @@ class Progress:
         shrink: what weight decay leaves of embedding rows that never occur.
         merit, metrics, best_shrink: of the best state so far.
         waited: looks at the validation data since then.
+        kept_step: the step of the best state; 0 where it is the one training started from.
         history: all looks.
     """
 
@@ -35,6 +36,7 @@ class Progress:
     metrics: dict[str, float] = field(default_factory=dict)
     best_shrink: float = 1.0
     waited: int = 0
+    kept_step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,11 +20,17 @@ class FinetuneSettings:
     Attributes:
         epochs: passes over the training data.
         steps: optimiser steps instead of epochs.
+        minutes: of training instead of either; the rate falls by the clock, and what was chosen on rows held out of the
+            training rows is not trained again on all of them.
         batch: items in an optimiser step; of texts read in windows (tag, answer) windows. They are packed, so a step costs
             what its tokens cost.
         micro_slots: slots in one forward pass; a larger step is run in parts whose gradients add up. None: 4 096 on a CPU,
             32 768 on a GPU.
-        learning_rate: the peak at the head; right for base-size encoders, 1e-4 and more for small ones.
+        start: 'probe': the head starts as a linear probe of the frozen encoder, rows are held out where no validation data is
+            given, and the result is set beside simpler models; 'plain': a random head, all rows trained on, nothing compared.
+        held: share of the training rows held out where no validation data is given (at least 40 rows); 0 for none.
+        refit: after choosing by rows held out of the training rows, train on all of them by the same recipe.
+        learning_rate: the peak at the head; None: 5e-5 for an encoder 768 wide, 1e-4 for 384, in inverse proportion.
         layer_decay: each layer learns at this fraction of the rate of the one above it (Howard & Ruder 2018, sec. 3.2);
             1 gives all the same rate.
         weight_decay, beta1, beta2, epsilon, clip: AdamW's; biases and norms do not decay.
@@ -50,11 +57,15 @@ class FinetuneSettings:
         precision, device, seed: as in pretraining.
     """
 
-    epochs: float = 3.0
+    epochs: float | None = 3.0
     steps: int | None = None
+    minutes: float | None = None
     batch: int = 32
     micro_slots: int | None = None
-    learning_rate: float = 5e-5
+    start: Literal["probe", "plain"] = "probe"
+    held: float = 0.15
+    refit: bool = True
+    learning_rate: float | None = None
     layer_decay: float = 1.0
     weight_decay: float = 0.01
     beta1: float = 0.9
@@ -90,11 +101,16 @@ class FinetuneSettings:
     def __post_init__(self) -> None:
         check_types(self)
         rules: dict[str, tuple[bool, str]] = {
-            "epochs": (self.epochs > 0, "more than 0"),
+            "epochs": (self.epochs is None or self.epochs > 0, "more than 0"),
+            "minutes": (
+                self.minutes is None or (self.minutes > 0 and self.epochs is None and self.steps is None),
+                "more than 0, instead of epochs and steps",
+            ),
             "steps": (self.steps is None or self.steps > 0, "more than 0, or none"),
             "batch": (self.batch > 0, "1 or more"),
             "micro_slots": (self.micro_slots is None or self.micro_slots > 0, "1 or more, or none"),
-            "learning_rate": (self.learning_rate > 0, "more than 0"),
+            "learning_rate": (self.learning_rate is None or self.learning_rate > 0, "more than 0, or none"),
+            "held": (0 <= self.held <= 0.5, "between 0 and 0.5"),
             "layer_decay": (0 < self.layer_decay <= 1, "between 0 and 1"),
             "warmup": (0 <= self.warmup < 1, "between 0 and 1"),
             "dropout": (self.dropout is None or 0 <= self.dropout < 1, "between 0 and 1, or none"),
@@ -113,3 +129,15 @@ class FinetuneSettings:
         for name, (fine, expected) in rules.items():
             if not fine:
                 raise UserError(f"{name}={getattr(self, name)}", hint=f"Expected {expected}.")
+
+
+SLOWEST, FASTEST = 2e-5, 2e-4
+"""Rates that are chosen stay between these."""
+
+
+def settled(settings: FinetuneSettings, width: int) -> FinetuneSettings:
+    """The settings with a rate: 5e-5 for an encoder 768 wide, in inverse proportion to the width for others."""
+    if settings.learning_rate is not None:
+        return settings
+    rate = min(FASTEST, max(SLOWEST, 5e-5 * 768 / width))
+    return dataclasses.replace(settings, learning_rate=float(f"{rate:.2g}"))

@@ -7,6 +7,7 @@ loss beside it (Gao et al. 2021, sec. 3 and 6.3).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,13 +21,17 @@ from unmask.errors import UserError
 from unmask.tasks import scorers
 from unmask.tasks.data import Columns, Item, as_items
 from unmask.tasks.encoding import Encoder
+from unmask.tasks.lenient import Trouble
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Prepared
 
 
-def as_pairs(data: Any, columns: Columns | None, *, labelled: bool) -> tuple[list[Item], str]:
+def as_pairs(
+    data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None = None
+) -> tuple[list[Item], str]:
     """Items; a label is needed for none of the losses but CoSENT."""
-    return as_items(data, columns, labelled=False)
+    items, read_from = as_items(data, columns, labelled=False, trouble=trouble)
+    return [dataclasses.replace(item, row=None) for item in items] if labelled else items, read_from
 
 
 class Similarity:

@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.tasks.data import read_rows, read_text, suffix
+from unmask.tasks.lenient import Trouble
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,7 @@ class Question:
 
     Attributes:
         answers: (text, start) pairs; empty where there is none; None where not labelled.
+        row: what the file holds of it but the context and the answers, carried along by `predict`.
     """
 
     name: str
@@ -25,37 +27,37 @@ class Question:
     context: str
     answers: tuple[tuple[str, int], ...] | None = None
     where: str = ""
+    row: dict[str, Any] | None = None
 
 
-def as_questions(data: Any, *, labelled: bool) -> list[Question]:
+def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -> list[Question]:
     """Questions from a SQuAD json file, flat rows (question, context, answers), or rows of Python.
+
+    Args:
+        trouble: notes answers that are not at their offset, and rows that cannot be read, which are left out or refused
+            together; None refuses.
 
     Raises:
         UserError: naming the question whose answer is not at its offset, or whatever is missing.
     """
+    noted = Trouble() if trouble is None else trouble
+
+    def made(where: str, row: Any) -> Question:
+        q = row if isinstance(row, Question) else _question(where, row, keep=not labelled)
+        if labelled and q.answers is None:
+            raise UserError(f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer.")
+        for text, start in (q.answers or ()) if labelled else ():
+            check(q, text, start)
+        return q
+
     if isinstance(data, str | Path):
         path = Path(data)
-        if suffix(path) == ".json":
-            found = _squad(path)
-        else:
-            found = [_question(where, row) for where, row in read_rows(data)]
+        found = noted.each(_squad(path) if suffix(path) == ".json" else read_rows(data), made)
     else:
-        rows = list(data)
-        found = (
-            rows
-            if rows and isinstance(rows[0], Question)
-            else [_question(f"row {i}", r) for i, r in enumerate(rows, 1)]
-        )
+        found = noted.each([(getattr(r, "where", "") or f"row {i}", r) for i, r in enumerate(data, 1)], made)
+    noted.settle("questions")
     if not found:
         raise UserError(f"{data}: no questions", hint="Expected SQuAD json.")
-    if labelled:
-        for q in found:
-            if q.answers is None:
-                raise UserError(
-                    f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer."
-                )
-            for text, start in q.answers:
-                check(q, text, start)
     return found
 
 
@@ -76,7 +78,7 @@ def check(q: Question, text: str, start: int) -> None:
         )
 
 
-def _squad(path: Path) -> list[Question]:
+def _squad(path: Path) -> list[tuple[str, Any]]:
     try:
         content = json.loads(read_text(path))
     except ValueError as error:
@@ -85,13 +87,13 @@ def _squad(path: Path) -> list[Question]:
     try:
         for article in content["data"]:
             for paragraph in article["paragraphs"]:
-                out += [_question(str(path), qa | {"context": paragraph["context"]}) for qa in paragraph["qas"]]
+                out += [(str(path), qa | {"context": paragraph["context"]}) for qa in paragraph["qas"]]
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: no {error}", hint="Expected SQuAD's data/paragraphs/qas/context layout.") from None
     return out
 
 
-def _question(where: str, row: Mapping[str, Any]) -> Question:
+def _question(where: str, row: Mapping[str, Any], *, keep: bool = False) -> Question:
     """A question from its fields, whichever file they came from.
 
     Raises:
@@ -119,4 +121,5 @@ def _question(where: str, row: Mapping[str, Any]) -> Question:
         ) from None
     if row.get("is_impossible"):
         pairs = ()
-    return Question(name=name, question=row["question"], context=row["context"], answers=pairs, where=where)
+    kept = {"id": name} | {k: v for k, v in row.items() if k not in ("context", "answers")} if keep else None
+    return Question(name=name, question=row["question"], context=row["context"], answers=pairs, where=where, row=kept)

@@ -1,0 +1,211 @@
+"""One fine-tuning run: the head's start, the steps, the state that is kept, and the simpler models it is set beside."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.tasks import compare, loop
+from unmask.tasks.beside import Beside, fit_apart, fit_words, vectors_apart
+from unmask.tasks.encoding import Encoder
+from unmask.tasks.model import TaskFolder, build
+from unmask.tasks.probe import Probed
+from unmask.tasks.resume import Keeper
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.start import KINDS, keeps_its_head, row_weights, start_head
+from unmask.tasks.task import Prepared
+from unmask.text.folder import TextFolder
+from unmask.training.tracking import Tracker
+
+TUNED = "fine-tuned"
+BEFORE = {True: "linear probe of the frozen encoder", False: "the model before fine-tuning"}
+
+
+@dataclass(kw_only=True)
+class Fitted:
+    """A model after one run.
+
+    Attributes:
+        work: the task.
+        checked: the held-out rows, None without any.
+        found, predictions: the kept state's outputs on them.
+        probed: how the head started; None where it was the folder's own, random, or there is none.
+        verdict: the comparison, None where nothing was compared.
+        refitted: trained on the held-out rows too, after they were scored.
+    """
+
+    folder: TaskFolder
+    work: Any
+    training: Prepared
+    checked: Prepared | None
+    outcome: loop.Outcome
+    found: list[np.ndarray] | None = None
+    predictions: list[dict[str, Any]] | None = None
+    probed: Probed | None = None
+    verdict: compare.Verdict | None = None
+    refitted: bool = False
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What every run of one call shares.
+
+    Attributes:
+        make: (encoder, items, settings) -> the task.
+        slots: longest example.
+    """
+
+    make: Callable[[Encoder, Sequence[Any], FinetuneSettings], Any]
+    settings: FinetuneSettings
+    device: torch.device
+    precision: str
+    slots: int
+
+    def fit(
+        self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None, *, tracker: Tracker | None = None,
+        keeper: Keeper | None = None,
+    ) -> Fitted:  # fmt: skip
+        """Start, train, keep the best state by `held`, calibrate, and set it beside simpler models."""
+        settings = self.settings
+        fitted, random = self._begin(text, items, held)
+        work, built, training, checked = fitted.work, fitted.folder.model, fitted.training, fitted.checked
+        context = fitted.folder.context
+        where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}
+        compares = settings.start == "probe" and checked is not None
+        if settings.start == "probe" and not keeps_its_head(text, work, random):
+            fitted.probed = start_head(text, built, work, training, settings, slots=self.slots, context=context)
+            built.to(self.device)
+        first, before, others = None, None, []
+        if compares and checked is not None:
+            found = loop.outputs(built, work, checked, **where)
+            before = work.decode(found, checked)
+            first = work.score(before, checked.items)
+            others = compare.rivals(
+                work, built.masked, training, checked, slots=self.slots, context=context, seed=settings.seed
+            )
+        begun: dict[str, Tensor] | None = None
+        if any(o.beside is not None and o.beside.kind == "apart" for o in others):
+            begun = copy.deepcopy(built.state_dict())
+        fitted.outcome = loop.train(
+            built, work, training, checked, settings, **where, tracker=tracker, keeper=keeper, first=first
+        )
+        if fitted.outcome.stopped == "signal" or checked is None:
+            return fitted
+        if settings.freeze:  # stored states stand for the frozen layers only while training
+            checked = fitted.checked = work.prepare(checked.items, labelled=True)
+        self._judge(fitted, before, others, where)
+        verdict = fitted.verdict
+        if verdict is not None and verdict.beside is not None and verdict.beside.kind == "apart":
+            assert begun is not None  # its vectors are those of the frozen encoder
+            built.load_state_dict(begun)
+            fitted.outcome.kept_step = 0
+        return fitted
+
+    def _begin(self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None) -> tuple[Fitted, list[str]]:
+        """The task on its examples, its model with the head as the folder has it, and what of it is random."""
+        encoder = Encoder(text.tokenizer, slots=self.slots, types=bool(text.model.codec.config.types))
+        work = self.make(encoder, items, self.settings)
+        torch.manual_seed(self.settings.seed)
+        built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
+        built.to(self.device)
+        folder = TaskFolder(
+            text=text, model=built, about=work.about, device=self.device, precision=self.precision, random=random
+        )
+        training = work.prepare(items, labelled=True)
+        checked = None if held is None else work.prepare(held, labelled=True)
+        nothing: Any = None
+        return Fitted(folder=folder, work=work, training=training, checked=checked, outcome=nothing), random
+
+    def _judge(self, fitted: Fitted, before: Any, others: Sequence[compare.Rival], where: dict[str, Any]) -> None:
+        work, checked = fitted.work, fitted.checked
+        assert checked is not None
+        fitted.found = loop.outputs(fitted.folder.model, work, checked, **where)
+        work.calibrate(fitted.found, checked)
+        fitted.predictions = work.decode(fitted.found, checked)
+        if before is None:
+            return
+        name = BEFORE[fitted.probed is not None]
+        own, kept = [(name, before)], name
+        if fitted.outcome.kept_step:
+            own, kept = [*own, (TUNED, fitted.predictions)], TUNED
+        else:  # the kept state is the one that it started from, now calibrated
+            own = [(name, fitted.predictions)]
+        verdict = compare.judge(work, own, kept, fitted.found, others, checked, seed=self.settings.seed)
+        if not fitted.outcome.kept_step and fitted.outcome.history[1:]:
+            verdict.table.append(
+                {"model": TUNED, "value": _best_later(fitted, work), "low": None, "high": None, "kept": False}
+            )
+        fitted.verdict = verdict
+        if verdict.beside is not None:
+            beside = verdict.beside
+            own_outputs = next(o.outputs for o in others if o.beside is beside)
+            assert own_outputs is not None
+            fitted.found = beside.mixed(fitted.found, own_outputs)
+            work.about["temperature"] = 1.0
+            work.calibrate(fitted.found, checked)
+            fitted.predictions = work.decode(fitted.found, checked)
+
+    def refit(self, text: TextFolder, items: Sequence[Any], fitted: Fitted, tracker: Tracker | None = None) -> Fitted:
+        """The recipe that `fitted` came to, on all rows: pooling and C, as many epochs, the simpler model beside it.
+
+        Temperature and thresholds stay as fitted on the rows that were held out.
+        """
+        settings = dataclasses.replace(self.settings, patience=None)
+        new, _ = self._begin(text, items, None)
+        context = new.folder.context
+        if fitted.probed is not None:
+            start_head(
+                text, new.folder.model, new.work, new.training, settings, slots=self.slots, context=context,
+                chosen=fitted.probed,
+            )  # fmt: skip
+            new.folder.model.to(self.device)
+        verdict = fitted.verdict
+        beside = None if verdict is None else verdict.beside
+        if verdict is not None and beside is not None:
+            verdict.beside = self._beside_again(beside, new, context)
+        new.outcome = fitted.outcome
+        if fitted.outcome.kept_step:
+            taken = fitted.outcome.kept_step / fitted.outcome.total
+            again = loop.train(
+                new.folder.model, new.work, new.training, None, settings, slots=self.slots, device=self.device,
+                context=context, tracker=tracker, until=taken,
+            )  # fmt: skip
+            old = fitted.outcome
+            new.outcome = dataclasses.replace(
+                old, seconds=old.seconds + again.seconds, cpu_seconds=old.cpu_seconds + again.cpu_seconds,
+                tokens=old.tokens + again.tokens, peak_memory_mb=max(old.peak_memory_mb, again.peak_memory_mb),
+            )  # fmt: skip
+        new.folder.model.eval()
+        new.work.about.update(fitted.work.about)
+        new.checked, new.found, new.predictions = fitted.checked, fitted.found, fitted.predictions
+        new.probed, new.verdict, new.refitted = fitted.probed, fitted.verdict, True
+        return new
+
+    def _beside_again(self, beside: Beside, new: Fitted, context: Callable) -> Beside:
+        work, training = new.work, new.training
+        target, kind = compare.targets(work, training), KINDS[work.problem]
+        options: dict[str, Any] = {"weights": row_weights(work, training), "strength": beside.model.strength}
+        if beside.kind == "words":
+            found = fit_words(training.items, target, kind, work.problem, **options)
+        else:
+            vectors = vectors_apart(
+                new.folder.model.masked, work.encoder, training.items, slots=self.slots, context=context
+            )
+            found = fit_apart(vectors, target, kind, work.problem, **options)
+        assert found is not None
+        found.share = beside.share
+        return found
+
+
+def _best_later(fitted: Fitted, work: Any) -> float:
+    """The best value of the looks after the first."""
+    from unmask.tasks.task import merit
+
+    return max((row[work.metric] for row in fitted.outcome.history[1:]), key=lambda v: merit(work.metric, v))

@@ -1,0 +1,69 @@
+"""Which training rows are held out where no validation data is given, and how many rows two sets share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+SHARE, LEAST, MOST = 0.15, 40, 2000
+"""Share of the training rows held out; below `LEAST` rows none are; never more than `MOST`."""
+
+
+def key_of(item: Any) -> str:
+    """What makes a row the same as another: its texts, blanks and case normalised, without its label."""
+    parts = (getattr(item, name, None) for name in ("question", "context", "text", "text2", "negative"))
+    return "\0".join(re.sub(r"\s+", " ", p).strip().lower() for p in parts if p is not None)
+
+
+def overlap(training: Sequence[Any], held: Sequence[Any]) -> int:
+    """Held-out rows that are training rows too, by `key_of`."""
+    seen = {key_of(item) for item in training}
+    return sum(key_of(item) in seen for item in held)
+
+
+def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """(rows to train on, rows held out), a pure function of rows, share and seed.
+
+    Rows that are the same stay together, and so do questions about one context. Classes are spread evenly, and the last row of a
+    class is never held out. Too few rows, or too few that are different, leave none held out.
+    """
+    n = len(items)
+    if n < LEAST or share <= 0:
+        return list(items), []
+    wanted = min(MOST, max(1, round(n * share)))
+    keys = [getattr(item, "context", None) or key_of(item) for item in items]
+    number = np.unique(np.array([hash_of(k) for k in keys]), return_inverse=True)[1].ravel()
+    labels = [str(getattr(item, "label", "")) for item in items]
+    graded = len(set(labels)) > n / 2
+    stratum = np.zeros(n, np.int64) if graded else np.unique(labels, return_inverse=True)[1].ravel()
+    rng = np.random.default_rng([seed, 23])
+    order = rng.permutation(number.max() + 1)
+    members: list[list[int]] = [[] for _ in range(number.max() + 1)]
+    for i, g in enumerate(number.tolist()):
+        members[g].append(i)
+    left = np.bincount(stratum)
+    quota = np.floor(left * wanted / n + rng.random(len(left)))
+    chosen = np.zeros(n, bool)
+    for g in order.tolist():
+        mine = members[g]
+        here = np.bincount(stratum[mine], minlength=len(left))
+        if chosen.sum() < wanted and (quota >= here).all() and (left - here > 0)[here > 0].all():
+            chosen[mine] = True
+            quota -= here
+            left = left - here
+    if not chosen.any():
+        return list(items), []
+    return [x for x, c in zip(items, chosen, strict=True) if not c], [
+        x for x, c in zip(items, chosen, strict=True) if c
+    ]
+
+
+def hash_of(text: str) -> int:
+    """A number of a text, the same in every process."""
+    import zlib
+
+    raw = text.encode()
+    return zlib.crc32(raw) << 32 | zlib.adler32(raw)

@@ -1,0 +1,62 @@
+"""Rows of labelled data that are wrong: all of them are counted and the first ones named; refused together, or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from unmask.errors import UserError
+
+SHOWN = 10
+Made = TypeVar("Made")
+
+
+@dataclass
+class Trouble:
+    """What is wrong with which rows.
+
+    Attributes:
+        lenient: leave such rows out and say so, instead of refusing them.
+        say: called with what was left out.
+        found: (where, what is wrong, what to do).
+    """
+
+    lenient: bool = False
+    say: Callable[[str], None] = lambda line: None
+    found: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def add(self, where: str, what: str, hint: str = "") -> None:
+        """Note one."""
+        self.found.append((where, what, hint))
+
+    def each(self, rows: Iterable[tuple[str, Any]], make: Callable[[str, Any], Made]) -> list[Made]:
+        """make(where, row) of every row that can be made; the others are noted."""
+        out = []
+        for where, row in rows:
+            try:
+                out.append(make(where, row))
+            except UserError as error:
+                self.add(where, error.what.removeprefix(f"{where}: "), error.hint or "")
+        return out
+
+    def settle(self, unit: str) -> None:
+        """Say what is left out, or refuse.
+
+        Raises:
+            UserError: something is wrong, and nothing may be left out.
+        """
+        if not self.found:
+            return
+        named = "; ".join(f"{where}: {what}" for where, what, _ in self.found[:SHOWN])
+        more = f"; and {len(self.found) - SHOWN:,} more" if len(self.found) > SHOWN else ""
+        if self.lenient:
+            self.say(f"{len(self.found):,} {unit} left out: {named}{more}")
+            self.found = []
+            return
+        if len(self.found) == 1:
+            where, what, hint = self.found[0]
+            raise UserError(f"{where}: {what}", hint=f"{hint} --lenient leaves it out.".strip())
+        raise UserError(
+            f"{len(self.found):,} {unit} are wrong: {named}{more}", hint="Mend them, or leave them out with --lenient."
+        )

@@ -1,0 +1,154 @@
+"""Fine-tuning as it comes: heads start as linear probes, what is kept is never worse than simpler models."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+
+from tiny_folders import folder
+from unmask.tasks import loop, probe
+from unmask.tasks.classify import Classify
+from unmask.tasks.data import Item
+from unmask.tasks.encoding import Encoder
+from unmask.tasks.finetune import evaluate, finetune, predict
+from unmask.tasks.held_out import overlap, split
+from unmask.tasks.model import build, load, save
+from unmask.tasks.settings import FinetuneSettings
+from unmask.text.folder import load_folder
+
+QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
+WORDS = ("fox", "lazy", "dog", "readers", "sources", "river", "bank", "table", "rows", "brown", "quick", "check")
+
+
+def texts(rows: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Bags of words; the label is whether 'fox' or 'river' is among them."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for i in range(rows):
+        words = [str(w) for w in rng.choice([w for w in WORDS if w not in ("fox", "river")], 7)]
+        words[int(rng.integers(7))] = "fox" if i % 2 else "river"
+        out.append((" ".join(words), "animal" if i % 2 else "water"))
+    return out
+
+
+@pytest.mark.parametrize("recipe", ["bert", "modern"])
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_the_model_starts_as_the_probe_and_transformers_reads_it(recipe, pooling, tmp_path):
+    import transformers
+
+    text = load_folder(folder(tmp_path / "model", recipe=recipe))
+    encoder = Encoder(text.tokenizer, slots=64, types=recipe == "bert")
+    items = [Item(text=t, label=label) for t, label in texts(48)]
+    work = Classify.from_items(encoder, items, FinetuneSettings())
+    built, _ = build(text, work.head, work.outputs)
+    training = work.prepare(items, labelled=True)
+    first, mean = probe.pooled(text, training, slots=64, context=nullcontext)
+    found = probe.start_classifier(
+        text, built.head, training, training.extra["target"], "softmax", slots=64, context=nullcontext,
+        chosen=probe.Probed(pooling, 100.0, False, 0),
+    )  # fmt: skip
+    assert found.added == (recipe == "bert" and pooling == "mean")
+    ours = np.stack(loop.outputs(built, work, training, slots=64, device=torch.device("cpu"), context=nullcontext))
+    right = (ours.argmax(1) == training.extra["target"].numpy()).mean()
+    assert right > 0.75  # a linear model of 32 numbers, where half would be chance
+    if found.added:
+        states = probe.through_mean_layer(first, mean, text.model.encoder.config.norm.epsilon)
+        again, _ = probe.pooled(text, training, slots=64, context=nullcontext)
+        assert torch.allclose(states, again, atol=1e-4)
+    save(tmp_path / "out", text, built, kind=work.head, about=work.about, config=work.config())
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    for item, logits in list(zip(items, ours, strict=True))[:4]:
+        tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(item.text, return_tensors="pt")
+        tokens.pop("token_type_ids", None)
+        with torch.no_grad():
+            assert np.abs(theirs(**tokens).logits[0].numpy() - logits).max() < 2e-3
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_path):
+    """Texts longer than what the encoder reads: counts of words win, are kept in the folder, and predict."""
+    data, held = (
+        [(f"rows table bank check rows {t}", x) for t, x in texts(n, s)] for n, s in ((90, seed), (40, seed + 10))
+    )
+    said: list[str] = []
+    result = finetune("classify", folder(tmp_path / "model"), data, validation=held, out=tmp_path / "out", seed=seed,
+                      say=said.append, slots=8, **QUICK)  # fmt: skip
+    table = {row["model"]: row["value"] for row in result["comparison"]}
+    assert {"most frequent class", "TF-IDF + logistic regression", "linear probe of the frozen encoder"} <= set(table)
+    assert result["value"] == max(table.values())
+    assert [row["model"] for row in result["comparison"] if row["kept"]] == [result["kept"]]
+    assert load(tmp_path / "out").beside is not None
+    found = evaluate(tmp_path / "out", held, draws=5, precision="fp32")
+    assert found["accuracy"] == pytest.approx(result["value"])
+    assert "TF-IDF" in " ".join(result["lines"])
+
+
+def test_rows_are_held_out_and_then_trained_on(tmp_path):
+    data, said = texts(100), []
+    result = finetune(
+        "classify", folder(tmp_path / "model"), data, out=tmp_path / "out", say=said.append, learning_rate=1e-3, **QUICK
+    )
+    assert result["rows_held_out"] == 15
+    assert result["rows_trained_on"] == 100
+    assert any("15 of 100 rows are held out" in line for line in said)
+    assert any("trained on all 100 rows" in line for line in result["lines"])
+    once = finetune("classify", folder(tmp_path / "m2"), data, out=tmp_path / "o2", refit=False, **QUICK)
+    assert once["rows_trained_on"] == 85
+    assert len(predict(tmp_path / "out", [t for t, _ in data[:3]])) == 3
+
+
+def test_splits_keep_what_is_the_same_together_and_a_row_of_every_class():
+    items = [Item(text=f"row {i // 2}", label=str(i % 5)) for i in range(100)] + [Item(text="lone", label="rare")]
+    rest, held = split(items, 0.2, 0)
+    assert 10 <= len(held) <= 21
+    assert overlap(rest, held) == 0
+    assert {i.label for i in rest} == {i.label for i in items}
+    assert overlap([Item(text="A  b\n")], [Item(text="a b"), Item(text="ab")]) == 1
+    assert split(items[:30], 0.2, 0)[1] == []
+
+
+def test_rows_in_training_and_validation_are_counted(tmp_path):
+    data, said = texts(48), []
+    finetune("classify", folder(tmp_path / "model"), data, validation=data[:7] + texts(5, 9), say=said.append, **QUICK)
+    assert any("7 of 12 validation rows are training rows too" in line for line in said)
+
+
+def test_pairs_tags_answers_and_scores_have_their_tables(tmp_path):
+    model = folder(tmp_path / "model")
+    rows = texts(48)
+    others = [rows[(i + 1 + i // 2 % 2) % 48] for i in range(48)]
+    pairs = [(a, b, "same" if x == y else "other") for (a, x), (b, y) in zip(rows, others, strict=True)]
+    result = finetune("classify", model, pairs, validation=pairs[:20], out=tmp_path / "pairs", **QUICK)
+    assert "frozen vectors of the two texts" in {r["model"] for r in result["comparison"]}
+    assert evaluate(tmp_path / "pairs", pairs[:20], draws=2, precision="fp32")["accuracy"] == result["value"]
+    graded = [{"text": a, "text2": b, "score": float(c == "same")} for a, b, c in pairs]
+    table = finetune("similarity", model, graded, validation=graded[:20], **QUICK)["comparison"]
+    assert {"cosine of TF-IDF vectors", "the model before fine-tuning"} <= {r["model"] for r in table}
+    tagged = [
+        {"text": t, "entities": [{"start": t.index(w), "end": t.index(w) + len(w), "label": label}]}
+        for t, label in rows
+        for w in ["fox" if label == "animal" else "river"]
+    ]
+    result = finetune("tag", model, tagged, validation=tagged[:20], **(QUICK | {"learning_rate": 1e-7}))
+    table = {r["model"]: r["value"] for r in result["comparison"]}
+    assert table["most frequent tag of each word"] == 1.0
+    assert table["linear probe of the frozen encoder"] > 0.3
+    asked = [
+        {"question": "which?", "context": t, "answers": [{"text": e["entities"][0]["label"][:0] or w, "answer_start": t.index(w)}]}
+        for (t, label), e in zip(rows, tagged, strict=True)
+        for w in ["fox" if label == "animal" else "river"]
+    ]  # fmt: skip
+    table = finetune("answer", model, asked, validation=asked[:20], **QUICK)["comparison"]
+    assert {"sentence with the most words in common", "linear probe of the frozen encoder"} <= {
+        r["model"] for r in table
+    }
+
+
+def test_minutes_end_a_run(tmp_path):
+    result = finetune("classify", folder(tmp_path / "model"), texts(48), start="plain", minutes=0.01, batch=16,
+                      precision="fp32")  # fmt: skip
+    assert result["stopped"] == "time"
+    assert result["steps"] > 1
