@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+import unmask
 from tiny_folders import folder
+from unmask.errors import UserError
+from unmask.export.onnx import to_onnx
 from unmask.tasks import loop, probe
 from unmask.tasks.classify import Classify
 from unmask.tasks.data import Item
@@ -84,6 +87,8 @@ def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_pa
     found = evaluate(tmp_path / "out", held, draws=5, precision="fp32")
     assert found["accuracy"] == pytest.approx(result["value"])
     assert "TF-IDF" in " ".join(result["lines"])
+    with pytest.raises(UserError, match="predicts with a linear model beside its encoder"):
+        to_onnx(unmask.load(tmp_path / "out", precision="fp32"), tmp_path / "onnx")
 
 
 def test_rows_are_held_out_and_then_trained_on(tmp_path):

@@ -44,7 +44,13 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
     folder = model.folder
     if pooling is not None:
         return SENTENCE, None
-    task = (folder.settings.get("task") or {}).get("name")
+    about = folder.settings.get("task") or {}
+    if about.get("beside"):
+        raise UserError(
+            f"the folder predicts with a linear model beside its encoder ({about.get('kept')}), which no export holds",
+            hint='For an export of encoder and head alone, remove "beside" from the task in unmask.json: it does worse on held-out rows.',
+        )
+    task = about.get("name")
     classes = [str(c) for c in folder.hf_config.get("architectures") or ()]
     said = _TASKS.get(str(task)) or next(
         (kind for c in classes for kind, end in CLASSES.items() if c.endswith(end)), None
