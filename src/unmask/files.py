@@ -36,6 +36,61 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_json(path: str | Path) -> Any:
+    """What a JSON file holds; None where there is no file.
+
+    Raises:
+        UserError: it is no plain file (a folder, a broken link, a pipe), cannot be read, or is not JSON.
+    """
+    path = Path(path)
+    try:
+        if not os.path.lexists(path):
+            return None
+        if not path.is_file():  # opening a pipe would wait for somebody to write into it
+            raise UserError(f"{path}: not a plain file", hint="Copy the file again.")
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}", hint="Copy the file again.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({str(error).splitlines()[0]})", hint="Copy the file again.") from None
+
+
+def read_object(path: str | Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None where there is no file.
+
+    Raises:
+        UserError: as `read_json`, or it holds something else than an object.
+    """
+    found = read_json(path)
+    if found is not None and not isinstance(found, dict):
+        raise UserError(f"{path}: {type(found).__name__} in it, not an object", hint="Copy the file again.")
+    return found
+
+
+@contextlib.contextmanager
+def damaged(folder: str | Path) -> Iterator[None]:
+    """Within, a folder's files are put together: what does not go together is the folder's fault, not the program's.
+
+    Raises:
+        UserError: for whatever went wrong, with the first line of it.
+    """
+    try:
+        yield
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        what = f"no {said}" if isinstance(error, KeyError) else said
+        raise UserError(f"{folder}: damaged ({what[:200]})", hint="Copy the folder again.") from error
+
+
 def files_below(folder: str | Path) -> list[Path]:
     """All files in a folder and those below it, sorted; links to folders are followed, and no folder twice."""
     found: list[Path] = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
+from unmask.files import read_json, read_object
 
 KINDS = {"text": "unmask.text", "table": "unmask.table", "images": "unmask.images", "events": "unmask.events"}
 """Kind of data -> its room. A room has `model.load(folder, device=..., precision=...)` and `demo.run_demo(out, ...)`."""
@@ -34,16 +34,15 @@ def kind_of(model: str | Path) -> str:
     path = Path(model).expanduser() / "unmask.json"
     if path.parent.suffix in WEIGHTS and path.parent.is_file():
         return "images"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+    found = read_json(path)
+    if found is None:
         return _published_kind(path.with_name("config.json"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})", hint="Copy the file again.") from None
-    kind = found.get("kind", "text") if isinstance(found, dict) else "text"
-    if kind not in KINDS:
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: {type(found).__name__} in it, not an object", hint="Copy the file again.")
+    kind = found.get("kind", "text")
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UserError(f"{path}: kind {kind!r}", hint=suggest(str(kind), KINDS))
-    return str(kind)
+    return kind
 
 
 TASK_ENDINGS = {
@@ -59,8 +58,9 @@ def task_of(model: str | Path) -> str | None:
     task = about.get("task")
     if isinstance(task, dict) and "name" in task and about.get("kind", "text") == "text":
         return str(task["name"])
-    classes = _entries(folder / "config.json").get("architectures") or [""]
-    return next((task for ending, task in TASK_ENDINGS.items() if str(classes[0]).endswith(ending)), None)
+    classes = _entries(folder / "config.json").get("architectures")
+    first = str(classes[0]) if isinstance(classes, list) and classes else ""
+    return next((task for ending, task in TASK_ENDINGS.items() if first.endswith(ending)), None)
 
 
 def _import(name: str) -> Any:
@@ -83,12 +83,11 @@ def _published_kind(config: Path) -> str:
 
 
 def _entries(path: Path) -> dict[str, Any]:
-    """A JSON object in a file; empty where there is none."""
+    """The JSON object in a file; empty where there is none: reading the folder says what is wrong with it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_object(path) or {}
+    except UserError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def load(model: str | Path, *, device: str = "auto", precision: str = "auto", **options: Any) -> Any:

@@ -157,6 +157,7 @@ def test_what_the_file_does_not_hold_is_drawn(tmp_path):
     drawn = found.model.codec.transform.weight
     assert found.random
     assert 0.2 < drawn.std() / found.model.codec.word.weight.std() < 5
+    assert not found.model.codec.transform.bias.any(), "biases begin at 0, as in a model that is made anew"
     torch.testing.assert_close(
         found.model.codec.word.weight, weights["bert.embeddings.word_embeddings.weight"], atol=0, rtol=0
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -32,9 +33,10 @@ def make_encoder(config: EncoderConfig) -> Encoder:
 
 
 class Undrawn(TorchFunctionMode):
-    """While active, `torch.nn.init` draws no random weights: tensors stay as memory was, to be filled from a file.
+    """While active, parameters are neither drawn nor set: they stay as memory was, to be filled from a file.
 
-    `draw` does later what was left out, for the tensors that the file did not fill.
+    `draw` does later what was left out, for the tensors that the file did not fill. Setting (biases to 0) is put off with
+    drawing, so that the last of both stands; and a model that is too large for its file takes no memory before that is seen.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,9 @@ class Undrawn(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = kwargs or {}
-        if getattr(func, "__module__", None) != "torch.nn.init" or func.__name__ not in _DRAWN:
+        drawing = getattr(func, "__module__", None) == "torch.nn.init" and func.__name__ in _DRAWN
+        setting = func in (Tensor.zero_, Tensor.fill_) and bool(args) and isinstance(args[0], nn.Parameter)
+        if not (drawing or setting):
             return func(*args, **given)
         tensor = args[0] if args else given["tensor"]
         self.left.append((tensor, func, args, given))
@@ -54,9 +58,10 @@ class Undrawn(TorchFunctionMode):
     def draw(self, model: nn.Module, names: Collection[str]) -> None:
         """Draw the model's parameters of these names, in the order they would have been."""
         wanted = {id(p) for name, p in model.named_parameters(remove_duplicate=False) if name in names}
-        for tensor, func, args, given in self.left:
-            if id(tensor) in wanted:
-                func(*args, **given)
+        with torch.no_grad():
+            for tensor, func, args, given in self.left:
+                if id(tensor) in wanted:
+                    func(*args, **given)
 
 
 _DRAWN = {

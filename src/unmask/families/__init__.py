@@ -54,7 +54,8 @@ def _refuse(config: Mapping[str, Any], family: Family) -> None:
             f"config.json: a {family.name} decoder (is_decoder), which sees to the left only",
             hint="Masked prediction needs an encoder.",
         )
-    if method := (config.get("quantization_config") or {}).get("quant_method"):
+    if quantised := config.get("quantization_config"):
+        method = quantised.get("quant_method", "an unnamed method") if isinstance(quantised, dict) else quantised
         raise UserError(
             f"config.json: weights quantised by {method}",
             hint="Load the unquantised checkpoint; --precision int8 quantises it here.",

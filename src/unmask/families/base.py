@@ -153,6 +153,28 @@ def is_tied(family: Family, said: bool, tensors: Mapping[str, Tensor]) -> bool:
     return table not in tensors or all(_same(tensors[table], tensors[name]) for name in copies)
 
 
+def check_sizes(family: Family, config: EncoderConfig, vocabulary: int, tensors: Mapping[str, Tensor]) -> None:
+    """Check what config.json says against the weights before a model is made, which would take memory for what it says.
+
+    Raises:
+        UserError: the embedding table has another size, or there are more layers than tensors.
+    """
+    left = {name: tensors[k] for k, name in published_names(family, tensors).items()}
+    names = next(names for names, ours in family.rules(0) if ours == TABLE)
+    names += tuple(alias for alias, ours in family.aliases.items() if ours == TABLE)
+    table = next((left[n] for n in names if n in left), None)
+    if table is not None and list(table.shape) != [vocabulary, config.input_width]:
+        raise UserError(
+            f"tensor {names[0]} has shape {list(table.shape)}, config.json implies {[vocabulary, config.input_width]}",
+            hint="Weights and config.json do not belong together.",
+        )
+    if table is None or config.distinct_layers > len(tensors) or config.layers > 100 * len(tensors):
+        raise UserError(
+            f"{config.layers} layers, {len(tensors)} tensors" + (f", none of them {names[0]}" if table is None else ""),
+            hint="The weights are incomplete, or config.json is another model's.",
+        )
+
+
 def load_state(family: Family, model: Any, tensors: Mapping[str, Tensor]) -> Loaded:
     """Fill a masked model from published tensors.
 
@@ -186,6 +208,8 @@ def load_state(family: Family, model: Any, tensors: Mapping[str, Tensor]) -> Loa
                     f"tensor {name} has shape {list(left[name].shape)}, config.json implies {expected}",
                     hint="Weights and config.json do not belong together.",
                 )
+        for name in names:
+            _check_numbers(name, left[name])
         parts = [left.pop(n) for n in names]
         whole = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(state[ours].dtype)
         turn = _turn(family, ours)
@@ -201,6 +225,23 @@ def load_state(family: Family, model: Any, tensors: Mapping[str, Tensor]) -> Loa
         {k: v.clone() for k, v in kept.items()} for kept in (found.passengers, found.derived)
     )
     return found
+
+
+_FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def _check_numbers(name: str, tensor: Tensor) -> None:
+    """Raises:
+    UserError: a tensor of whole numbers or 8 bits where weights belong, or with values that are no numbers.
+    """
+    if tensor.dtype not in _FORMATS:
+        raise UserError(
+            f"tensor {name} is {tensor.dtype}".replace("torch.", ""), hint="Weights are in fp32, bf16, fp16 or fp64."
+        )
+    if not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
+        raise UserError(
+            f"tensor {name} holds values that are no numbers", hint="Its training failed, or copy it again."
+        )
 
 
 def _rules(family: Family, config: EncoderConfig, tied: bool) -> list[tuple[tuple[str, ...], str]]:

@@ -21,6 +21,7 @@ from unmask.core.inference import at_rest
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
+from unmask.files import damaged
 from unmask.images.account import check_fit
 from unmask.images.arrays import ImageSet, as_floats, chunks, evenly, model_floats
 from unmask.images.batches import image_batch
@@ -314,7 +315,8 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
         precision: 'auto' computes in fp32 for models under 10 M parameters, else measures.
     """
     where = resolve_device(device)
-    folder = load_folder(path, **shape)
+    with damaged(path):
+        folder = load_folder(path, **shape)
     name = precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
     model = ImageModel(folder, where, name)

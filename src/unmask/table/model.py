@@ -357,6 +357,8 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
 def _loaded(folder: Path) -> TableModel:
     from safetensors.numpy import load_file
 
+    from unmask.table.outcome import stored_outcome
+
     about = json.loads((folder / "unmask.json").read_text(encoding="utf-8"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = load_file(folder / "model.safetensors")
@@ -377,6 +379,9 @@ def _loaded(folder: Path) -> TableModel:
         state.setdefault("base.trust", network.base.trust)  # models of earlier versions
     if isinstance(network, RowModel) and "additive.table" in state:
         network.additive = Additive(codings, state["additive.table"])
+    for name, own in network.state_dict().items():
+        if name in state and state[name].is_floating_point() != own.is_floating_point():
+            raise ValueError(f"tensor network.{name} is {state[name].dtype}, {own.dtype} is expected")
     network.load_state_dict(state)
     network.eval()
     if isinstance(network, RowModel):
@@ -387,6 +392,7 @@ def _loaded(folder: Path) -> TableModel:
     )
     model = TableModel(schema, CellTable(fit, settings, scores), about["facts"])
     model.extra = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    stored_outcome(model)  # whole or not there
     if about.get("types"):
         model.like = like_stored(about["types"])
     return model

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from unmask.core.model import MaskedModel
 from unmask.encoder.build import Undrawn, make_encoder
+from unmask.encoder.check import check
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
-from unmask.families.base import Loaded, is_tied, load_state, published_names, published_state
+from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
 from unmask.families.heads import TaskHead, published_head
-from unmask.files import written_folder
+from unmask.files import damaged, read_object, written_folder
 from unmask.text.codec import TokenCodec, TokenCodecConfig
 from unmask.text.sentences import Sentences, read_sentences
 from unmask.text.tokenizer import Tokenizer
@@ -111,19 +112,28 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
         UserError: naming what is missing, corrupt or does not fit together.
     """
     folder = find_folder(name)
-    config = _json(folder / "config.json")
+    with damaged(folder):
+        return _loaded(folder, tokenizer)
+
+
+def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
+    config = read_object(folder / "config.json")
     if config is None:
         raise UserError(f"{folder}: no config.json", hint="A model folder holds config.json, weights and tokenizer.")
     family = detect(config)
     tokenizer = tokenizer or Tokenizer.load(folder)
     weights = _weights(folder, config)
     family, settled = settle(family, config, set(published_names(family, weights).values()))
+    settings = read_object(folder / "unmask.json") or {}
+    decoder, task = settings.get("decoder"), settings.get("task") or {}
+    if not isinstance(task, dict):
+        raise UserError(f"{folder}/unmask.json: task {task!r}", hint="An object is expected there.")
     try:
         encoder, codec = family.read(settled)
         vocabulary = int(config["vocab_size"])
     except KeyError as error:
         raise UserError(f"{folder}/config.json: no {error}", hint=f"A {family.name} config has it.") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{folder}/config.json: {error}", hint="Numbers are expected where it says so.") from None
     if tokenizer.vocab_size > vocabulary:
         raise UserError(
@@ -131,13 +141,15 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
             hint="Tokenizer and weights do not belong together.",
         )
     codec["tied"] = is_tied(family, codec["tied"], weights)
-    settings = _json(folder / "unmask.json") or {}
-    decoder = settings.get("decoder")
     try:
+        # Before anything is made: numbers that are too large would fill the memory.
+        check(encoder)
+        check_sizes(family, encoder, vocabulary, weights)
+        made = EncoderConfig.from_dict(decoder) if decoder else None
+        if made is not None:
+            check(made)
         with Undrawn() as undrawn:
-            model = assemble(
-                vocabulary, tokenizer, encoder, codec, EncoderConfig.from_dict(decoder) if decoder else None
-            )
+            model = assemble(vocabulary, tokenizer, encoder, codec, made)
         found = load_state(family, model, weights)
         undrawn.draw(model, found.unfilled - set(_decoder_state(model)))
     except UserError as error:
@@ -147,7 +159,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     return TextFolder(
         model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
         random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
-        loaded=found, sentences=read_sentences(folder, settings.get("task") or {}),
+        loaded=found, sentences=read_sentences(folder, task),
     )  # fmt: skip
 
 
@@ -339,16 +351,6 @@ def _most_common_type(state: Mapping[str, Tensor]) -> str:
             name = str(tensor.dtype).removeprefix("torch.")
             size[name] = size.get(name, 0) + tensor.numel()
     return max(size, key=size.__getitem__)
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})", hint="Copy the file again.") from None
-    return found if isinstance(found, dict) else None
 
 
 def _plain(value: Any) -> Any:

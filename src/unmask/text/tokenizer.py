@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import written
+from unmask.files import read_object, written
 from unmask.text.units import inside_word, word_units
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
@@ -405,18 +405,15 @@ def _shorten(e: Encoded, most: int) -> Encoded:
 def _from_file(path: Path) -> Any:
     from tokenizers import Tokenizer as Backend
 
+    if not path.is_file():
+        raise UserError(f"{path}: not a plain file", hint="Copy the file again.")
     return Backend.from_file(str(path))
 
 
 def _configured_roles(folder: Path) -> dict[str, str]:
     roles: dict[str, str] = {}
     for name in _CONFIGS:
-        try:
-            config = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if not isinstance(config, dict):
-            continue
+        config = read_object(folder / name) or {}
         for role in _ROLES:
             token = config.get(f"{role}_token")
             token = token.get("content") if isinstance(token, dict) else token
@@ -426,10 +423,7 @@ def _configured_roles(folder: Path) -> dict[str, str]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    return read_object(folder / "tokenizer_config.json") or {}
 
 
 def _bert(folder: Path) -> Any:

@@ -324,7 +324,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             tied = json.loads((file.metadata() or {}).get("tied", "{}"))
         return tensors | {alias: tensors[name] for alias, name in tied.items()}
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(
             f"{path}: not a whole safetensors file ({error})", hint="Copy or download the file again."
         ) from None
@@ -334,7 +334,9 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted(set(weight_map.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{index}: not an index of shards", hint='Expected JSON with a "weight_map".') from None
     for name in names:
         if name != Path(name).name:  # an index must not point outside its folder
