@@ -9,7 +9,7 @@ import typer
 from unmask.cli import options
 
 READS = {
-    "text": "pooling precision device", "images": "pooling set_ precision device", "events": "precision device", "table": "absent",
+    "text": "pooling precision device", "images": "pooling set_ precision device", "events": "labels most_unknown precision device", "table": "absent",
 }  # fmt: skip
 
 
@@ -23,6 +23,10 @@ def register(app: Any) -> None:
         pooling: str | None = typer.Option(
             None, help="mean, first or max; default what a sentence-transformers folder says, else mean."
         ),
+        labels: str = typer.Option(
+            None, help="Events: MEDS task folder; one row per prediction time instead of per patient."
+        ),
+        most_unknown: options.MostUnknown = 0.5,
         absent: options.Absent = "",
         set_: list[str] = typer.Option(
             [], "--set", help="Pictures: how files are read: planes, alpha, nodata, slice, view, overlap, rescale."
@@ -51,6 +55,14 @@ def register(app: Any) -> None:
                 device=device,
                 as_json=json_,
             )
+            return
+        if kind == "events":
+            from unmask.cli import events
+
+            events.embed(
+                model, text, labels=labels, out=out, most_unknown=most_unknown, precision=precision, device=device,
+                as_json=json_,
+            )  # fmt: skip
             return
         check_place(out)
         output = Output(json_)

@@ -10,7 +10,7 @@ from unmask.cli import options
 
 READS = {
     "glue": "glue_model out set_ precision device", "text": "ratio most column precision device",
-    "a text task": "text text2 label header precision device", "images": "most set_ report precision device", "table": "rows report",
+    "a text task": "text text2 label header precision device", "images": "most set_ report precision device", "table": "rows report", "events": "labels most_unknown precision device",
 }  # fmt: skip
 
 
@@ -38,6 +38,8 @@ def register(app: Any) -> None:
         text: str = typer.Option(None, help="Fine-tuned: column of texts."),
         text2: str = typer.Option(None, help="Fine-tuned: column of second texts."),
         label: str = typer.Option(None, help="Fine-tuned: column of labels."),
+        labels: str = typer.Option(None, help="Events: MEDS task folder."),
+        most_unknown: options.MostUnknown = 0.5,
         header: options.Header = None,
         lenient: options.Lenient = False,
         seed: options.Seed = 0,
@@ -89,10 +91,13 @@ def register(app: Any) -> None:
             return
         output = Output(json_, seed)
         if kind == "events":
-            raise UserError(
-                f"{model}: a model of patient events",
-                hint="Its held-out figures are in its report.html; `unmask finetune outcome` measures a task.",
-            )
+            from unmask.cli import events
+
+            events.evaluate(
+                model, data, labels=labels, most_unknown=most_unknown, seed=seed, precision=precision, device=device,
+                as_json=json_,
+            )  # fmt: skip
+            return
         if kind == "table":
             from unmask.cli.table import evaluate_table
 

@@ -32,9 +32,11 @@ def finetune(
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
     from unmask.events.finetune import finetune_outcome
     from unmask.events.outcome_report import SHOWN
+    from unmask.events.unknown import unknown_line
 
     found = finetune_outcome(model, data, labels, out, settings=settings).figures
-    lines = [f"{found['training']} labels to train on, {found['held_out']} held out"]
+    lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
+    lines += [*_outside(found["outside"]), unknown_line(found)]
     for name, count in found.get("unseen_classes", {}).items():
         lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
     for name, result in found["results"].items():
@@ -56,59 +58,159 @@ def _next_visit(model: str, data: str, out: str, settings: Any, output: Any) -> 
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
 
 
-def predict(
-    model: str, data: str, *, labels: str | None, out: str, seed: int, precision: str, device: str, as_json: bool
-) -> None:
-    """Probabilities at every prediction point, as MEDS-shaped parquet."""
+def _outside(count: int) -> list[str]:
+    return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
+
+
+def _ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
+    """The model, which refuses data with more unknown codes."""
+    from unmask.errors import UserError
+    from unmask.events.model import load
+
+    if not 0 <= most_unknown <= 1:
+        raise UserError(f"--most-unknown {most_unknown}", hint="Expected a share between 0 and 1.")
+    loaded = load(model, device=device, precision=precision)
+    loaded.most_unknown = most_unknown
+    return loaded
+
+
+def evaluate(
+    model: str, data: list[str], *, labels: str | None, most_unknown: float, seed: int, precision: str, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Figures of a fine-tuned model at labelled points, with intervals over patients."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
-    from unmask.events.model import load, write_predictions
+    from unmask.events.outcome_report import SHOWN
+    from unmask.events.unknown import unknown_line
+
+    if labels is None or len(data) != 1:
+        raise UserError(
+            f"{model}: a model of patient events, and {len(data)} folders, {'with' if labels else 'without'} --labels",
+            hint="Give one MEDS folder and --labels, the MEDS task folder.",
+        )
+    output = Output(as_json, seed)
+    loaded = _ready(model, device, precision, most_unknown)
+    found = loaded.evaluate(data[0], labels, seed=seed)
+    by = " (held out by the folder's splits)" if found["split"] != "all" else ""
+    lines = [f"{found['points']:,} points of {found['patients']:,} patients{by}"]
+    lines += [*_outside(found["outside"]), unknown_line(loaded.unknown)]
+    for name, result in found["results"].items():
+        shown = [f"{k} {result[k]:.3f}{_interval(result, k)}" for k in SHOWN if k in result]
+        lines.append(f"{name:10} {'  '.join(shown)}")
+    output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def _interval(result: dict[str, Any], name: str) -> str:
+    low_high = result.get("intervals", {}).get(name)
+    return f" ({low_high[0]:.3f} to {low_high[1]:.3f})" if low_high else ""
+
+
+def embed(
+    model: str, data: str, *, labels: str | None, out: str, most_unknown: float, precision: str, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """One vector per patient or prediction point: parquet with ids, or .npy with the ids beside it."""
+    import numpy as np
+    import polars as pl
+
+    from unmask.cli.common import Output, write_array
+    from unmask.events.meds import read_labels, read_meds
+    from unmask.events.model import write_predictions
+    from unmask.events.unknown import unknown_line
+    from unmask.files import check_place
+
+    check_place(out)
+    output = Output(as_json)
+    loaded = _ready(model, device, precision, most_unknown)
+    events = read_meds(data)
+    points = None if labels is None else read_labels(labels, events, need_value=False)
+    array = loaded.embed(events, points)
+    if points is None:
+        ids = pl.DataFrame({"subject_id": events.subjects})
+    else:
+        when = pl.Series(points.time).cast(pl.Datetime("us"))
+        ids = pl.DataFrame({"subject_id": events.subjects[points.subject], "prediction_time": when})
+    beside = out
+    if out.endswith(".parquet"):
+        write_predictions(ids.with_columns(embedding=pl.Series(array.astype(np.float32))), out)
+    else:
+        beside = f"{out.removesuffix('.npy')}.ids.parquet"
+        write_array(array, out)
+        write_predictions(ids, beside)
+    lines = [f"{out}: {array.shape[0]} x {array.shape[1]}; ids in the same order: {beside}"]
+    lines += [*_outside(0 if points is None else points.outside), unknown_line(loaded.unknown)]
+    found = {"out": out, "shape": list(array.shape), "ids": beside, "outside": 0 if points is None else points.outside}
+    output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def predict(
+    model: str, data: str, *, labels: str | None, out: str, most_unknown: float, seed: int, precision: str, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Probabilities at every prediction point, as MEDS-shaped parquet."""
+    from collections import Counter
+
+    from unmask.cli.common import Output
+    from unmask.errors import UserError
+    from unmask.events.meds import SPLITS, read_meds
+    from unmask.events.model import write_predictions
+    from unmask.events.unknown import unknown_line
     from unmask.files import check_place
 
     if labels is None:
         raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")
     check_place(out)
     output = Output(as_json, seed)
-    loaded = load(model, device=device, precision=precision)
-    frame, points = loaded.predict(data, labels)
+    loaded = _ready(model, device, precision, most_unknown)
+    events = read_meds(data)
+    frame, points = loaded.predict(events, labels)
     write_predictions(frame, out)
-    found: dict[str, Any] = {"out": out, "points": len(points)}
-    output.write(found, [f"{out}: {len(points)} predictions"], device=str(loaded.device), precision=loaded.precision)
+    found: dict[str, Any] = {"out": out, "points": len(points), "outside": points.outside, **loaded.unknown}
+    lines = [f"{out}: {len(points)} predictions", *_outside(points.outside), unknown_line(loaded.unknown)]
+    if events.splits is not None:
+        found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))
+        lines.append(f"by {SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def fill(
-    model: str, data: str, *, out: str | None, top: int, level: float, seed: int, precision: str, device: str,
-    as_json: bool,
+    model: str, data: str, *, out: str | None, top: int, level: float, most_unknown: float, seed: int, precision: str,
+    device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Missing values with an interval, and the likeliest next events, as parquet."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
-    from unmask.events.model import load, write_predictions
+    from unmask.events.model import write_predictions
+    from unmask.events.unknown import unknown_line
     from unmask.files import check_place
 
     if out is None:
         raise UserError("fill of events without --out", hint="Say which parquet to write.")
     check_place(out)
     output = Output(as_json, seed)
-    loaded = load(model, device=device, precision=precision)
+    loaded = _ready(model, device, precision, most_unknown)
     frame = loaded.fill(data, top=top, level=level)
     write_predictions(frame, out)
     counts = dict(frame["kind"].value_counts().iter_rows())
     line = f"{out}: {counts.get('value', 0)} missing values filled, {counts.get('next', 0)} next events"
-    output.write({"out": out, "rows": counts}, [line], device=str(loaded.device), precision=loaded.precision)
+    found = {"out": out, "rows": counts, **loaded.unknown}
+    output.write(found, [line, unknown_line(loaded.unknown)], device=str(loaded.device), precision=loaded.precision)
 
 
 def score(
-    model: str, data: str, *, by: str, mode: str, out: str | None, precision: str, device: str, as_json: bool
-) -> None:
+    model: str, data: str, *, by: str, mode: str, out: str | None, most_unknown: float, precision: str, device: str,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Pseudo-log-likelihood by patient, visit or event: a table, or the rows themselves."""
     from typing import cast
 
     from unmask.cli.common import Output
-    from unmask.events.model import load, write_predictions
+    from unmask.events.model import write_predictions
+    from unmask.events.unknown import unknown_line
 
     output = Output(as_json)
-    loaded = load(model, device=device, precision=precision)
+    loaded = _ready(model, device, precision, most_unknown)
     frame = loaded.score(data, by=cast(Any, by), mode=cast(Any, mode))
     if out is not None:
         write_predictions(frame, out)
@@ -117,7 +219,8 @@ def score(
     for row in least.iter_rows(named=True):
         shown = "  ".join(str(row[n]) for n in ("subject_id", "time", "code") if n in row)
         lines.append(f"{row['score'] / row['slots']:10.3f}  {row['slots']:4d} events  {shown}")
-    found: dict[str, Any] = {"by": by, "rows": len(frame), "events": int(frame["slots"].sum())}
+    lines.append(unknown_line(loaded.unknown))
+    found: dict[str, Any] = {"by": by, "rows": len(frame), "events": int(frame["slots"].sum()), **loaded.unknown}
     found |= {"out": out} if out is not None else {"results": frame.to_dicts()}
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 

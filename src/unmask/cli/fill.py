@@ -10,7 +10,7 @@ from unmask.cli import options
 
 READS = {
     "text": "top steps order temperature candidate longest precision device",
-    "images": "steps order temperature box ratio mask gaps set_ precision device", "events": "top level precision device",
+    "images": "steps order temperature box ratio mask gaps set_ precision device", "events": "top level most_unknown precision device",
     "table": "draws",
 }  # fmt: skip
 
@@ -48,6 +48,7 @@ def register(app: Any) -> None:
         ),
         draws: int = typer.Option(0, help="Tables: completed tables to draw."),
         level: float = typer.Option(0.9, help="Events: share of the interval around a filled value."),
+        most_unknown: options.MostUnknown = 0.5,
         seed: options.Seed = 0,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
@@ -72,7 +73,16 @@ def register(app: Any) -> None:
             from unmask.cli import events
 
             events.fill(
-                model, text, out=out, top=top, level=level, seed=seed, precision=precision, device=device, as_json=json_
+                model,
+                text,
+                out=out,
+                top=top,
+                level=level,
+                most_unknown=most_unknown,
+                seed=seed,
+                precision=precision,
+                device=device,
+                as_json=json_,
             )
             return
         output = Output(json_, seed)

@@ -33,6 +33,10 @@ Absent = Annotated[
         help="Tables: columns that may be lacking, commas between, or any; follow-up time and event always may."
     ),
 ]
+MostUnknown = Annotated[
+    float,
+    typer.Option(help="Events: refuse data of whose events a larger share has codes that the model does not know."),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Header = Annotated[
     bool | None,

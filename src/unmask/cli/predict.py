@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "text text2 header", "images": "set_", "events": "labels"}
+READS = {"text": "text text2 header", "images": "set_", "events": "labels most_unknown"}
 
 
 def register(app: Any) -> None:
@@ -26,6 +26,7 @@ def register(app: Any) -> None:
             help="Pictures: how files are read: planes, alpha, nodata, slice, view, overlap, rescale; of a table of files: pictures, column.",
         ),
         labels: str = typer.Option(None, help="Folder of prediction times (event models)."),
+        most_unknown: options.MostUnknown = 0.5,
         text: str = typer.Option(None, help="Column of texts."),
         text2: str = typer.Option(None, help="Column of second texts."),
         header: options.Header = None,
@@ -65,7 +66,15 @@ def register(app: Any) -> None:
             from unmask.cli import events
 
             events.predict(
-                model, data, labels=labels, out=out, seed=seed, precision=precision, device=device, as_json=json_
+                model,
+                data,
+                labels=labels,
+                out=out,
+                most_unknown=most_unknown,
+                seed=seed,
+                precision=precision,
+                device=device,
+                as_json=json_,
             )
             return
         from unmask.errors import UserError

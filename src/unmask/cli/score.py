@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 
-READS = {"text": "mode precision device", "events": "mode by out precision device", "table": "absent"}
+READS = {"text": "mode precision device", "events": "mode by out most_unknown precision device", "table": "absent"}
 
 
 def register(app: Any) -> None:
@@ -22,6 +22,7 @@ def register(app: Any) -> None:
         ),
         by: str = typer.Option("patient", help="Events: one row a patient, visit or event."),
         out: str = typer.Option(None, help="Events: parquet to write the rows to."),
+        most_unknown: options.MostUnknown = 0.5,
         absent: options.Absent = "",
         precision: options.Precision = "auto",
         device: options.Device = "auto",
@@ -37,7 +38,17 @@ def register(app: Any) -> None:
         if kind == "events":
             from unmask.cli import events
 
-            events.score(model, text, by=by, mode=mode, out=out, precision=precision, device=device, as_json=json_)
+            events.score(
+                model,
+                text,
+                by=by,
+                mode=mode,
+                out=out,
+                most_unknown=most_unknown,
+                precision=precision,
+                device=device,
+                as_json=json_,
+            )
             return
         output = Output(json_)
         if kind == "table":

@@ -21,7 +21,7 @@ from unmask.errors import UserError
 from unmask.events import outcome_report
 from unmask.events.folder import save_folder
 from unmask.events.histories import Histories
-from unmask.events.meds import Events, Labels, as_events, read_labels
+from unmask.events.meds import SPLITS, Events, Labels, as_events, read_labels
 from unmask.events.model import EventModel, load
 from unmask.events.outcome import Head, fit_head
 from unmask.events.recipes import OutcomeSettings
@@ -66,6 +66,8 @@ def finetune_outcome(
     work = Work(loaded, loaded.histories(events), points, target, target.encode(points), settings)
     fitted = work.fit(train)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
+    found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
+    found |= loaded.unknown
     predicted = work.predict(fitted, test) if len(test) else {}
     if settings.baselines and len(test):
         predicted |= work.baselines(train, test)
@@ -100,11 +102,15 @@ def begin(model: str | Path, data: str | Path | Events, settings: OutcomeSetting
         UserError: for anything wrong with them.
     """
     loaded = load(model, device=settings.device, precision=settings.precision)
+    loaded.most_unknown = settings.most_unknown
     return loaded, as_events(data)
 
 
 def held_out(events: Events, points: Labels, settings: OutcomeSettings) -> np.ndarray:
-    """Which points nothing is fitted on: all those of a share of the patients, chosen by a hash of their ids."""
+    """Which points nothing is fitted on: those of the subjects that the folder's splits hold out, else all those of a share of
+    the patients, chosen by a hash of their ids."""
+    if events.held_out is not None:
+        return events.held_out[points.subject]
     return uniform(settings.seed, events.subjects[points.subject], 62) < settings.holdout
 
 

@@ -29,8 +29,9 @@ from unmask.events.parquet import read, shards_of
 HOUR = 3_600_000_000
 MEDS_VERSION = "0.4.1"
 BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
-HELD_OUT = "held_out"
-"""MEDS's name for the subjects that nothing is fitted on."""
+SPLITS = "metadata/subject_splits.parquet"
+HELD_OUT, TUNING = "held_out", "tuning"
+"""MEDS's names for the subjects that nothing is fitted on, and for those that choices are made by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,7 @@ class Labels:
         names: class of each point, from categorical_value or integer_value, or None.
         days: (points,) from float_value beside boolean_value: days to the event (True) or to the end of what is
             known (False), or None.
+        outside: labels left out because their subjects have no events in the data.
     """
 
     subject: np.ndarray
@@ -124,6 +126,7 @@ class Labels:
     value: np.ndarray | None = None
     names: list[str] | None = None
     days: np.ndarray | None = None
+    outside: int = 0
 
     def __len__(self) -> int:
         return len(self.subject)
@@ -135,7 +138,7 @@ class Labels:
             subject=self.subject[number], time=self.time[number],
             value=None if self.value is None else self.value[number],
             names=None if self.names is None else [self.names[i] for i in number.tolist()],
-            days=None if self.days is None else self.days[number],
+            days=None if self.days is None else self.days[number], outside=self.outside,
         )  # fmt: skip
 
 
@@ -154,7 +157,7 @@ def read_meds(folder: str | Path, *, store: Store | None = None) -> Events:
     return Events(
         subjects=found.subjects, offsets=np.r_[0, np.cumsum(found.counts)], codes=found.codes, **found.columns,
         parents=_parents(root / "metadata" / "codes.parquet"), pages=found.pages,
-        splits=_splits(root / "metadata" / "subject_splits.parquet", found.subjects),
+        splits=_splits(root / SPLITS, found.subjects),
     )  # fmt: skip
 
 
@@ -205,11 +208,12 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
     """Read a task folder (or file) of prediction times and labels.
 
     boolean_value alone is a yes or no; categorical_value or integer_value names a class; float_value beside
-    boolean_value is the time to an event in days, and whether it was seen.
+    boolean_value is the time to an event in days, and whether it was seen. Labels of subjects without events in the data are
+    left out and counted.
 
     Raises:
-        UserError: naming file and row of a null, an unknown subject, a point given twice, a time that is no number of
-            days; or when there is none.
+        UserError: naming file and row of a null, a point given twice, a time that is no number of days; or when there is
+            none, or none of a subject in the data.
     """
     root = Path(folder)
     shards = [root] if root.is_file() else shards_of(root, "a MEDS task folder with *.parquet")
@@ -224,12 +228,6 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
         for name in frame.columns:
             if frame[name].null_count() and (need_value or name not in LABELS):
                 raise UserError(f"{path}: row {frame[name].is_null().arg_max()}: {name} is null", hint="Drop the row.")
-        for row, subject in enumerate(frame["subject_id"].to_list()):
-            if subject not in known:
-                raise UserError(
-                    f"{path}: row {row}: subject {subject} has no events in the data",
-                    hint="Labels and data must be of the same patients.",
-                )
         if frames and frame.columns != frames[0].columns and need_value:
             raise UserError(
                 f"{path}: columns {frame.columns}, in {shards[0]} {frames[0].columns}", hint="One task has one kind."
@@ -244,8 +242,15 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
         raise UserError(
             f"{root}: subject {first[0]} at {first[1]} is given twice", hint="One label a prediction point."
         )
+    there = pl.Series([s in known for s in whole["subject_id"].to_list()], dtype=pl.Boolean)
+    if not there.any():
+        raise UserError(
+            f"{root}: none of the {len(whole)} labels is of a subject in the data, such as {whole['subject_id'][0]}",
+            hint="Labels and data must be of the same patients.",
+        )
+    outside, whole = len(whole) - int(there.sum()), whole.filter(there)
     return Labels(
-        subject=np.array([known[s] for s in whole["subject_id"].to_list()], np.int64),
+        subject=np.array([known[s] for s in whole["subject_id"].to_list()], np.int64), outside=outside,
         time=whole["prediction_time"].to_physical().to_numpy().astype(np.int64), **_values(whole, root, need_value),
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,32 @@ from unmask.errors import UserError
 from unmask.events.fill import SCHEMA, missing_values, next_events
 from unmask.events.folder import EventFolder, load_folder
 from unmask.events.histories import Histories
-from unmask.events.meds import Events, Labels, as_events, read_labels
+from unmask.events.meds import HELD_OUT, Events, Labels, as_events, read_labels
 from unmask.events.recipes import STRUCTURES, OutcomeSettings
+from unmask.events.scoring import constant, scored
 from unmask.events.summaries import summarise
 from unmask.events.surprise import By, surprise
-from unmask.events.targets import Target, from_dict
+from unmask.events.targets import Binary, Classes, Target, TimeToEvent, from_dict
 from unmask.events.tune import Tuner, mean_and_maximum
+from unmask.events.unknown import unknown_line, unknown_of
 from unmask.files import written
 from unmask.training.precision import computing, resolve_device, resolve_precision
 
 
 @dataclass
 class EventModel:
-    """A masked event model, its vocabulary and, where fine-tuned, its outcome head."""
+    """A masked event model, its vocabulary and, where fine-tuned, its outcome head.
+
+    Attributes:
+        most_unknown: data of whose events a larger share has codes that the model does not know is refused.
+        unknown: of the data read last: share of such events, their number and the most frequent of their codes.
+    """
 
     folder: EventFolder
     device: torch.device
     precision: str
+    most_unknown: float = 0.5
+    unknown: dict[str, Any] = field(default_factory=dict)
 
     def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
         """One vector a patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
@@ -41,7 +50,21 @@ class EventModel:
         return self.states(self.histories(events), points)
 
     def histories(self, events: Events) -> Histories:
-        """The patients as this model reads them."""
+        """The patients as this model reads them.
+
+        Raises:
+            UserError: more than `most_unknown` of their events have codes that the model does not know.
+        """
+        made = self._histories(events)
+        self.unknown = unknown_of(made)
+        if self.unknown["unknown_share"] > self.most_unknown:
+            raise UserError(
+                f"{unknown_line(self.unknown)}, above the limit of {self.most_unknown:.0%}",
+                hint="Convert the data as the model's was, or pretrain on it; --most-unknown raises the limit.",
+            )
+        return made
+
+    def _histories(self, events: Events) -> Histories:
         s = self.folder.settings
         return Histories(events, self.folder.vocabulary, STRUCTURES[s.structure].marks)
 
@@ -86,20 +109,60 @@ class EventModel:
         Raises:
             UserError: the model has no outcome head, or data or labels are not right.
         """
+        events = as_events(data)
+        points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
+        frame = pl.DataFrame({
+            "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
+        }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip
+        return frame, points
+
+    def evaluate(self, data: str | Path | Events, labels: str | Path, *, seed: int = 0) -> dict[str, Any]:
+        """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
+
+        Where the folder's splits hold subjects out, at their points alone.
+
+        Returns:
+            kind, points, patients, outside (labels of subjects without events), split, and under `results` the figures of
+            "model" and of "constant" (the shares of these labels themselves).
+
+        Raises:
+            UserError: the model has no outcome head, or data or labels are not right.
+        """
+        events = as_events(data)
+        points = read_labels(labels, events)
+        split = "all"
+        if events.held_out is not None and events.held_out[points.subject].any():
+            points, split = points.take(events.held_out[points.subject]), HELD_OUT
+        points, target, p = self.probabilities(events, points)
+        if not isinstance(target, Binary | Classes | TimeToEvent):
+            raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
+        asked = {"binary": points.value, "classes": points.names, "time_to_event": points.days}[target.kind]
+        if asked is None:
+            raise UserError(
+                f"{labels}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
+            )
+        results = {"model": scored(target, points, p, seed=seed)}
+        if not isinstance(target, TimeToEvent):
+            results["constant"] = scored(target, points, constant(target, points), seed=seed)
+        return {
+            "kind": target.kind, "points": len(points), "patients": len(np.unique(points.subject)),
+            "outside": points.outside, "split": split, "results": results,
+        }  # fmt: skip
+
+    def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
+        """The points, what is predicted of them, and (points, outputs) of it.
+
+        Raises:
+            UserError: the model has no outcome head.
+        """
         if self.folder.head is None or self.folder.outcome is None:
             raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
-        events = as_events(data)
-        points = read_labels(labels, events, need_value=False)
         target, histories = from_dict(self.folder.outcome["target"]), self.histories(events)
         x = self.features(histories, points, **{k: self.folder.outcome[k] for k in ("states", "summaries")})
         others = []
         if self.folder.tuned is not None:
             others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
-        p = self.folder.head.predict(x, target, others)
-        frame = pl.DataFrame({
-            "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
-        }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip
-        return frame, points
+        return points, target, self.folder.head.predict(x, target, others)
 
     def fill(self, data: str | Path | Events, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
         """Missing values with an interval (kind "value"), and the likeliest next events ("next").

@@ -22,7 +22,7 @@ from unmask.errors import UserError
 from unmask.events.columns import Store
 from unmask.events.folder import FORMAT, EventFolder, new_model, save_folder
 from unmask.events.histories import Histories
-from unmask.events.meds import Events, as_events
+from unmask.events.meds import SPLITS, TUNING, Events, as_events
 from unmask.events.recipes import STRUCTURES, EventSettings
 from unmask.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
@@ -59,7 +59,8 @@ def pretrain(
 
     Args:
         data: a MEDS folder, or events read before.
-        subjects: numbers of the patients to learn from; default all.
+        subjects: numbers of the patients to learn from; default all but those that the folder's splits hold out. Where the
+            splits have a tuning part, the run is judged by it.
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
@@ -67,10 +68,13 @@ def pretrain(
     settings = settings or EventSettings()
     out = run_folder(out, resume=resume)
     events = as_events(data, store=store_of(settings, out, sayer(console)))
-    chosen = np.arange(len(events)) if subjects is None else np.asarray(subjects)
+    chosen = subjects_to_learn_from(events) if subjects is None else np.asarray(subjects)
     drawn = uniform(settings.train.seed, events.subjects[chosen], 61)
     held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)
-    train, held_out = chosen[~held], chosen[held]
+    tuning = np.zeros(len(chosen), bool) if events.splits is None else events.splits[chosen] == TUNING
+    if tuning.any():  # the folder says who is judged by
+        held = tuning & (drawn <= np.sort(drawn[tuning])[: max(1, MOST_HELD)][-1])
+    train, held_out = chosen[~(held | tuning)], chosen[held]
     if not len(train):
         raise UserError(f"{len(chosen)} patients and none left to train on", hint="Give more, or holdout=0.")
     vocabulary = Vocabulary.fit(events, subjects=train, floor=settings.floor, rollup=settings.rollup)
@@ -85,11 +89,12 @@ def pretrain(
         "patients": len(chosen), "training": len(train), "held_out": len(held_out), "events": count,
         "codes": len(vocabulary.codes), "rare_events": sum(histories.unknown.values()),
         "rare_codes": dict(list(histories.unknown.items())[:20]), "events_cut": cut,
-        "patients_cut": int((whole > lengths).sum()),
+        "patients_cut": int((whole > lengths).sum()), "kept_out": 0 if subjects is not None else len(events) - len(chosen),
     }  # fmt: skip
     sayer(console)(
         f"{len(train)} training and {len(held_out)} held-out patients, {count:,} events, "
         f"{len(vocabulary.codes)} codes; {cut:,} oldest events of long histories left out"
+        + (f"; {about['kept_out']} patients kept out by {SPLITS}" if about["kept_out"] else "")
     )
 
     def save(trained: Any) -> None:
@@ -106,6 +111,11 @@ def store_of(settings: EventSettings, out: Path, say: Callable[[str], None]) -> 
     """Where the events of a run go: see `EventSettings.store`."""
     most = data_in_memory(settings.store, settings.train.memory)
     return Store(folder=Path(settings.store_folder or out / "events"), most=most, say=say)
+
+
+def subjects_to_learn_from(events: Events) -> np.ndarray:
+    """Numbers of all subjects but those that the folder's splits hold out."""
+    return np.arange(len(events)) if events.held_out is None else np.flatnonzero(~events.held_out)
 
 
 def corruption_of(settings: EventSettings) -> Corruption:

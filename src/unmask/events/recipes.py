@@ -185,6 +185,7 @@ class OutcomeSettings:
         baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
         codes: next-visit: what the codes asked for begin with, with commas between.
         curve: fit all of them on 10, 25 and 50 % of the training labels too.
+        most_unknown: data of whose events a larger share has codes that the model does not know is refused.
     """
 
     members: int = 5
@@ -202,6 +203,7 @@ class OutcomeSettings:
     summaries: bool = True
     baselines: bool = True
     curve: bool = True
+    most_unknown: float = 0.5
     codes: str = "CONDITION,DIAGNOSIS"
     seed: int = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -212,6 +214,7 @@ class OutcomeSettings:
         require_counts(self, "members", "hidden", "epochs", "patience")
         require(self, lambda v: v >= 0, "a whole number, 0 or more", "trees")
         require_shares(self, "dropout", "holdout")
+        require(self, lambda v: 0 <= v <= 1, "a share between 0 and 1", "most_unknown")
         _require_rates(self)
         if not (self.states or self.summaries):
             raise UserError("states=false and summaries=false", hint="The head needs one of them.")

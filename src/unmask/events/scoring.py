@@ -32,6 +32,15 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
     return out | _estimated({"c_index": _c_index}, both, p.mean(1), min(draws, 100), seed)
 
 
+def constant(target: Binary | Classes, labels: Labels) -> np.ndarray:
+    """(points, outputs) of a prediction that is the same for all: the shares of these labels themselves."""
+    y = target.encode(labels)[:, 0].astype(np.int64)
+    if isinstance(target, Binary):
+        return np.full((len(y), 1), y.mean())
+    count = np.bincount(y[y >= 0], minlength=target.outputs)
+    return np.tile(count / max(1, count.sum()), (len(y), 1))
+
+
 def figures(y: np.ndarray, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
     """AUROC, AUPRC, Brier score and calibration (expected error over 10 equal-count bins), with bootstrap intervals."""
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
