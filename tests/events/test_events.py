@@ -58,7 +58,7 @@ def test_two_shards_and_wrong_types(tmp_path: Path):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ([(9, DAY, True)], "subject 9 has no events"),
+        ([(9, DAY, True)], "none of the 1 labels is of a subject in the data, such as 9"),
         ([(1, DAY, True)] * 2, "given twice"),
         ([(1, None, True)], "prediction_time is null"),
         ([(1, DAY, True), (1, DAY + timedelta(1), None)], "row 1: boolean_value is null"),
