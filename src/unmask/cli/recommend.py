@@ -14,7 +14,9 @@ def register(app: Any) -> None:
     def recommend(
         languages: str | None = typer.Option(None, help="ISO codes with commas, such as en,de."),
         context: int | None = typer.Option(None, help="Tokens a text may have."),
-        size: str | None = typer.Option(None, help="tiny, small, base or large."),
+        size: str | None = typer.Option(
+            None, help="tiny, small, base or large: at most 30, 100, 310 or 1000 million parameters."
+        ),
         domain: str | None = typer.Option(
             None, help="general, biomedical, clinical, scientific, legal, finance, code."
         ),
@@ -38,9 +40,12 @@ def register(app: Any) -> None:
             domain=answer(domain, f"Domain ({', '.join(catalogue.DOMAINS)})", "general"),
             head=head,
         )
-        lines = []
+        # A wish that not even the first meets is said first.
+        notes = list(found[0]["unmet"])
+        lines = [f"not met: {note}" for note in notes]
         for c in found:
             memory = ", ".join(f"{name} {mb} MB" for name, mb in c["memory_mb"].items())
             lines += [f"{c['name']}  ({c['family']}, {c['parameters'] / 1e6:.0f} M parameters: {memory})"]
             lines += [f"    {reason}" for reason in c["reasons"]]
-        Output(json_).write({"results": found}, lines)
+            lines += [f"    source: {c['source']}"]
+        Output(json_).write({"results": found, "unmet": notes}, lines)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from unmask.errors import UserError
 
 DOMAINS = ("general", "biomedical", "clinical", "scientific", "legal", "finance", "code")
-SIZES = {"tiny": 30e6, "small": 100e6, "base": 250e6, "large": 1e9}
-"""Most parameters of each size."""
+SIZES = {"tiny": 30e6, "small": 100e6, "base": 310e6, "large": 1e9}
+"""Most parameters of each size, embeddings included (multilingual tables are most of a base model's)."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class Checkpoint:
     """A model on the hub.
 
     Attributes:
+        name: on the hub, where its model card stands.
+        paper: that describes it.
         languages: ISO codes; ("*",) for about a hundred.
         parameters: embeddings included.
         context: tokens.
@@ -24,6 +28,7 @@ class Checkpoint:
     """
 
     name: str
+    paper: str
     family: str
     parameters: float
     context: int
@@ -34,34 +39,34 @@ class Checkpoint:
 
 
 CHECKPOINTS = (
-    Checkpoint("answerdotai/ModernBERT-base", "modernbert", 149e6, 8192, why="long context, fast, trained on 2 T tokens, code among them"),
-    Checkpoint("answerdotai/ModernBERT-large", "modernbert", 395e6, 8192, why="the stronger ModernBERT"),
-    Checkpoint("jhu-clsp/mmBERT-base", "modernbert", 307e6, 8192, ("*",), why="ModernBERT's architecture for more than a thousand languages"),
-    Checkpoint("chandar-lab/NeoBERT", "neobert", 222e6, 4096, why="a deep, narrow modern encoder"),
-    Checkpoint("EuroBERT/EuroBERT-210m", "eurobert", 212e6, 8192, ("en", "fr", "de", "es", "zh", "it", "ru", "pl", "pt", "ja", "vi", "nl", "ar", "tr", "hi"), why="fifteen large languages, long context, code and mathematics"),
-    Checkpoint("FacebookAI/xlm-roberta-base", "roberta", 278e6, 512, ("*",), why="a hundred languages, known everywhere"),
-    Checkpoint("FacebookAI/roberta-base", "roberta", 125e6, 512, why="a strong, plain baseline"),
-    Checkpoint("google-bert/bert-base-uncased", "bert", 110e6, 512, why="the reference everything is compared with"),
-    Checkpoint("google-bert/bert-base-multilingual-cased", "bert", 178e6, 512, ("*",), why="a hundred languages, smaller than XLM-R"),
-    Checkpoint("google-bert/bert-base-chinese", "bert", 102e6, 512, ("zh",), why="Chinese by characters"),
-    Checkpoint("almanach/camembert-base", "roberta", 110e6, 512, ("fr",), why="French"),
-    Checkpoint("distilbert/distilbert-base-uncased", "distilbert", 67e6, 512, why="two thirds of BERT at most of its quality"),
-    Checkpoint("google/bert_uncased_L-4_H-256_A-4", "bert", 11e6, 512, why="small enough for any machine"),
-    Checkpoint("albert/albert-base-v2", "albert", 12e6, 512, why="few parameters to store; as many operations as BERT"),
-    Checkpoint("google/electra-small-generator", "electra", 14e6, 512, why="a small masked model"),
-    Checkpoint("microsoft/MiniLM-L12-H384-uncased", "bert", 33e6, 512, head=False, why="small and quick, for embedding and fine-tuning"),
-    Checkpoint("microsoft/mpnet-base", "mpnet", 133e6, 512, why="the body of the best known sentence encoders"),
-    Checkpoint("microsoft/deberta-v3-base", "deberta", 184e6, 512, head=False, why="best fine-tuning scores of its size; it never was a masked model"),
-    Checkpoint("microsoft/deberta-v2-xlarge", "deberta", 900e6, 512, why="DeBERTa with its masked-LM head"),
-    Checkpoint("microsoft/mdeberta-v3-base", "deberta", 279e6, 512, ("*",), head=False, why="a hundred languages, for fine-tuning"),
-    Checkpoint("allenai/longformer-base-4096", "longformer", 149e6, 4096, why="long documents by windows"),
-    Checkpoint("google/bigbird-roberta-base", "bigbird", 128e6, 4096, why="long documents by blocks"),
-    Checkpoint("microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext", "bert", 110e6, 512, domain="biomedical", why="trained from nothing on PubMed, with its vocabulary"),
-    Checkpoint("emilyalsentzer/Bio_ClinicalBERT", "bert", 108e6, 512, domain="clinical", why="continued on notes of intensive care"),
-    Checkpoint("allenai/scibert_scivocab_uncased", "bert", 110e6, 512, domain="scientific", why="papers of many fields, with their vocabulary"),
-    Checkpoint("nlpaueb/legal-bert-base-uncased", "bert", 110e6, 512, domain="legal", why="legislation, cases and contracts"),
-    Checkpoint("yiyanghkust/finbert-pretrain", "bert", 110e6, 512, domain="finance", why="reports, calls and analysts' notes"),
-    Checkpoint("microsoft/codebert-base-mlm", "roberta", 125e6, 512, domain="code", why="six programming languages"),
+    Checkpoint("answerdotai/ModernBERT-base", "Warner et al. 2024, arXiv:2412.13663", "modernbert", 149e6, 8192, why="long context, fast, code among its texts"),
+    Checkpoint("answerdotai/ModernBERT-large", "Warner et al. 2024, arXiv:2412.13663", "modernbert", 395e6, 8192, why="the stronger ModernBERT"),
+    Checkpoint("jhu-clsp/mmBERT-base", "Marone et al. 2025, arXiv:2509.06888", "modernbert", 307e6, 8192, ("*",), why="ModernBERT's architecture for some 1 800 languages"),
+    Checkpoint("chandar-lab/NeoBERT", "Le Breton et al. 2025, arXiv:2502.19587", "neobert", 250e6, 4096, why="a deep, narrow modern encoder"),
+    Checkpoint("EuroBERT/EuroBERT-210m", "Boizard et al. 2025, arXiv:2503.05500", "eurobert", 212e6, 8192, ("en", "fr", "de", "es", "zh", "it", "ru", "pl", "pt", "ja", "vi", "nl", "ar", "tr", "hi"), why="fifteen large languages, long context, code and mathematics"),
+    Checkpoint("FacebookAI/xlm-roberta-base", "Conneau et al. 2020, arXiv:1911.02116", "roberta", 278e6, 512, ("*",), why="a hundred languages, known everywhere"),
+    Checkpoint("FacebookAI/roberta-base", "Liu et al. 2019, arXiv:1907.11692", "roberta", 125e6, 512, why="a strong, plain baseline"),
+    Checkpoint("google-bert/bert-base-uncased", "Devlin et al. 2019, arXiv:1810.04805", "bert", 110e6, 512, why="the reference everything is compared with"),
+    Checkpoint("google-bert/bert-base-multilingual-cased", "Devlin et al. 2019, arXiv:1810.04805", "bert", 178e6, 512, ("*",), why="a hundred languages, smaller than XLM-R"),
+    Checkpoint("google-bert/bert-base-chinese", "Devlin et al. 2019, arXiv:1810.04805", "bert", 102e6, 512, ("zh",), why="Chinese by characters"),
+    Checkpoint("almanach/camembert-base", "Martin et al. 2020, arXiv:1911.03894", "roberta", 110e6, 512, ("fr",), why="French"),
+    Checkpoint("distilbert/distilbert-base-uncased", "Sanh et al. 2019, arXiv:1910.01108", "distilbert", 67e6, 512, why="two thirds of BERT at most of its quality"),
+    Checkpoint("google/bert_uncased_L-4_H-256_A-4", "Turc et al. 2019, arXiv:1908.08962", "bert", 11e6, 512, why="small enough for any machine"),
+    Checkpoint("albert/albert-base-v2", "Lan et al. 2020, arXiv:1909.11942", "albert", 12e6, 512, why="few parameters to store; as many operations as BERT"),
+    Checkpoint("google/electra-small-generator", "Clark et al. 2020, arXiv:2003.10555", "electra", 14e6, 512, why="a small masked model"),
+    Checkpoint("microsoft/MiniLM-L12-H384-uncased", "Wang et al. 2020, arXiv:2002.10957", "bert", 33e6, 512, head=False, why="small and quick, for embedding and fine-tuning"),
+    Checkpoint("microsoft/mpnet-base", "Song et al. 2020, arXiv:2004.09297", "mpnet", 133e6, 512, why="the body of the best known sentence encoders"),
+    Checkpoint("microsoft/deberta-v3-base", "He et al. 2021, arXiv:2111.09543", "deberta", 184e6, 512, head=False, why="best fine-tuning scores of its size; it never was a masked model"),
+    Checkpoint("microsoft/deberta-v2-xlarge", "He et al. 2021, arXiv:2006.03654", "deberta", 900e6, 512, why="DeBERTa with its masked-LM head"),
+    Checkpoint("microsoft/mdeberta-v3-base", "He et al. 2021, arXiv:2111.09543", "deberta", 279e6, 512, ("*",), head=False, why="a hundred languages, for fine-tuning"),
+    Checkpoint("allenai/longformer-base-4096", "Beltagy et al. 2020, arXiv:2004.05150", "longformer", 149e6, 4096, why="long documents by windows"),
+    Checkpoint("google/bigbird-roberta-base", "Zaheer et al. 2020, arXiv:2007.14062", "bigbird", 128e6, 4096, why="long documents by blocks"),
+    Checkpoint("microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext", "Gu et al. 2021, arXiv:2007.15779", "bert", 110e6, 512, domain="biomedical", why="trained from nothing on PubMed, with its vocabulary"),
+    Checkpoint("emilyalsentzer/Bio_ClinicalBERT", "Alsentzer et al. 2019, arXiv:1904.03323", "bert", 108e6, 512, domain="clinical", why="continued on notes of intensive care"),
+    Checkpoint("allenai/scibert_scivocab_uncased", "Beltagy et al. 2019, arXiv:1903.10676", "bert", 110e6, 512, domain="scientific", why="papers of many fields, with their vocabulary"),
+    Checkpoint("nlpaueb/legal-bert-base-uncased", "Chalkidis et al. 2020, arXiv:2010.02559", "bert", 110e6, 512, domain="legal", why="legislation, cases and contracts"),
+    Checkpoint("yiyanghkust/finbert-pretrain", "Yang et al. 2020, arXiv:2006.08097", "bert", 110e6, 512, domain="finance", why="reports, calls and analysts' notes"),
+    Checkpoint("microsoft/codebert-base-mlm", "Feng et al. 2020, arXiv:2002.08155", "roberta", 125e6, 512, domain="code", why="six programming languages"),
 )  # fmt: skip
 
 
@@ -74,44 +79,82 @@ def recommend(
     head: bool = True,
     most: int = 3,
 ) -> list[dict[str, Any]]:
-    """Checkpoints for a need, best first, each with its reasons and the memory of its weights.
+    """Checkpoints for a need, best first, each with its reasons, its source and the memory of its weights.
 
     Args:
         languages: ISO codes that must all be known.
         context: tokens a text may have.
-        size: tiny, small, base or large: the most parameters (30 M, 100 M, 250 M, 1 G).
+        size: tiny, small, base or large: the most parameters (30 M, 100 M, 310 M, 1 G); never exceeded.
+        domain: of the texts. A general checkpoint is offered where none of the domain meets the other wishes.
         head: whether fill and score must work without training a head.
 
+    Returns:
+        name, family, source, parameters, context, languages, domain, memory_mb, reasons, and unmet: wishes that it does not meet, each
+        with the checkpoint that meets it and what that would cost.
+
     Raises:
-        UserError: an unknown size or domain, or nothing fits (what came nearest is named).
+        UserError: wishes that are not known, all of them, with what is; or nothing fits (the wishes that stand in the way are named).
     """
-    if size not in SIZES or domain not in DOMAINS:
-        raise UserError(
-            f"size={size}, domain={domain}", hint=f"Sizes: {', '.join(SIZES)}; domains: {', '.join(DOMAINS)}."
-        )
-    fits = [
-        c
-        for c in CHECKPOINTS
-        if (c.languages == ("*",) or set(languages) <= set(c.languages))
-        and c.context >= context
-        and c.parameters <= SIZES[size] * 1.25
-        and c.domain in ("general", domain)
-        and (c.head or not head)
-    ]
+    wishes: dict[str, Callable[[Checkpoint], bool]] = {
+        "languages": lambda c: c.languages == ("*",) or set(languages) <= set(c.languages),
+        "context": lambda c: c.context >= context,
+        "size": lambda c: c.parameters <= SIZES[size],
+        "head": lambda c: c.head or not head,
+    }
+    _check_wishes(languages, context, size, domain)
+    fits = [c for c in CHECKPOINTS if c.domain in ("general", domain) and all(wish(c) for wish in wishes.values())]
     if not fits:
+        ways = []
+        for name in wishes:
+            others = [w for n, w in wishes.items() if n != name]
+            if found := [c for c in CHECKPOINTS if c.domain in ("general", domain) and all(w(c) for w in others)]:
+                best = min(found, key=lambda c: (c.domain != domain, -c.context if name == "context" else c.parameters))
+                ways.append(f"without the wish for {name}: {best.name} ({_size(best)}, {best.context} tokens)")
         raise UserError(
-            f"no known checkpoint: {'+'.join(languages)}, {context} tokens, {size}, {domain}",
-            hint="Ask for a larger size or a shorter context, or pretrain: unmask pretrain text.",
+            f"no known checkpoint: {'+'.join(languages)}, {context} tokens, at most {SIZES[size] / 1e6:.0f} M ({size}), {domain}",
+            hint="; ".join(ways or ["Several wishes stand in the way: ask for less"])
+            + ". Or pretrain: unmask pretrain text.",
         )
-    fits.sort(key=lambda c: (c.domain != domain, c.languages == ("*",) and languages == ("en",), _order(c)))
-    return [_told(c, languages, domain) for c in fits[:most]]
+    fits.sort(key=lambda c: (c.domain != domain, c.languages == ("*",) and languages == ("en",), CHECKPOINTS.index(c)))
+    return [_told(c, languages, domain, wishes) for c in fits[:most]]
 
 
-def _order(c: Checkpoint) -> int:
-    return CHECKPOINTS.index(c)
+def _size(c: Checkpoint) -> str:
+    name = next(name for name, most in SIZES.items() if c.parameters <= most)
+    return f"{c.parameters / 1e6:.0f} M parameters: {name}"
 
 
-def _told(c: Checkpoint, languages: tuple[str, ...], domain: str) -> dict[str, Any]:
+def _check_wishes(languages: tuple[str, ...], context: int, size: str, domain: str) -> None:
+    """Raises:
+    UserError: naming each wish that is not known, and what is.
+    """
+    wrong = []
+    if size not in SIZES:
+        wrong.append((f"size {size!r}", f"sizes: {', '.join(SIZES)}"))
+    if domain not in DOMAINS:
+        wrong.append((f"domain {domain!r}", f"domains: {', '.join(DOMAINS)}"))
+    if context < 1:
+        wrong.append((f"context {context}", "context: a whole number of tokens, 1 or more"))
+    if odd := [code for code in languages if not re.fullmatch(r"[a-z]{2,3}", code)]:
+        wrong.append((f"language {', '.join(map(repr, odd))}", "languages: ISO codes such as en,de"))
+    if wrong:
+        known = "; ".join(k for _, k in wrong)
+        raise UserError(f"not known: {', '.join(what for what, _ in wrong)}", hint=f"Known {known}.")
+
+
+def _told(
+    c: Checkpoint, languages: tuple[str, ...], domain: str, wishes: Mapping[str, Callable[[Checkpoint], bool]]
+) -> dict[str, Any]:
+    unmet = []
+    if c.domain != domain:
+        own = next((o for o in CHECKPOINTS if o.domain == domain), None)
+        failed = [] if own is None else [name for name, wish in wishes.items() if not wish(own)]
+        unmet.append(f"domain {domain}: {c.name} is of general text")
+        if own is not None:
+            shown = f"{_size(own)}, {own.context} tokens, {', '.join(own.languages)}"
+            unmet[0] += f"; {own.name} ({shown})" + (
+                f" does not meet {' and '.join(failed)}" if failed else " stands above"
+            )
     reasons = [c.why, f"{c.context} tokens of context"]
     if c.domain == domain != "general":
         reasons.insert(0, f"of the {domain} domain")
@@ -123,4 +166,5 @@ def _told(c: Checkpoint, languages: tuple[str, ...], domain: str) -> dict[str, A
     return {
         "name": c.name, "family": c.family, "parameters": int(c.parameters), "context": c.context,
         "languages": list(c.languages), "domain": c.domain, "memory_mb": memory, "reasons": reasons,
+        "source": f"{c.paper}; model card {c.name}", "unmet": unmet,
     }  # fmt: skip
