@@ -14,7 +14,7 @@ from unmask.cli import build, embed, evaluate, fill, finetune, main, predict, sc
     ("command", "kind", "hint"),
     [
         (("score", "MODEL", "data"), "images", "text, tables and events"),
-        (("evaluate", "MODEL", "data"), "events", "report.html"),
+        (("evaluate", "MODEL", "data"), "events", "--labels"),
         (("finetune", "classify", "MODEL", "data", "--out", "x"), "table", "text, images and events"),
         (("predict", "MODEL", "data", "--out", "x"), "table", "text, images and events"),
     ],

@@ -106,6 +106,40 @@ def refuse_unread(context: Any, reads: Mapping[str, str], reader: str) -> None:
             )
 
 
+def by_kind(reads: Mapping[str, str], what: str = "a model of") -> type:
+    """A command whose help lists the flags that all kinds read first, then those that only some read, under their names.
+
+    Args:
+        reads: as for `refuse_unread`, which refuses a flag where its kind is not named above it.
+        what: stands in front of the kinds in the headings.
+    """
+    from typer.core import TyperCommand
+
+    class ByKind(TyperCommand):
+        def format_options(self, ctx: Any, formatter: Any) -> None:
+            groups: dict[tuple[str, ...], list[tuple[str, str]]] = {(): []}
+            arguments = []
+            for parameter in self.get_params(ctx):
+                record = parameter.get_help_record(ctx)
+                if record is None:
+                    continue
+                if parameter.param_type_name == "argument":
+                    arguments.append(record)
+                    continue
+                readers = tuple(kind for kind, read in reads.items() if parameter.name in read.split())
+                groups.setdefault(readers, []).append(record)
+            for heading, records in (("Arguments", arguments), *((_heading(k, what), r) for k, r in groups.items())):
+                if records:
+                    with formatter.section(heading):
+                        formatter.write_dl(records)
+
+    return ByKind
+
+
+def _heading(readers: tuple[str, ...], what: str) -> str:
+    return f"Options for {what} {', '.join(readers)} alone" if readers else "Options"
+
+
 def write_array(array: Any, path: str | Path) -> None:
     """Write a NumPy array as .npy, under whatever name, whole or not at all.
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import by_kind
 
 READS = {
     "text": "pooling precision device", "images": "pooling set_ precision device", "events": "labels most_unknown precision device", "table": "absent",
@@ -14,7 +15,7 @@ READS = {
 
 
 def register(app: Any) -> None:
-    @app.command("embed")
+    @app.command("embed", cls=by_kind(READS))
     def embed(
         context: typer.Context,
         model: options.Model,

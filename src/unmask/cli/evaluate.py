@@ -7,15 +7,17 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import by_kind
 
 READS = {
     "glue": "glue_model out set_ precision device", "text": "ratio most column precision device",
-    "a text task": "text text2 label header precision device", "images": "most set_ report precision device", "table": "rows report", "events": "labels most_unknown precision device",
+    "a text task": "text text2 label header precision device", "tag or answer": "precision device", "images": "most set_ report precision device",
+    "table": "rows report", "events": "labels most_unknown precision device",
 }  # fmt: skip
 
 
 def register(app: Any) -> None:
-    @app.command("evaluate")
+    @app.command("evaluate", cls=by_kind(READS))
     def evaluate(
         context: typer.Context,
         model: str = typer.Argument(..., help="Model folder or hub name; or the word glue, then --model."),
@@ -57,7 +59,8 @@ def register(app: Any) -> None:
 
         kind = model if model == "glue" else kind_of(model)
         task = kind == "text" and (task_of(model) is not None or _is_collection(data[0]))
-        refuse_unread(context, READS, "a text task" if task else kind)
+        tagged = task and task_of(model) in ("tag", "answer")
+        refuse_unread(context, READS, "tag or answer" if tagged else "a text task" if task else kind)
         if most is not None and most < 1:
             raise UserError(f"--most {most}", hint="Expected a whole number, 1 or more.")
         if model == "glue":

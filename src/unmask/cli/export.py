@@ -7,12 +7,13 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import by_kind
 
 READS = {"hf": "dtype", "sentence-transformers": "dtype pooling", "onnx": "dtype pooling quantize texts"}
 
 
 def register(app: Any) -> None:
-    @app.command("export")
+    @app.command("export", cls=by_kind(READS, "--to"))
     def export(
         context: typer.Context,
         model: options.Model,

@@ -7,6 +7,7 @@ from typing import Any, cast
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import by_kind
 
 READS = {
     "text": "top steps order temperature candidate longest precision device",
@@ -16,7 +17,7 @@ READS = {
 
 
 def register(app: Any) -> None:
-    @app.command("fill")
+    @app.command("fill", cls=by_kind(READS))
     def fill(
         context: typer.Context,
         model: options.Model,

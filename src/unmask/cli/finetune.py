@@ -7,15 +7,18 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import by_kind
 
+_TEXT = "validation seeds adapt resume lenient steps minutes"
 READS = {
-    "text": "validation text text2 label header metric seeds adapt resume lenient", "images": "validation", "events": "labels",
-    "next-visit": "",
+    "classify": f"{_TEXT} text text2 label header metric", "tag": _TEXT, "answer": _TEXT, "similarity": f"{_TEXT} text text2 label header",
+    "images": "validation steps minutes", "outcome": "labels", "next-visit": "",
 }  # fmt: skip
+"""By task of texts and of patient events; pictures have one."""
 
 
 def register(app: Any) -> None:
-    @app.command("finetune")
+    @app.command("finetune", cls=by_kind(READS, "finetuning:"))
     def finetune(
         context: typer.Context,
         task: str = typer.Argument(..., help="classify, tag, answer or similarity; of events outcome or next-visit."),
@@ -52,7 +55,7 @@ def register(app: Any) -> None:
         from unmask.kinds import kind_of
 
         kind = kind_of(model)
-        refuse_unread(context, READS, task if kind == "events" and task == "next-visit" else kind)
+        refuse_unread(context, READS, _reader(kind, task))
         settings = run_overrides(context)
         if resume and (adapt or seeds > 1):
             raise UserError("--resume", hint="One fine-tuning run can be resumed: no --seeds, no --adapt.")
@@ -75,3 +78,10 @@ def register(app: Any) -> None:
             events.finetune(task, model, train, labels=labels, out=out, given=settings, as_json=json_)
             return
         raise UserError(f"{model}: a model of {kind}", hint="Models of text, images and events are fine-tuned.")
+
+
+def _reader(kind: str, task: str) -> str:
+    """Whose flags of `READS` a task takes on a kind of model."""
+    if kind == "events":
+        return task if task == "next-visit" else "outcome"
+    return "images" if kind == "images" else task

@@ -7,12 +7,13 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import by_kind
 
-READS = {"text": "text text2 header", "images": "set_", "events": "labels most_unknown"}
+READS = {"text": "text text2 header", "tag or answer": "", "images": "set_", "events": "labels most_unknown"}
 
 
 def register(app: Any) -> None:
-    @app.command("predict")
+    @app.command("predict", cls=by_kind(READS))
     def predict(
         context: typer.Context,
         model: str = typer.Argument(..., help="Fine-tuned model folder."),
@@ -37,10 +38,11 @@ def register(app: Any) -> None:
     ) -> None:
         """Predict with a fine-tuned model."""
         from unmask.cli.common import refuse_unread
-        from unmask.kinds import kind_of
+        from unmask.kinds import kind_of, task_of
 
         kind = kind_of(model)
-        refuse_unread(context, READS, kind)
+        tagged = kind == "text" and task_of(model) in ("tag", "answer")
+        refuse_unread(context, READS, "tag or answer" if tagged else kind)
         if kind == "text":
             from unmask.cli import text_tasks
 

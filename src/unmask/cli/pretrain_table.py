@@ -32,11 +32,13 @@ def register(group: Any) -> None:
         recipe: str = typer.Option("masked", help="masked (ours), mcm or remasker (published settings)."),
         steps: options.Steps = None,
         epochs: options.Epochs = None,
-        minutes: options.Minutes = None,
+        minutes: float = typer.Option(None, hidden=True),
         seed: options.RunSeed = None,
-        resume: options.Resume = False,
-        precision: options.RunPrecision = None,
-        device: options.RunDevice = None,
+        resume: bool = typer.Option(
+            False, "--resume", help="Keep a finished fit in --out as it is; one that did not finish begins anew."
+        ),
+        precision: str = typer.Option(None, hidden=True),
+        device: str = typer.Option(None, hidden=True),
         json_: options.Json = False,
     ) -> None:
         """Fit a masked model to a table, complete or not: for impute, synthesize, augment."""

@@ -7,12 +7,13 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import by_kind
 
 READS = {"text": "mode precision device", "events": "mode by out most_unknown precision device", "table": "absent"}
 
 
 def register(app: Any) -> None:
-    @app.command("score")
+    @app.command("score", cls=by_kind(READS))
     def score(
         context: typer.Context,
         model: options.Model,

@@ -183,6 +183,7 @@ class TextModel:
             UserError: a text without a blank, or longer than the model takes.
         """
         self.require_head()
+        _known("order", order, ("confidence", "random", "left_to_right"))
         texts = [texts] if isinstance(texts, str) else list(texts)
         masked = self._with_blanks(texts, one_for="candidates" if candidates else "answers" if longest > 1 else "")
         if candidates:
@@ -347,6 +348,7 @@ class TextModel:
         Unknown words ([UNK]) are not scored, as they are never predicted in training: compare texts of equal `slots`.
         """
         self.require_head()
+        _known("mode", mode, ("unit", "slot"))
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self.context():
             found = score(self.model, self.examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
@@ -489,6 +491,12 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
     name = "int8" if precision == "int8" else precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
     return TextModel(folder=folder, device=where, precision=name, compiled=compile)
+
+
+def _known(name: str, value: str, known: Sequence[str]) -> None:
+    """Refuse a choice that there is none of."""
+    if value not in known:
+        raise UserError(f"{name}={value}", hint=f"Expected {' or '.join(known)}.")
 
 
 def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
