@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.text import cache as module
+from unmask.text import tokenising as module
 from unmask.text.cache import TokenCache, cut
 from unmask.text.tokenizer import Tokenizer
 
@@ -92,7 +92,7 @@ def test_a_file_without_permission_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("piece", [500_000, 12])
 def test_an_entity_is_one_unit(piece, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_PIECE_CHARACTERS", piece)
+    monkeypatch.setattr(module, "PIECE_CHARACTERS", piece)
     text = "  The quick brown fox jumps over the lazy dog."
     start = text.index("brown")
     row = {"text": text, "entities": [{"start": start, "end": start + len("brown fox"), "label": "animal"}]}
@@ -166,8 +166,8 @@ def test_pieces_are_cut_between_units(tmp_path):
 
 
 def test_a_long_document_is_tokenised_in_pieces_and_nothing_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_PIECE_CHARACTERS", 50)
-    monkeypatch.setattr(module, "_GROUP_CHARACTERS", 300)
+    monkeypatch.setattr(module, "PIECE_CHARACTERS", 50)
+    monkeypatch.setattr(module, "GROUP_CHARACTERS", 300)
     test_examples_are_the_documents_tokens(tmp_path)
 
 

@@ -10,7 +10,7 @@ from unmask.cli import options
 from unmask.cli.common import by_kind
 
 READS = {
-    "glue": "glue_model out set_ precision device", "text": "ratio most column precision device",
+    "glue": "glue_model out set_ precision device", "text": "ratio most column document precision device",
     "a text task": "text text2 label header precision device", "tag or answer": "precision device", "images": "most set_ report precision device",
     "table": "rows report", "events": "labels most_unknown precision device",
 }  # fmt: skip
@@ -37,6 +37,10 @@ def register(app: Any) -> None:
             None, help="Tables, and fine-tuned models of pictures: where to write the HTML report."
         ),
         column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
+        document: str = typer.Option(
+            None,
+            help="Where documents of .txt end: blank (lines), line or file; default blank, or line without blank lines.",
+        ),
         text: str = typer.Option(None, help="Fine-tuned: column of texts."),
         text2: str = typer.Option(None, help="Fine-tuned: column of second texts."),
         label: str = typer.Option(None, help="Fine-tuned: column of labels."),
@@ -51,6 +55,7 @@ def register(app: Any) -> None:
     ) -> None:
         """Text: loss, perplexity, accuracy on hidden tokens; fine-tuned: its metrics; queries and documents: retrieval. Pictures: neighbours and linear probe. Tables: synthetic rows beside real."""
         import itertools
+        import sys
 
         from unmask.cli import text_tasks
         from unmask.cli.common import Output, refuse_unread
@@ -82,7 +87,8 @@ def register(app: Any) -> None:
             )  # fmt: skip
             return
 
-        from unmask.text.sources import iter_documents
+        from unmask.text.building import told
+        from unmask.text.sources import ReadReport, iter_documents
 
         if kind == "images":
             from unmask.cli import images
@@ -106,7 +112,11 @@ def register(app: Any) -> None:
 
             output.write(*evaluate_table(model, data, rows, report, seed))
             return
-        texts = [d.text for d in itertools.islice(iter_documents(data, column=column), most or 2000)]
+        read = ReadReport()
+        documents = iter_documents(data, column=column, report=read, document=document or "auto")  # type: ignore[arg-type]
+        texts = [d.text for d in itertools.islice(documents, most or 2000)]
+        for line in told({"report": vars(read)}):
+            print(line, file=sys.stderr)
         loaded = load(model, device=device, precision=precision)
         found = loaded.evaluate(texts, ratio=ratio, seed=seed)
         shown = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots")

@@ -20,7 +20,7 @@ from unmask.text.cache import TokenCache
 from unmask.text.folder import load_folder, save_folder
 from unmask.text.pretrain import TextRun, check_unknown, make_job, write_report
 from unmask.text.recipes import TextSettings, as_dict, with_overrides
-from unmask.text.sources import resolve
+from unmask.text.sources import plain_text, resolve
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.processes import first_process_first
 from unmask.training.run import run, run_folder, sayer
@@ -112,7 +112,8 @@ def adapt(
         return TokenCache.build(
             source, loaded.tokenizer, out / name, max_slots=settings.slots, column=settings.column,
             holdout=settings.holdout if name == "cache" else 0.999, seed=settings.train.seed,
-            entities=settings.hide == "entity" and name == "cache",
+            entities=settings.hide == "entity" and name == "cache", say=say,
+            document=settings.document if plain_text(source) else "auto",
         )  # fmt: skip
 
     with first_process_first(settings.train) as first:

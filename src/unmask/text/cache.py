@@ -10,31 +10,26 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import fsync, locked
-from unmask.text.sources import Document, ReadReport, expand, iter_documents, listed, moved, opened, pieces
+from unmask.text.building import FILES, PROGRESS, build_files, told
+from unmask.text.sources import Parting, expand, opened
+from unmask.text.tokenising import Ended, cut, is_held_out
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.units import entity_units
 
 VERSION = 4
-_FILES = ("tokens.bin", "starts.bin", "offsets.bin", "split.bin")
-_KNOWN = (*_FILES, "meta.json", "documents.bin")
+_KNOWN = (*FILES, PROGRESS, f"{PROGRESS}.new", "meta.json", "documents.bin")
 """The last one is of caches that earlier versions wrote."""
-_GROUP_CHARACTERS = 2_000_000
-_PIECE_CHARACTERS = 500_000
-"""Encodings take far more memory than text: documents go through the tokenizer in groups and pieces of bounded size."""
 
 
 class TokenCache:
@@ -51,11 +46,11 @@ class TokenCache:
         self.folder, self.meta = folder, meta
         self._tokens = _map(folder / "tokens.bin", meta["dtype"])
         self._starts = _map(folder / "starts.bin", "uint8")
-        self._offsets = np.fromfile(folder / "offsets.bin", dtype=np.int64)
+        self._offsets = _map(folder / "offsets.bin", "int64")
         split = np.fromfile(folder / "split.bin", dtype=np.uint8)
         self.train, self.validation = np.flatnonzero(split == 0), np.flatnonzero(split == 1)
         self._before, self._after = (np.array(meta[side], np.int32) for side in ("before", "after"))
-        self.lengths = np.diff(self._offsets) + len(self._before) + len(self._after)
+        self.lengths = np.diff(np.asarray(self._offsets)) + len(self._before) + len(self._after)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -129,7 +124,8 @@ class TokenCache:
         min_tokens: int = 8,
         seed: int = 0,
         entities: bool = False,
-        progress: Callable[[dict[str, int]], None] | None = None,
+        document: Parting = "auto",
+        say: Callable[[str], None] | None = None,
     ) -> TokenCache:
         """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
 
@@ -138,6 +134,11 @@ class TokenCache:
                 none (a single book), the last examples are held out instead, and `meta["held_out_by"]` says "tail".
             min_tokens: shorter pieces are left out.
             entities: the "entities" of .jsonl rows are units, as whole words are else.
+            document: where documents of plain text end; see `iter_documents`.
+            say: told how far it is, how fast it goes, and what was made of the corpus.
+
+        A build that was killed goes on where it was when it is asked for again. The cores work side by side; the cache is
+        the same on any number of them.
 
         Raises:
             UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a folder
@@ -151,6 +152,7 @@ class TokenCache:
             "min_tokens": min_tokens,
             "seed": seed,
             "entities": entities,
+            "document": document,
         }
         key = _key(names, tokenizer, settings)
         folder = Path(folder)
@@ -159,12 +161,15 @@ class TokenCache:
             wait=lambda text: print(text, file=sys.stderr, flush=True),
             busy=f"is tokenising into {folder.name}",
         ):
-            return cls._built(folder, key, names, tokenizer, settings, progress)
+            made = cls._built(folder, key, names, tokenizer, settings, say)
+        for line in told(made.meta) if say is not None else ():
+            say(line)  # type: ignore[misc]
+        return made
 
     @classmethod
     def _built(
         cls, folder: Path, key: str, names: list[str], tokenizer: Tokenizer, settings: dict[str, Any],
-        progress: Callable[[dict[str, int]], None] | None,
+        say: Callable[[str], None] | None,
     ) -> TokenCache:  # fmt: skip
         """What is there from the same content and settings, or a new one; this process alone works in the folder."""
         if (folder / "meta.json").exists():
@@ -177,17 +182,21 @@ class TokenCache:
         temporary = folder.with_name(folder.name + ".part")
         for place in (folder, temporary):
             _refuse_foreign(place)
-        shutil.rmtree(temporary, ignore_errors=True)
+        if any(name.startswith("hf:") for name in names):  # nothing says that they are what they were
+            shutil.rmtree(temporary, ignore_errors=True)
         try:
-            temporary.mkdir(parents=True)
-            meta = _write(temporary, names, tokenizer, progress, **settings)
-            meta |= {"key": key, "fingerprint": tokenizer.fingerprint(), "settings": settings}
+            temporary.mkdir(parents=True, exist_ok=True)
+            meta = build_files(temporary, key, names, tokenizer, say, **settings)
+            meta |= {"version": VERSION, "key": key, "fingerprint": tokenizer.fingerprint(), "settings": settings}
             (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
             _sync(temporary)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
             fsync(folder.parent)
+        except Ended:
+            raise  # it can be gone on with, as after a signal
         except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
                     f"{folder}: disk full while tokenising", hint="Free some space and run again."
@@ -195,8 +204,9 @@ class TokenCache:
             if isinstance(error, PermissionError | NotADirectoryError | FileExistsError):
                 raise UserError(f"{folder}: cannot be written ({error.strerror})", hint="Choose another.") from None
             raise
-        finally:
+        except Exception:
             shutil.rmtree(temporary, ignore_errors=True)
+            raise
         return cls.open(folder)
 
 
@@ -206,10 +216,9 @@ def _map(path: Path, dtype: str) -> np.ndarray:
     return np.memmap(path, dtype=dtype, mode="r")
 
 
-def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> str:
-    """Hash of what decides the cache: content (size, time, first and last MiB of each file), tokenizer, settings."""
+def content_key(inputs: Sequence[str]) -> str:
+    """Hash of what inputs hold: name, size, time, first and last MiB of each file, and the names of data sets on the hub."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(json.dumps([VERSION, tokenizer.fingerprint(), tokenizer.tokens, settings], sort_keys=True).encode())
     for item in inputs:
         if item.startswith("hf:"):
             digest.update(item.encode())
@@ -224,139 +233,10 @@ def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> s
     return digest.hexdigest()
 
 
-def _write(
-    folder: Path,
-    inputs: list[str],
-    tokenizer: Tokenizer,
-    progress: Callable[[dict[str, int]], None] | None,
-    *,
-    max_slots: int,
-    column: str | None,
-    holdout: float,
-    min_tokens: int,
-    seed: int,
-    entities: bool,
-) -> dict[str, Any]:
-    dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    room = max_slots - len(tokenizer.before) - len(tokenizer.after)
-    if room < 1:
-        raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
-    least = min(min_tokens, room)
-    stops = np.array(
-        sorted(i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None), np.int64
-    )
-    report = ReadReport()
-    examples = document = tokens = held_out = marked = unknown = read = 0
-    stream = iter_documents(inputs, column=column, report=report, entities=entities)
-    files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in _FILES}
-    try:
-        files["offsets.bin"].write(np.zeros(1, np.int64).tobytes())
-        for group in _groups(stream):
-            for d, (ids, starts) in zip(group, _tokenise(group, tokenizer), strict=True):
-                held = is_held_out(d.text, holdout, seed)
-                marked += len(d.entities)
-                unknown += 0 if tokenizer.unk_id is None else int(np.count_nonzero(ids == tokenizer.unk_id))
-                read += len(ids)
-                for begin, end in cut(ids, starts, room, stops):
-                    if end - begin < least:
-                        continue
-                    files["tokens.bin"].write(ids[begin:end].astype(dtype).tobytes())
-                    files["starts.bin"].write(starts[begin:end].tobytes())
-                    tokens += end - begin
-                    files["offsets.bin"].write(np.array([tokens], np.int64).tobytes())
-                    files["split.bin"].write(bytes([held]))
-                    examples += 1
-                    held_out += held
-                document += 1
-            if progress is not None:
-                progress({"documents": document, "tokens": tokens, "examples": examples})
-    finally:
-        for file in files.values():
-            file.close()
-    if not examples:
-        raise UserError(
-            f"no example of at least {least} tokens in {listed(inputs)}",
-            hint="The corpus is too short: give more text.",
-        )
-    if entities and not marked:
-        raise UserError(
-            f"no entity is marked in {listed(inputs)}",
-            hint='Give .jsonl rows with "entities", a list of {"start", "end"} in characters of the text.',
-        )
-    tail = 0 if held_out else min(math.ceil(holdout * examples), examples // 2)
-    if tail:
-        with (folder / "split.bin").open("r+b") as file:
-            file.seek(examples - tail)
-            file.write(b"\x01" * tail)
-    return {
-        "version": VERSION, "dtype": dtype, "examples": examples, "tokens": tokens, "documents": document,
-        "unknown": unknown / max(read, 1), "held_out_by": "tail" if tail else "document",
-        "vocabulary": tokenizer.vocab_size, "before": tokenizer.before, "after": tokenizer.after,
-        "report": asdict(report),
-        "sizes": {name: (folder / name).stat().st_size for name in _FILES},
-    }  # fmt: skip
-
-
-def _groups(stream: Iterator[Document]) -> Iterator[list[Document]]:
-    """Documents in groups bounded by number and by characters: memory stays the same for many short and few long."""
-    group: list[Document] = []
-    size = 0
-    for d in stream:
-        group.append(d)
-        size += len(d.text)
-        if len(group) == 1000 or size >= _GROUP_CHARACTERS:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _tokenise(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(ids, unit starts) of each document; a long one is tokenised in pieces, cut at white space."""
-    parts = [list(pieces(d.text, _PIECE_CHARACTERS)) for d in group]
-    encoded = iter(tokenizer.encode([text for part in parts for text in part], specials=False))
-    for d, part in zip(group, parts, strict=True):
-        ids, starts, begin = [], [], 0
-        for text in part:
-            e, here = next(encoded), moved(d.entities, begin)
-            units = entity_units(e.units, here, e.offsets) if here else e.units
-            ids.append(e.ids)
-            starts.append(np.append(1, np.diff(units) != 0).astype(np.uint8)[: len(e)])
-            begin += len(text)
-        yield np.concatenate(ids), np.concatenate(starts)
-
-
-def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> list[tuple[int, int]]:
-    """Cut a document into pieces of at most `room` tokens, between units, after a stop in the last fifth if there is one.
-
-    The pieces, one after another, are the document.
-
-    >>> cut(np.arange(5), np.array([1, 1, 1, 0, 1]), 3, np.array([]))
-    [(0, 2), (2, 5)]
-    """
-    pieces, begin, size = [], 0, len(ids)
-    while size - begin > room:
-        end = begin + room
-        late = begin + max(1, int(room * 0.8))
-        # A stop inside a unit ("...", 3.14 in one piece) is not an end.
-        ends = np.flatnonzero(np.isin(ids[late - 1 : end], stops) & (starts[late : end + 1] == 1))
-        if len(ends):
-            end = late + int(ends[-1])
-        else:
-            edges = np.flatnonzero(starts[begin + 1 : end + 1])
-            # A single unit longer than a row can only be cut inside.
-            end = begin + 1 + int(edges[-1]) if len(edges) else end
-        pieces.append((begin, end))
-        begin = end
-    if begin < size:
-        pieces.append((begin, size))
-    return pieces
-
-
-def is_held_out(text: str, holdout: float, seed: int) -> bool:
-    """Whether a document is held out: by a hash of its text, so that it is stable."""
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=seed.to_bytes(8, "little"))
-    return int.from_bytes(digest.digest(), "little") < holdout * 2**64
+def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> str:
+    """Hash of what decides the cache: content, tokenizer, settings."""
+    made_of = [VERSION, tokenizer.fingerprint(), tokenizer.tokens, settings, content_key(inputs)]
+    return hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -372,3 +252,6 @@ def _refuse_foreign(folder: Path) -> None:
 def _sync(folder: Path) -> None:
     for path in (*folder.iterdir(), folder):
         fsync(path)
+
+
+__all__ = ["TokenCache", "content_key", "cut", "is_held_out"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask import __version__
 from unmask.core.plan import Plan
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.errors import UserError
+from unmask.files import written
 from unmask.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
-from unmask.text.cache import TokenCache, is_held_out
+from unmask.text.cache import TokenCache, content_key, is_held_out
 from unmask.text.folder import new_text_model, save_folder
 from unmask.text.recipes import TextSettings, as_dict
 from unmask.text.sampling import sampled
@@ -69,21 +72,35 @@ def build_tokenizer(
     """The tokenizer of a run: brought along, or trained now on the training documents and saved in `out`.
 
     Args:
-        reuse: take the one in `out`, if there is one: of the run that is resumed, or of the first process.
+        reuse: take the one in `out`, if there is one: of the run that is resumed, or of the first process. One that was trained
+            there on the same files with the same settings is taken without.
     """
     if settings.tokenizer is not None:
         return Tokenizer.load(settings.tokenizer)
-    if reuse and (out / "tokenizer.json").exists():
+    mark, key = out / ".tokenizer.key", _tokenizer_key(data, settings)
+    made = mark.read_text().strip() if mark.exists() else ""
+    named = any(str(d).startswith("hf:") for d in data)  # nothing says that it is what it was
+    if (out / "tokenizer.json").exists() and (reuse or (made == key and not named)):
         return Tokenizer.load(out)
     say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
-    documents = iter_documents(data, column=settings.column, report=ReadReport())
+    documents = iter_documents(data, column=settings.column, report=ReadReport(), document=settings.document)
     texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
     tokenizer = Tokenizer.train(
         sampled(texts, TOKENIZER_CHARACTERS), kind=settings.tokenizer_kind, vocab_size=settings.vocabulary,
         lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
     )  # fmt: skip
     tokenizer.save(out)
+    with written(mark) as temporary:
+        temporary.write_text(key)
     return tokenizer
+
+
+def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:
+    """Hash of what a trained tokenizer comes from: the same command, started again after a kill, need not train it again."""
+    names = ("tokenizer_kind", "vocabulary", "lowercase", "column", "document", "holdout")
+    chosen = {name: getattr(settings, name) for name in names}
+    made_of = [__version__, TOKENIZER_CHARACTERS, settings.train.seed, chosen, content_key(data)]
+    return hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
 
 
 def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]:
@@ -140,14 +157,12 @@ def pretrain(
         tokenizer.require_mask()
         cache = TokenCache.build(
             data, tokenizer, out / "cache", max_slots=settings.slots, column=settings.column, holdout=settings.holdout,
-            seed=settings.train.seed, entities=settings.hide == "entity",
+            seed=settings.train.seed, entities=settings.hide == "entity", document=settings.document, say=say,
         )  # fmt: skip
     check_unknown(cache, say)
     model, family = build_model(settings, tokenizer)
     job = make_job(model, cache, tokenizer, settings)
     say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {_millions(model)} parameters")
-    if cache.meta.get("held_out_by") == "tail":
-        say("too few documents to hold whole ones out: the end of the corpus is held out")
 
     def save(trained: Any) -> None:
         about = {"text": as_dict(settings)}

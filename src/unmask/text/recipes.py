@@ -46,6 +46,8 @@ class TextSettings:
         holdout: share of documents held out for validation.
         dropout: on embeddings and block outputs.
         column: text column of jsonl, csv and parquet inputs.
+        document: where a document of a .txt file ends: 'blank' (at blank lines), 'line' (at every line's end), 'file'
+            (with the file), or 'auto': at blank lines, and at every line's end in a file that has none; what was done is said.
     """
 
     recipe: Literal["modern", "bert"] = "modern"
@@ -71,6 +73,7 @@ class TextSettings:
     holdout: float = 0.01
     dropout: float = 0.0
     column: str | None = None
+    document: Literal["auto", "blank", "line", "file"] = "auto"
     train: TrainSettings = field(default_factory=TrainSettings)
 
     def __post_init__(self) -> None:

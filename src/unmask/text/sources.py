@@ -6,20 +6,23 @@ import csv
 import difflib
 import glob
 import gzip
-import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, get_args
 
 from unmask.errors import UserError, suggest
 from unmask.files import files_below
+from unmask.text.seen import Seen
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".tsv", ".parquet")
 COLUMNS = ("text", "content", "body", "document", "abstract")
+Parting = Literal["auto", "blank", "line", "file"]
+"""Where a document of plain text ends: at blank lines, at every line's end, at the file's. 'auto': at blank lines, or at
+every line's end in a file without any."""
 _CHUNK = 1 << 20
 _LONGEST_ROW = 256 << 20
 """A row of .jsonl or .csv cannot be parsed in pieces: beyond this many bytes it is refused, not read into memory."""
@@ -45,6 +48,7 @@ class ReadReport:
         duplicates, empty: documents left out.
         undecodable: lines or rows that are not UTF-8; the document around each is left out.
         split: documents longer than the limit, given out in pieces.
+        parted: how many plain text files were parted at blank lines ('blank'), by 'line', or not ('file').
     """
 
     documents: int = 0
@@ -54,6 +58,7 @@ class ReadReport:
     undecodable: int = 0
     split: int = 0
     examples: list[str] = field(default_factory=list)
+    parted: dict[str, int] = field(default_factory=dict)
 
     def note(self, where: str, reason: str) -> None:
         if len(self.examples) < 20:
@@ -73,6 +78,11 @@ def suffix_of(path: Path) -> str:
 def _readable(path: Path) -> bool:
     # The WikiText release names its files .raw: plain text.
     return suffix_of(path) in (*SUFFIXES, ".raw") and not (path.suffix == ".gz" and suffix_of(path) == ".parquet")
+
+
+def plain_text(inputs: Iterable[str | Path]) -> bool:
+    """Whether one of the files is plain text, whose documents have to be parted."""
+    return any(suffix_of(Path(i)) in (".txt", ".md", ".raw") for i in inputs)
 
 
 def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = None) -> list[Path]:
@@ -134,27 +144,32 @@ def iter_documents(
     deduplicate: bool = True,
     max_characters: int = 10_000_000,
     entities: bool = False,
+    document: Parting = "auto",
 ) -> Iterator[Document]:
     """Stream documents.
 
-    .txt: separated by blank lines; .md: one a file; .jsonl, .csv, .tsv, .parquet: one a row, in `column` (default: the
-    first of text, content, body, document, abstract that is there). `hf:NAME[:split]` streams a Hugging Face dataset.
+    .txt: separated by blank lines, or one per line in a file without blank lines; .md: one per file; .jsonl, .csv, .tsv,
+    .parquet: one per row, in `column` (default: the first of text, content, body, document, abstract that is there).
+    `hf:NAME[:split]` streams a Hugging Face dataset.
     A file named twice is read once.
 
     Args:
         report: filled as documents are read.
-        deduplicate: drop exact copies (a 64-bit hash a document is remembered: about 70 MB per million).
+        deduplicate: drop exact copies (a 64-bit hash per document is remembered: 8 MB per million).
         max_characters: a longer document is cut at white space.
         entities: read "entities" of .jsonl rows, a list of {"start", "end"} in characters of the text.
+        document: where documents end in .txt files ('auto'), and in .md files where it is not 'auto'.
 
     Raises:
-        UserError: missing, binary or malformed input, or no text at all.
+        UserError: missing, binary or malformed input, no text at all, or `document` given without a file it is for.
     """
     inputs = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     report = ReadReport() if report is None else report
-    seen: set[int] = set()
-    for document in _raw(inputs, column, report, max_characters, entities):
-        text, where = document.text.strip(), f"{document.source}:{document.line}"
+    if document not in get_args(Parting):
+        raise UserError(f"document={document}", hint=f"Expected one of {', '.join(get_args(Parting))}.")
+    seen = Seen()
+    for found in _raw(inputs, column, report, max_characters, entities, document):
+        text, where = found.text.strip(), f"{found.source}:{found.line}"
         if not text:
             report.empty += 1
             report.note(where, "empty")
@@ -166,17 +181,16 @@ def iter_documents(
             report.undecodable += 1
             report.note(where, "half a surrogate pair, left out")
             continue
-        if deduplicate:
-            mark = int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
-            if mark in seen:
-                report.duplicates += 1
-                continue
-            seen.add(mark)
+        if deduplicate and not seen.add(encoded):
+            report.duplicates += 1
+            continue
         report.documents += 1
         report.characters += len(text)
-        document.entities = moved(document.entities, document.text.index(text))
-        document.text = text
-        yield document
+        found.entities = moved(found.entities, found.text.index(text))
+        found.text = text
+        yield found
+    if document != "auto" and not report.parted:
+        raise UserError(f"document={document}: no .txt or .md file in {listed(inputs)}", hint="Leave it out.")
     if not report.documents:
         why = f"{report.empty} empty, {report.undecodable} not UTF-8" if inputs else "nothing was given"
         raise UserError(f"no text found in {listed(inputs)} ({why})", hint="; ".join(report.examples[:3]))
@@ -213,7 +227,7 @@ def pieces(text: str, longest: int) -> Iterator[str]:
 
 
 def _raw(
-    inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int, entities: bool
+    inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int, entities: bool, parting: Parting
 ) -> Iterator[Document]:
     read: set[Path] = set()
     for item in inputs:
@@ -238,7 +252,9 @@ def _raw(
             elif kind in (".csv", ".tsv"):
                 yield from _cut(_csv(path, column, report, "\t" if kind == ".tsv" else ","), report, longest)
             else:
-                yield from _paragraphs(path, report, longest, whole=kind == ".md")
+                way = parting if parting != "auto" else ("file" if kind == ".md" else _parting(path))
+                report.parted[way] = report.parted.get(way, 0) + 1
+                yield from _plain(path, report, longest, way)
 
 
 @contextmanager
@@ -303,7 +319,25 @@ def _boundary(line: bytearray) -> int:
     return max(cut, 1)
 
 
-def _paragraphs(path: Path, report: ReadReport, longest: int, *, whole: bool) -> Iterator[Document]:
+def _parting(path: Path) -> Parting:
+    """'blank' where a blank line stands between lines of text, else 'line'."""
+    text = blank = False
+    with opened(path) as file:
+        while line := file.readline(_CHUNK):
+            if not line.strip():
+                blank = text
+            elif blank:
+                return "blank"
+            else:
+                text = True
+    return "line"
+
+
+def _plain(path: Path, report: ReadReport, longest: int, parting: Parting) -> Iterator[Document]:
+    if parting == "line":
+        yield from (Document(line, str(path), n) for n, line in _lines(path, report, longest) if line and line.strip())
+        return
+    whole = parting == "file"
     parts: list[str] = []
     size, start, bad = 0, 1, False
     for number, line in _lines(path, report, longest):

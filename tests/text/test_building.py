@@ -1,0 +1,210 @@
+"""Caching side by side and after a kill gives the same cache; where documents of plain text end is said and can be set."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from text_corpus import tokenizer, write_corpus
+from unmask.errors import UserError
+from unmask.text import building, tokenising
+from unmask.text.cache import TokenCache
+from unmask.text.model import load
+from unmask.text.pretrain import build_tokenizer
+from unmask.text.recipes import TextSettings
+from unmask.text.seen import Seen
+from unmask.text.sources import ReadReport, iter_documents
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    monkeypatch.setattr(tokenising, "GROUP_CHARACTERS", 2_000)
+    monkeypatch.setattr(tokenising, "ALONE", 2)
+    monkeypatch.setattr(building, "MARK_SECONDS", 0.0)
+
+
+def build(tmp_path, name, **more):
+    return TokenCache.build(str(tmp_path / "corpus.txt"), tokenizer("wordpiece"), tmp_path / name, max_slots=32, **more)
+
+
+def same(one: TokenCache, other: TokenCache) -> bool:
+    files = all((one.folder / n).read_bytes() == (other.folder / n).read_bytes() for n in building.FILES)
+    return files and one.meta == other.meta
+
+
+def test_processes_side_by_side_give_the_same_cache(tmp_path, small_groups, monkeypatch):
+    write_corpus(tmp_path / "corpus.txt", copies=400)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    alone, said = build(tmp_path, "alone"), []
+    monkeypatch.setenv("RAYON_NUM_THREADS", "2")
+    assert same(build(tmp_path, "two", say=said.append), alone)
+    assert any("tokens/s with 2 processes" in line for line in said)
+    assert not (tmp_path / "two" / building.PROGRESS).exists()
+
+
+def test_a_process_that_is_killed_is_said_and_what_was_done_is_kept(tmp_path, small_groups, monkeypatch):
+    write_corpus(tmp_path / "corpus.txt", copies=400)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "2")
+    begun = tokenising._Workers._begun
+
+    def killed(self):
+        process = begun(self)
+        process.kill()
+        return process
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenising._Workers, "_begun", killed)
+        with pytest.raises(UserError, match="a process that tokenised has ended"):
+            build(tmp_path, "cache")
+    done = json.loads((tmp_path / "cache.part" / building.PROGRESS).read_text())["counts"]["documents"]
+    assert 0 < done < 400
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    said: list[str] = []
+    again = build(tmp_path, "cache", say=said.append)
+    assert f"tokenising goes on after {done:,} documents" in said
+    assert same(again, build(tmp_path, "clean"))
+    assert not (tmp_path / "cache.part").exists()
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {tests!r})
+import pathlib
+from text_corpus import tokenizer
+from unmask.text import building, tokenising
+from unmask.text.cache import TokenCache
+tokenising.GROUP_CHARACTERS, building.MARK_SECONDS = 2_000, 0.0
+append = building._Files.append
+def slow(self, part):
+    append(self, part)
+    __import__("time").sleep(0.05)
+building._Files.append = slow
+made = tokenizer("wordpiece").load({folder!r})
+TokenCache.build({corpus!r}, made, {folder!r} + "/cache", max_slots=32)
+"""
+
+
+def test_sigkill_while_caching_damages_nothing_and_the_next_build_goes_on(tmp_path, small_groups, monkeypatch):
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    corpus = write_corpus(tmp_path / "corpus.txt", copies=600)
+    tokenizer("wordpiece").save(tmp_path)
+    code = KILLED.format(tests=os.path.dirname(os.path.dirname(__file__)), folder=str(tmp_path), corpus=str(corpus))
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "RAYON_NUM_THREADS": "1"})
+    mark, deadline = tmp_path / "cache.part" / building.PROGRESS, time.monotonic() + 60
+    while not mark.exists() and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "cache").exists()
+    done = json.loads(mark.read_text())["counts"]["documents"]
+    with (tmp_path / "cache.part" / "tokens.bin").open("ab") as file:  # written behind the mark
+        file.write(b"half a group")
+    said: list[str] = []
+    made = type(tokenizer("wordpiece")).load(tmp_path)
+    again = TokenCache.build(str(corpus), made, tmp_path / "cache", max_slots=32, say=said.append)
+    assert f"tokenising goes on after {done:,} documents" in said
+    assert same(again, TokenCache.build(str(corpus), made, tmp_path / "clean", max_slots=32))
+
+
+def test_a_build_of_other_settings_is_not_gone_on_with(tmp_path, small_groups, monkeypatch):
+    write_corpus(tmp_path / "corpus.txt", copies=100)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        append = building._Files.append
+        patch.setattr(building._Files, "append", lambda *a: (append(*a), stopped()))
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path, "cache")
+    assert (tmp_path / "cache.part" / building.PROGRESS).exists()
+    said: list[str] = []
+    assert same(build(tmp_path, "cache", holdout=0.3, say=said.append), build(tmp_path, "clean", holdout=0.3))
+    assert not any("goes on" in line for line in said)
+
+
+def test_copies_are_known_from_long_ago():
+    seen = Seen(latest=3)
+    texts = [str(i).encode() for i in range(20)]
+    assert [seen.add(t) for t in texts] == [True] * 20
+    assert [seen.add(t) for t in texts] == [False] * 20
+
+
+PLAIN = "one line of text that is long enough\nanother line of text that is long enough\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "document", "found", "way"),
+    [
+        (PLAIN, "auto", 2, "line"),
+        (PLAIN + "\n\n \n", "auto", 2, "line"),
+        ("\n\n" + PLAIN + "\nthird paragraph\n", "auto", 2, "blank"),
+        (PLAIN, "blank", 1, "blank"),
+        (PLAIN + "\nthird", "line", 3, "line"),
+        (PLAIN + "\nthird", "file", 1, "file"),
+    ],
+)
+def test_where_documents_of_plain_text_end(tmp_path, text, document, found, way):
+    (tmp_path / "a.txt").write_text(text)
+    report = ReadReport()
+    assert len(list(iter_documents(tmp_path / "a.txt", report=report, document=document))) == found
+    assert report.parted == {way: 1}
+
+
+def test_a_way_that_nothing_is_read_by_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "hello"}')
+    with pytest.raises(UserError, match=r"document=line: no \.txt or \.md file"):
+        list(iter_documents(tmp_path / "a.jsonl", document="line"))
+    with pytest.raises(UserError, match="document=page"):
+        list(iter_documents(tmp_path / "a.jsonl", document="page"))
+
+
+def test_where_documents_end_and_what_is_too_short_is_said(tmp_path):
+    (tmp_path / "corpus.txt").write_text(
+        "\n".join(f"{i} the quick brown fox jumps over it" for i in range(30)) + "\nfox"
+    )
+    said: list[str] = []
+    cache = build(tmp_path, "cache", say=said.append)
+    assert len(cache) == cache.meta["documents"] - 1 == 30
+    assert "documents of plain text end at every line in 1 file (--set document= blank, line or file)" in said
+    assert "1 pieces of fewer than 8 tokens are left out" in said
+
+
+def test_one_file_of_lines_has_intervals(tmp_path):
+    """It was one document: the intervals over documents were null."""
+    from unmask.text.folder import new_text_model, save_folder
+
+    made = tokenizer("wordpiece")
+    model, family = new_text_model(
+        "bert", vocabulary=made.vocab_size, width=16, layers=1, heads=2, inner=16, slots=32, tokenizer=made, dropout=0.0,
+        decoder=None,
+    )  # fmt: skip
+    save_folder(tmp_path / "model", model=model, tokenizer=made, family=family, settings={})
+    (tmp_path / "held.txt").write_text("\n".join(f"{i} the quick brown fox jumps over it" for i in range(12)))
+    texts = [d.text for d in iter_documents(tmp_path / "held.txt")]
+    found = load(tmp_path / "model", precision="fp32").evaluate(texts)
+    assert None not in found["intervals"]["loss"]
+
+
+def test_a_tokenizer_of_the_same_files_is_not_trained_again(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.txt")
+    said: list[str] = []
+
+    def made(**more):
+        settings = TextSettings(vocabulary=200, tokenizer_kind="unigram", **more)
+        return build_tokenizer([str(corpus)], tmp_path / "run", settings, said.append).fingerprint()
+
+    assert made() == made()
+    assert len(said) == 1
+    made(holdout=0.3)
+    corpus.write_text(corpus.read_text()[:-300])
+    made(holdout=0.3)
+    assert len(said) == 3
