@@ -244,8 +244,8 @@ MUTANTS = [
         "units cut",
         (
             CORRUPTION,
-            "return _select_units(slots, slots.unit, count, key)",
-            "return _select_units(slots, slots.unit, count, key, whole=False)",
+            "return _select_evenly(slots, slots.unit, count, key)",
+            "return _in_random_order(slots, slots.unit, key)[0] < count[slots.example]",
         ),
     ),
     mutant(5, "counts always rounded down", (CORRUPTION, "share * size + uniform(*key, identity, 12)", "share * size")),
@@ -254,8 +254,8 @@ MUTANTS = [
         "counts drawn slot by slot",
         (
             CORRUPTION,
-            "return rank < count[slots.example]\n\n\ndef _select",
-            "return uniform(*key, slots.identity, slots.slot, 1) < 0.4\n\n\ndef _select",
+            "return rank < count[slots.example]\n\n\ndef _in_random",
+            "return uniform(*key, slots.identity, slots.slot, 1) < 0.4\n\n\ndef _in_random",
         ),
     ),
     mutant(

@@ -161,6 +161,19 @@ def test_units_are_hidden_whole(modality, seed: int):
     assert abs(total / 30 - 0.3) < 0.02
 
 
+@pytest.mark.parametrize("lengths", [(10, 20), (60, 128)])
+def test_whole_words_of_short_texts_are_hidden_at_the_ratio(seed: int, rng, lengths):
+    """Their first word was always hidden, however long: .194 of the tokens where .15 was asked for."""
+    examples = []
+    for i in range(600):
+        n = int(rng.integers(*lengths))
+        words = np.repeat(np.arange(n), rng.choice([1, 2, 3, 4, 6], n, p=[0.5, 0.22, 0.13, 0.1, 0.05]))[:n]
+        examples.append(Example(values={"token": np.arange(n) + 10}, identity=i, unit=words))
+    batch = pack(examples, slots=128)
+    found = [len(Corruption(select=Units(ratio=0.15)).draw(batch, seed=seed, epoch=e)) for e in range(10)]
+    assert np.mean(found) / sum(map(len, examples)) == pytest.approx(0.15, abs=0.004)
+
+
 def span_lengths(seed: int, select: Spans, epochs: int = 10) -> np.ndarray:
     examples = [Example(values={"token": np.arange(2000) + 10}, identity=i) for i in range(10)]
     batch = pack(examples, slots=2000)

@@ -48,7 +48,7 @@ def corruption(request) -> Corruption:
 def test_packing_order_and_company_do_not_matter(modality, corruption, seed: int, rng):
     data = examples(modality, seed)
     expected = masks(pack(data, slots=64), corruption, seed)
-    assert len(expected) == len(data)
+    assert len(expected) > 0.8 * len(data)  # an example whose first unit is larger than its count may hide nothing
     shuffled = [data[i] for i in rng.permutation(len(data))]
     assert masks(pack(shuffled, slots=40), corruption, seed) == expected
     assert masks(pack(data, slots=32, placement=[[i] for i in range(len(data))], rows=30), corruption, seed) == expected
@@ -67,9 +67,9 @@ def test_another_epoch_or_seed_is_another_mask_and_static_the_same(modality, cor
     first = masks(batch, corruption, seed)
     assert masks(batch, corruption, seed) == first
     for other in (masks(batch, corruption, seed, epoch=1), masks(batch, corruption, seed + 1)):
-        assert np.mean([other[i] == first[i] for i in first]) < 0.2
+        assert np.mean([other.get(i) == first[i] for i in first]) < 0.2
         # Where they are, noise bits left aside: those differ anyway. Short examples may agree by chance.
-        assert np.mean([places(other[i]) == places(first[i]) for i in first]) < 0.4
+        assert np.mean([places(other.get(i, [])) == places(first[i]) for i in first]) < 0.4
     static = Corruption(select=corruption.select, static=True)
     assert masks(batch, static, seed, epoch=5) == masks(batch, static, seed, epoch=0)
 

@@ -150,28 +150,44 @@ class Uniform:
         return rank < count[slots.example]
 
 
-def _select_units(
-    slots: Slots, unit: np.ndarray, count: np.ndarray, key: tuple[int, int], whole: bool = True
-) -> np.ndarray:
-    """Hide whole units in random order until an example's count is reached.
-
-    The unit that crosses the count is taken when more than half of it fits, so the long-run ratio is unbiased in
-    practice; with `whole=False` it is cut at exactly the count. The first unit is always taken.
-    """
+def _in_random_order(
+    slots: Slots, unit: np.ndarray, key: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The units of each example in random order: (rank of each slot in its example, unit of each slot as a number of the
+    batch, slots of each unit, slots before it)."""
     score = uniform(*key, slots.identity, unit, 2)
     order = np.lexsort((slots.slot, unit, score, slots.example))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     rank -= np.searchsorted(slots.example, slots.example, side="left")
-    if not whole:
-        return rank < count[slots.example]
-    group = np.unique(np.stack([slots.example, unit]), axis=1, return_inverse=True)[1].reshape(-1)
-    size = np.bincount(group)
-    before = np.full(len(size), np.iinfo(np.int64).max)
-    np.minimum.at(before, group, rank)
-    take = (before + size / 2 <= count[np.maximum(slots.example, 0)][_first_of(group)]) | (before == 0)
-    wanted = count[slots.example] > 0
-    return take[group] & wanted
+    new = np.ones(len(order), bool)
+    new[1:] = (unit[order[1:]] != unit[order[:-1]]) | (slots.example[order[1:]] != slots.example[order[:-1]])
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(new) - 1
+    return rank, group, np.bincount(group), rank[order[new]]
+
+
+def _select_units(slots: Slots, unit: np.ndarray, count: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+    """Hide whole units in random order until an example's count is reached.
+
+    The unit that crosses the count is taken when more than half of it fits; the first unit is always taken.
+    """
+    _, group, size, before = _in_random_order(slots, unit, key)
+    take = (before + size / 2 <= count[slots.example[_first_of(group)]]) | (before == 0)
+    return take[group] & (count[slots.example] > 0)
+
+
+def _select_evenly(slots: Slots, unit: np.ndarray, count: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+    """Hide whole units in random order, so many that an example's count is met on average.
+
+    The unit that crosses the count is taken with the probability that is the share of it that fits. An example whose
+    first unit is larger than its count hides nothing at times: always taking it, as before, hid 19.4 % of the slots of
+    examples of 10 to 20 tokens where 15 % were asked for.
+    """
+    _, group, size, before = _in_random_order(slots, unit, key)
+    one = _first_of(group)
+    fits = (count[slots.example[one]] - before) / size
+    return (uniform(*key, slots.identity[one], unit[one], 7) < fits)[group]
 
 
 def _first_of(group: np.ndarray) -> np.ndarray:
@@ -181,14 +197,18 @@ def _first_of(group: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """Slots hidden together: a word's pieces, a visit's events, a one-hot group (whole-word masking)."""
+    """Slots hidden together: a word's pieces, a visit's events, a one-hot group (whole-word masking).
+
+    The share of hidden slots is `ratio` in the long run, whatever the sizes of units; `at_least` is counted before units are
+    made whole, so that an example may hide nothing in an epoch.
+    """
 
     ratio: Ratio = 0.15
     at_least: int = 1
 
     def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
         count = draw_counts(self.ratio, slots, key, progress, self.at_least)
-        return _select_units(slots, slots.unit, count, key)
+        return _select_evenly(slots, slots.unit, count, key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +239,8 @@ class Spans:
         starts |= new_unit & (since > 0) & (since % self.longest == 0)
         first = np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))
         span = slots.slot[first] if len(first) else first
-        return _select_units(slots, span, count, key, whole=False)
+        rank, *_ = _in_random_order(slots, span, key)
+        return rank < count[slots.example]
 
 
 @dataclass(frozen=True, kw_only=True)
