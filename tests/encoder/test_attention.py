@@ -112,3 +112,16 @@ def test_who_sees_whom():
     assert torch.equal(layout.allowed(1, torch.tensor([[2, 4]]))[0, 0], near[[2, 4]])
     assert not layout.everything_seen()
     assert layout.allowed(None) is layout.allowed(None)  # worked out once
+
+
+def test_masks_of_queries_that_are_gone_are_not_taken_for_those_of_others(seed: int):
+    """They were kept by the address of the queries, which the next tensor may have."""
+    segment = torch.arange(SLOTS).div(4, rounding_mode="floor").expand(ROWS, -1) + 1
+    kept = Layout(segment=segment, position=torch.arange(SLOTS).expand(ROWS, -1))
+    for _ in range(20):
+        queries = torch.randint(0, SLOTS, (ROWS, 5))
+        fresh = Layout(segment=kept.segment, position=kept.position)
+        for window in (None, 2):
+            assert torch.equal(kept.allowed(window, queries), fresh.allowed(window, queries))
+            assert torch.equal(kept.bias(window, queries, torch.float32), fresh.bias(window, queries, torch.float32))
+        del queries

@@ -16,6 +16,7 @@ of its own uses `torch.nn.attention.varlen`. Long rows, and rows that examples s
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,30 +51,41 @@ class Layout:
     laid: Laid | None = None
     asked: Asked | None = None
     _masks: dict[Any, Tensor] = field(default_factory=dict)
+    _once: dict[Any, tuple[Tensor | None, Tensor]] = field(default_factory=dict)
 
     def allowed(
         self, window: int | None, queries: Int[Tensor, "rows queries"] | None = None
     ) -> Bool[Tensor, "rows 1 queries slots"]:
         """Boolean mask. Padding sees padding, so that no softmax is over nothing."""
-        key = ("bool", window, None if queries is None else id(queries))
-        if key not in self._masks:
+
+        def made() -> Tensor:
             seg_q = self.segment if queries is None else self.segment.gather(1, queries)
             mask = seg_q[:, :, None] == self.segment[:, None, :]
             if window is not None:
                 pos_q = self.position if queries is None else self.position.gather(1, queries)
                 mask = mask & ((pos_q[:, :, None] - self.position[:, None, :]).abs() <= window)
-            self._masks[key] = mask[:, None]
-        return self._masks[key]
+            return mask[:, None]
+
+        return self.once(("bool", window), queries, made)
 
     def bias(self, window: int | None, queries: Tensor | None, dtype: torch.dtype) -> Tensor:
         """The same mask as numbers to add: 0 or a large negative number."""
-        key = ("bias", window, None if queries is None else id(queries), dtype)
-        if key not in self._masks:
+
+        def made() -> Tensor:
             allowed = self.allowed(window, queries)
-            self._masks[key] = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(
-                ~allowed, -3e4 if dtype is torch.float16 else -1e9
-            )
-        return self._masks[key]
+            low = -3e4 if dtype is torch.float16 else -1e9
+            return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, low)
+
+        return self.once(("bias", window, dtype), queries, made)
+
+    def once(self, key: Any, queries: Tensor | None, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gives for these queries, made once per layout. The queries are held, not their address: another tensor
+        at the same place, once the first is gone, is another question."""
+        key = (key, queries is None)
+        kept = self._once.get(key)
+        if kept is None or kept[0] is not queries:
+            kept = self._once[key] = (queries, make())
+        return kept[1]
 
     def ascending(self) -> bool:
         """Whether positions rise along each segment, as bands need it."""

@@ -35,8 +35,7 @@ class BiasedAttention(SelfAttention):
     """Attention with a bias a head by relative position."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
-        key = ("biased", None if queries is None else id(queries), q.dtype)
-        if key not in layout._masks:
+        def made() -> Tensor:
             table: Tensor = layout.shared["relative"]
             if queries is None:
                 # Within a segment positions differ as the columns do: one table for all rows.
@@ -47,9 +46,11 @@ class BiasedAttention(SelfAttention):
             bias = table[bucket(distance, len(table))].permute(0, 3, 1, 2).to(q.dtype)
             if queries is not None or not layout.everything_seen():
                 bias = bias + layout.bias(None, queries, q.dtype)
-            layout._masks[key] = bias
+            return bias
+
+        bias = layout.once(("biased", q.dtype), queries, made)
         dropout = self.config.attention_dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=layout._masks[key], dropout_p=dropout)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
 
 
 class BiasedEncoder(Encoder):
