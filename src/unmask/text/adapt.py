@@ -23,7 +23,7 @@ from unmask.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.text.sources import plain_text, resolve
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.processes import first_process_first
-from unmask.training.run import run, run_folder, sayer
+from unmask.training.run import refuse_compile, run, run_folder, sayer
 
 ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
@@ -95,6 +95,7 @@ def adapt(
         raise UserError(f"{out} is the model to adapt", hint="Choose another --out; the original is kept.")
     run_folder(out, resume=resume)
     settings = settings or adapt_settings({})
+    refuse_compile(settings.train)
     torch.manual_seed(settings.train.seed)  # of a head that the model lacks, and must be the same in every process
     loaded = load_folder(str(model))
     longest = loaded.model.encoder.config.longest or settings.slots

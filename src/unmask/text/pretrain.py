@@ -25,7 +25,7 @@ from unmask.text.sampling import sampled
 from unmask.text.sources import ReadReport, iter_documents, resolve
 from unmask.text.tokenizer import Tokenizer
 from unmask.training.processes import first_process_first
-from unmask.training.run import Job, RunResult, run, run_folder, sayer
+from unmask.training.run import Job, RunResult, refuse_compile, run, run_folder, sayer
 from unmask.training.settings import lasting
 
 TOKENIZER_CHARACTERS = 60_000_000
@@ -147,6 +147,7 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     settings = settings or TextSettings()
+    refuse_compile(settings.train)
     data = [data] if isinstance(data, str) else list(data)
     out = run_folder(out, resume=resume)
     data = resolve(data, out)

@@ -55,12 +55,13 @@ class TrainSettings:
         minimum_rate: where the schedule ends, as a fraction of `learning_rate`.
         precision: 'auto' goes by the processor (`training.precision`) and says what it picked, and why.
         device: 'auto' takes CUDA where there is one.
-        compile: torch.compile the model; pays on long runs only.
+        compile: torch.compile the model, on GPUs; refused on CPUs, where it does not pay.
         seed: decides initial weights, data order and what is hidden.
         validate_every: steps between validations; None means 20 times over the run.
         patience: validations without improvement before the run stops early; None never stops early.
         checkpoint_every: steps between checkpoints; None means by the clock (`checkpoint_seconds`).
-        checkpoint_seconds: seconds between checkpoints when `checkpoint_every` is None. At most this is lost.
+        checkpoint_seconds: seconds between checkpoints when `checkpoint_every` is None; more where one takes so long that they
+            would cost over 2 % of the time. At most this is lost.
         keep: newest checkpoints kept on disk.
         log_every: steps between lines in metrics.jsonl.
         nan_limit: consecutive steps with a loss or gradient that is not finite before the run stops with an
