@@ -120,14 +120,23 @@ def check_place(path: str | Path) -> Path:
     return path
 
 
-def check_not_input(out: str | Path, source: str | Path) -> None:
-    """Refuse to write a result over the file it is made from.
+def check_results(results: Iterable[str | Path | None], sources: Iterable[str | Path | None]) -> None:
+    """Places of results, before long work: each can be written, and none is what is read, or the place of another result.
+
+    Args:
+        results, sources: None is passed over.
 
     Raises:
-        UserError: both are the same file.
+        UserError: naming the place at fault.
     """
-    if os.path.exists(out) and os.path.exists(source) and os.path.samefile(out, source):
-        raise UserError(f"{out} is the table that is read", hint="Choose another --out; the original is kept.")
+    read = [p for p in sources if p is not None and os.path.exists(p)]
+    seen: set[Path] = set()
+    for place in (check_place(p) for p in results if p is not None):
+        if os.path.exists(place) and any(os.path.samefile(place, p) for p in read):
+            raise UserError(f"{place} is a file that is read", hint="Choose another place; the original is kept.")
+        if place.resolve() in seen:
+            raise UserError(f"{place}: two results in one file", hint="Give each a file of its own.")
+        seen.add(place.resolve())
 
 
 def check_folder(folder: str | Path) -> Path:

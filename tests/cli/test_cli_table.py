@@ -205,14 +205,26 @@ def test_rules_hold_on_the_command_line(capsys, folder, tmp_path):
     assert made.filter(pl.col("dbp") >= pl.col("sbp")).is_empty()
 
 
-def test_the_table_that_is_read_is_not_written_over(capsys, folder):
-    source = folder / "new.csv"
+def test_what_is_read_is_not_written_over(capsys, folder, tmp_path):
+    """Of impute --proper, --draws, --report and describe --out nobody asked: the table was gone, or a page of HTML."""
+    source = tmp_path / "t-1.csv"
+    source.write_bytes((folder / "new.csv").read_bytes())
     before = source.read_bytes()
+    others = ["--out", tmp_path / "o.csv"]
     for command in (
-        ("impute", folder / "m", source),
-        ("augment", folder / "m", source, "--where", "age > 60", "--rows", 5),
+        ("impute", folder / "m", source, "--out", source),
+        ("impute", folder / "m", source, "--draws", 2, "--out", tmp_path / "t.csv"),
+        ("impute", folder / "m", source, *others, "--intervals", source),
+        ("impute", source, "--proper", 2, "--out", tmp_path / "t.csv"),
+        ("impute", source, "--proper", 2, *others, "--report", source),
+        ("augment", folder / "m", source, "--where", "age > 60", "--rows", 5, "--out", source),
+        ("evaluate", folder / "m", source, "--report", source),
+        ("describe", source, "--out", source),
+        ("describe", source, "--schema-out", source),
     ):
-        code, _, error = run(capsys, *command, "--out", source)
-        assert code == 2
-        assert "is the table that is read" in error
+        code, _, error = run(capsys, *command)
+        assert (code, "is a file that is read" in error) == (2, True), command
     assert source.read_bytes() == before
+    code, _, error = run(capsys, "impute", folder / "m", source, *others, "--intervals", tmp_path / "o.csv")
+    assert (code, "two results in one file" in error) == (2, True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t-1.csv"]

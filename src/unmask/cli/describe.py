@@ -29,12 +29,10 @@ def register(app: Any) -> None:
         """Look at a table before a fit: what each column is and why, and what wants a decision."""
         from unmask.cli.common import Output
         from unmask.cli.table import told_schema
-        from unmask.files import check_place
+        from unmask.files import check_results
         from unmask.table.describe import describe as look
 
-        for place in (out, schema_out):
-            if place:
-                check_place(place)
+        check_results([out, schema_out], [table, schema])
         output = Output(json_)
         found = look(
             table, schema=told_schema(schema, missing), duration=duration, event=event, decimal=decimal, encoding=encoding,

@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.cli.table import Result, numbered, table_model, told_schema
 from unmask.errors import UserError
-from unmask.files import check_place
+from unmask.files import check_results
 
 
 def impute_properly(
@@ -42,8 +42,8 @@ def impute_properly(
         raise UserError(
             f"--{name.replace('_', '-')} with --proper", hint="Multiple imputation is fitted to the table itself."
         )
-    for place in (out, *([report] if report else [])):
-        check_place(place)
+    written = numbered(out, proper)
+    check_results([*written, report], [model if table is None else table, schema])
     if table is None:
         if Path(model).is_dir():
             raise UserError(
@@ -71,7 +71,6 @@ def impute_properly(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are among the notes
         done.fit(frame)
-    written = numbered(out, proper)
     for path, one in zip(written, done.tables(), strict=True):
         write_table(one, path)
     if report:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.files import check_not_input, check_place
+from unmask.files import check_results
 
 Result = tuple[dict[str, Any], list[str]]
 
@@ -63,9 +63,8 @@ def impute_table(
         )
     if draws and intervals:
         raise UserError("--draws with --intervals", hint="Intervals belong to best values: leave --draws out.")
-    for place in (out, *([intervals] if intervals else [])):
-        check_place(place)
-        check_not_input(place, table)
+    written = numbered(out, draws) if draws else [out]
+    check_results([*written, intervals], [table])
     loaded = table_model(model)
     from unmask.table.shift import read_shifts
 
@@ -79,7 +78,6 @@ def impute_table(
         loaded, frame, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved,
         absent=absent, add_absent=add_absent, constraints=constraint,
     )  # fmt: skip
-    written = numbered(out, draws) if draws else [out]
     for path_, one in zip(written, done.tables, strict=True):
         write_table(one, path_)
     if intervals:
@@ -118,7 +116,7 @@ def synthesize_table(
     from unmask.table.data import write_table
     from unmask.table.synthesise import synthesize
 
-    check_place(out)
+    check_results([out], [])
     if temperature <= 0:
         raise UserError(f"--temperature {temperature}", hint="Expected a number above 0.")
     loaded = table_model(model)
@@ -143,8 +141,7 @@ def augment_table(
     from unmask.table.data import write_table
     from unmask.table.synthesise import augment
 
-    check_place(out)
-    check_not_input(out, table)
+    check_results([out], [table])
     whole, new = augment(table_model(model), table, where=where, rows=rows, seed=seed, constraints=constraint)
     write_table(whole, out)
     found = {"out": out, "rows": whole.height, "added": new.height, "where": where}
@@ -160,6 +157,7 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
         raise UserError(
             f"{len(data)} tables", hint="Give real rows to compare with, then the training rows if you have them."
         )
+    check_results([report], data)
     loaded = table_model(model)
     found = evaluate_model(
         loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report
