@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import commands
+import unmask
 
 FAST = ["--steps", 0]
 ROWS = 60
@@ -237,3 +238,26 @@ def test_mistakes_end_with_code_2(run, tmp_path, monkeypatch, flags, says):
     assert code == 2
     assert says in err
     assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_a_survival_pair_and_rules_are_described_and_go_into_the_schema(run, tmp_path):
+    rng = np.random.default_rng(0)
+    stop = rng.integers(20, 90, ROWS)
+    table = written(tmp_path / "t.csv", {
+        "start": stop - rng.integers(1, 20, ROWS), "stop": stop, "end": rng.choice(["lost", "relapse", "death"], ROWS),
+        "dbp": rng.integers(50, 80, ROWS), "sbp": rng.integers(90, 150, ROWS),
+    })  # fmt: skip
+    (tmp_path / "s.toml").write_text('constraints = ["dbp < sbp"]\n')
+    levels = ["--event-level", "relapse", "--event-level", "death"]
+    code, out, err = run(
+        "describe", table, "--schema", tmp_path / "s.toml", "--duration", "stop", "--event", "end", *levels, "--entry", "start",
+        "--schema-out", tmp_path / "o.toml",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "censored where it is 'lost'; causes are 'relapse', 'death'" in out
+    found = tomllib.loads((tmp_path / "o.toml").read_text())
+    assert (found["constraints"], found["entry"]) == (["dbp < sbp"], "start")
+    code, _, err = run("pretrain", "table", table, "--out", tmp_path / "m", "--schema", tmp_path / "o.toml", *FAST)
+    assert code == 0, err
+    schema = unmask.load(tmp_path / "m").schema
+    assert (schema.entry, schema.causes, schema.constraints) == ("start", ("relapse", "death"), ("dbp < sbp",))

@@ -141,3 +141,25 @@ def test_command_line(model, tmp_path, capsys, form):
     with pytest.raises(SystemExit, match="0"):
         main([*arguments, "--missing", "-9"])
     assert "beyond" not in capsys.readouterr().err
+
+
+def test_scores_and_embeddings_warn_too(model, tmp_path, capsys):
+    """They read the cells as imputing does; neither said a word of them, nor of columns that the table lacks."""
+    new = people(40, 5).assign(height=lambda t: t.height * 100)
+    for use in (model.score, model.embed):
+        with pytest.warns(UserWarning, match="'height': 40 of 40 cells lie beyond"):
+            use(new)
+        with pytest.warns(UserWarning, match="not in the table, so hidden in every row: 'age'"):
+            use(people(40, 5).drop(columns="age"), absent="age")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            use(people(40, 5))
+    model.save(tmp_path / "m")
+    new.to_csv(tmp_path / "t.csv", index=False)
+    for command in (["score"], ["embed", "--out", str(tmp_path / "e.npy")]):
+        found = [command[0], str(tmp_path / "m"), str(tmp_path / "t.csv"), *command[1:], "--json"]
+        with pytest.raises(SystemExit, match="0"):
+            main(found)
+        text, error = capsys.readouterr()
+        assert "'height': 40 of 40" in json.loads(text)["warnings"][0]
+        assert error.count("warning: 'height'") == 1

@@ -20,6 +20,8 @@ def register(app: Any) -> None:
         schema: str = typer.Option(None, help="TOML file of what is known already."),
         duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
         event: str = typer.Option(None, help="Column of events."),
+        event_level: list[str] = typer.Option([], help="Level at which the event happened; once per cause."),
+        entry: str = typer.Option(None, help="Column of the times from which rows are at risk (late entry)."),
         missing: options.Missing = [],
         decimal: options.Decimal = None,
         encoding: options.Encoding = None,
@@ -35,8 +37,8 @@ def register(app: Any) -> None:
         check_results([out, schema_out], [table, schema])
         output = Output(json_)
         found = look(
-            table, schema=told_schema(schema, missing), duration=duration, event=event, decimal=decimal, encoding=encoding,
-            sheet=sheet,
+            table, schema=told_schema(schema, missing), duration=duration, event=event, entry=entry,
+            event_level=event_level or None, decimal=decimal, encoding=encoding, sheet=sheet,
         )  # fmt: skip
         places = {}
         if out:

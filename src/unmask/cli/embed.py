@@ -65,13 +65,15 @@ def register(app: Any) -> None:
                 as_json=json_,
             )  # fmt: skip
             return
-        check_place(out)
         output = Output(json_)
+        if kind == "table":
+            from unmask.cli.table import embed_table
+
+            output.write(*embed_table(model, text, out, absent))
+            return
+        check_place(out)
         loaded = load(model, device=device, precision=precision)
-        if kind == "text":
-            array = loaded.embed(read_lines(text), pooling=cast(Any, pooling))
-        else:
-            array = loaded.embed(text, absent=absent) if kind == "table" else loaded.embed(text)
+        array = loaded.embed(read_lines(text), pooling=cast(Any, pooling))
         write_array(array, out)
         output.write(
             {"out": out, "shape": list(array.shape)}, [f"{out}: {array.shape[0]} x {array.shape[1]}"],

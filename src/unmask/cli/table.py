@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +113,6 @@ def synthesize_table(
     extremes: str = "pool",
     ids: str = "none",
 ) -> Result:
-    import warnings
-
     from unmask.table.data import write_table
     from unmask.table.synthesise import synthesize
 
@@ -170,8 +170,34 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
 
 
 def score_table(model: str, table: str, absent: str = "") -> Result:
-    results = table_model(model).score(table, absent=absent)
+    loaded = table_model(model)
+    with _said_on_stderr() as said:
+        results = loaded.score(table, absent=absent)
     shown = [
         f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results
     ]
-    return {"results": results}, shown
+    return {"results": results, "warnings": said}, shown
+
+
+def embed_table(model: str, table: str, out: str, absent: str = "") -> Result:
+    from unmask.cli.common import write_array
+
+    check_results([out], [table])
+    loaded = table_model(model)
+    with _said_on_stderr() as said:
+        array = loaded.embed(table, absent=absent)
+    write_array(array, out)
+    found = {"out": out, "shape": list(array.shape), "warnings": said}
+    return found, [f"{out}: {array.shape[0]} x {array.shape[1]}"]
+
+
+@contextlib.contextmanager
+def _said_on_stderr() -> Iterator[list[str]]:
+    """What is warned of meanwhile: listed, and printed on stderr at the end."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield said
+    said += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    for text in said:
+        print(f"warning: {text}", file=sys.stderr)

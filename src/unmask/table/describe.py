@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,7 @@ class Description:
             *([f"entry = {_quoted(self.schema.entry)}"] if self.schema.entry else []),
             *([f"missing = {_quoted(list(self.schema.missing))}"] if self.schema.missing else []),
             *([f"decimal = {_quoted(self.decimal)}"] if self.decimal else []),
+            *([f"constraints = {_quoted(list(self.schema.constraints))}"] if self.schema.constraints else []),
         ]
         said = Counter(c.column.name for c in self.columns)
         for described in self.columns:
@@ -187,6 +188,8 @@ def describe(
     schema: Mapping[str, Any] | None = None,
     duration: str | None = None,
     event: str | None = None,
+    entry: str | None = None,
+    event_level: str | Sequence[str] | None = None,
     decimal: str | None = None,
     encoding: str | None = None,
     sheet: str | None = None,
@@ -196,7 +199,7 @@ def describe(
     Args:
         data: a path, or a pandas, polars or Arrow table, or an array.
         schema: what is known of it already, as for a fit.
-        duration, event: the survival pair.
+        duration, event, entry, event_level: the survival pair, late entry and the event's levels, as for a fit.
         decimal, encoding, sheet: see `read_frame`.
 
     Raises:
@@ -207,8 +210,8 @@ def describe(
     told = frame.decimal or override.pop("decimal", None)
     frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=told)
     found, findings = look(
-        frame.names, frame.columns, override=override, duration=duration, event=event, source=frame.source,
-        row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings, strict=False,
+        frame.names, frame.columns, override=override, duration=duration, event=event, entry=entry, event_level=event_level,
+        source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings, strict=False,
     )  # fmt: skip
     columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]
     findings += _of_the_table(frame, found, columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from unmask.files import written_folder
 from unmask.table.absent import widened
 from unmask.table.additive import Additive
 from unmask.table.base import FactorBase, Factors
+from unmask.table.beyond import beyond_range
 from unmask.table.codec import Coding
 from unmask.table.complete import changes, holes, impute_frame, recorded_breaches
 from unmask.table.data import (
@@ -263,9 +265,11 @@ class TableModel:
 
         Args:
             absent: columns that the table may lack, as in `impute`; scores are then of the other cells.
+
+        Columns that are lacking, and cells beyond the training range, are said in a warning: see `beyond_range`.
         """
-        frame, _ = widened(read_frame(data), self.schema, absent)
-        log_prob = self.table.log_prob(encode(frame, self.schema))
+        frame, columns = self._coded(data, absent)
+        log_prob = self.table.log_prob(columns)
         names = [self.schema.columns[i].name for i in self.schema.modelled]
         out = []
         for row, values in enumerate(log_prob):
@@ -278,8 +282,17 @@ class TableModel:
         return out
 
     def embed(self, data: Any, *, absent: Sequence[str] | str = ()) -> np.ndarray:
-        """(rows, width) states of the rows with nothing hidden but what is missing; `absent` as in `impute`."""
-        return self.table.embed(encode(widened(read_frame(data), self.schema, absent)[0], self.schema))
+        """(rows, width) states of the rows with nothing hidden but what is missing; `absent` and warnings as in `score`."""
+        return self.table.embed(self._coded(data, absent)[1])
+
+    def _coded(self, data: Any, absent: Sequence[str] | str) -> tuple[Frame, list[np.ndarray]]:
+        """A table and its modelled columns, with a warning of what the model has to do without or cannot tell apart."""
+        frame, lacking = widened(read_frame(data), self.schema, absent)
+        columns = encode(frame, self.schema)
+        said = [f"not in the table, so hidden in every row: {', '.join(map(repr, lacking))}"] if lacking else []
+        for text in said + beyond_range(self.schema, self.table.codings, columns, frame.row_name):
+            warnings.warn(text, stacklevel=3)
+        return frame, columns
 
     def synthesize(self, rows: int, **options: Any) -> Any:
         """New rows; see `unmask.table.synthesise.synthesize`. A polars table where the model comes from a folder."""
