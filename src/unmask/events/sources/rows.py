@@ -76,7 +76,9 @@ def columns_of(path: Path) -> list[str]:
     except UserError:
         raise
     except Exception as error:  # pyarrow raises many kinds for a damaged file
-        raise UserError(f"{path}: not a table ({str(error).splitlines()[0]})", hint="Give csv or parquet.") from None
+        raise UserError(
+            f"{path}: not a table ({str(error).splitlines()[0]})", hint="Give csv in UTF-8, or parquet."
+        ) from None
 
 
 def chunks(path: Path, wanted: list[str], ledger: Ledger) -> Iterator[pl.DataFrame]:
