@@ -123,7 +123,7 @@ def fit_words(
         return None
     features = _counts(counter, items)
     if strength is None:
-        _, strength = linear.cross_validated(
+        _, strength, _ = linear.cross_validated(
             [features], target, kind, seed=seed, weights=weights, strengths=STRENGTHS[::-1], most=2000
         )
     found = linear.fit(features, target, kind, strength, weights=weights, steps=60)
@@ -139,7 +139,7 @@ def fit_apart(
     mean, deviation = x.mean(0), np.maximum(x.std(0), 1e-6)
     x = ((x - mean) / deviation).astype(np.float32)
     if strength is None:
-        _, strength = linear.cross_validated(
+        _, strength, _ = linear.cross_validated(
             [x], target, kind, seed=seed, weights=weights, strengths=(0.001, 0.01, 0.1, 1.0)
         )
     return Beside(

@@ -142,12 +142,14 @@ class Verdict:
         beside: a simpler model that goes into the folder, its share set.
         kept: name of the row that is kept.
         better: name of a simpler model that did better and cannot be kept in the folder.
+        reason: why a state that scored higher is not kept.
     """
 
     table: list[dict[str, Any]]
     kept: str
     beside: Beside | None = None
     better: str | None = None
+    reason: str | None = None
 
 
 def judge(
@@ -190,6 +192,23 @@ def judge(
     rows = [*((r.name, r.predictions) for r in others), *own, *extra]
     table = [{"model": name, **_interval(work, said, held.items, seed), "kept": name == kept} for name, said in rows]
     return Verdict(table, kept, beside, better)
+
+
+def gain(
+    work: Any, one: list[dict[str, Any]], other: list[dict[str, Any]], items: Sequence[Any], *, seed: int
+) -> tuple[float, float]:
+    """By how much `one` is better than `other` (of an error too: more is better), and the standard error of that over the rows."""
+
+    def difference(chosen: Sequence[int]) -> float:
+        told = [
+            merit(work.metric, work.score([p[i] for i in chosen], [items[i] for i in chosen])[work.metric])
+            for p in (one, other)
+        ]
+        return told[0] - told[1]
+
+    rng, n = np.random.default_rng([seed, 29]), len(items)
+    drawn = [difference(rng.integers(n, size=n).tolist()) for _ in range(DRAWS if n > 1 else 0)]
+    return difference(range(n)), float(np.std(drawn)) if drawn else 0.0
 
 
 def _interval(work: Any, predictions: list[dict[str, Any]], items: Sequence[Any], seed: int) -> dict[str, Any]:

@@ -281,6 +281,8 @@ def _verdict_lines(fitted: Fitted, trained_on: int, rows: int) -> list[str]:
     if verdict is None or fitted.checked is None:
         return []
     found = compare.lines(verdict, fitted.work.metric, len(fitted.checked.items))
+    if verdict.reason is not None:
+        found.append(f"{verdict.reason}: the simpler one is kept")
     if verdict.beside is not None:
         found.append(
             f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; transformers and exports "

@@ -91,7 +91,7 @@ class Run:
                 work, built.masked, training, checked, slots=self.slots, context=context, seed=settings.seed
             )
         begun: dict[str, Tensor] | None = None
-        if any(o.beside is not None and o.beside.kind == "apart" for o in others):
+        if compares:
             begun = copy.deepcopy(built.state_dict())
         fitted.outcome = loop.train(
             built, work, training, checked, settings, **where, tracker=tracker, keeper=keeper, first=first
@@ -100,7 +100,7 @@ class Run:
             return fitted
         if settings.freeze:  # stored states stand for the frozen layers only while training
             checked = fitted.checked = work.prepare(checked.items, labelled=True)
-        self._judge(fitted, before, others, where)
+        self._judge(fitted, before, begun, others, where)
         verdict = fitted.verdict
         if verdict is not None and verdict.beside is not None and verdict.beside.kind == "apart":
             assert begun is not None  # its vectors are those of the frozen encoder
@@ -123,7 +123,9 @@ class Run:
         nothing: Any = None
         return Fitted(folder=folder, work=work, training=training, checked=checked, outcome=nothing), random
 
-    def _judge(self, fitted: Fitted, before: Any, others: Sequence[compare.Rival], where: dict[str, Any]) -> None:
+    def _judge(
+        self, fitted: Fitted, before: Any, begun: Any, others: Sequence[compare.Rival], where: dict[str, Any]
+    ) -> None:
         work, checked = fitted.work, fitted.checked
         assert checked is not None
         fitted.found = loop.outputs(fitted.folder.model, work, checked, **where)
@@ -132,13 +134,22 @@ class Run:
         if before is None:
             return
         name = BEFORE[fitted.probed is not None]
-        own, kept = [(name, before)], name
-        if fitted.outcome.kept_step:
-            own, kept = [*own, (TUNED, fitted.predictions)], TUNED
-        else:  # the kept state is the one that it started from, now calibrated
-            own = [(name, fitted.predictions)]
+        tuned, reason = fitted.predictions if fitted.outcome.kept_step else None, None
+        if tuned is not None:
+            gain, error = compare.gain(work, tuned, before, checked.items, seed=self.settings.seed)
+            if gain <= error:  # the simpler of two that the rows cannot tell apart (Breiman et al. 1984, sec. 3.4.3)
+                reason = f"fine-tuned is better by {gain:.3f}, no more than the standard error of that ({error:.3f})"
+                fitted.folder.model.load_state_dict(begun)
+                fitted.outcome.kept_step = 0
+                fitted.found = loop.outputs(fitted.folder.model, work, checked, **where)
+                work.calibrate(fitted.found, checked)
+                fitted.predictions = work.decode(fitted.found, checked)
+        first = fitted.predictions if not fitted.outcome.kept_step else before
+        own = [(name, first), *([(TUNED, tuned)] if tuned is not None else [])]
+        kept = TUNED if fitted.outcome.kept_step else name
         verdict = compare.judge(work, own, kept, fitted.found, others, checked, seed=self.settings.seed)
-        if not fitted.outcome.kept_step and fitted.outcome.history[1:]:
+        verdict.reason = reason
+        if tuned is None and fitted.outcome.history[1:]:
             verdict.table.append(
                 {"model": TUNED, "value": _best_later(fitted, work), "low": None, "high": None, "kept": False}
             )

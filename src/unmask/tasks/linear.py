@@ -132,14 +132,14 @@ def folds(target: np.ndarray, kind: Kind, groups: np.ndarray | None, seed: int, 
 def cross_validated(
     candidates: Sequence[Any], target: np.ndarray, kind: Kind, *, seed: int = 0, weights: np.ndarray | None = None,
     groups: np.ndarray | None = None, strengths: Sequence[float] = STRENGTHS, most: int = ENOUGH,
-) -> tuple[int, float]:  # fmt: skip
+) -> tuple[int, float, float]:  # fmt: skip
     """Which features (of several candidates, each (n, d)) and which C predict rows held out best.
 
     By accuracy where classes are predicted, the likelihood decides ties and everything else; with fewer than two rows for
     each fold, the first candidate and C = 1. At most `most` rows, drawn by the seed, are looked at. The path ends where two weaker regularisations in a row did no better.
 
     Returns:
-        The number of the candidate, and C.
+        The number of the candidate, C, and the mean loss of rows held out.
     """
     chosen = np.arange(len(target))
     if len(chosen) > most:
@@ -148,7 +148,7 @@ def cross_validated(
     weights = None if weights is None else weights[chosen]
     fold = folds(target, kind, None if groups is None else groups[chosen], seed)
     if np.bincount(fold, minlength=FOLDS).min() < 2:
-        return 0, 1.0
+        return 0, 1.0, float("nan")
     best: tuple[tuple[float, float], int, float] | None = None
     for number, all_rows in enumerate(candidates):
         x = all_rows[chosen]
@@ -172,4 +172,23 @@ def cross_validated(
             if waited == 2:
                 break
     assert best is not None
-    return best[1], best[2]
+    return best[1], best[2], -best[0][1] / len(target)
+
+
+def tempered(model: Linear, features: Any, target: np.ndarray, kind: Kind, loss: float) -> Linear:
+    """The model with outputs scaled down until its loss on these rows is `loss`; no decision changes.
+
+    A probe of many features separates its training rows: its loss on them is next to nothing, and so is every gradient. Scaled to the
+    loss of rows that it has not seen, what it is unsure of is what training works on.
+    """
+    outputs = np.asarray(model(features), np.float64)
+    low, high = 0.0, 1.0
+    if not np.isfinite(loss) or _loss(outputs, target, kind, None)[0].mean() >= loss:
+        return model
+    for _ in range(30):
+        middle = (low + high) / 2
+        if _loss(outputs * middle, target, kind, None)[0].mean() > loss:
+            low = middle
+        else:
+            high = middle
+    return Linear((model.weight * high).astype(np.float32), (model.bias * high).astype(np.float32), model.strength)

@@ -40,12 +40,14 @@ class Probed:
         strength: C, chosen by cross-validation within the training rows.
         added: whether a layer that averages was put on top.
         rows: examples, words or slots it was fitted to.
+        loss: mean loss of rows held out in that; the head is scaled to it.
     """
 
     pooling: str
     strength: float
     added: bool
     rows: int
+    loss: float = float("nan")
 
 
 def start_classifier(
@@ -73,20 +75,25 @@ def start_classifier(
     seen = {name: _in_front(head, x) for name, x in candidates.items()}
     names = list(seen)
     if chosen is None:
-        at, strength = linear.cross_validated(
+        at, strength, loss = linear.cross_validated(
             [_standard(seen[name][0])[0] for name in names], y, kind, seed=seed, weights=weights
         )
     else:
-        at, strength = 0, chosen.strength
+        at, strength, loss = 0, chosen.strength, chosen.loss
     pooling = names[at]
     features, layers = seen[pooling]
-    _settle(head, features, layers, lambda x: linear.fit(x, y, kind, strength, weights=weights))
+
+    def solved(x: np.ndarray) -> linear.Linear:
+        found = linear.fit(x, y, kind, strength, weights=weights)
+        return found if kind == "squared" else linear.tempered(found, x, y, kind, loss)
+
+    _settle(head, features, layers, solved)
     if pooling == "mean" and adds:
         add_mean_layer(text)
     elif head.head.pooling_key is not None:
         head.pool = pooling
         text.hf_config = {**text.hf_config, head.head.pooling_key[0]: {"first": "cls"}.get(pooling, pooling)}
-    return Probed(pooling, strength, pooling == "mean" and adds, len(y))
+    return Probed(pooling, strength, pooling == "mean" and adds, len(y), loss)
 
 
 def start_tagger(
@@ -110,9 +117,9 @@ def start_tagger(
         owner.append(torch.from_numpy(numbers)[batch.index.flatten()[where]])
     features, layers = _in_front(head, torch.cat(states))
     y = np.eye(labels, dtype=np.float32)[torch.cat(tags).numpy()]
-    strength = chosen.strength if chosen else 1.0
+    strength, loss = (chosen.strength, chosen.loss) if chosen else (1.0, float("nan"))
     if chosen is None:
-        _, strength = linear.cross_validated(
+        _, strength, loss = linear.cross_validated(
             [_standard(features)[0]],
             y,
             "softmax",
@@ -120,8 +127,13 @@ def start_tagger(
             groups=torch.cat(owner).numpy(),
             strengths=(0.01, 0.1, 1, 10),
         )
-    _settle(head, features, layers, lambda x: linear.fit(x, y, "softmax", strength, steps=100))
-    return Probed("each", strength, False, len(y))
+    _settle(
+        head,
+        features,
+        layers,
+        lambda x: linear.tempered(linear.fit(x, y, "softmax", strength, steps=100), x, y, "softmax", loss),
+    )
+    return Probed("each", strength, False, len(y), loss)
 
 
 def start_answerer(
