@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -280,3 +281,35 @@ def test_a_bare_file_with_a_decoder_is_asked_for_its_targets(tmp_path):
     assert unmask.load(tmp_path / "mae.pth").config.normalised is False
     with pytest.raises(UserError, match="heads="):
         unmask.load("no-such-model-folder", heads=2)
+
+
+def test_a_picture_in_tiles_is_judged_once_by_the_mean_of_its_tiles(scenes, tmp_path):
+    from unmask.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+
+    root, _ = scenes
+    settings = with_overrides(FinetuneSettings(holdout=0.5, batch=8), {"epochs": 2, "precision": "fp32"})
+    done = finetune_classify(root / "model", root / "data", tmp_path / "c", settings=settings, console=False)
+    assert done.figures["validation"]["n"] + done.figures["whole_pictures"] == 6
+    model = done.classifier
+    found = model.evaluate(root / "data")
+    said = [row["label"] == row["name"].split("/")[0] for row in model.predict(root / "data")]
+    assert (found["n"], found["accuracy"]) == (6, np.mean(said))
+    assert model.evaluate(root / "data", most=4)["n"] == 4
+    one = model.read(root / "data")
+    truth, answers, groups = model.judged(one.take(np.arange(len(one))[::-1]))
+    np.testing.assert_array_equal(truth, one.labels[np.unique(one.tiles.scene, return_index=True)[1]])
+    assert answers.shape[0] == len(groups) == 6
+
+
+def test_intervals_of_probes_resample_whole_pictures(scenes, monkeypatch):
+    from unmask.evaluation import metrics
+
+    root, _ = scenes
+    model, seen = unmask.load(root / "model"), []
+    whole = metrics.bootstrap_mean
+    monkeypatch.setattr(metrics, "bootstrap_mean", lambda v, units, **o: seen.append(units) or whole(v, units, **o))
+    tiles = model.read(root / "data", view="tile")
+    tiles = dataclasses.replace(tiles, test=np.isin(tiles.tiles.scene, [1, 3, 5]))
+    found = model.evaluate(tiles, baselines=False)
+    assert found["test_pictures"] == len(seen[0]) > 3
+    assert {len(np.unique(units)) for units in seen} == {3}

@@ -528,6 +528,20 @@ def _measured(images: ImageSet, which: np.ndarray, shift: np.ndarray | float) ->
     return floats if images.missing is None else floats * ~images.missing[which][:, None]
 
 
+def some_pictures(images: ImageSet, most: int, seed: int) -> ImageSet:
+    """At most so many pictures, drawn at random; of pictures cut into tiles all tiles of those drawn."""
+    generator = np.random.default_rng(seed)
+    if images.tiles is None:
+        return images.take(generator.permutation(len(images))[:most])
+    drawn = generator.permutation(np.unique(images.tiles.scene))[:most]
+    return images.take(np.flatnonzero(np.isin(images.tiles.scene, drawn)))
+
+
+def picture_count(images: ImageSet) -> int:
+    """How many pictures there are, of tiles those they were cut from."""
+    return len(images) if images.tiles is None else len(np.unique(images.tiles.scene))
+
+
 def chunks(count: int, size: int) -> Iterator[slice]:
     """Slices that cut `count` things into parts of `size`."""
     return (slice(i, min(i + size, count)) for i in range(0, count, size))

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
-from unmask.images.arrays import ImageSet
+from unmask.images.arrays import ImageSet, some_pictures
 from unmask.images.codec import PatchCodecConfig
 from unmask.images.folder import save_folder
 from unmask.images.model import PASSING, settled
 from unmask.images.objectives import Objective, OneClass, objective_from
+from unmask.images.scenes import pooled
 
 ClassPooling = Literal["mean", "first"]
 
@@ -199,13 +200,11 @@ class Classifier:
         whole = settled(found)
         p, names = p[whole], [n for n, w in zip(found.names or map(str, range(len(found))), whole, strict=True) if w]
         if found.tiles is not None:
-            from unmask.images.scenes import pooled
-
             p, names = pooled(p, found), found.tiles.names
         return self.objective.rows(names, p)
 
     def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
-        """Figures on labelled pictures (of their test part, where they have one) with 95 % intervals, beside a rule that looks at
+        """Figures on labelled pictures (of their test part, where they have one; tiles of one picture count once) with 95 % intervals, beside a rule that looks at
         no picture: `evaluation.classes.class_figures`, `evaluation.labels.label_figures` or `evaluation.values.value_figures`.
 
         Args:
@@ -219,13 +218,19 @@ class Classifier:
         if found.test is not None:
             found = found.take(np.flatnonzero(found.test))
         if most is not None:
-            found = found.take(np.random.default_rng(seed).permutation(len(found))[:most])
-        truth = self.objective.truth(found)
-        answers = self.answers(found)
-        whole = settled(found)
-        groups = None if found.groups is None else found.groups[whole]
-        figures = self.objective.figures(truth[whole], answers[whole], groups, seed)
+            found = some_pictures(found, most, seed)
+        figures = self.objective.figures(*self.judged(found), seed)
         return figures | {"classes": list(self.classes), "pictures": figures["n"], "problem": self.problem}
+
+    def judged(self, found: ImageSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the mean over
+        them."""
+        truth, answers, groups = self.objective.truth(found), self.answers(found), found.groups
+        if found.tiles is not None:
+            present, first = np.unique(found.tiles.scene, return_index=True)
+            return truth[first], pooled(answers, found)[present], None if groups is None else groups[first]
+        whole = settled(found)
+        return truth[whole], answers[whole], None if groups is None else groups[whole]
 
     def embed(self, images: Any, **options: Any) -> np.ndarray:
         """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""

@@ -18,7 +18,7 @@ import torch
 from unmask.errors import UserError
 from unmask.files import check_new_model
 from unmask.images.account import describe, told
-from unmask.images.arrays import ImageSet, model_floats
+from unmask.images.arrays import ImageSet, model_floats, picture_count
 from unmask.images.augment import Augment, mix_batch
 from unmask.images.batches import image_batch
 from unmask.images.build import untrained
@@ -164,7 +164,6 @@ def finetune_classify(
     objective = objective_of(train, settings.problem, settings.threshold)
     smoothing = _smoothing(settings, objective.problem)
     truth = objective.truth(train)
-    held_truth = None if held is None else objective.truth(held)
     account = describe(train)
     for line in told(account):
         sayer(console)(line)
@@ -182,11 +181,12 @@ def finetune_classify(
             net.head.bias.copy_(torch.from_numpy(bias))
     inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, precision.name)
     classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective)
-    figures = _train(classifier, train, objective.prepare(truth, smoothing), held, held_truth, settings, out, console)
+    figures = _train(classifier, train, objective.prepare(truth, smoothing), held, settings, out, console)
     classifier.net.eval()
     classifier.save(out)
     figures |= {
         "pictures": len(train),
+        "whole_pictures": picture_count(train),
         "data": account,
         "problem": objective.problem,
         "classes": len(objective.classes),
@@ -243,7 +243,7 @@ def _smoothing(settings: FinetuneSettings, problem: str) -> float:
 
 
 def _train(
-    classifier: Classifier, train: ImageSet, targets: torch.Tensor, held: ImageSet | None, held_truth: np.ndarray | None,
+    classifier: Classifier, train: ImageSet, targets: torch.Tensor, held: ImageSet | None,
     settings: FinetuneSettings, out: Path, console: bool,
 ) -> dict[str, Any]:  # fmt: skip
     net, ts = classifier.net, settings.train
@@ -282,9 +282,9 @@ def _train(
             if number % ts.log_every == 0 or number == 1:
                 tracker.log(number, done, loss=float(loss.detach()), gradient_norm=float(norm), epoch=epoch)
             ended = number % per_epoch == 0 or progress() >= 1.0
-            if held is not None and held_truth is not None and ended and _due(number, per_epoch, total):
+            if held is not None and ended and _due(number, per_epoch, total):
                 net.eval()
-                name, value, score = objective.watched(held_truth, classifier.answers(held))
+                name, value, score = objective.watched(*classifier.judged(held)[:2])
                 tracker.log(number, done, kind="validation", **{f"validation_{name}": value})
                 if score > best["score"] or not settings.keep_best:
                     best = {"name": name, "value": value, "score": score, "state": copy.deepcopy(net.state_dict())}
@@ -293,7 +293,7 @@ def _train(
     seconds = time.monotonic() - started
     found = {"steps": number, "seconds": round(seconds, 2), "images_per_second": round(images / max(seconds, 1e-9), 1)}
     if held is not None:
-        found["validation_pictures"] = len(held)
+        found["validation_pictures"] = picture_count(held)
         if "name" in best:
             found |= {"kept_by": best["name"], f"validation_{best['name']}": best["value"]}
     return found

@@ -219,7 +219,8 @@ class ImageModel:
     ) -> dict[str, Any]:  # fmt: skip
         """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches.
 
-        Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed.
+        Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles are judged
+        each by itself; the intervals resample whole groups (patients, and the pictures that tiles and slices are of).
 
         Args:
             most: at most this many training and a quarter as many test pictures; None takes all, of sets too large for
@@ -251,7 +252,7 @@ class ImageModel:
             a, b = (as_floats(part.pixels).reshape(len(part), -1) for part in (train, test))
             right["raw_knn_accuracy"] = knn_predict(a, known, b, k=k) == asked
             right["raw_probe_accuracy"] = probe_predict(a, known, b, seed=seed) == asked
-        each = np.arange(len(asked))
+        each = np.arange(len(asked)) if test.groups is None else test.groups[settled(test)]
         out |= plain({name: bootstrap_mean(r.astype(float), each, seed=seed) for name, r in right.items()})
         return out | {"classes": found.classes, "training_pictures": len(known), "test_pictures": len(asked)}
 
