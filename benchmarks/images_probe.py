@@ -91,8 +91,8 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
 
 
 def probed(work: Path, images, most: int | None) -> dict[str, Any]:
-    from unmask.images.arrays import as_floats
     from unmask.images.build import untrained
+    from unmask.images.floats import as_floats
     from unmask.images.model import features, load
     from unmask.images.probe import knn_predict, probe_predict
 
@@ -116,8 +116,8 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
 
 
 def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
-    from unmask.images.arrays import as_floats
     from unmask.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+    from unmask.images.floats import as_floats
     from unmask.images.model import load
     from unmask.images.probe import knn_predict, probe_predict
 

@@ -12,13 +12,14 @@ import unmask
 from tiny_images import TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
-from unmask.images.arrays import ImageSet, channel_statistics
+from unmask.images.arrays import ImageSet
 from unmask.images.augment import Augment, at_scale
 from unmask.images.batches import image_batch
 from unmask.images.build import codec_config, new_model
 from unmask.images.codec import PatchPrediction
 from unmask.images.finetune import FinetuneSettings, finetune_classify
 from unmask.images.finetune import with_overrides as finetune_with
+from unmask.images.floats import channel_statistics
 from unmask.images.masking import image_corruption
 from unmask.images.model import features
 from unmask.images.pretrain import pretrain

@@ -13,7 +13,8 @@ from PIL import Image
 
 from tiny_images import bars, class_folder
 from unmask.errors import UserError
-from unmask.images.arrays import as_floats, channel_statistics, read_idx
+from unmask.images.array_files import read_idx
+from unmask.images.floats import as_floats, channel_statistics
 from unmask.images.sources import read_images
 
 

@@ -1,29 +1,20 @@
-"""Pictures as arrays: `ImageSet`, and the arrays, idx, npy and npz files it is made from."""
+"""Pictures as arrays: `ImageSet`, and the arrays it is made from."""
 
 from __future__ import annotations
 
-import gzip
-import math
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.images.decode import Form, View, examples, fitted, places, scale_of
+from unmask.images.decode import Form, View, examples, fitted, places
+from unmask.images.lazy import LazyArray
 from unmask.images.picture import Alpha, Choice, Picture, Slice
 from unmask.images.recipes import sides
-from unmask.images.shards import Store, StoredArray
-from unmask.images.streaming import StreamedArray
+from unmask.images.shards import Store
 from unmask.images.targets import Problem, Targets, array_targets
-
-SPLITS = {
-    "train": ("train", "training"), "test": ("test", "t10k", "val", "valid", "validation", "dev"),
-}  # fmt: skip
-"""Names of folders, files and arrays that say which part of a data set they hold."""
 
 KEPT_PART = 256e6
 """Bytes up to which a part taken from pictures on disk is read into memory."""
@@ -135,7 +126,7 @@ class ImageSet:
 
 def _part(array: Any, which: np.ndarray) -> Any:
     """Some pictures, in the order given; many of a set on disk stay there."""
-    if isinstance(array, StoredArray | StreamedArray):
+    if isinstance(array, LazyArray):
         found = array.part(which)
         return found if found.nbytes > KEPT_PART else found[:]
     return array[which]
@@ -428,106 +419,6 @@ def mixed_sizes(found: Sequence[tuple[str, int, int]]) -> UserError:
     )
 
 
-def part_of(name: str) -> bool | None:
-    """Whether a folder or file of this name is of a test part; None where the name does not say."""
-    start = name.lower().replace("_", "-").split("-")[0].split(".")[0]
-    return next((split == "test" for split, names in SPLITS.items() if start in names), None)
-
-
-def read_numpy(path: Path, how: Reading = PLAIN) -> ImageSet:
-    """An .npy, or an .npz with one array of pictures or one for each part (x_train, x_test, y_train, y_test, ...).
-
-    Raises:
-        UserError: no pictures, or arrays of them that are no parts of one data set.
-    """
-    loaded = np.load(path, allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return from_array(loaded, None, str(path), how)
-    arrays = {key: loaded[key] for key in loaded}
-    part = {key: [w for w in key.lower().split("_") if part_of(w) is not None] for key in arrays}
-    rest = {key: [w for w in key.lower().split("_") if part_of(w) is None] for key in arrays}
-    pictures = [key for key, array in arrays.items() if array.ndim >= 3]
-    if not pictures:
-        raise UserError(f"{path}: no array of pictures among {', '.join(arrays)}", hint="Expected three or four axes.")
-    if len(pictures) > 1 and any(not part[key] or rest[key] != rest[pictures[0]] for key in pictures):
-        raise UserError(
-            f"{path}: several arrays of pictures: {', '.join(pictures)}",
-            hint="Keep one, or name them as parts of one set: x_train, x_test, y_train, y_test.",
-        )
-
-    def made(key: str) -> Part:
-        columns = [k for k in arrays if arrays[k].ndim < 3 and arrays[k].size == len(arrays[key])]
-        labels = next((k for k in columns if len(pictures) == 1 or part[k] == part[key]), None)
-        test = part_of(part[key][0]) if part[key] else None
-        return Part(f"{path}: {key}", test, arrays[key], None if labels is None else arrays[labels])
-
-    return joined([made(key) for key in pictures], how)
-
-
-def read_idx(path: str | Path) -> np.ndarray:
-    """An array in the idx format of MNIST (LeCun's page; big-endian header), gzipped or not.
-
-    Raises:
-        UserError: it is not one, or is cut short.
-    """
-    path = Path(path)
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    kinds = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in kinds:
-        raise UserError(f"{path}: not an idx file", hint="Expected the format of MNIST's files.")
-    shape = struct.unpack(f">{raw[3]}I", raw[4 : 4 + 4 * raw[3]])
-    kind = np.dtype(kinds[raw[2]])
-    expected, body = math.prod(shape) * kind.itemsize, raw[4 + 4 * raw[3] :]
-    if len(body) != expected:
-        raise UserError(
-            f"{path}: {len(body)} bytes of numbers, its header says {expected}", hint="Copy the file again."
-        )
-    return np.frombuffer(body, kind).reshape(shape).astype(kind.newbyteorder("="))
-
-
-def as_floats(pixels: np.ndarray) -> np.ndarray:
-    """Pixels in 0..1 (floats as they are), channels first: (n, channels, height, width) float32."""
-    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32) / np.float32(
-        scale_of(str(pixels.dtype))
-    )
-
-
-def model_floats(pixels: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
-    """`as_floats`, NaN where a pixel is missing: how the model is told."""
-    floats = as_floats(pixels)
-    if missing is not None and missing.any():
-        floats[np.broadcast_to(missing[:, None], floats.shape)] = np.nan
-    return floats
-
-
-def channel_statistics(
-    images: ImageSet, which: np.ndarray | None = None, most: int = 5000
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(mean, deviation) per channel of the measured pixels of at most `most` pictures, evenly taken, in the units of
-    `as_floats`.
-
-    Args:
-        which: numbers of the pictures to take them from; default all.
-    """
-    which = np.arange(len(images)) if which is None else which
-    which = which[:: max(1, -(-len(which) // most))]
-    # 64 MB of floats at a time; small pictures by 256, as ever: the sum's last digits hang on it.
-    rows = min(256, max(1, int(64e6 / (8 * images.size[0] * images.size[1] * images.channels))))
-    parts = [which[part] for part in chunks(len(which), rows)]
-    count = len(which) * images.size[0] * images.size[1]
-    if images.missing is not None:
-        count = max(sum(int((~images.missing[part]).sum()) for part in parts), 1)
-    mean = sum(_measured(images, part, 0.0).sum((0, 2, 3)) for part in parts) / count
-    square = sum((_measured(images, part, mean[:, None, None]) ** 2).sum((0, 2, 3)) for part in parts) / count
-    return tuple(map(float, mean)), tuple(float(d) if d > 1e-8 else 1.0 for d in np.sqrt(square))
-
-
-def _measured(images: ImageSet, which: np.ndarray, shift: np.ndarray | float) -> np.ndarray:
-    """Floats less `shift`, 0 where missing."""
-    floats = as_floats(images.pixels[which]).astype(np.float64) - shift
-    return floats if images.missing is None else floats * ~images.missing[which][:, None]
-
-
 def some_pictures(images: ImageSet, most: int, seed: int) -> ImageSet:
     """At most so many pictures, drawn at random; of pictures cut into tiles all tiles of those drawn."""
     generator = np.random.default_rng(seed)
@@ -540,17 +431,3 @@ def some_pictures(images: ImageSet, most: int, seed: int) -> ImageSet:
 def picture_count(images: ImageSet) -> int:
     """How many pictures there are, of tiles those they were cut from."""
     return len(images) if images.tiles is None else len(np.unique(images.tiles.scene))
-
-
-def chunks(count: int, size: int) -> Iterator[slice]:
-    """Slices that cut `count` things into parts of `size`."""
-    return (slice(i, min(i + size, count)) for i in range(0, count, size))
-
-
-def evenly(things: np.ndarray, most: int) -> np.ndarray:
-    """At most `most` of the things, spread evenly over all of them: files come sorted by class.
-
-    >>> evenly(np.arange(10), 4).tolist()
-    [0, 3, 6, 9]
-    """
-    return things[np.linspace(0, len(things) - 1, min(most, len(things))).astype(int)]

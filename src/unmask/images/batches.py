@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.images.arrays import ImageSet, model_floats
+from unmask.images.arrays import ImageSet
 from unmask.images.augment import Augment, at_scale
 from unmask.images.codec import MISSING_SHARE, PatchCodec, PatchCodecConfig, patchify
+from unmask.images.floats import model_floats
 from unmask.images.masking import unit_numbers
 
 

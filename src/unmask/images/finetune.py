@@ -18,11 +18,12 @@ import torch
 from unmask.errors import UserError
 from unmask.files import check_new_model
 from unmask.images.account import describe, told
-from unmask.images.arrays import ImageSet, model_floats, picture_count
+from unmask.images.arrays import ImageSet, picture_count
 from unmask.images.augment import Augment, mix_batch
 from unmask.images.batches import image_batch
 from unmask.images.build import untrained
 from unmask.images.classifier import Classifier, ClassifierNet, layer_groups
+from unmask.images.floats import model_floats
 from unmask.images.label_table import ENDINGS
 from unmask.images.model import ImageModel, load
 from unmask.images.objectives import objective_of, strata

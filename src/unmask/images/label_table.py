@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
-from unmask.images.arrays import Reading, part_of
+from unmask.images.array_files import part_of
+from unmask.images.arrays import Reading
 from unmask.images.listing import File
 from unmask.images.reader import is_picture
 from unmask.images.targets import Parsed, cell_text, parse_cells, parse_columns, zero_or_one

@@ -23,11 +23,12 @@ from unmask.core.pretrain import validate
 from unmask.errors import UserError
 from unmask.files import damaged
 from unmask.images.account import check_fit
-from unmask.images.arrays import ImageSet, as_floats, chunks, evenly, model_floats
+from unmask.images.arrays import ImageSet
 from unmask.images.batches import image_batch
 from unmask.images.build import at_size
 from unmask.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
 from unmask.images.decode import scale_of
+from unmask.images.floats import as_floats, chunks, evenly, model_floats
 from unmask.images.folder import ImageFolder, load_folder, save_folder
 from unmask.images.masking import image_corruption, observed_patches, patches_in_box, patches_in_mask, random_patches
 from unmask.images.probe import knn_predict, probe_predict

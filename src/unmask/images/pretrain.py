@@ -20,11 +20,12 @@ from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
 from unmask.images.account import describe, told
-from unmask.images.arrays import ImageSet, channel_statistics, evenly
+from unmask.images.arrays import ImageSet
 from unmask.images.augment import Augment
 from unmask.images.batches import batch_maker
 from unmask.images.build import codec_config, new_model
 from unmask.images.codec import PatchCodecConfig
+from unmask.images.floats import channel_statistics, evenly
 from unmask.images.folder import save_folder
 from unmask.images.masking import image_corruption, unit_block
 from unmask.images.model import features

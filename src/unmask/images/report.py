@@ -9,7 +9,8 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.evaluation.charts import line_chart
-from unmask.images.arrays import ImageSet, evenly
+from unmask.images.arrays import ImageSet
+from unmask.images.floats import evenly
 from unmask.images.model import ImageModel, load
 from unmask.images.pictures import gallery, heat, shown_range, triptych
 

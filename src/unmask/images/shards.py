@@ -35,6 +35,7 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.files import check_room, fsync, replace_json
 from unmask.images.decode import Form, decode
+from unmask.images.lazy import LazyArray
 from unmask.images.picture import PLAIN, Broken, Choice, Source
 
 VERSION = 1
@@ -328,58 +329,34 @@ class Shards:
                 os.close(descriptor)
 
 
-class StoredArray:
-    """Examples on disk, or some of them, indexed along the first axis like an array; only what is asked for is read."""
+class StoredArray(LazyArray):
+    """Examples on disk, or some of them."""
 
     def __init__(
         self, shards: Shards, which: np.ndarray, kind: np.dtype, shape: tuple[int, ...],
         read: Callable[[int, np.ndarray], None],
     ) -> None:  # fmt: skip
-        self._shards, self._which, self.dtype, self._each, self._read = shards, which, kind, shape, read
+        super().__init__(which, kind, shape)
+        self._shards, self._read = shards, read
 
-    def __len__(self) -> int:
-        return len(self._which)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self), *self._each)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it would take in memory."""
-        return int(np.prod(self.shape)) * self.dtype.itemsize
-
-    def __getitem__(self, which: Any) -> np.ndarray:
-        """A copy of some examples (a number, a slice, numbers or booleans), in memory."""
-        chosen = self._which[which]
-        numbers = np.atleast_1d(chosen)
-        out = np.empty((len(numbers), *self._each), self.dtype)
+    def fetch(self, numbers: np.ndarray, following: np.ndarray, out: np.ndarray) -> None:
         for row, number in zip(out, numbers, strict=True):
             self._read(int(number), row)
-        return out[0] if np.ndim(chosen) == 0 else out
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return (self[i] for i in range(len(self)))
 
     def part(self, which: np.ndarray) -> StoredArray:
-        """Some of the examples, still on disk."""
-        return StoredArray(self._shards, self._which[which], self.dtype, self._each, self._read)
+        return StoredArray(self._shards, self.which[which], self.dtype, self.each, self._read)
 
     def all(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
         """Of masks: whether all pixels of an example are missing."""
-        return np.array([n in self._shards.gone and bool(self[i].all()) for i, n in enumerate(self._which)], bool)
+        return np.array([n in self._shards.gone and bool(self[i].all()) for i, n in enumerate(self.which)], bool)
 
     def any(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
         """Of masks: whether any pixel of an example is missing."""
-        return np.array([n in self._shards.gone for n in self._which], bool)
+        return np.array([n in self._shards.gone for n in self.which], bool)
 
     def mean(self) -> float:
         """Of masks: the share of missing pixels."""
-        each = [float(self[i].mean()) for i, n in enumerate(self._which) if n in self._shards.gone]
+        each = [float(self[i].mean()) for i, n in enumerate(self.which) if n in self._shards.gone]
         return sum(each) / max(len(self), 1)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import files_below
+from unmask.images.array_files import part_of, read_idx, read_numpy
 from unmask.images.arrays import (
     ImageSet,
     Part,
@@ -23,9 +24,6 @@ from unmask.images.arrays import (
     from_list,
     joined,
     number_classes,
-    part_of,
-    read_idx,
-    read_numpy,
     tiled,
 )
 from unmask.images.decode import View, decode_all

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from typing import Any
 
 import numpy as np
 
 from unmask.images.decode import Form, decode
+from unmask.images.lazy import LazyArray
 from unmask.images.picture import PLAIN, Broken, Choice, Picture, Source
 from unmask.images.shards import die_with_parent
 
@@ -103,52 +103,24 @@ class Stream:
         self.close()
 
 
-class StreamedArray:
-    """Pixels or masks of a stream, or of some of its examples; indexing decodes what is asked for."""
+class StreamedArray(LazyArray):
+    """Pixels or masks of a stream, or of some of its examples; indexing decodes what is asked for, zeros of broken files."""
 
     def __init__(
         self, stream: Stream, which: np.ndarray, kind: np.dtype, shape: tuple[int, ...], *, masks: bool
     ) -> None:
-        self.stream, self.which, self.dtype, self._each, self._masks = stream, which, kind, shape, masks
+        super().__init__(which, kind, shape)
+        self.stream, self._masks = stream, masks
 
-    def __len__(self) -> int:
-        return len(self.which)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self), *self._each)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it would take in memory."""
-        return int(np.prod(self.shape)) * self.dtype.itemsize
-
-    def __getitem__(self, which: Any) -> np.ndarray:
-        """A copy of some examples (a number, a slice, numbers or booleans), in memory; zeros of broken files."""
-        chosen = self.which[which]
-        numbers = np.atleast_1d(chosen)
-        following = np.zeros(0, int)
-        if isinstance(which, slice) and which.step in (None, 1):
-            _, stop, _ = which.indices(len(self))
-            following = self.which[stop : stop + len(numbers)]
-        out = np.zeros((len(numbers), *self._each), self.dtype)
+    def fetch(self, numbers: np.ndarray, following: np.ndarray, out: np.ndarray) -> None:
         for row, picture in zip(out, self.stream.read(numbers, following), strict=True):
             if picture is not None and self._masks:
                 row[:] = False if picture.missing is None else picture.missing
             elif picture is not None:
                 row[:] = picture.pixels
-        return out[0] if np.ndim(chosen) == 0 else out
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return (self[i] for i in range(len(self)))
 
     def part(self, which: np.ndarray) -> StreamedArray:
-        """Some of the examples, not yet decoded."""
-        return StreamedArray(self.stream, self.which[which], self.dtype, self._each, masks=self._masks)
+        return StreamedArray(self.stream, self.which[which], self.dtype, self.each, masks=self._masks)
 
     def whole(self) -> np.ndarray:
         """Booleans: which of the examples could be read, as far as they were looked at."""
