@@ -26,6 +26,7 @@ MUTANTS = [
             'return {"patch": normal + values["patch"].flatten(0, 1)[flat]}',
         ),
     ),
+    mutant(1, "images: the encoder reads missing patches", (MODEL, "there &= batch.observed", "pass")),
     mutant(
         3,
         "images: targets one patch off",

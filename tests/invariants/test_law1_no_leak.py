@@ -60,8 +60,10 @@ def test_only_keep_may_see_the_value(setup: Setup):
 def test_what_a_missing_slot_holds_is_never_read(setup: Setup):
     batch, hidden = drawn(setup, MASK)
     missing = ((batch.segment != 0) & ~batch.observed).flatten().nonzero().flatten()
-    if setup.modality.name.startswith(("text", "images", "events")):
-        pytest.skip("tokens, patches and events are never missing")
+    if setup.modality.name.startswith(("text", "events")) or setup.modality.name == "images":
+        pytest.skip("tokens, events and patches of whole pictures are never missing")
+    if setup.modality.name == "images-holes" and setup.in_place:
+        pytest.skip("what a missing patch holds is NaN, which is how the codec is told")
     assert len(missing)
     raw = batch.values[setup.modality.raw].clone()
     raw.flatten(0, 1)[missing] = 7.0
