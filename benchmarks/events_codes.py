@@ -140,7 +140,7 @@ def next_visit(
     target, settings = MultiLabel(names=tuple(visits.names)), OutcomeSettings(seed=seed)
     predicted = baselines(visits, ~held, held)
     for name, states in (("ours", True), ("ours, summaries alone", False)):
-        x = model.features(histories, visits.points, states=states, summaries=True)
+        x = model.features(histories, visits.points, states=states, summaries=True)[:]
         head = fit_head(x[~held], visits.came[~held], visits.points.subject[~held], settings, target)
         predicted[name] = head.predict(x[held], target)
     return [

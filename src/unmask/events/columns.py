@@ -84,7 +84,7 @@ class Columns:
     subjects: np.ndarray
     counts: np.ndarray
     codes: list[str]
-    pages: Pages | None = None
+    pages: Checked | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,26 +106,35 @@ class Pages:
     """Gives pages of memory maps back to the system once many were looked at; they are fetched again when needed.
 
     Args:
-        columns: arrays on the maps.
+        each: bytes per row, in all maps together.
         most: bytes that may be held.
     """
 
-    def __init__(self, columns: dict[str, np.ndarray], maps: Sequence[mmap.mmap], most: int = RESIDENT) -> None:
-        self._columns, self._maps, self._most, self._seen = columns, list(maps), most, 0
-        self._each = bytes_of(columns)
-        self.digest = {name: self._crc(column) for name, column in columns.items()}
+    def __init__(self, maps: Sequence[mmap.mmap], each: int, most: int | None = None) -> None:
+        self._maps, self._each, self._seen = list(maps), each, 0
+        self._most = RESIDENT if most is None else most
 
-    def seen(self, events: int) -> None:
-        """Told that so many events in a row were looked at."""
-        self._seen += events * self._each + AROUND
+    def seen(self, rows: int) -> None:
+        """Told that so many rows, one after another, were looked at."""
+        self._seen += rows * self._each + AROUND
         if self._seen > self._most:
-            self.release()
+            self._seen = 0
+            if hasattr(mmap, "MADV_DONTNEED"):
+                for each in self._maps:
+                    each.madvise(mmap.MADV_DONTNEED)
 
-    def release(self) -> None:
-        self._seen = 0
-        if hasattr(mmap, "MADV_DONTNEED"):
-            for each in self._maps:
-                each.madvise(mmap.MADV_DONTNEED)
+
+class Checked(Pages):
+    """Pages of columns, read through once for their CRC-32.
+
+    Args:
+        columns: name -> array on the map beside it.
+    """
+
+    def __init__(self, columns: dict[str, np.ndarray], maps: Sequence[mmap.mmap]) -> None:
+        super().__init__(maps, bytes_of(columns))
+        self._columns = columns
+        self.digest = {name: self._crc(column) for name, column in columns.items()}
 
     def known(self, name: str, column: np.ndarray) -> int | None:
         """CRC-32 of a column, if it is the one of this name on the maps."""
@@ -430,7 +439,7 @@ def _opened(folder: Path, index: dict[str, Any], names: Sequence[str]) -> Column
             columns[name] = np.frombuffer(maps[-1], KINDS[name])
     except (OSError, ValueError):
         return None
-    pages = Pages(columns, maps)
+    pages = Checked(columns, maps)
     if pages.digest | {SUBJECTS: zlib.crc32(ids.data)} != index["digest"]:
         return None
     return Columns(
@@ -449,4 +458,4 @@ def _key(shards: Sequence[Shard]) -> str:
     return content.hexdigest()
 
 
-__all__ = ["NO_VISIT", "STATIC", "VISITS", "Columns", "Pages", "Store", "read_columns"]
+__all__ = ["NO_VISIT", "STATIC", "VISITS", "Checked", "Columns", "Pages", "Store", "read_columns"]

@@ -19,6 +19,7 @@ import numpy as np
 from unmask.core.corruption import uniform
 from unmask.errors import UserError
 from unmask.events import outcome_report
+from unmask.events.features import gather
 from unmask.events.folder import save_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import SPLITS, Events, Labels, as_events, read_labels
@@ -26,7 +27,7 @@ from unmask.events.model import EventModel, load
 from unmask.events.outcome import Head, fit_head
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.scoring import baselines, scored
-from unmask.events.summaries import last_values, summarise, usual
+from unmask.events.summaries import last_values, usual
 from unmask.events.targets import Classes, Labelled, MultiLabel, Sorted, Target, TimeToEvent, target_of
 from unmask.events.tune import Tuned
 from unmask.files import check_new_model
@@ -35,6 +36,8 @@ SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
 FEWEST = 10
 """Labels that a head is trained on."""
+BASELINE_BYTES = 400e6
+"""Features, in double precision, that baselines are fitted on."""
 
 Fitted = tuple[Head, Tuned | None]
 
@@ -148,37 +151,41 @@ class Work:
     ) -> None:  # fmt: skip
         self.masked, self.histories, self.points = loaded.folder.model, histories, points
         self.target, self.y, self.settings = target, y, settings
-        summary, names = summarise(histories, points)
-        self.x = loaded.features(
-            histories, points, states=settings.states, summaries=settings.summaries, summary=summary
-        )
-        used = usual(names)
-        self.plain, self.last = summary[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])
+        whole, names = gather(histories, points, loaded.states if settings.states else None)
+        self.x = whole if settings.summaries else whole.some(np.arange(len(names), whole.shape[1]))
+        used = np.flatnonzero(usual(names))
+        self.plain, self.last = whole.some(used), last_values([names[i] for i in used])
         self.tuner = loaded.tuner(histories, points, target, settings) if settings.encoder == "tuned" else None
 
     def fit(self, train: np.ndarray) -> Fitted:
-        head = fit_head(self.x[train], self.y[train], self.points.subject[train], self.settings, self.target)
+        head = fit_head(self.x.part(train), self.y[train], self.points.subject[train], self.settings, self.target)
         return head, None if self.tuner is None else self.tuner.fit(self.masked, train, self.y[train])
 
     def predict(self, fitted: Fitted, test: np.ndarray) -> dict[str, np.ndarray]:
         """(points, outputs) of all voices together, and of the tuned encoder alone where there is one."""
         head, tuned = fitted
         if tuned is None or self.tuner is None:
-            return {"ours": head.predict(self.x[test], self.target)}
+            return {"ours": head.predict(self.x.part(test), self.target)}
         alone = self.tuner.predict(tuned, test)
-        return {"ours": head.predict(self.x[test], self.target, [alone]), "tuned encoder alone": alone}
+        return {"ours": head.predict(self.x.part(test), self.target, [alone]), "tuned encoder alone": alone}
 
     def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of a task with labels."""
+        """Those of a task with labels. They need their points in memory: of very many a random part is taken, which stands
+        in their names."""
         if not isinstance(self.target, Sorted):
             start = 1 / (1 + np.exp(-self.target.start(self.y[train])))
             return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1))}
+        few, told = train, ""
+        most = max(FEWEST, int(BASELINE_BYTES / 8 / max(1, self.plain.shape[1])))
+        if len(train) > most:
+            few = np.sort(np.random.default_rng([self.settings.seed, 79]).permutation(train)[:most])
+            told = f" ({most:,} points)"
         found = baselines(
-            self.plain[train], self.target.strata(self.y[train]), self.plain[test], last=self.last,
+            self.plain[few], self.target.strata(self.y[few]), self.plain.part(test), last=self.last,
             classes=self.target.classes, seed=self.settings.seed,
         )  # fmt: skip
         # Of a yes or no the probability of yes alone.
-        return {name: p[:, -self.target.outputs :] for name, p in found.items()}
+        return {name + told: p[:, -self.target.outputs :] for name, p in found.items()}
 
     def curve(self, train: np.ndarray, test: np.ndarray) -> list[dict[str, Any]]:
         """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""

@@ -6,6 +6,9 @@ strongest part of the outcome head: see docs/events.md for what was measured.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -39,17 +42,35 @@ class Forest(nn.Module):
         self.register_buffer("share", torch.zeros(nodes, classes))
 
     @classmethod
-    def grow(cls, x: np.ndarray, y: np.ndarray, *, trees: int, classes: int, seed: int) -> Forest:
-        """Fit on (points, features) without gaps and class numbers (points,)."""
+    def grow(
+        cls, x: np.ndarray | Callable[[np.ndarray], np.ndarray], y: np.ndarray, *, trees: int, classes: int, seed: int,
+        most: int | None = None,
+    ) -> Forest:  # fmt: skip
+        """Fit on (points, features) without gaps and class numbers (points,).
+
+        Args:
+            x: the features, or a function that gives those of some points.
+            most: points that a tree may be grown on. More are dealt at random to groups of trees (pasting, Breiman 1999): every
+                point is seen, by a share of the trees.
+        """
         from sklearn.ensemble import ExtraTreesClassifier
 
-        model = ExtraTreesClassifier(trees, min_samples_leaf=LEAF, max_features=SHARE, random_state=seed, n_jobs=1)
-        grown = [t.tree_ for t in model.fit(x.astype(np.float32), y).estimators_]
-        sizes = np.array([t.node_count for t in grown])
+        groups = 1 if most is None else min(trees, -(-len(y) // most))
+        order = np.arange(len(y)) if groups == 1 else np.random.default_rng([seed, 73]).permutation(len(y))
+        grown: list[tuple[Any, np.ndarray]] = []
+        for number in range(groups):
+            part = np.sort(order[number::groups][:most])
+            count = trees // groups + (number < trees % groups)
+            model = ExtraTreesClassifier(
+                count, min_samples_leaf=LEAF, max_features=SHARE, random_state=seed + number, n_jobs=1
+            )
+            content = x(part) if callable(x) else x[part]
+            model.fit(content.astype(np.float32, copy=False), y[part])
+            grown += [(t.tree_, model.classes_.astype(np.int64)) for t in model.estimators_]
+        sizes = np.array([tree.node_count for tree, _ in grown])
         first = np.r_[0, np.cumsum(sizes)[:-1]]
         out = cls(nodes=int(sizes.sum()), trees=trees, classes=classes)
-        known = torch.from_numpy(model.classes_.astype(np.int64))
-        for start, tree in zip(first.tolist(), grown, strict=True):
+        for start, (tree, known) in zip(first.tolist(), grown, strict=True):
             here = slice(start, start + tree.node_count)
             inner = tree.children_left >= 0
             out.feature[here] = torch.from_numpy(np.where(inner, tree.feature, 0).astype(np.int32))
@@ -59,7 +80,7 @@ class Forest(nn.Module):
             both = np.stack([np.where(inner, c, own) for c in (tree.children_left, tree.children_right)], 1)
             out.child[here] = torch.from_numpy((both + start).astype(np.int32))
             value = tree.value[:, 0]
-            out.share[here, known] = torch.from_numpy(value / value.sum(1, keepdims=True)).float()
+            out.share[here, torch.from_numpy(known)] = torch.from_numpy(value / value.sum(1, keepdims=True)).float()
         out.root.copy_(torch.from_numpy(first.astype(np.int32)))
         return out
 

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from unmask.errors import UserError
-from unmask.events.columns import BLOCK, Pages, Store, read_columns
+from unmask.events.columns import BLOCK, Checked, Store, read_columns
 from unmask.events.columns import NO_VISIT as NO_VISIT
 from unmask.events.columns import STATIC as STATIC
 from unmask.events.parquet import read, shards_of
@@ -61,7 +61,7 @@ class Events:
     parents: dict[str, str] = field(default_factory=dict)
     visit: np.ndarray | None = None
     splits: np.ndarray | None = None
-    pages: Pages | None = None
+    pages: Checked | None = None
 
     def __len__(self) -> int:
         return len(self.subjects)

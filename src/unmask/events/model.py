@@ -14,13 +14,13 @@ import torch
 from unmask.core.inference import at_rest
 from unmask.core.score import Mode
 from unmask.errors import UserError
+from unmask.events.features import Features, gather
 from unmask.events.fill import SCHEMA, missing_values, next_events
 from unmask.events.folder import EventFolder, load_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import HELD_OUT, Events, Labels, as_events, read_labels
 from unmask.events.recipes import STRUCTURES, OutcomeSettings
 from unmask.events.scoring import constant, scored
-from unmask.events.summaries import summarise
 from unmask.events.surprise import By, surprise
 from unmask.events.targets import Binary, Classes, Target, TimeToEvent, from_dict
 from unmask.events.tune import Tuner, mean_and_maximum
@@ -78,20 +78,10 @@ class EventModel:
                 out[held] = mean_and_maximum(model, batch.to(self.device), len(held)).cpu().numpy()
         return out
 
-    def features(
-        self, histories: Histories, points: Labels, *, states: bool, summaries: bool, summary: np.ndarray | None = None
-    ) -> np.ndarray:
-        """What the outcome head reads: summaries, then pooled states.
-
-        Args:
-            summary: of these points, where `summarise` was called before.
-        """
-        parts = []
-        if summaries:
-            parts.append(summarise(histories, points)[0] if summary is None else summary)
-        if states:
-            parts.append(self.states(histories, points))
-        return np.concatenate(parts, 1)
+    def features(self, histories: Histories, points: Labels, *, states: bool, summaries: bool) -> Features:
+        """What the outcome head reads: summaries, then pooled states."""
+        found, names = gather(histories, points, self.states if states else None)
+        return found if summaries else found.some(np.arange(len(names), found.shape[1]))
 
     def tuner(
         self, histories: Histories, points: Labels, target: Target, settings: OutcomeSettings | None = None

@@ -2,6 +2,7 @@
 
 Every network has a linear path and one hidden layer, all trained side by side in one batched product; each stops on
 patients of its own, so that all labelled patients serve both ends. Networks and trees are averaged on the log scale.
+Features are read some points at a time, so that memory does not grow with the number of labels.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from unmask.events.features import Features, blocks
 from unmask.events.forest import Forest
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.targets import Sorted, Target
 from unmask.training.optimiser import AdamW
+
+INPUTS = 512e6
+"""Bytes of standardised inputs that are kept while a head is trained."""
+LOOKED = 8192
+"""Points whose loss is computed in one go."""
 
 
 class Head(nn.Module):
@@ -61,16 +68,24 @@ class Head(nn.Module):
     def shape(self) -> dict[str, Any]:
         return {**self.sizes, "forest": None if self.forest is None else self.forest.sizes}
 
-    def fit_scale(self, x: np.ndarray) -> None:
-        """Centre and spread of the training features; a constant one is left at 0."""
-        seen = ~np.isnan(x)
-        count = np.maximum(seen.sum(0), 1)
-        mean = np.where(seen, x, 0).sum(0, dtype=np.float64) / count
-        deviation = np.sqrt(np.where(seen, (x - mean) ** 2, 0).sum(0) / count)
+    def fit_scale(self, x: np.ndarray | Features) -> None:
+        """Centre and spread of the training features, some points at a time; a constant one is left at 0."""
+        count, total, square = (np.zeros(x.shape[1]) for _ in range(3))
+        for here in blocks(len(x)):
+            part = x[here]
+            seen = ~np.isnan(part)
+            count += seen.sum(0)
+            total += np.where(seen, part, 0).sum(0, dtype=np.float64)
+        present, count = count, np.maximum(count, 1)
+        mean = total / count
+        for here in blocks(len(x)):
+            part = x[here]
+            square += np.where(np.isnan(part), 0, (part - mean) ** 2).sum(0)
+        deviation = np.sqrt(square / count)
         deviation = np.where(deviation > 1e-6, deviation, np.inf)
         self.centre.copy_(torch.from_numpy(mean).float())
         self.spread.copy_(torch.from_numpy(deviation).float())
-        self.flagged.copy_(torch.from_numpy(flags_of(x)))
+        self.flagged.copy_(torch.from_numpy(_flagged(1 - present / max(len(x), 1))))
 
     def inputs(self, x: np.ndarray) -> Float[Tensor, "points inputs"]:
         raw = torch.from_numpy(np.asarray(x, np.float32))
@@ -86,9 +101,14 @@ class Head(nn.Module):
         return z @ self.linear + hidden @ self.second + self.bias
 
     @torch.no_grad()
-    def predict(self, x: np.ndarray, target: Target, others: Sequence[np.ndarray] = ()) -> np.ndarray:
+    def predict(self, x: np.ndarray | Features, target: Target, others: Sequence[np.ndarray] = ()) -> np.ndarray:
         """(points, outputs) probabilities: of the networks, the forest and `others`, each counting alike."""
         self.eval()
+        if not len(x):
+            return np.zeros((0, target.outputs))
+        return np.concatenate([self._predict(x[h], target, [voice[h] for voice in others]) for h in blocks(len(x))])
+
+    def _predict(self, x: np.ndarray, target: Target, others: Sequence[np.ndarray]) -> np.ndarray:
         z = self.inputs(x)
         voices = [target.probabilities(self.logits(z)).double().numpy()]
         if self.forest is not None:
@@ -97,18 +117,29 @@ class Head(nn.Module):
         return target.blend([*voices, *others])
 
 
-def flags_of(x: np.ndarray) -> np.ndarray:
+def flags_of(x: np.ndarray | Features) -> np.ndarray:
     """Features missing for between 1 % and 99 % of the points: whether they are there says something."""
-    share = np.isnan(x).mean(0)
+    missing = np.zeros(x.shape[1])
+    for here in blocks(len(x)):
+        missing += np.isnan(x[here]).sum(0)
+    return _flagged(missing / max(len(x), 1))
+
+
+def _flagged(share: np.ndarray) -> np.ndarray:
     return np.flatnonzero((share > 0.01) & (share < 0.99))
 
 
-def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: OutcomeSettings, target: Target) -> Head:
+def fit_head(
+    x: np.ndarray | Features, y: np.ndarray, groups: np.ndarray, settings: OutcomeSettings, target: Target, *,
+    most: float = INPUTS,
+) -> Head:  # fmt: skip
     """Train the members; patients (`groups`), not rows, are what a member stops on.
 
     Args:
-        x: (points, features), NaN where missing.
+        x: (points, features), NaN where missing; read some points at a time.
         y: (points, ...) as `target.encode` gives it.
+        most: bytes of standardised inputs that are kept. Of more, those of a step's points are made for that step, with the
+            same result, and trees are grown on as many points as fit, see `Forest.grow`.
     """
     generator = np.random.default_rng(settings.seed)
     torch.manual_seed(settings.seed)
@@ -117,7 +148,16 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
     head.fit_scale(x)
     with torch.no_grad():
         head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
-    z, wanted = head.inputs(x), torch.from_numpy(y)
+    wanted, width = torch.from_numpy(y), 2 * x.shape[1] + len(head.flagged)
+    kept_inputs = head.inputs(x[:]) if 4.0 * len(y) * width <= most else None
+
+    def inputs(part: Tensor) -> Tensor:
+        return head.inputs(x[part.numpy()]) if kept_inputs is None else kept_inputs[part]
+
+    def losses() -> Tensor:
+        every = torch.arange(len(y))
+        return torch.cat([target.loss(head.logits(inputs(p)), wanted[p]) for p in every.split(LOOKED)], 1)
+
     fold = folds(target.strata(y), groups, generator)
     stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
     optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
@@ -130,14 +170,14 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
         head.train()
         order = torch.from_numpy(generator.permutation(len(y)))
         for part in order.split(size):
-            loss = target.loss(head.logits(z[part], settings.dropout), wanted[part])
+            loss = target.loss(head.logits(inputs(part), settings.dropout), wanted[part])
             weight = (~stop[:, part]).float()
             (loss * weight).sum(1).div(weight.sum(1).clamp_min(1)).sum().backward()
             optimiser.step()
             optimiser.zero_grad()
         head.eval()
         with torch.no_grad():
-            loss = target.loss(head.logits(z), wanted)
+            loss = losses()
             held = (loss * watched).sum(1) / watched.sum(1)
             better = held < best
             best = torch.where(better, held, best)
@@ -149,8 +189,9 @@ def fit_head(x: np.ndarray, y: np.ndarray, groups: np.ndarray, settings: Outcome
     head.load_state_dict({**head.state_dict(), **kept})
     if settings.trees and isinstance(target, Sorted):
         head.forest = Forest.grow(
-            z.numpy(), target.strata(y), trees=settings.trees, classes=target.classes, seed=settings.seed
-        )
+            lambda part: inputs(torch.from_numpy(part)).numpy(), target.strata(y), trees=settings.trees,
+            classes=target.classes, seed=settings.seed, most=None if kept_inputs is not None else int(most / 4 / width) + 1,
+        )  # fmt: skip
     return head.eval()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.survival import concordance
+from unmask.events.features import Features, blocks
 from unmask.events.meds import Labels
 from unmask.events.targets import Binary, Classes, Labelled
 
@@ -91,7 +92,7 @@ def calibration(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
 
 
 def baselines(
-    x: np.ndarray, y: np.ndarray, test: np.ndarray, *, last: np.ndarray, classes: int = 2, seed: int = 0
+    x: np.ndarray, y: np.ndarray, test: np.ndarray | Features, *, last: np.ndarray, classes: int = 2, seed: int = 0
 ) -> dict[str, np.ndarray]:
     """Probabilities for `test`, (points, classes), of models fitted on summaries.
 
@@ -109,7 +110,7 @@ def baselines(
     from sklearn.preprocessing import StandardScaler
 
     told = ~np.isnan(x).all(0)  # a feature without a single value is refused by some versions of scikit-learn
-    x, test, last = x[:, told], test[:, told], last[told]
+    x, last = x[:, told], last[told]
 
     def logistic() -> Any:
         steps = SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler()
@@ -131,5 +132,7 @@ def baselines(
     for name, model, used in models:
         if used.any():
             out[name] = np.zeros((len(test), classes))
-            out[name][:, known] = model.fit(x[:, used], y).predict_proba(test[:, used])
+            model.fit(x[:, used], y)
+            for here in blocks(len(test)):
+                out[name][here, known] = model.predict_proba(test[here][:, told][:, used])
     return out

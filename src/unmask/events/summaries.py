@@ -39,8 +39,12 @@ def summarise(histories: Histories, points: Labels) -> tuple[np.ndarray, list[st
     key = point * count + code
     order = np.argsort(key, kind="stable")  # within a point and code the order stays that of time
     _fill(grid, key[order], histories.score[rows[order]], events.time[rows[order]], points.time[point[order]])
-    names = [f"{c}|{k}" for c in vocabulary.codes[:count] for k in KINDS] + ["|age", "|events"]
-    return np.concatenate([grid.reshape(len(points), -1), more], 1), names
+    return np.concatenate([grid.reshape(len(points), count * len(KINDS)), more], 1), names_of(histories)
+
+
+def names_of(histories: Histories) -> list[str]:
+    """The features' names "code|kind", then the patient's age and number of events."""
+    return [f"{c}|{k}" for c in histories.vocabulary.codes[:MOST_CODES] for k in KINDS] + ["|age", "|events"]
 
 
 def _fill(grid: np.ndarray, key: np.ndarray, score: np.ndarray, time: np.ndarray, moment: np.ndarray) -> None:
