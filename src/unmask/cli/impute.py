@@ -17,7 +17,8 @@ def register(app: Any) -> None:
         out: str = typer.Option(..., help="Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
         draws: int = typer.Option(
             0,
-            help="0: one table of best values; M: as many drawn from the one fitted model. For Rubin's rules use --proper.",
+            help="0: one table of best values; M: as many drawn from the one fitted model. For Rubin's rules use "
+            "--proper.",
         ),
         proper: int = typer.Option(
             0, help="M completed tables for Rubin's rules: multiple imputation, fitted to this table."
@@ -46,7 +47,8 @@ def register(app: Any) -> None:
         coverage: float = typer.Option(0.9, help="Of the intervals."),
         shift: list[str] = typer.Option(
             [],
-            help="COLUMN=DELTA added to drawn values (not missing at random), or 'COLUMN[arm == 1]=DELTA' for a group; a category's log-odds with --proper.",
+            help="COLUMN=DELTA added to drawn values (not missing at random), or 'COLUMN[arm == 1]=DELTA' for a group; "
+            "a category's log-odds with --proper.",
         ),
         unseen: str = typer.Option("error", help="A category the model does not know: error or missing."),
         constraint: list[str] = typer.Option(

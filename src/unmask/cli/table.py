@@ -31,7 +31,8 @@ def table_model(model: str) -> Any:
     if place.is_file():
         raise UserError(
             f"{model}: a file, not the folder of a model",
-            hint="Fit one with `unmask pretrain table`. To impute a table without a model: unmask impute TABLE --proper 20.",
+            hint="Fit one with `unmask pretrain table`. To impute a table without a model: unmask impute TABLE "
+            "--proper 20.",
         )
     if kind_of(model) != "table":
         raise UserError(f"{model}: a model of {kind_of(model)}", hint="Fit one with `unmask pretrain table`.")

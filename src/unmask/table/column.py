@@ -245,7 +245,8 @@ class _Reading:
             first = next(i for i, m in enumerate(found) if m is not None and m["number"] == text)
             self.findings.append(Finding(
                 severity="error", column=self.name, code="marks_unclear",
-                text=f"column {self.name!r}, row {self.row_name(first)}: {text!r} could be a decimal fraction or a number with thousands",
+                text=f"column {self.name!r}, row {self.row_name(first)}: {text!r} could be a decimal fraction or a "
+                     f"number with thousands",
                 add='Say which mark parts decimals: --decimal "," or --decimal ".", or decimal = "," in the schema '
                 "(at its top, or of the column).",
             ))  # fmt: skip
@@ -296,7 +297,8 @@ class _Reading:
             hint = (
                 f"The schema says {self.given['kind']}. Correct the cells, or list the spelling under `missing`."
                 if told
-                else "Correct the cells, list the spelling under `missing` in the schema, or declare the column nominal."
+                else "Correct the cells, list the spelling under `missing` in the schema, or declare the column "
+                "nominal."
             )
             self._error("text_among_numbers", says, hint, rest)
 
@@ -347,7 +349,8 @@ class _Reading:
             )
             self._error(
                 "date_mixed" if found.problem == "mixed" else "date_impossible", f" is no date written {found.format}",
-                f"Most of {self.name!r} is written {found.format}{also}. Correct the cells, or list a spelling of none under `missing`.",
+                f"Most of {self.name!r} is written {found.format}{also}. Correct the cells, or list a spelling of none "
+                f"under `missing`.",
                 cells,
             )  # fmt: skip
         elif found.format.startswith(("%d/%m", "%m/%d", "%d-%m", "%m-%d")) and found.problem is None:

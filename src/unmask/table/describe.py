@@ -113,8 +113,10 @@ class Description:
     def toml(self) -> str:
         """A schema to edit: `pretrain table --schema` takes it as it is, unless cells cannot be read."""
         out = [
-            f"# Columns of {Path(self.source).name}, as found. Edit what is not so; `unmask pretrain table --schema` reads this file.",
-            "# kind: numeric, integer, binary, nominal, ordinal (with categories, from low to high), datetime, id, text.",
+            f"# Columns of {Path(self.source).name}, as found. Edit what is not so; `unmask pretrain table --schema` "
+            f"reads this file.",
+            "# kind: numeric, integer, binary, nominal, ordinal (with categories, from low to high), datetime, id, "
+            "text.",
             *([f"duration = {_quoted(self.schema.duration)}"] if self.schema.duration else []),
             *([f"event = {_quoted(self.schema.event)}"] if self.schema.event else []),
             *([f"entry = {_quoted(self.schema.entry)}"] if self.schema.entry else []),
@@ -291,6 +293,7 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> lis
             warn(
                 None,
                 "duplicate_rows",
-                f"{surplus} {'row is a copy of another' if surplus == 1 else 'rows are copies of others'}, in every column",
+                f"{surplus} {'row is a copy of another' if surplus == 1 else 'rows are copies of others'}, in every "
+                f"column",
             )
     return out

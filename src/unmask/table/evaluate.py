@@ -274,7 +274,8 @@ def add_sections(
             table(
                 ("covariate", "real HR (95% CI)", "synthetic HR (95% CI)", "overlap", "standardised difference"), ratios
             ),
-            note="Overlap of the two intervals: higher is better, 1 is all. Standardised difference: lower is better; above 2 chance does "
+            note="Overlap of the two intervals: higher is better, 1 is all. Standardised difference: lower is better; "
+            "above 2 chance does "
             "not explain it. Quantities per standard deviation. Levels with a standard error above 2 are left out.",
         )
     marginal = [(n, v) for n, v in sorted(found["marginals"].items(), key=lambda kv: -kv[1])]
@@ -287,6 +288,7 @@ def add_sections(
         report.section(
             "Calibration of risks learnt from synthetic rows",
             table(("stratum", "rows", "time", "slope", "error"), lines),
-            note="Slope: 1 is best, below 1 risks are too spread out. Error: mean distance of predicted and observed risk, lower is better. "
+            note="Slope: 1 is best, below 1 risks are too spread out. Error: mean distance of predicted and observed "
+            "risk, lower is better. "
             "At the quartiles of follow-up; observed rates are Kaplan-Meier rates inside the stratum.",
         )

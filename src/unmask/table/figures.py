@@ -30,58 +30,107 @@ class Meaning:
 
 MEANINGS: dict[str, Meaning] = {
     "mean_log_hr_difference": Meaning(
-        "Difference of log hazard ratios", "lower", 0,
-        "How far hazard ratios fitted to synthetic rows are from those of real rows, on average; 0.1 is a ratio off by a tenth.", "hazard ratios",
+        "Difference of log hazard ratios",
+        "lower",
+        0,
+        "How far hazard ratios fitted to synthetic rows are from those of real rows, on average; 0.1 is a ratio off by "
+        "a tenth.",
+        "hazard ratios",
     ),
     "interval_overlap": Meaning(
-        "Overlap of 95 % intervals", "higher", 1,
-        "How much the confidence intervals of synthetic and real hazard ratios share; 1 is all, below 0 they are apart.", "intervals",
+        "Overlap of 95 % intervals",
+        "higher",
+        1,
+        "How much the confidence intervals of synthetic and real hazard ratios share; 1 is all, below 0 they are apart.",
+        "intervals",
     ),
     "sign_flips": Meaning(
-        "Sign flips", "lower", 0, "Covariates that clearly harm in one table and clearly protect in the other.", "signs",
+        "Sign flips",
+        "lower",
+        0,
+        "Covariates that clearly harm in one table and clearly protect in the other.",
+        "signs",
     ),
     "km_area": Meaning(
-        "Area between survival curves", "lower", 0, "Mean distance of the Kaplan-Meier curves; 0.02 is two percentage points of survival.", "survival",
+        "Area between survival curves",
+        "lower",
+        0,
+        "Mean distance of the Kaplan-Meier curves; 0.02 is two percentage points of survival.",
+        "survival",
     ),
     "incidence_area": Meaning(
-        "Area between cumulative incidences", "lower", 0,
-        "Mean distance of the Aalen-Johansen curves of competing causes, on average over causes.", "incidence",
+        "Area between cumulative incidences",
+        "lower",
+        0,
+        "Mean distance of the Aalen-Johansen curves of competing causes, on average over causes.",
+        "incidence",
     ),
-    "censoring_area": Meaning("Area between censoring curves", "lower", 0, "The same for how long patients were followed.", "censoring"),
+    "censoring_area": Meaning(
+        "Area between censoring curves", "lower", 0, "The same for how long patients were followed.", "censoring"
+    ),
     "c_index_synthetic": Meaning(
-        "C-index of a model from synthetic rows", "higher", 1,
-        "How well a Cox regression fitted to synthetic rows ranks real patients; 0.5 is chance.", "C-index",
+        "C-index of a model from synthetic rows",
+        "higher",
+        1,
+        "How well a Cox regression fitted to synthetic rows ranks real patients; 0.5 is chance.",
+        "C-index",
     ),
     "marginal_distance": Meaning(
-        "Distance of single columns", "lower", 0, "How far the distribution of a column is from the real one, on average over columns.", "columns",
+        "Distance of single columns",
+        "lower",
+        0,
+        "How far the distribution of a column is from the real one, on average over columns.",
+        "columns",
     ),
-    "correlation_gap": Meaning("Difference of correlations", "lower", 0, "Mean absolute difference of all pairwise correlations.", "correlations"),
+    "correlation_gap": Meaning(
+        "Difference of correlations",
+        "lower",
+        0,
+        "Mean absolute difference of all pairwise correlations.",
+        "correlations",
+    ),
     "two_sample_auc": Meaning(
-        "Told apart by a classifier (AUC)", "near 0.5", 0.5,
+        "Told apart by a classifier (AUC)",
+        "near 0.5",
+        0.5,
         "How well boosted trees tell synthetic rows from real ones: 0.5 not at all, 1 without fail.",
     ),
     "alpha_precision": Meaning(
-        "Alpha-precision", "higher", 1, "Whether synthetic rows lie as deep inside the cloud of real rows as real ones do.",
+        "Alpha-precision",
+        "higher",
+        1,
+        "Whether synthetic rows lie as deep inside the cloud of real rows as real ones do.",
     ),
     "beta_recall": Meaning("Beta-recall", "higher", 1, "Whether synthetic rows cover all of the cloud of real rows."),
-    "identical_rows": Meaning("Copies of real rows", "lower", 0, "Share of synthetic rows that equal a real one in all observed cells."),
+    "identical_rows": Meaning(
+        "Copies of real rows", "lower", 0, "Share of synthetic rows that equal a real one in all observed cells."
+    ),
     "identical_cells": Meaning(
-        "Cells shared with the most alike real row", "lower", 0,
+        "Cells shared with the most alike real row",
+        "lower",
+        0,
         "Mean share of equal cells; tables of few categories share many by chance.",
     ),
     "dcr_share": Meaning(
-        "Nearer to training than to held-out rows", "near 0.5", 0.5,
-        "Share of synthetic rows nearer to a training row than to a held-out one: 0.5 means no memory of training rows, 1 copying.",
+        "Nearer to training than to held-out rows",
+        "near 0.5",
+        0.5,
+        "Share of synthetic rows nearer to a training row than to a held-out one: 0.5 means no memory of training "
+        "rows, 1 copying.",
     ),
     "membership_auc": Meaning(
-        "Membership attack on the rows (AUC)", "near 0.5", 0.5,
+        "Membership attack on the rows (AUC)",
+        "near 0.5",
+        0.5,
         "How well someone who holds the synthetic rows tells who was in the training data; 0.5 is chance.",
     ),
     "model_membership_auc": Meaning(
-        "Membership attack on the model (AUC)", "near 0.5", 0.5,
+        "Membership attack on the model (AUC)",
+        "near 0.5",
+        0.5,
         "How well someone who holds the model folder itself tells who was in the training data; 0.5 is chance.",
     ),
-}  # fmt: skip
+}
 """Figures of `unmask evaluate` for tables, in the order in which they are shown."""
 
 
@@ -203,7 +252,8 @@ def add_figures(report: Any, found: Mapping[str, Any]) -> None:
     if between:
         report.section(
             "How alike", "How far each figure has come from the floor to the ceiling.",
-            note=f"The floor (0 %) is {FLOOR}: right columns, no structure. The ceiling (100 %, with a tick from 95 % on) is {CEILING}: "
+            note=f"The floor (0 %) is {FLOOR}: right columns, no structure. The ceiling (100 %, with a tick from 95 % "
+                 f"on) is {CEILING}: "
             "what chance alone does.",
         )  # fmt: skip
         report.chart(

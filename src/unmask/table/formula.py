@@ -258,7 +258,8 @@ class _Reader:
         if isinstance(tree, ast.BinOp | ast.UnaryOp):
             raise UserError(
                 f"formula {self.text!r}: {text.strip()!r} is arithmetic outside of I()",
-                hint=f"Write I({text.strip()}) for the number that it comes to; a:b is a product of terms, a*b both and their product.",
+                hint=f"Write I({text.strip()}) for the number that it comes to; a:b is a product of terms, a*b both "
+                f"and their product.",
             )
         places: list[int] = []
         value = self._compiled(tree, places)

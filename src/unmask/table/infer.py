@@ -22,36 +22,16 @@ from unmask.table.structural import structural
 from unmask.table.suspects import same_names, spelt_missing
 
 
-def infer_schema(
-    names: Sequence[str],
-    columns: Sequence[np.ndarray],
-    *,
-    override: Mapping[str, Any] | None = None,
-    duration: str | None = None,
-    event: str | None = None,
-    entry: str | None = None,
-    event_level: str | Sequence[str] | None = None,
-    source: str = "table",
-    row_name: Callable[[int], int] = lambda row: row + 1,
-    levels: Sequence[tuple[str, ...] | None] = (),
-    spelled: Sequence[Spelling] = (),
-) -> Schema:
+def infer_schema(names: Sequence[str], columns: Sequence[np.ndarray], **known: Any) -> Schema:
     """The schema of raw columns (floats, or objects as read from a file), with a person's overrides laid over it.
 
     Args:
-        override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
-        source: named in errors.
-        row_name: how errors number a row, e.g. by its line in a file.
-        levels: what the types of the columns declare of categories; see `Frame.levels`.
-        spelled: how the columns write their numbers, where the file has been looked at; else found here.
+        known: what is known of the table already; see `look`.
 
     Raises:
         UserError: naming all cells that do not fit, by column, row and value; or an override of what is not there.
     """
-    return look(
-        names, columns, override=override, duration=duration, event=event, entry=entry, event_level=event_level,
-        source=source, row_name=row_name, levels=levels, spelled=spelled,
-    )[0]  # fmt: skip
+    return look(names, columns, **known)[0]
 
 
 def look(
@@ -72,6 +52,12 @@ def look(
     """`infer_schema`, with everything that was noticed.
 
     Args:
+        override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
+        duration, event, entry, event_level: the survival pair, before what the override says of it.
+        source: named in errors.
+        row_name: how errors number a row, e.g. by its line in a file.
+        levels: what the types of the columns declare of categories; see `Frame.levels`.
+        spelled: how the columns write their numbers, where the file has been looked at; else found here.
         strict: cells that do not fit raise; else they are findings, and the schema is what would be without them.
     """
     override = dict(override or {})

@@ -114,7 +114,8 @@ def write_report(model: TableModel, out: Path) -> Path:
         report.section("Noticed", "\n\n".join(about["notes"]))
     report.section(
         "Held-out loss", training_curves(out / "metrics.jsonl"),
-        note="Lower is better. On rows that a member never trained on; step 0 is before the network has learnt anything.",
+        note="Lower is better. On rows that a member never trained on; step 0 is before the network has learnt "
+             "anything.",
     )  # fmt: skip
     report.section("What to do next", next_steps(model, out))
     report.section("What this folder contains", "\n\n".join(about["contains"]))
@@ -138,7 +139,8 @@ def add_imputed(report: Any, model: TableModel) -> None:
         said += f" Treat imputed values of {', '.join(poor)} with care: no better than the mean or mode."
     report.section(
         "How well is each column imputed?", said,
-        note="The bars: how much of the error of the mean (of quantities) or the mode (of categories) is gone; longer is better, and "
+        note="The bars: how much of the error of the mean (of quantities) or the mode (of categories) is gone; longer "
+             "is better, and "
         "the tick stands where it is clearly better. Judged on cells hidden in rows that the member who "
         "imputes them never trained on: as cells of this table are missing, or a share of 5 to 50 % where none is.",
     )  # fmt: skip
@@ -152,7 +154,8 @@ def add_imputed(report: Any, model: TableModel) -> None:
     report.section(
         "Held-out error by column",
         table(("column", "error", "error of the mean or mode", "90 % intervals hold", "cells judged", "in words"), rows),
-        note="Error: root of the mean squared error, in the column's unit (of dates in days), or the share of categories that are wrong; "
+        note="Error: root of the mean squared error, in the column's unit (of dates in days), or the share of "
+             "categories that are wrong; "
         "lower is better. 90 % intervals should hold 90 % of the true values: fewer means too narrow, more too wide.",
     )  # fmt: skip
 

@@ -13,15 +13,20 @@ _PERSON = (
 )
 _NUMBER = "id|ids|no|nr|num|number|nummer|code|key|identifier|index|seq"
 _STRONG = re.compile(
-    rf"(?:(?:{_PERSON})(?: (?:{_PERSON}))*(?: (?:{_NUMBER}))+|(?:id|nr|num|no) (?:{_PERSON})|mrn|pid|uid|uuid|guid|ssn|nhs|nhs number|"
-    r"subject|patient|participant|patid|subjid|usubjid|ptid|hadm|eid|fallnr|patnr|patientid|patientnummer|fallnummer|hospital number)"
+    rf"(?:(?:{_PERSON})(?: (?:{_PERSON}))*(?: (?:{_NUMBER}))+|(?:id|nr|num|no) (?:{_PERSON})|mrn|pid|uid|uuid|guid|ssn|"
+    rf"nhs|nhs number|"
+    r"subject|patient|participant|patid|subjid|usubjid|ptid|hadm|eid|fallnr|patnr|patientid|patientnummer|fallnummer|"
+    r"hospital number)"
 )
 _PERSONAL = re.compile(
-    r"(?:(?:patient|family|last|first|middle|maiden|given|full|sur|fore) ?name|surname|forename|nachname|vorname|familienname|nom|"
-    r"prenom|nom de famille|apellidos?|nombre|cognome|name|initials|e ?mail|phone|telephone|telefon|mobile|address|adresse|street)"
+    r"(?:(?:patient|family|last|first|middle|maiden|given|full|sur|fore) ?name|surname|forename|nachname|vorname|"
+    r"familienname|nom|"
+    r"prenom|nom de famille|apellidos?|nombre|cognome|name|initials|e ?mail|phone|telephone|telefon|mobile|address|"
+    r"adresse|street)"
 )
 _GROUP = re.compile(
-    r"(?:.* )?(?:site|center|centre|hospital|clinic|klinik|ward|region|country|drug|group|arm|study) (?:id|code|no|nr|number)"
+    r"(?:.* )?(?:site|center|centre|hospital|clinic|klinik|ward|region|country|drug|group|arm|study) (?:id|code|no|nr|"
+    r"number)"
 )
 _ID = re.compile(r"id|ids|pid|identifier")
 """A name that can mean nothing else, however often its values repeat."""

@@ -134,11 +134,13 @@ def guard_of(model: TableModel, *, rare: str = "drop", extremes: str = "pool") -
         )
     if dropped:
         notes.append(
-            f"never drawn, since fewer than {LEAST} training rows have them: {'; '.join(dropped)} (rare='keep' draws them)"
+            f"never drawn, since fewer than {LEAST} training rows have them: {'; '.join(dropped)} (rare='keep' draws "
+            f"them)"
         )
     if pooled:
         notes.append(
-            f"values beyond the {LEAST}th smallest and largest of the training rows are put there, in {len(pooled)} columns "
+            f"values beyond the {LEAST}th smallest and largest of the training rows are put there, in {len(pooled)} "
+            f"columns "
             "(extremes='keep' draws up to the ends)"
         )
     return Guard(bounds=bounds, left_out=tuple(left_out), notes=tuple(notes))
@@ -173,22 +175,26 @@ def contents(model: TableModel) -> list[str]:
     levels = [(c, learnt["safety.rare"][p, : len(c.categories)] != 0) for p, c in named if not c.is_quantity]
     quantities = [c for _, c in named if c.is_quantity]
     out = [
-        f"This folder is not anonymous: it was made from {rows} rows and is to be kept as they are. It holds no row, but:",
+        f"This folder is not anonymous: it was made from {rows} rows and is to be kept as they are. It holds no row, "
+        f"but:",
         f"the names of all {len(schema.columns)} columns; of those left out of the model nothing else.",
     ]
     if levels:
         total, few = sum(len(f) for _, f in levels), sum(int(f.sum()) for _, f in levels)
         out.append(
-            f"every level of {len(levels)} categorical columns and its share: {total} levels, {few} of them of fewer than {LEAST} rows."
+            f"every level of {len(levels)} categorical columns and its share: {total} levels, {few} of them of fewer "
+            f"than {LEAST} rows."
         )
         for c, f in levels:
             if len(f) > 20 and f.mean() > COMMON:
                 out.append(
-                    f"{c.name!r} is among these, with {int(f.sum())} levels of fewer than {LEAST} rows: an identifier? Declare its kind 'id'."
+                    f"{c.name!r} is among these, with {int(f.sum())} levels of fewer than {LEAST} rows: an identifier? "
+                    f"Declare its kind 'id'."
                 )
     if quantities:
         out.append(
-            f"the smallest and largest value of {len(quantities)} quantities, their quantiles and the values that many rows share."
+            f"the smallest and largest value of {len(quantities)} quantities, their quantiles and the values that many "
+            f"rows share."
         )
     out.append(f"which cells were missing together, of {len(model.extra['holes'])} rows, without their values.")
     scores = sum(len(v) for v in model.table.scores.values())
@@ -197,10 +203,12 @@ def contents(model: TableModel) -> list[str]:
     times = [v for k, v in model.extra.items() if k.endswith(".at")]
     if times:
         out.append(
-            f"{sum(len(t) for t in times)} follow-up times at which someone had the event or was censored, exactly as recorded."
+            f"{sum(len(t) for t in times)} follow-up times at which someone had the event or was censored, exactly as "
+            f"recorded."
         )
     out.append(
-        "the weights of the fit: means, correlations, steps and a network, from which rows can be told in part (see `model_membership_auc`)."
+        "the weights of the fit: means, correlations, steps and a network, from which rows can be told in part (see "
+        "`model_membership_auc`)."
     )
     return out
 

@@ -61,7 +61,8 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
             continue
         changed[i] = dataclasses.replace(c, structural=(name, v))
         said.append(
-            f"{c.name!r} is empty where {name!r} is {v!r} ({both} of {there} rows, and {empty - both} of the other {rows - there}): "
+            f"{c.name!r} is empty where {name!r} is {v!r} ({both} of {there} rows, and {empty - both} of the other "
+            f"{rows - there}): "
             f"structural, those cells are left empty{_designs(c)}"
         )
     return dataclasses.replace(schema, columns=tuple(changed)), said

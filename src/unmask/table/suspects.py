@@ -23,16 +23,21 @@ SENTINELS = frozenset(
 """Numbers by which people say that there is no value; looked for at a column's ends, apart from its other values."""
 
 NO_VALUE_WORDS = re.compile(
-    r"(?:unknown|unkn?|missing|not (?:done|known|available|applicable|recorded|measured|assessed|tested|reported|stated|given)|no (?:data|value|result|info|information)|"
-    r"n\.? ?d\.?|n\.? ?a\.?|n/d|nil return|refused|declined|pending|to follow|tbd|unspecified|undetermined|indeterminate|invalid|error|unbekannt|fehlt|fehlend|"
-    r"nicht (?:bekannt|erhoben|gemessen|durchgeführt)|keine angabe|k\.? ?a\.?|inconnue?|non (?:fait|connu|disponible)|desconocid[oa]|no (?:consta|realizado)|"
+    r"(?:unknown|unkn?|missing|not (?:done|known|available|applicable|recorded|measured|assessed|tested|reported|"
+    r"stated|given)|no (?:data|value|result|info|information)|"
+    r"n\.? ?d\.?|n\.? ?a\.?|n/d|nil return|refused|declined|pending|to follow|tbd|unspecified|undetermined|"
+    r"indeterminate|invalid|error|unbekannt|fehlt|fehlend|"
+    r"nicht (?:bekannt|erhoben|gemessen|durchgeführt)|keine angabe|k\.? ?a\.?|inconnue?|non (?:fait|connu|disponible)|"
+    r"desconocid[oa]|no (?:consta|realizado)|"
     r"sconosciut[oa]|non noto|-+|\.\.+|\*+|#ref!|#div/0!|#value!|#name\?|#num!|\(missing\)|<missing>|leer|vacío)",
     re.IGNORECASE,
 )
 
 _CODED = re.compile(
-    r"(?:.* )?(?:grade|stage|type|code|class|group|category|cat|level|status|race|ethnicity|ethnic|site|cent(?:er|re)|region|arm|treatment|trt|"
-    r"cause|diagnosis|dx|histology|marital|education|employment|occupation|religion|country|state|ward|department|dept|insurance|smoking|"
+    r"(?:.* )?(?:grade|stage|type|code|class|group|category|cat|level|status|race|ethnicity|ethnic|site|cent(?:er|re)|"
+    r"region|arm|treatment|trt|"
+    r"cause|diagnosis|dx|histology|marital|education|employment|occupation|religion|country|state|ward|department|dept|"
+    r"insurance|smoking|"
     r"smoker|method|reason|outcome|sex|gender|color|colour|kind|section)(?: .*)?"
 )
 
@@ -63,7 +68,8 @@ def sentinels(name: str, values: np.ndarray, counts: np.ndarray) -> list[Finding
     codes = [int(v) for v in sorted(found)]
     return [Finding(
         severity="warning", column=name, code="sentinel",
-        text=f"{name!r} holds {listed} apart from its other values ({values[0]:g} to {values[-1]:g}): read as numbers; a code for "
+        text=f"{name!r} holds {listed} apart from its other values ({values[0]:g} to {values[-1]:g}): read as numbers; "
+             f"a code for "
         "no value, often. If so:",
         add=setting(name, f"missing = {json.dumps(codes)}"),
     )]  # fmt: skip
@@ -109,7 +115,8 @@ def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
         return []
     return [Finding(
         severity="warning", column=name, code="codes",
-        text=f"{name!r} holds {len(values)} whole numbers {values[0]:g}..{values[-1]:g}: a quantity is assumed. If they are codes of "
+        text=f"{name!r} holds {len(values)} whole numbers {values[0]:g}..{values[-1]:g}: a quantity is assumed. If "
+             f"they are codes of "
         "categories (or ordinal, if they are ranked):",
         add=setting(name, 'kind = "nominal"'),
     )]  # fmt: skip
@@ -123,7 +130,8 @@ def dates_as_numbers(name: str, values: np.ndarray) -> list[Finding]:
         return []
     return [Finding(
         severity="warning", column=name, code="date_as_number",
-        text=f"{name!r} holds numbers such as {values[0]:g}, which read as dates: a quantity is assumed. If they are dates:",
+        text=f"{name!r} holds numbers such as {values[0]:g}, which read as dates: a quantity is assumed. If they are "
+             f"dates:",
         add=setting(name, 'kind = "datetime", format = "%Y%m%d"').replace('", f', '"\nf'),
     )]  # fmt: skip
 
@@ -132,8 +140,10 @@ def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
     """Several rows per patient."""
     return [Finding(
         severity="warning", column=name, code="repeated_ids",
-        text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are taken for independent, which "
-        "they are not: intervals come out too narrow, held-out figures too good, and rows of one individual can stand on both sides of a "
+        text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are taken "
+             f"for independent, which "
+        "they are not: intervals come out too narrow, held-out figures too good, and rows of one individual can stand "
+        "on both sides of a "
         "split. Fit one row per individual (the first visit, or visits side by side as columns)",
     )]  # fmt: skip
 
