@@ -279,6 +279,9 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         yield new
+        for path in new.iterdir():
+            if path.is_file():  # safetensors' own files are for their owner alone: like those beside them
+                path.chmod(new.stat().st_mode & 0o666)
         for path in (*new.iterdir(), new):
             fsync(path)
         if not exists:

@@ -161,3 +161,21 @@ def test_what_the_file_does_not_hold_is_drawn(tmp_path):
     torch.testing.assert_close(
         found.model.codec.word.weight, weights["bert.embeddings.word_embeddings.weight"], atol=0, rtol=0
     )
+
+
+def test_all_files_of_a_folder_may_be_read_by_the_same_people(tmp_path):
+    from tiny_folders import folder
+
+    modes = {p.name: p.stat().st_mode & 0o777 for p in folder(tmp_path / "m").iterdir()}
+    (tmp_path / "plain").write_text("x")
+    assert set(modes.values()) == {(tmp_path / "plain").stat().st_mode & 0o777}, modes
+
+
+def test_a_model_is_shown_in_one_line(tmp_path):
+    import unmask
+    from tiny_folders import folder
+
+    shown = repr(unmask.load(folder(tmp_path / "m"), precision="fp32", device="cpu"))
+    assert shown.startswith("TextModel(bert: ")
+    assert len(shown.splitlines()) == 1
+    assert "fp32 on cpu" in shown

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,24 @@ def refuse_unread(context: Any, reads: Mapping[str, str], reader: str) -> None:
             raise UserError(
                 f"{parameter.opts[0]}: not read for {reader}", hint=f"It is for {', '.join(readers)} alone."
             )
+
+
+PART = 1024
+"""Texts that are worked on between two looks at the clock."""
+
+
+def in_parts(texts: Sequence[str], work: Callable[[Sequence[str]], Any], verb: str) -> list[Any]:
+    """What `work` makes of the texts, part by part; how far it is goes to stderr every five seconds."""
+    out = []
+    started = shown = time.monotonic()
+    for start in range(0, len(texts), PART):
+        out.append(work(texts[start : start + PART]))
+        done, now = min(start + PART, len(texts)), time.monotonic()
+        if now - shown > 5 and done < len(texts):
+            left = (now - started) / done * (len(texts) - done)
+            print(f"{verb} {done:,} of {len(texts):,} texts, {left:,.0f} s left", file=sys.stderr)
+            shown = now
+    return out
 
 
 def by_kind(reads: Mapping[str, str], what: str = "a model of") -> type:

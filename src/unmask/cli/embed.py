@@ -37,7 +37,7 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Embed texts, one row a line, order kept."""
-        from unmask.cli.common import Output, read_lines, refuse_unread, write_array
+        from unmask.cli.common import Output, in_parts, read_lines, refuse_unread, write_array
         from unmask.files import check_place
         from unmask.kinds import kind_of, load
 
@@ -71,9 +71,12 @@ def register(app: Any) -> None:
 
             output.write(*embed_table(model, text, out, absent))
             return
+        import numpy as np
+
         check_place(out)
         loaded = load(model, device=device, precision=precision)
-        array = loaded.embed(read_lines(text), pooling=cast(Any, pooling))
+        parts = in_parts(read_lines(text), lambda some: loaded.embed(some, pooling=cast(Any, pooling)), "embedded")
+        array = np.concatenate(parts)
         write_array(array, out)
         output.write(
             {"out": out, "shape": list(array.shape)}, [f"{out}: {array.shape[0]} x {array.shape[1]}"],

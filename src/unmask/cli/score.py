@@ -30,7 +30,7 @@ def register(app: Any) -> None:
         json_: options.Json = False,
     ) -> None:
         """Pseudo-log-likelihood of texts, rows or patients' events: the higher, the more natural."""
-        from unmask.cli.common import Output, read_lines, refuse_unread
+        from unmask.cli.common import PART, Output, in_parts, read_lines, refuse_unread
         from unmask.errors import UserError
         from unmask.kinds import kind_of, load
 
@@ -60,6 +60,10 @@ def register(app: Any) -> None:
         if kind != "text":
             raise UserError(f"{model}: a model of {kind}", hint="Models of text, tables and events score.")
         loaded = load(model, device=device, precision=precision)
-        results = loaded.score(read_lines(text), mode=mode)
+        texts = read_lines(text)
+        if len(texts) > PART:
+            loaded.examples(texts)  # what is too long is said by its place among all
+        parts = in_parts(texts, lambda some: loaded.score(some, mode=mode), "scored")
+        results = [row for part in parts for row in part]
         lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]
         output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)

@@ -33,7 +33,7 @@ DECODER = "decoder.safetensors"
 _DECODER_PREFIX = "unmask_decoder."
 
 
-@dataclass
+@dataclass(repr=False)
 class TextFolder:
     """A loaded model folder.
 
@@ -58,6 +58,14 @@ class TextFolder:
     settings: dict[str, Any] = field(default_factory=dict)
     loaded: Loaded = field(default_factory=Loaded)
     sentences: Sentences = field(default_factory=Sentences)
+
+    def __repr__(self) -> str:
+        config, codec = self.model.encoder.config, self.model.codec.config
+        count = sum(p.numel() for p in self.model.parameters())
+        return (
+            f"{self.family.name}: {count / 1e6:.3g} M parameters, {config.layers} layers of {config.width}, "
+            f"vocabulary {codec.vocabulary}, up to {config.longest or 512} tokens"
+        )
 
     def head(self) -> TaskHead | None:
         """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""

@@ -35,7 +35,7 @@ BLANK = "[MASK]"
 """Accepted in texts for every model, whatever its own mask token is."""
 
 
-@dataclass
+@dataclass(repr=False)
 class TextModel:
     """A masked language model and its tokenizer.
 
@@ -50,6 +50,9 @@ class TextModel:
     device: torch.device
     precision: str
     compiled: bool = False
+
+    def __repr__(self) -> str:
+        return f"TextModel({self.folder!r}, {self.precision} on {self.device})"
 
     @property
     def model(self) -> Any:
