@@ -261,3 +261,10 @@ def test_a_survival_pair_and_rules_are_described_and_go_into_the_schema(run, tmp
     assert code == 0, err
     schema = unmask.load(tmp_path / "m").schema
     assert (schema.entry, schema.causes, schema.constraints) == ("start", ("relapse", "death"), ("dbp < sbp",))
+
+
+def test_a_table_parted_by_blanks_is_not_taken_for_one_column_without_a_word(described, tmp_path):
+    """R's write.table: 'every cell can be read', and a column of free text."""
+    table = written(tmp_path / "t.txt", {n: range(40) for n in ("id", "age", "sex")}, delimiter=" ")
+    assert (None, "one_column") in described(table)[1]
+    assert (None, "one_column") not in described(written(tmp_path / "n.csv", {"free text": range(40)}))[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -285,6 +286,10 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> lis
                 f"{name!r} holds one value alone: {described.examples[0] if described.examples else ''!r}",
             )
         first.setdefault(cells, name)
+    if len(frame.names) == 1 and len(re.split(r"[\s|:]+", frame.names[0].strip())) > 2:
+        one = f"one column alone, {frame.names[0]!r}"
+        text = f"{one}: cells seem to be parted by something other than a comma, semicolon or tab"
+        warn(None, "one_column", text, "Save it as CSV (in R, write.csv).")
     rows = Counter(zip(*texts, strict=True)) if texts else Counter()
     twice = {row: n for row, n in rows.items() if n > 1}
     if twice and len(texts) > 1:
