@@ -16,55 +16,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
-import re
 import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 
+from beside import processor, quiet_and_busy, timed
 from tables_speed import simulate
 
 PARTS = ("busy", "size", "evaluate", "sample")
 
 
-def processor() -> dict:
-    """Cores, and which of the instructions it has that choose how products are added up."""
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    name = re.search(r"model name\s*: (.*)", info)
-    known = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
-    return {
-        "cores": os.cpu_count(), "model": name.group(1) if name else "", "load_before": round(os.getloadavg()[0], 2),
-        "features": [f for f in known if re.search(rf"\b{f}\b", info)],
-    }  # fmt: skip
-
-
-def clock() -> tuple[float, float]:
-    spent = resource.getrusage(resource.RUSAGE_SELF)
-    return time.perf_counter(), spent.ru_utime + spent.ru_stime
-
-
-def timed(work) -> dict:
-    wall, cpu = clock()
-    work()
-    after = clock()
-    return {"seconds": round(after[0] - wall, 2), "processor_seconds": round(after[1] - cpu, 2)}
-
-
 def peak_gb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
-
-
-def spin() -> None:
-    x = np.ones(1000)
-    while True:
-        for _ in range(1000):
-            x = x * 1.0000001
 
 
 def fit_once(a: argparse.Namespace) -> dict:
@@ -76,17 +43,7 @@ def fit_once(a: argparse.Namespace) -> dict:
 
 
 def busy(a: argparse.Namespace) -> dict:
-    found = {"quiet": in_process("fit_once", a)}
-    others = [multiprocessing.Process(target=spin, daemon=True) for _ in range(a.per_core * (os.cpu_count() or 1))]
-    for p in others:
-        p.start()
-    try:
-        found["busy"] = in_process("fit_once", a)
-    finally:
-        for p in others:
-            p.terminate()
-    middle = {k: float(np.median([r["seconds"] for r in v["runs"]])) for k, v in found.items()}
-    return {**found, "busy_processes": len(others), "busy_over_quiet": round(middle["busy"] / middle["quiet"], 2)}
+    return quiet_and_busy(lambda: in_process("fit_once", a), a.per_core)
 
 
 def write_csv(path: Path, rows: int, columns: int, block: int = 50_000) -> None:
