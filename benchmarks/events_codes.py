@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from unmask.events.meds import STATIC
+
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "shared"))
 RANKS = (1, 5, 10)
 LATEST = 60
@@ -26,10 +28,15 @@ LATEST = 60
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--steps", type=int, help="instead of minutes")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--no-rules", action="store_true", help="the model alone")
     parser.add_argument("--recipes", default="ours,behrt,medbert,cehrbert,corebehrt")
     parser.add_argument("--small", action="store_true", help="every recipe 64 wide with 2 layers")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--set", action="append", default=[], help="key=value, of ours")
+    parser.add_argument("--validation", action="store_true", help="ask other patients than the test ones: to choose by")
+    parser.add_argument("--next-visit", action="store_true", help="conditions of the next visit too")
     parser.add_argument("--out")
     a = parser.parse_args()
     if a.quick:
@@ -38,16 +45,22 @@ def main() -> None:
     if not data.exists():
         print(f"{data} is not there: nothing to measure")
         return
+    from events_rivals import shuffled
     from unmask.core.corruption import uniform
     from unmask.events.meds import read_meds
 
     events = read_meds(data)
     test = np.flatnonzero(uniform(0, events.subjects, 63) < 0.2)
-    train = np.setdiff1d(np.arange(len(events)), test)
+    if a.validation:
+        drawn = uniform(0, events.subjects, 63)
+        chosen, left = np.flatnonzero((drawn >= 0.2) & (drawn < 0.4)), np.flatnonzero(drawn >= 0.4)
+    train = left if a.validation else np.setdiff1d(np.arange(len(events)), test)
+    test = chosen if a.validation else test
+    a.rules = not a.no_rules
     found: list[dict[str, Any]] = []
     for seed in range(a.seeds):
         for recipe in a.recipes.split(","):
-            found += trained(events, recipe, train, test, a, seed)
+            found += trained(shuffled(events, 100 + seed), recipe, train, test, a, seed)
         table(found)
         if a.out:
             Path(a.out).write_text(json.dumps({"arguments": vars(a), "results": found}, indent=1))
@@ -63,67 +76,146 @@ def trained(
     from unmask.events.pretrain import pretrain
     from unmask.events.recipes import RECIPES, EventSettings, with_overrides
 
-    more: dict[str, Any] = {"minutes": a.minutes, "seed": seed}
+    more: dict[str, Any] = {"steps": a.steps} if a.steps else {"minutes": a.minutes}
+    more |= {"seed": seed, "precision": "fp32"}
     if a.small:
         more |= {"width": 64, "layers": 2, "heads": 4, "inner": 128}
-    settings = with_overrides(with_overrides(EventSettings(), RECIPES[recipe]), more)
+    if recipe == "ours":
+        more |= dict(pair.split("=", 1) for pair in a.set)
+    settings = with_overrides(with_overrides(EventSettings(), RECIPES[recipe]), parsed(more))
     with tempfile.TemporaryDirectory() as folder:
         run = pretrain(events, folder, settings=settings, subjects=train, console=False)
         found = load_folder(folder)
-        out = [{"recipe": recipe, "seed": seed, "steps": run.result.steps, **masked(events, found, train, test)}]
-        if recipe == "ours":
+        out = [{"recipe": recipe, "seed": seed, "steps": run.result.steps, **masked(events, found, train, test, a)}]
+        a.rules = False
+        if recipe == "ours" and a.next_visit:
             model = EventModel(folder=found, device=torch.device("cpu"), precision="fp32")
             out += next_visit(events, model, train, test, seed)
     return out
 
 
-def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray) -> dict[str, Any]:
-    """Accuracy at 1, 5 and 10 of the model, of frequency and of co-occurrence, on the same hidden codes."""
+def parsed(more: dict[str, Any]) -> dict[str, Any]:
+    """Text as numbers where it is one."""
+
+    def read(value: Any) -> Any:
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            return value
+
+    return {key: read(value) for key, value in more.items()}
+
+
+def questions_of(events: Any, folder: Any, asked: np.ndarray, mixed: Any) -> list[dict[str, Any]]:
+    """Hidden events of the asked patients, and what stands around them; `mixed` are the events with shuffled ties."""
+    from unmask.core.corruption import uniform
+    from unmask.events.histories import Histories
+    from unmask.events.recipes import structure_of
+    from unmask.events.vocabulary import FIRST
+
+    settings = folder.settings
+    histories = Histories(mixed, folder.vocabulary, structure_of(settings).marks, settings.ties)
+    # Which events are asked for is chosen in the canonical order: the same ones for every recipe and every shuffle.
+    plain = Histories(events, folder.vocabulary)
+    out = []
+    for i in asked.tolist():
+        example = histories.example(i, slots=settings.slots)
+        rows = plain.rows(i)
+        rows = rows[(plain.code[rows] >= FIRST) & (events.time[rows] != STATIC)][-LATEST:]
+        gone = uniform(5, np.full(len(rows), i), np.arange(len(rows))[::-1]) < 0.15
+        wanted = list(zip(events.time[rows[gone]], plain.code[rows[gone]], plain.score[rows[gone]], strict=True))
+        cut, codes, _ = histories.cut(i, slots=settings.slots)
+        slots, free = [], np.ones(len(cut), bool)
+        for when, code, score in wanted:
+            same = (mixed.time[cut] == when) & (codes == code) & free
+            exact = np.flatnonzero(
+                same & (np.nan_to_num(histories.score[cut], nan=-99) == np.nan_to_num(score, nan=-99))
+            )
+            if len(exact):
+                free[exact[0]] = False
+                slots.append(int(exact[0]))
+        if slots:
+            out.append(
+                {
+                    "example": example,
+                    "hidden": np.array(slots) + 1,
+                    "code": codes,
+                    "time": mixed.time[cut],
+                    "subject": i,
+                }
+            )
+    return out
+
+
+def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: argparse.Namespace) -> dict[str, Any]:
+    """Accuracy at 1, 5 and 10 of the model and of simple rules, on the same hidden codes; ties are shuffled."""
+    from events_rivals import KNOBS, Rules, shuffled
     from unmask.core.corruption import uniform
     from unmask.events.fill import Question, answers
     from unmask.events.histories import Histories
-    from unmask.events.recipes import STRUCTURES
     from unmask.events.vocabulary import FIRST
 
-    histories = Histories(events, folder.vocabulary, STRUCTURES[folder.settings.structure].marks)
-    share, together = counted(histories, train)
-    questions, truth, visible = [], [], []
-    for i in test:
-        example = histories.example(int(i), slots=folder.settings.slots)
-        slots = np.flatnonzero(~np.asarray(example.special))[-LATEST:]
-        slots = slots[np.asarray(example.values["code"])[slots] >= FIRST]
-        # Counted from the end, so that marks between visits change nothing of the choice.
-        hidden = slots[uniform(5, np.full(len(slots), int(i)), np.arange(len(slots))[::-1]) < 0.15]
-        if len(hidden):
-            code = np.asarray(example.values["code"])
-            questions.append(Question(example=example, hidden=hidden))
-            truth.append(code[hidden] - FIRST)
-            visible.append(np.setdiff1d(slots, hidden))
-    ranks: dict[str, list[int]] = {"model": [], "frequency": [], "co-occurrence": []}
-    for n, prediction, places in answers(folder, questions):
+    mixed = shuffled(events, 1)
+    questions = questions_of(events, folder, test, mixed)
+    asked = [Question(example=q["example"], hidden=q["hidden"]) for q in questions]
+    ranks: dict[str, list[int]] = {}
+    subject = np.repeat(np.arange(len(events)), np.diff(events.offsets))
+    rows = Histories(mixed, folder.vocabulary, ties="rows")
+    rules = {}
+    inner = train[uniform(0, events.subjects[train], 64) < 0.75]
+    if a.rules:
+        size = len(folder.vocabulary) - FIRST
+        rules = {
+            n: Rules(rows.code - FIRST, mixed.time, subject, who, size) for n, who in (("all", train), ("inner", inner))
+        }
+        looked = questions_of(events, folder, np.setdiff1d(train, inner), mixed)
+        knobs = tuned(rules["inner"], [s for q in looked for s in around(q, rows, mixed)], KNOBS)
+        print(f"naive Bayes as chosen on left-out training patients: {knobs}", flush=True)
+    for n, prediction, places in answers(folder, asked):
         scores = prediction.logits[places][:, FIRST:].cpu().numpy()
-        seen = np.unique(np.asarray(questions[n].example.values["code"])[visible[n]] - FIRST)
-        near = np.log(together[seen]).mean(0) if len(seen) else np.log(share)
-        for row, code in zip(scores, truth[n].tolist(), strict=True):
-            for name, score in (("model", row), ("frequency", share), ("co-occurrence", near)):
-                ranks[name].append(int((score > score[code]).sum()))
+        true = questions[n]["code"][questions[n]["hidden"] - 1] - FIRST
+        for row, code in zip(scores, true.tolist(), strict=True):
+            ranks.setdefault("model", []).append(rank_of(row, code))
+    for q in questions if a.rules else ():
+        for code, *given in around(q, rows, mixed):
+            for name, score in rules["all"].scores(*given, knobs).items():
+                ranks.setdefault(name, []).append(rank_of(score, code))
     return {n: {f"at_{k}": float((np.array(r) < k).mean()) for k in RANKS} | {"n": len(r)} for n, r in ranks.items()}
 
 
-def counted(histories: Any, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How frequent each code is, and P(code | a code of the same patient), from the training patients."""
+def rank_of(score: np.ndarray, code: int) -> int:
+    """How many codes are scored above the true one; ties count half, so that a rule that knows nothing gains nothing."""
+    return int((score > score[code]).sum() + (score == score[code]).sum() // 2)
+
+
+def around(q: dict[str, Any], rows: Any, mixed: Any) -> list[tuple]:
+    """Of each hidden event: its code, the codes of the rest of its set, of earlier sets, of the visible record, and of
+    the rows above and below."""
     from unmask.events.vocabulary import FIRST
 
-    size = len(histories.vocabulary) - FIRST
-    counts, together = np.zeros(size), np.zeros((size, size))
-    for i in train:
-        code = histories.code[histories.rows(int(i))] - FIRST
-        mine = np.bincount(code[code >= 0], minlength=size)
-        counts += mine
-        together[mine > 0] += mine
-    share = (counts + 0.5) / (counts + 0.5).sum()
-    together = together + 5 * share
-    return share, together / together.sum(1, keepdims=True)
+    code, time, hidden = q["code"] - FIRST, q["time"], np.zeros(len(q["code"]), bool)
+    hidden[q["hidden"] - 1] = True
+    seen = ~hidden & (code >= 0)
+    out = []
+    here = rows.rows(q["subject"])
+    for slot in np.flatnonzero(hidden):
+        row = np.flatnonzero((mixed.time[here] == time[slot]) & (rows.code[here] - FIRST == code[slot]))[0]
+        beside = tuple(int(rows.code[here[r]] - FIRST) if 0 <= r < len(here) else -1 for r in (row - 1, row + 1))
+        same = time == time[slot]
+        out.append((int(code[slot]), code[seen & same], code[seen & (time < time[slot])], code[seen], beside))
+    return out
+
+
+def tuned(rules: Any, looked: list[tuple], grid: list[dict[str, Any]]) -> dict[str, Any]:
+    """Whether absent codes count, and how much the evidence: chosen on training patients that the counts left out."""
+    knobs = {"set": grid[0], "before": grid[0]}
+    for part, name in (("set", "naive Bayes, set"), ("before", "naive Bayes, set and before")):
+        found = []
+        for option in grid:
+            tried = knobs | {part: option}
+            found.append(np.mean([rank_of(rules.scores(*given, tried)[name], code) < 1 for code, *given in looked]))
+        knobs[part] = grid[int(np.argmax(found))]
+    return knobs
 
 
 def next_visit(
@@ -152,12 +244,12 @@ def next_visit(
 def table(found: list[dict[str, Any]]) -> None:
     for recipe in dict.fromkeys(r["recipe"] for r in found if "recipe" in r):
         mine = [r for r in found if r.get("recipe") == recipe]
-        for name in ("model", "co-occurrence", "frequency"):
-            shown = "  ".join(
-                f"@{k} {np.mean([r[name][f'at_{k}'] for r in mine]):.3f} (sd {np.std([r[name][f'at_{k}'] for r in mine]):.3f})"
-                for k in RANKS
+        for name in (n for n in mine[0] if isinstance(mine[0][n], dict)):
+            shown = [np.array([r[name][f"at_{k}"] for r in mine if name in r]) for k in RANKS]
+            figures = "  ".join(f"@{k} {v.mean():.3f} (sd {v.std():.3f})" for k, v in zip(RANKS, shown, strict=True))
+            print(
+                f"{recipe:10} {name:28} {figures}  n={mine[0][name]['n']}, {len(shown[0])} seeds, {mine[0]['steps']} steps"
             )
-            print(f"{recipe:10} {name:14} {shown}  n={mine[0][name]['n']}, {len(mine)} seeds, {mine[0]['steps']} steps")
     for name in dict.fromkeys(r["next_visit"] for r in found if "next_visit" in r):
         mine = [r for r in found if r.get("next_visit") == name]
         for part in ("all", "onsets", "repeats"):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import Example
 from unmask.events.codec import EventCodec, EventCodecConfig
+from unmask.events.evidence import EventNetwork
 from unmask.events.vocabulary import FIRST
 
 CODES = FIRST + 10
@@ -23,6 +24,7 @@ class Events:
     """
 
     raw = "value"
+    model = EventNetwork
 
     def __init__(self, name: str, *, known: bool) -> None:
         self.name, self.known = name, known
@@ -36,13 +38,13 @@ class Events:
             "value": (rng.normal(size=length) * has).astype(np.float32), "has": has.astype(np.int64),
             "hours": np.sort(rng.exponential(20, length)).astype(np.float32), "timed": (~special).astype(np.int64),
             "born": np.full(length, 40, np.float32), "start": np.full(length, 45, np.float32),
-            "visit": (np.arange(length) + 1) // 2,
+            "visit": (np.arange(length) + 1) // 2, "until": np.full(length, 200, np.float32),
         }  # fmt: skip
         unit = np.where(special, -1, (np.arange(length) - 1) // 2)
         return Example(values=values, identity=identity, special=special, unit=unit)
 
     def codec(self) -> nn.Module:
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"evidence": True}
         if self.known:
             clock = ("age_months", "segment", "time2vec_age", "time2vec_time", "time_sines", "age_sines")
             more = {"clock": clock, "joined": True, "hides": "code", "time_weight": 0.0}
@@ -63,7 +65,7 @@ class Events:
         values = {
             "code": np.full(length, FIRST + 3), "value": ones, "has": np.ones(length, np.int64), "hours": ones,
             "timed": np.ones(length, np.int64), "born": ones, "start": ones,
-            "visit": np.ones(length, np.int64),
+            "visit": np.ones(length, np.int64), "until": -ones,
         }  # fmt: skip
         return Example(values=values, identity=1)
 

@@ -143,9 +143,11 @@ def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.C
     assert set(result["results"]) == {"ours", "prevalence", "last values", "logistic regression", "gradient boosting"}
     main_ok(["predict", second, str(meds), "--labels", str(task), "--out", out])
     frame = pl.read_parquet(out)
-    assert frame.columns == ["subject_id", "prediction_time", "boolean_value", "predicted_boolean_probability"]
+    assert frame.columns == [
+        "subject_id", "prediction_time", "boolean_value", "predicted_boolean_probability", "split",
+    ]  # fmt: skip
     want = pl.read_parquet(task / "0.parquet")
-    assert frame.drop("predicted_boolean_probability").equals(want)
+    assert frame.drop("predicted_boolean_probability", "split").equals(want)
     p = frame["predicted_boolean_probability"].to_numpy()
     assert ((p > 0) & (p < 1)).all()
     y = frame["boolean_value"].to_numpy()

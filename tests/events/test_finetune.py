@@ -83,7 +83,8 @@ def test_a_class_that_training_lacks_is_reported(
     main_ok([str(a) for a in command] + ["--json"])
     found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert found["unseen_classes"] == {"rare": 3}
-    assert set(found["results"]["ours"]) == {"n", "classes", "intervals", "accuracy", "macro_auroc", "log_loss"}
+    figures = {"n", "patients", "classes", "intervals", "accuracy", "macro_auroc", "log_loss"}
+    assert set(found["results"]["ours"]) == figures
     assert "rare (3)" in (tmp_path / "m" / "report.html").read_text()
     frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", labels)
     assert [c for c in frame.columns if c.startswith("predicted_p")] == [

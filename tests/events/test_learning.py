@@ -24,9 +24,9 @@ LENGTH = 6
 
 
 def panels(out: Path, patients: int, seed: int) -> Path:
-    """Visits of one of four panels of six codes each in an order of its own; values are nearly constant.
+    """Visits of one of four panels of six codes each; values are nearly constant.
 
-    A code hidden among its visit is known from its neighbours alone; the most frequent code is one of 24.
+    A code hidden among its visit is known from the rest of the visit alone; the most frequent code is one of 24.
     """
     rng = np.random.default_rng(seed)
     rows = []
@@ -41,7 +41,7 @@ def panels(out: Path, patients: int, seed: int) -> Path:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_codes_are_learnt_from_their_neighbours(tmp_path: Path, seed: int):
+def test_codes_are_learnt_from_the_rest_of_their_visit(tmp_path: Path, seed: int):
     settings = with_overrides(EventSettings(), {"slots": 64, "batch_slots": 1024, "steps": 300, "seed": seed})
     pretrain(panels(tmp_path / "meds", 300, seed), tmp_path / "model", settings=settings, console=False)
     folder, new = load_folder(tmp_path / "model"), read_meds(panels(tmp_path / "new", 40, seed + 10))
@@ -56,7 +56,10 @@ def test_codes_are_learnt_from_their_neighbours(tmp_path: Path, seed: int):
     for n, prediction, places in answers(folder, asked):
         truth = np.asarray(asked[n].example.values["code"])[asked[n].hidden]
         right.append(prediction.code.mode().numpy()[places] == truth)
-    assert np.mean(right) > 0.8
+    # Two events hidden in one visit cannot be told apart: of each visit one can be right at best.
+    best = sum(len(np.unique(np.asarray(q.example.unit)[q.hidden])) for q in asked) / sum(len(q.hidden) for q in asked)
+    assert 0.6 < best < 0.85
+    assert np.mean(right) > 0.95 * best
 
 
 def test_a_nearly_certain_value_does_not_drown_the_codes():

@@ -31,12 +31,14 @@ TUNED = OutcomeSettings(
 def test_thinned_histories_keep_facts_and_places(home: Path):
     model, events = unmask.load(home / "model"), read_meds(home / "meds")
     example = model.histories(events).example(5, slots=64)
+    example = replace(example, values={**example.values, "place": np.arange(len(example))})
     thin = thinned(example, 0.5, np.random.default_rng(0))
     assert 3 < len(thin) < len(example)
     special = np.asarray(example.special)
     assert np.asarray(thin.special).sum() == special.sum()
     for name, array in example.values.items():
-        np.testing.assert_array_equal(np.asarray(array)[thin.position], thin.values[name])
+        np.testing.assert_array_equal(np.asarray(array)[thin.values["place"]], thin.values[name])
+    np.testing.assert_array_equal(np.asarray(example.position)[thin.values["place"]], thin.position)
     assert len(thinned(example, 0.0, np.random.default_rng(0))) == len(example)
 
 

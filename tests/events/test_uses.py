@@ -14,7 +14,7 @@ from event_data import DAY, labels, main_fails, main_ok, shard, table
 
 import unmask
 from unmask.errors import UserError
-from unmask.events.fill import next_events, timeline
+from unmask.events.fill import later_than, next_events, timeline
 from unmask.events.finetune import finetune_outcome
 from unmask.events.folder import EventFolder
 from unmask.events.histories import Histories
@@ -137,6 +137,26 @@ def test_fill_gives_missing_values_and_next_events(home: Path, tmp_path: Path):
     assert 0 < sum(p) <= 1
 
 
+def test_next_events_lie_after_the_last_one(home: Path):
+    """Of every patient, whatever the model expects of the time."""
+    model, events = unmask.load(home / "model"), read_meds(home / "meds")
+    frame = model.fill(events, top=1).filter(pl.col("kind") == "next")
+    last = dict(zip(events.subjects.tolist(), events.time[events.offsets[1:] - 1].tolist(), strict=True))
+    when = frame["time"].to_physical().to_list()
+    assert len(when) == len(events)
+    assert all(t > last[s] for s, t in zip(frame["subject_id"].to_list(), when, strict=True))
+
+
+@pytest.mark.parametrize("location", [0.0, 1.0, 3.0, 4.5])
+def test_a_time_after_the_last_event_is_a_median_of_the_tail(location: float):
+    from scipy.stats import norm
+
+    spread, hours = 0.3, 200.0
+    start, found = (np.log1p(h) / 3 for h in (hours, later_than(hours, location, 2 * np.log(spread))))
+    tail = [norm.logsf((x - location) / spread) for x in (start, found)]
+    assert tail[1] - tail[0] == pytest.approx(-np.log(2), abs=0.02)
+
+
 def test_the_value_that_stands_there_does_not_change_its_expectation(home: Path, tmp_path: Path):
     """The timeline hides a visit whole: its own values change nothing of what was expected there."""
     from unmask.events.fill import timeline
@@ -186,7 +206,7 @@ def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):
     assert set(run.figures["results"]) == {"ours", "frequency", "seen before", "co-occurrence"}
     assert run.figures["results"]["ours"]["all"]["auroc"] > 0.8
     frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", home / "task")
-    assert frame.columns == ["subject_id", "prediction_time", "predicted_codes", "predicted_probabilities"]
+    assert frame.columns == ["subject_id", "prediction_time", "predicted_codes", "predicted_probabilities", "split"]
     assert (tmp_path / "m" / "report.html").exists()
 
 
@@ -254,3 +274,24 @@ def test_one_class_only(home: Path, tmp_path: Path):
     with pytest.raises(UserError, match="every label to train on is True"):
         finetune_outcome(home / "model", home / "meds", task, tmp_path / "m")
     assert json.loads((home / "model" / "unmask.json").read_text())["kind"] == "events"
+
+
+def test_predictions_say_who_trained_the_head(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from unmask.core.corruption import uniform
+
+    given = ["--set", "baselines=false", "--set", "curve=false", "--set", "trees=5", "--set", "epochs=2"]
+    meds, task = str(home / "meds"), str(home / "task")
+    main_ok(["finetune", "outcome", str(home / "model"), meds, "--labels", task, "--out", str(tmp_path / "m"), *given])
+    capsys.readouterr()
+    main_ok(["predict", str(tmp_path / "m"), meds, "--labels", task, "--out", str(tmp_path / "p.parquet")])
+    frame = pl.read_parquet(tmp_path / "p.parquet")
+    held = uniform(0, frame["subject_id"].to_numpy(), 62) < 0.2
+    assert (frame["split"] == "held_out").to_list() == held.tolist()
+    assert (frame["split"] == "train").sum() == (~held).sum()
+    assert f"{(~held).sum()} of {len(frame)} are of patients who trained the head" in capsys.readouterr().out
+    other = shard(tmp_path / "other", table([(10**6, DAY, "VISIT", None)]))
+    points = labels(tmp_path / "t", [(10**6, DAY, True)])
+    model = unmask.load(tmp_path / "m")
+    assert model.predict(other, points)[0]["split"].to_list() == ["unseen"]
+    model.folder.outcome.pop("patients")
+    assert model.predict(other, points)[0]["split"].to_list() == [None]

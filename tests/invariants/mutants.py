@@ -16,6 +16,7 @@ LAWS = {
     5: "test_law5_ratio.py",
     6: "test_law6_same_mask.py",
     7: "test_law7_mean_over_hidden.py",
+    8: "test_law8_ties.py",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants import MODEL, mutant
 
-CODEC = "events/codec.py"
+CODEC, HISTORIES, TIES, EVIDENCE = "events/codec.py", "events/histories.py", "events/ties.py", "events/evidence.py"
 
 MUTANTS = [
     mutant(
@@ -23,5 +23,27 @@ MUTANTS = [
         3,
         "events: targets one event off",
         (CODEC, "values[name].flatten()[flat].float()", "values[name].flatten()[flat - 1].float()"),
+    ),
+    mutant(
+        1,
+        "events: a hidden event is evidence for itself",
+        (EVIDENCE, "tells = (~hidden.flatten()) & ", "tells = "),
+    ),
+    mutant(
+        4,
+        "events: a set goes on into the next example of the row",
+        (EVIDENCE, " | first[:, 1:] | first[:, :-1]", ""),
+    ),
+    mutant(
+        8,
+        "events: rows of one time stamp stay as they come",
+        (TIES, "np.lexsort((*keys[::-1], time))", "np.arange(len(time))"),
+    ),
+    mutant(8, "events: values are left out of the canonical order", (HISTORIES, ", e.value[here])", ")")),
+    mutant(8, "events: positions count rows", (HISTORIES, 'visit if self.ties == "set" else None', "None")),
+    mutant(
+        8,
+        "events: histories are cut between rows",
+        (TIES, "return after if after < len(time) else start", "return start"),
     ),
 ]

@@ -171,6 +171,15 @@ def predict(
     if events.splits is not None:
         found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))
         lines.append(f"by {SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))
+    counts = {str(name or "unknown"): n for name, n in frame["split"].value_counts(sort=True).iter_rows()}
+    found["split"] = counts
+    if counts.get("train"):
+        lines.append(
+            f"warning: {counts['train']} of {len(points)} are of patients who trained the head (split: train): their "
+            "probabilities are too good; judge the model on the others"
+        )
+    if counts.get("unknown"):
+        lines.append("warning: this model does not say who trained its head (split is empty); fine-tune it again")
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 

@@ -1,7 +1,7 @@
 """What a slot knows of time: parts as data, added to the event's embedding or joined with it.
 
-Each part reads the context of a slot (hours since the origin, age at the origin, date of the origin, visit number) and
-gives one vector. Static facts have no time: no part says when there, at most how old the patient was at the origin.
+Each part reads the context of a slot (hours since the origin, age at the origin, date of the origin, visit number, time of
+asking) and gives one vector. The first slot stands at the time of asking, where that is told. Static facts have no time: no part says when there, at most how old the patient was at the origin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MONTHS = 110 * 12 + 1
 VISITS = 1000
 
 Part = Literal[
-    "waves", "age_months", "visit_waves", "segment", "visit_number", "time_sines", "age_sines", "order_waves",
+    "scales", "waves", "age_months", "visit_waves", "segment", "visit_number", "time_sines", "age_sines", "order_waves",
     "time2vec_age", "time2vec_time",
 ]  # fmt: skip
 PARTS: tuple[str, ...] = get_args(Part)
@@ -42,8 +42,46 @@ def age(values: dict[str, Tensor]) -> Tensor:
     return (values["born"] + values["hours"] / YEAR) * values["timed"]
 
 
+PERIODS = tuple(6.0 * 4.0**i for i in range(9))
+"""Hours, from six to 45 years: a day is a quarter turn of the third of them, after ten years as after one."""
+
+
+class Scales(nn.Module):
+    """Sines and cosines of the hours at several periods, of the squashed hours since the origin and until the time of
+    asking, and the age: ours.
+
+    Differences of hours and of days are told at any distance from the origin, and how long before the time of asking an
+    event was, most finely where it was shortly before.
+    """
+
+    FREQUENCIES = 8
+    periods: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("periods", torch.tensor(PERIODS), persistent=False)
+        told = 2 * self.FREQUENCIES + 1
+        self.out, self.line = width, nn.Linear(2 * len(PERIODS) + 2 * told + 3, width)
+
+    def forward(self, values: dict[str, Tensor]) -> Tensor:
+        timed, told = values["timed"].float()[..., None], (values["until"] >= 0).float()[..., None]
+        hours = values["hours"]
+        turn = hours[..., None] * (2 * math.pi / self.periods)
+        parts = [
+            turn.sin() * timed, turn.cos() * timed, self._waves(hours) * timed,
+            self._waves(values["until"] - hours) * timed * told, timed, told,
+            ((values["born"] + hours / YEAR) / 50)[..., None],
+        ]  # fmt: skip
+        return self.line(torch.cat(parts, -1))
+
+    def _waves(self, hours: Tensor) -> Tensor:
+        squashed = squash(hours)[..., None]
+        angle = squashed * (math.pi / 2) * 2.0 ** torch.arange(self.FREQUENCIES, device=hours.device)
+        return torch.cat([angle.sin(), angle.cos(), squashed], -1)
+
+
 class Waves(nn.Module):
-    """Sines and cosines of the squashed hours, the hours and the age: ours."""
+    """Sines and cosines of the squashed hours, the hours and the age: ours in version 0.1."""
 
     FREQUENCIES = 8
 
@@ -120,6 +158,8 @@ class Sines(nn.Module):
 
 def make_part(name: str, width: int) -> nn.Module:
     """The part called `name`; its `out` is its width."""
+    if name == "scales":
+        return Scales(width)
     if name == "waves":
         return Waves(width)
     if name in ("visit_waves", "order_waves"):

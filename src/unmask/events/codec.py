@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -19,14 +20,16 @@ from torch import Tensor, nn
 from unmask.core.prediction import Categorical
 from unmask.encoder.products import round_up
 from unmask.events.clock import Clock, squash, stretch
+from unmask.events.evidence import Evidence
+from unmask.events.histories import Histories
 from unmask.events.vocabulary import FIRST
 
 PIECES = 12
 CHANNELS = ("code", "value", "has", "hours")
-ALWAYS = ("timed", "born", "start")
+ALWAYS = ("timed", "born", "start", "until")
 """Known of hidden events too: that they have a time (static facts are never hidden), and the patient's age at the
-origin and its date, the same for the whole history. The age at an event is made of these and its hours, and hidden
-with them."""
+origin, its date and the time of asking, the same for the whole history. The age at an event is made of these and its
+hours, and hidden with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class EventCodecConfig:
         codes: numbers in the vocabulary.
         width: of the encoder.
         code_weight, value_weight, time_weight: of each target's loss; 0 leaves it out.
-        clock, joined, hides, values: see `recipes.Structure`.
+        clock, joined, hides, values, evidence: see `recipes.Structure`.
         deviation: of the codes' initial embeddings; without a norm behind them, they must be heard beside the clock.
     """
 
@@ -46,10 +49,11 @@ class EventCodecConfig:
     code_weight: float = 1.0
     value_weight: float = 1.0
     time_weight: float = 0.1
-    clock: tuple[str, ...] = ("waves",)
+    clock: tuple[str, ...] = ("scales",)
     joined: bool = False
     hides: Literal["all", "code"] = "all"
     values: bool = True
+    evidence: bool = False
     deviation: float = 0.02
 
     @property
@@ -63,6 +67,7 @@ class EventPrediction:
 
     Args:
         code: over the codes.
+        features: (hidden, width) what values are predicted from.
         scales: (codes, 2 width) and (codes, 2): from features to mean and log-variance of the value, for each code.
         time: (hidden, 2) mean and log-variance of the squashed hours, or None where the time is known.
         valued: (codes,) whether a code comes with a value.
@@ -70,10 +75,10 @@ class EventPrediction:
     """
 
     def __init__(
-        self, code: Categorical, scales: tuple[Tensor, Tensor], time: Tensor | None, valued: Tensor,
+        self, code: Categorical, features: Tensor, scales: tuple[Tensor, Tensor], time: Tensor | None, valued: Tensor,
         weights: tuple[float, float, float],
     ) -> None:  # fmt: skip
-        self.code, self.scales = code, scales
+        self.code, self.features, self.scales = code, features, scales
         self.time = None if time is None else time.float()
         self.valued, self.weights = valued, weights
 
@@ -87,7 +92,7 @@ class EventPrediction:
     def of_code(self, code: Int[Tensor, "hidden"]) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the value, were the slot of this code."""
         weight, bias = self.scales
-        x = self.code.features.float()
+        x = self.features.float()
         both = torch.einsum("nw,nkw->nk", x, F.embedding(code, weight).view(len(x), 2, x.shape[1])) + F.embedding(
             code, bias
         )
@@ -181,6 +186,7 @@ class EventCodec(nn.Module):
         self.value = nn.Linear(PIECES + 1, w)
         self.value_out = nn.Linear(w, w, bias=False)
         self.clock = Clock(config.clock, w, config.joined)
+        self.evidence = Evidence(config.codes) if config.evidence else None
         self.mask = nn.Parameter(torch.randn(w) * config.deviation)
         self.transform, self.norm = nn.Linear(w, w), nn.LayerNorm(w)
         self.code_head = nn.Linear(w, config.codes)
@@ -194,6 +200,13 @@ class EventCodec(nn.Module):
         self.register_buffer("valued", torch.ones(config.codes, dtype=torch.bool))
         self.register_buffer("edges", torch.linspace(-2.4, 2.4, PIECES + 1), persistent=False)
         self.register_buffer("forbidden", torch.arange(FIRST), persistent=False)
+
+    def start(self, histories: Histories, train: np.ndarray) -> None:
+        """With evidence: begin it, and the head's bias, at the counts of the training patients."""
+        if self.evidence is not None:
+            share = self.evidence.start(histories, train)
+            with torch.no_grad():
+                self.code_head.bias.copy_(torch.from_numpy(share).float())
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         x = self.code(values["code"])
@@ -222,11 +235,20 @@ class EventCodec(nn.Module):
             out[name].view(-1)[flat] = new[:, column].to(out[name].dtype)
         return out
 
-    def predict(self, states: Float[Tensor, "asked width"]) -> EventPrediction:
-        c, head = self.config, self.code_head
+    def predict(
+        self, states: Float[Tensor, "asked width"], present: Float[Tensor, "asked telling"] | None = None
+    ) -> EventPrediction:
+        """Args:
+        present: which codes stand visibly in the set of each slot, see `evidence`.
+        """
+        c, head, n = self.config, self.code_head, len(states)
         x = self.norm(F.gelu(self.transform(round_up(states))))
-        code = Categorical(x, head.weight, head.bias, self.forbidden, len(states))
+        features, weight = x, head.weight
+        if self.evidence is not None and present is not None:
+            beside = F.pad(present, (0, 0, 0, len(x) - n)).to(x.dtype)
+            features, weight = torch.cat([x, beside], 1), torch.cat([weight, self.evidence.weight], 1)
+        code = Categorical(features, weight, head.bias, self.forbidden, n)
         scales = self.value_head.weight, self.value_bias.weight
         weights = (c.code_weight, c.value_weight, c.time_weight)
-        time = self.time_head(x[: len(states)]) if c.hides == "all" else None
-        return EventPrediction(code, scales, time, self.valued, weights)
+        time = self.time_head(x[:n]) if c.hides == "all" else None
+        return EventPrediction(code, x[:n], scales, time, self.valued, weights)

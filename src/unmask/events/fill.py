@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ import torch
 from unmask.core.batch import Example
 from unmask.core.corruption import hide
 from unmask.core.inference import at_rest, budgeted, first_slots
-from unmask.events.clock import stretch
+from unmask.events.clock import squash, stretch
 from unmask.events.codec import EventPrediction
 from unmask.events.folder import EventFolder
 from unmask.events.histories import Histories
-from unmask.events.meds import STATIC
+from unmask.events.meds import HOUR, STATIC
 from unmask.events.vocabulary import FIRST
 
 SCHEMA: dict[str, Any] = {
@@ -59,8 +60,6 @@ def answers(folder: EventFolder, questions: Sequence[Question]) -> Iterator[tupl
 
 def quantiles(folder: EventFolder, code: int, location: float, log_variance: float, level: float) -> list[float]:
     """Median and interval of a value on its own scale: the scale is monotone, so quantiles go through it."""
-    from statistics import NormalDist
-
     z = NormalDist().inv_cdf(0.5 + level / 2)
     spread = math.exp(0.5 * log_variance)
     found = folder.vocabulary.unscale(code, location + spread * np.array([0.0, -z, z]))
@@ -98,7 +97,8 @@ def missing_values(folder: EventFolder, histories: Histories, *, level: float = 
 
 
 def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
-    """The likeliest codes of one more event behind each record, with the value expected of each.
+    """The likeliest codes of one more event behind each record, with the value expected of each and the time of the event:
+    the median of what is predicted, given that it lies after the last event.
 
     Of time and value only what the model was trained to predict; without codes among that there are no next events.
     """
@@ -112,10 +112,11 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
         place = int(places[0])
         codes, log_probs = prediction.code.top(top)
         last = int(events.time[events.offsets[number + 1] - 1])
-        begin = last - int(float(questions[number].example.values["hours"][-1]) * 3.6e9)
+        hours = float(questions[number].example.values["hours"][-1])
         when = None
         if prediction.time is not None and folder.settings.time_weight and last != STATIC:
-            when = begin + int(float(stretch(prediction.time[place, 0])) * 3.6e9)
+            guess = prediction.time[place].double().cpu()
+            when = last + max(1, int((later_than(hours, float(guess[0]), float(guess[1])) - hours) * HOUR))
         for code, log_prob in zip(codes[place].tolist(), log_probs[place].tolist(), strict=True):
             found: list[float | None] = [None, None, None]
             if vocabulary.valued[code] and folder.settings.value_weight:
@@ -125,6 +126,19 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
             name = vocabulary.codes[code - FIRST]
             out.append((int(events.subjects[number]), "next", when, name, math.exp(log_prob), *found))
     return _frame(out)
+
+
+def later_than(hours: float, location: float, log_variance: float) -> float:
+    """Median, in hours, of a normal of the squashed hours, given that it lies above `hours`."""
+    start = float(squash(torch.tensor(hours, dtype=torch.float64)))
+    spread = math.exp(0.5 * min(max(log_variance, -8.0), 4.0))
+    z = (start - location) / spread
+    if z < 6:
+        above = 0.5 * math.erfc(z / math.sqrt(2))
+        middle = -NormalDist().inv_cdf(above / 2)
+    else:  # the tail is exponential there
+        middle = z + math.log(2) / z
+    return float(stretch(torch.tensor(location + spread * middle, dtype=torch.float64)))
 
 
 def _longer(folder: EventFolder, histories: Histories) -> list[Example]:
@@ -138,7 +152,11 @@ def _longer(folder: EventFolder, histories: Histories) -> list[Example]:
         unit, special = np.asarray(e.unit), np.asarray(e.special)
         out.append(
             Example(
-                values=values, identity=e.identity, special=np.r_[special, False], unit=np.r_[unit, values["visit"][-1]]
+                values=values,
+                identity=e.identity,
+                special=np.r_[special, False],
+                unit=np.r_[unit, values["visit"][-1]],
+                position=None if e.position is None else np.r_[e.position, np.max(e.position) + 1],
             )
         )
     return out

@@ -19,6 +19,7 @@ import numpy as np
 from unmask.core.corruption import uniform
 from unmask.errors import UserError
 from unmask.events import outcome_report
+from unmask.events.clinical import descriptions
 from unmask.events.features import gather
 from unmask.events.folder import save_folder
 from unmask.events.histories import Histories
@@ -27,6 +28,7 @@ from unmask.events.model import EventModel, load
 from unmask.events.outcome import Head, fit_head
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.scoring import baselines, scored
+from unmask.events.splits import whom
 from unmask.events.summaries import last_values, usual
 from unmask.events.targets import Classes, Labelled, MultiLabel, Sorted, Target, TimeToEvent, target_of
 from unmask.events.tune import Tuned
@@ -71,6 +73,7 @@ def finetune_outcome(
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
     found |= loaded.unknown
+    found |= told_of(points, {"training": train, "held_out": test}, labels)
     predicted = work.predict(fitted, test) if len(test) else {}
     if settings.baselines and len(test):
         predicted |= work.baselines(train, test)
@@ -80,19 +83,35 @@ def finetune_outcome(
     found["results"] = {n: scored(target, seen, p, seed=settings.seed) for n, p in predicted.items()}
     if settings.curve and len(test):
         found["curve"] = work.curve(train, test)
-    keep(out, loaded, fitted, target, settings, found, started)
-    found["subgroups"] = outcome_report.write(out, found, work.histories, seen, predicted, target, loaded.folder)
+    keep(out, loaded, fitted, target, settings, found, started, whom(events, points, held))
+    found["subgroups"] = outcome_report.write(
+        out, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data)
+    )
     return OutcomeRun(folder=out, figures=found)
+
+
+def told_of(points: Labels, parts: dict[str, np.ndarray], labels: str | Path) -> dict[str, Any]:
+    """The outcome's name (of the task folder), and of each part how many patients and positives it has."""
+    path = Path(labels)
+    out: dict[str, Any] = {"outcome": path.parent.name if path.is_file() else path.resolve().name}
+    out["patients"] = {name: len(np.unique(points.subject[rows])) for name, rows in parts.items()}
+    if points.value is not None:
+        out["positives"] = {name: int(points.value[rows].sum()) for name, rows in parts.items()}
+    return out
 
 
 def keep(
     out: Path, loaded: EventModel, fitted: Fitted, target: Target, settings: OutcomeSettings, found: dict[str, Any],
-    started: float,
+    started: float, patients: dict[str, str],
 ) -> None:  # fmt: skip
-    """Write the fine-tuned folder and its figures, to which time, device and precision are added."""
+    """Write the fine-tuned folder and its figures, to which time, device and precision are added.
+
+    Args:
+        patients: who trained the head and who was held out, see `whom`.
+    """
     folder = loaded.folder
     folder.head, folder.tuned = fitted
-    folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict()}
+    folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict(), "patients": patients}
     save_folder(out, folder)
     found |= {"seconds": time.perf_counter() - started, "device": str(loaded.device), "precision": loaded.precision}
     (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")

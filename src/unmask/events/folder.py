@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,22 @@ from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned,
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 from unmask.events.codec import EventCodec, EventCodecConfig
+from unmask.events.evidence import EventNetwork
 from unmask.events.outcome import Head
-from unmask.events.recipes import STRUCTURES, EventSettings, with_overrides
+from unmask.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.events.targets import from_dict
 from unmask.events.tune import Tuned
 from unmask.events.vocabulary import Vocabulary
 from unmask.files import written_folder
 from unmask.training.checkpoint import read_weights
 
-FORMAT = 2
-"""Of the network that the settings describe; 1 told positions by sinusoids."""
+FORMAT = 3
+"""Of the network that the settings describe; 1 told positions by sinusoids, 2 (version 0.1) gave every row of one time
+stamp a position of its own."""
+ROWS = 2
+"""The format of version 0.1."""
 ROTARY = Rotary(base=10_000.0)
-"""What counts between events is how many lie between them: with sinusoids added to the events codes are hardly learnt."""
+"""What counts between events is how many time stamps lie between them."""
 
 
 @dataclass
@@ -45,12 +50,12 @@ class EventFolder:
 def new_model(settings: EventSettings, codes: int) -> MaskedModel:
     """A new model with random weights, made from the seed alone."""
     torch.manual_seed(settings.train.seed)
-    shape = STRUCTURES[settings.structure]
+    shape = structure_of(settings)
     codec = EventCodec(
         EventCodecConfig(
             codes=codes, width=settings.width, code_weight=settings.code_weight, value_weight=settings.value_weight,
             time_weight=settings.time_weight, clock=shape.clock, joined=shape.joined, hides=shape.hides,
-            values=shape.values, deviation=0.02 if shape.post else 1.0,
+            values=shape.values, evidence=shape.evidence, deviation=0.02 if shape.post else 1.0,
         )
     )  # fmt: skip
     decoder = None
@@ -62,12 +67,12 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel:
             width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=ROTARY,
             feedforward=MLP(inner=2 * width), initial_deviation=width**-0.5,
         )  # fmt: skip
-    return MaskedModel(codec, Encoder(encoder_of(settings)), decoder)
+    return EventNetwork(codec, Encoder(encoder_of(settings)), decoder)
 
 
 def encoder_of(settings: EventSettings) -> EncoderConfig:
     """The encoder that the settings' structure asks for."""
-    shape = STRUCTURES[settings.structure]
+    shape = structure_of(settings)
     known: dict[str, Any] = {
         "learned": Learned(slots=settings.slots), "rotary": ROTARY, "none": None,
     }  # fmt: skip
@@ -115,13 +120,21 @@ def load_folder(path: str | Path) -> EventFolder:
     path = Path(path).expanduser()
     try:
         about = json.loads((path / "unmask.json").read_text(encoding="utf-8"))
-        settings = with_overrides(EventSettings(), about["events"])
+        before = {"ties": "rows"} if about.get("format") == ROWS else {}
+        settings = with_overrides(EventSettings(), about["events"] | before)
         vocabulary = Vocabulary.from_dict(about["vocabulary"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path / 'unmask.json'}: not of an event model ({error})", hint="Copy the folder again."
         ) from None
-    if about.get("format") != FORMAT:
+    if settings.ties == "rows":
+        warnings.warn(
+            f"{path}: pretrained by version 0.1: it reads the order of rows within a time stamp, which MEDS does not "
+            "define, and is not told the prediction time. Give it files in the order of those it was trained on, or "
+            "pretrain it again.",
+            stacklevel=2,
+        )
+    if about.get("format") not in (ROWS, FORMAT):
         raise UserError(f"{path}: written by another version, whose network is another one", hint="Pretrain it again.")
     weights = read_weights(path / "model.safetensors")
     model = new_model(settings, len(vocabulary))

@@ -1,4 +1,4 @@
-"""Patients as examples: one slot an event, behind a first slot that holds the patient."""
+"""Patients as examples: one slot per event, behind a first slot that holds the patient and the time of asking."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import budgeted
 from unmask.events.meds import HOUR, STATIC, Events, Labels
+from unmask.events.ties import Ties, canonical, first_kept, ranks
 from unmask.events.vocabulary import CLS, FIRST, LONG, MONTHS, RARE, SEP, VISIT_END, VISIT_START, WEEKS, Vocabulary
 
 YEAR = 365.25 * 24 * HOUR
@@ -39,10 +40,11 @@ class Histories:
 
     Args:
         marks: slots between visits, see `recipes.Structure`.
+        ties: how rows of one time stamp are read, see `ties`.
     """
 
-    def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none") -> None:
-        self.events, self.vocabulary, self.marks = events, vocabulary, marks
+    def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none", ties: Ties = "set") -> None:
+        self.events, self.vocabulary, self.marks, self.ties = events, vocabulary, marks, ties
         numbers = vocabulary.numbers(events.codes)
         self.code = Looked(lambda rows: numbers[events.code[rows]])
         self.score = Looked(lambda rows: vocabulary.scale(self.code[rows], events.value[rows]))
@@ -77,10 +79,15 @@ class Histories:
         return out
 
     def rows(self, subject: int, prediction_time: int | None = None) -> np.ndarray:
-        """Event rows of a subject known at `prediction_time`, birth left out."""
+        """Event rows of a subject known at `prediction_time`, birth left out; those of one time stamp in canonical order
+        (by code, then value), whatever their order in the file."""
         cut = self.events.before(subject, prediction_time)
         here = np.arange(cut.start, cut.stop)
-        return here[self.code[here] >= 0]
+        here = here[self.code[here] >= 0]
+        if self.ties == "rows":
+            return here
+        e = self.events
+        return here[canonical(e.time[here], self.code[here], e.code[here], e.value[here])]
 
     def slots_of(self, subject: int, prediction_time: int | None = None) -> tuple[np.ndarray, np.ndarray, int]:
         """Event row and code number of every slot behind the first, uncut, and how many of them are static.
@@ -104,51 +111,67 @@ class Histories:
             mark, beside = marks.ravel()[1:], np.stack([first, first, last - 1], 1).ravel()[1:]
         return np.insert(rows, where, rows[beside]), np.insert(code, where, mark), static
 
-    @staticmethod
-    def kept(count: int, static: int, slots: int) -> np.ndarray:
-        """Of `count` slots, the first `static` of them facts without a time: those facts and the latest others."""
+    def kept(self, time: np.ndarray, static: int, slots: int) -> np.ndarray:
+        """Which of the slots with these times fit a model of `slots` slots: the first `static`, facts without a time, and
+        the latest others; whole time stamps, where the last one fits."""
         room = max(0, slots - 1 - static)
-        return np.r_[np.arange(static)[: slots - 1], np.arange(max(static, count - room), count)]
+        timed = time[static:]
+        start = max(0, len(timed) - room) if self.ties == "rows" else first_kept(timed, room)
+        return np.r_[np.arange(static)[: slots - 1], np.arange(static + start, len(time))]
 
     def cut(
         self, subject: int, prediction_time: int | None = None, *, slots: int
     ) -> tuple[np.ndarray, np.ndarray, int]:
         """As `slots_of`, cut to a model of `slots` slots."""
         rows, codes, static = self.slots_of(subject, prediction_time)
-        kept = self.kept(len(rows), static, slots)
+        kept = self.kept(self.events.time[rows], static, slots)
         return rows[kept], codes[kept], min(static, slots - 1)
 
-    def example(self, subject: int, prediction_time: int | None = None, *, slots: int) -> Example:
+    def example(
+        self, subject: int, prediction_time: int | None = None, *, slots: int, asked: int | None = None
+    ) -> Example:
         """One patient: static events, then the latest timed ones that fit.
 
         Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event (the origin)
         and timed; born: age in years at the origin (0 where birth is unknown), and start: its date in years since
-        1970, the same in every slot; visit: number of the visit, 1.. , 0 at static events. Static events and marks are
-        special: never hidden.
+        1970, the same in every slot; visit: number of the visit, 1.. , 0 at static events; until: hours from the origin
+        to the time of asking, the same in every slot, -1 where it is not told. Static events and marks are
+        special: never hidden. The position of a slot is the rank of its time stamp, 0 at static events.
+
+        Args:
+            asked: the time of asking (microseconds), which the model is told: it stands as the time of the first slot.
+                Default: not told. Without any timed event before it, it is the origin.
         """
         rows, codes, static = self.cut(subject, prediction_time, slots=slots)
         n = len(rows) + 1
         time = self.events.time[rows]
-        begin = int(time[static]) if static < len(rows) else None
+        begin = int(time[static]) if static < len(rows) else asked
         code = np.r_[CLS, codes].astype(np.int64)
         mark = (code >= SEP) & (code < FIRST)
         hours, value = np.zeros(n, np.float32), np.zeros(n, np.float32)
         if begin is not None:
             hours[1 + static :] = (time[static:] - begin) / HOUR
         timed = (np.arange(n) > static).astype(np.int64)
+        special = (timed == 0) | mark
+        until = -1.0
+        if asked is not None and begin is not None:
+            until = max(0, asked - begin) / HOUR
+            hours[0], timed[0] = until, 1
         score = np.r_[np.float32(np.nan), self.score[rows]]
         has = np.isfinite(score) & ~mark
         value[has] = score[has]
         # A visit is what shares a time stamp.
-        visit = np.cumsum(np.r_[0, np.ones(min(1, len(rows))), time[1:] != time[:-1]] * timed).astype(np.int64)
-        special = (timed == 0) | mark
+        visit = np.zeros(n, np.int64)
+        visit[1 + static :] = ranks(time[static:])
         return Example(
             values={
                 "code": code, "value": value, "has": has.astype(np.int64), "hours": hours, "timed": timed,
                 "born": np.full(n, self.age(subject, begin, prediction_time), np.float32),
                 "start": np.full(n, 0 if begin is None else begin / YEAR, np.float32), "visit": visit,
+                "until": np.full(n, until, np.float32),
             },
             identity=int(subject), special=special, unit=np.where(special, -1, visit),
+            position=visit if self.ties == "set" else None,
         )  # fmt: skip
 
     def batches(
@@ -160,7 +183,7 @@ class Histories:
         change: Callable[[Example], Example] | None = None,
     ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
         """Examples of the points (or subjects, their histories whole) of these numbers in batches; which of `numbers` each
-        batch holds.
+        batch holds. Of a point the model is told the prediction time.
 
         Args:
             change: made of every example.
@@ -168,8 +191,8 @@ class Histories:
         for start in range(0, len(numbers), BLOCK):
             examples = []
             for i in numbers[start : start + BLOCK].tolist():
-                known = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))
-                example = self.example(*known, slots=slots)
+                subject, time = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))
+                example = self.example(subject, time, slots=slots, asked=time if self.ties == "set" else None)
                 examples.append(example if change is None else change(example))
             for batch, held in budgeted(examples, slots):
                 yield batch, start + held
@@ -182,8 +205,10 @@ class Histories:
             return 0.0
         return float(moment - self.events.time[cut][born[0]]) / YEAR
 
-    def length(self, subject: int, prediction_time: int | None = None) -> int:
-        """Slots of a whole history, however long, and the first."""
+    def length(self, subject: int, prediction_time: int | None = None, *, slots: int | None = None) -> int:
+        """Slots of a whole history and the first; with `slots`, of what is kept of it."""
+        if slots is not None:
+            return len(self.cut(subject, prediction_time, slots=slots)[0]) + 1
         return len(self.slots_of(subject, prediction_time)[0]) + 1
 
 

@@ -19,8 +19,9 @@ from unmask.events.fill import SCHEMA, missing_values, next_events
 from unmask.events.folder import EventFolder, load_folder
 from unmask.events.histories import Histories
 from unmask.events.meds import HELD_OUT, Events, Labels, as_events, read_labels
-from unmask.events.recipes import STRUCTURES, OutcomeSettings
+from unmask.events.recipes import OutcomeSettings, structure_of
 from unmask.events.scoring import constant, scored
+from unmask.events.splits import split_of
 from unmask.events.surprise import By, surprise
 from unmask.events.targets import Binary, Classes, Target, TimeToEvent, from_dict
 from unmask.events.tune import Tuner, mean_and_maximum
@@ -66,7 +67,7 @@ class EventModel:
 
     def _histories(self, events: Events) -> Histories:
         s = self.folder.settings
-        return Histories(events, self.folder.vocabulary, STRUCTURES[s.structure].marks)
+        return Histories(events, self.folder.vocabulary, structure_of(s).marks, s.ties)
 
     def states(self, histories: Histories, points: Labels | None = None) -> np.ndarray:
         """Pooled states; of each point the events known at its time."""
@@ -96,13 +97,19 @@ class EventModel:
     def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
         """Probability at each prediction point, MEDS-shaped, in the order of the labels.
 
+        The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was held out of
+        that ('held_out'), or the fine-tuning did not have it ('unseen'); null where the model does not know: folders of
+        version 0.1. Probabilities of 'train' are too good to judge the model by.
+
         Raises:
             UserError: the model has no outcome head, or data or labels are not right.
         """
         events = as_events(data)
         points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
+        told = (self.folder.outcome or {}).get("patients")
         frame = pl.DataFrame({
             "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
+            "split": pl.Series(split_of(events.subjects[points.subject], told), dtype=pl.String),
         }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip
         return frame, points
 

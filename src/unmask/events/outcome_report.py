@@ -12,10 +12,11 @@ import numpy as np
 
 from unmask.evaluation.charts import line_chart, table
 from unmask.evaluation.report import Report
+from unmask.events import clinical
 from unmask.events.fill import timeline
 from unmask.events.folder import EventFolder
 from unmask.events.histories import Histories
-from unmask.events.meds import STATIC, Labels
+from unmask.events.meds import HOUR, STATIC, Labels
 from unmask.events.scoring import scored
 from unmask.events.targets import Binary, Classes, Labelled
 from unmask.events.vocabulary import FIRST
@@ -24,18 +25,28 @@ LEAST = 30
 """Points that a subgroup needs to be shown."""
 MOST_GROUPS, MOST_EVENTS = 12, 60
 BANDS = (0, 18, 40, 65, 80, 200)
-SHOWN = ("auroc", "auprc", "brier", "ece", "accuracy", "macro_auroc", "log_loss", "c_index")
-NAMES = {"ece": "calibration error", "c_index": "C-index", "macro_auroc": "macro AUROC", "log_loss": "log loss"}
+SHOWN = ("auroc", "auprc", "brier", "ece", "slope", "intercept", "accuracy", "macro_auroc", "log_loss", "c_index")
+KINDS = {"binary": "yes or no", "classes": "one of several classes", "time_to_event": "time to an event"}
+NAMES = {
+    "ece": "calibration error", "slope": "calibration slope", "intercept": "calibration intercept", "c_index": "C-index", "macro_auroc": "macro AUROC", "log_loss": "log loss",
+}  # fmt: skip
 
 
 def write(
     out: Path, found: dict[str, Any], histories: Histories, points: Labels, predicted: dict[str, np.ndarray],
-    target: Labelled, folder: EventFolder,
+    target: Labelled, folder: EventFolder, words: dict[str, str] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Write the page about the held-out `points`; returns the figures by subgroup."""
-    page = Report("Outcome prediction from patient events", str(out))
+    """Write the page about the held-out `points`; returns the figures by subgroup.
+
+    Args:
+        words: descriptions of codes.
+    """
+    words = words or {}
+    outcome = str(found.get("outcome", "the outcome"))
+    page = Report(f"Prediction of {outcome} from patient events", str(out))
     page.facts({
-        "Training labels": found["training"], "Held-out labels": found["held_out"], "Kind": target.kind,
+        "Outcome": outcome, "Training labels": _count(found, "training"), "Held-out labels": _count(found, "held_out"),
+        "Asked": clinical.asked_when(histories, points) if len(points) else "", "Kind": KINDS.get(target.kind, target.kind),
         "Time": f"{found['seconds']:.0f} s",
     })  # fmt: skip
     if found.get("unseen_classes"):
@@ -43,18 +54,25 @@ def write(
         page.facts({"Held-out labels of classes that training did not have": listed})
     page.section(
         "On held-out patients", figures_table(found["results"], "model"),
-        note="95 % bootstrap intervals over prediction points; no model saw these patients' labels. Calibration error: "
-        "10 bins of equal count.",
+        note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. "
+        "Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and calibration error (10 bins "
+        "of equal count); a calibration slope of 1 and an intercept of 0 are right. The row 'prevalence' is what a rule that "
+        "knows nothing of the patient scores.",
     )  # fmt: skip
-    if isinstance(target, Binary) and len(points) >= 20:
-        curves: dict[str, tuple[list[float], list[float]]] = {}
-        for name in ("ours", "gradient boosting"):
-            if name in predicted:
-                parts = np.array_split(np.argsort(predicted[name][:, 0], kind="stable"), 10)
-                x = [float(predicted[name][i, 0].mean()) for i in parts]
-                assert points.value is not None
-                curves[name] = (x, [float(points.value[i].mean()) for i in parts])
-        page.section("Calibration", line_chart(curves, "Observed against predicted", "predicted", "observed"))
+    if isinstance(target, Binary) and len(points) >= 20 and predicted:
+        assert points.value is not None
+        truth = points.value.astype(np.int64)
+        shown: dict[str, np.ndarray] = {n: predicted[n][:, 0] for n in ("ours", "gradient boosting") if n in predicted}
+        if 0 < truth.sum() < len(truth):
+            page.section("Calibration and ROC", note=clinical.calibration_words(truth, shown["ours"]))
+            page.chart(clinical.roc_chart(truth, shown)).chart(clinical.calibration_chart(truth, shown))
+            found["thresholds"] = clinical.thresholds(truth, shown["ours"], points.subject)
+            page.section(
+                "If patients were flagged at a threshold", clinical.threshold_table(found["thresholds"]),
+                note="Ours, on held-out prediction points. PPV: of those flagged, the share that had the outcome; NPV: of those not "
+                "flagged, the share that did not. Thresholds are fixed, not chosen on these patients; intervals of 95 % resample "
+                "patients.",
+            )  # fmt: skip
     key = next((k for k in SHOWN if any(k in row for row in found.get("curve", ()))), None)
     if key is not None:
         lines: dict[str, tuple[list[float], list[float]]] = {}
@@ -73,9 +91,16 @@ def write(
             note=f"Static facts and age bands with {LEAST} held-out points or more.",
         )  # fmt: skip
     if len(points) and predicted:
-        _draw_timeline(page, folder, histories, points, predicted["ours"], target)
+        _draw_timeline(page, folder, histories, points, predicted["ours"], target, words)
     page.write(out / "report.html")
     return groups
+
+
+def _count(found: dict[str, Any], part: str) -> str:
+    """How many labels, of how many patients, and how many of a yes or no are yes."""
+    who, yes = found.get("patients", {}).get(part), found.get("positives", {}).get(part)
+    told = f"{found[part]:,}" + ("" if who is None else f" of {who:,} patients")
+    return told if yes is None or not found[part] else f"{told}; {yes:,} positive ({yes / found[part]:.1%})"
 
 
 def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
@@ -133,7 +158,13 @@ def subgroups(histories: Histories, points: Labels) -> dict[str, np.ndarray]:
 
 
 def _draw_timeline(
-    page: Report, folder: EventFolder, histories: Histories, points: Labels, p: np.ndarray, target: Labelled
+    page: Report,
+    folder: EventFolder,
+    histories: Histories,
+    points: Labels,
+    p: np.ndarray,
+    target: Labelled,
+    words: dict[str, str],
 ) -> None:
     """The held-out patient of highest predicted risk (of classes, of the last): each visit hidden alone, what was
     expected of it."""
@@ -156,15 +187,16 @@ def _draw_timeline(
     for code in sorted(counts, key=lambda c: -counts[c])[:3]:
         mine = [r for r in measured if r["code"] == code]
         if len(mine) > 1:
-            hours = [(r["time"] - begin) / 3.6e9 for r in mine]
-            lines = {n: (hours, [r[k] for r in mine]) for n, k in (
+            unit, size = clinical.unit_for((mine[-1]["time"] - begin) / HOUR)
+            since = [(r["time"] - begin) / HOUR / size for r in mine]
+            lines = {n: (since, [r[k] for r in mine]) for n, k in (
                 ("measured", "value"), ("expected", "expected"), ("low", "low"), ("high", "high"),
             )}  # fmt: skip
-            page.chart(line_chart(lines, code, "hours", ""))
+            page.chart(line_chart(lines, clinical.named(code, words), f"{unit} since the first event shown", ""))
     shown = [
         [
-            datetime.fromtimestamp(r["time"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M"), r["code"], _text(r["value"]),
-            f"{r['probability']:.1%}", r["likeliest"],
+            datetime.fromtimestamp(r["time"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M"), clinical.named(r["code"], words),
+            _text(r["value"]), f"{r['probability']:.1%}", clinical.named(r["likeliest"], words),
             "" if r["expected"] is None else f"{r['expected']:.3g} ({r['low']:.3g} to {r['high']:.3g})",
         ]
         for r in rows[-MOST_EVENTS:]

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,8 @@ from unmask.errors import UserError
 from unmask.events.columns import Store
 from unmask.events.folder import FORMAT, EventFolder, new_model, save_folder
 from unmask.events.histories import Histories
-from unmask.events.meds import SPLITS, TUNING, Events, as_events
-from unmask.events.recipes import STRUCTURES, EventSettings
+from unmask.events.meds import HOUR, SPLITS, STATIC, TUNING, Events, as_events
+from unmask.events.recipes import EventSettings, structure_of
 from unmask.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.memory import data_in_memory
@@ -36,6 +37,8 @@ MOST_HELD = 4096
 """Patients held out."""
 VALIDATION_KEPT = 1 << 18
 """Held-out slots whose batches stay in memory (some 40 MB); more are made whenever they are looked at."""
+LATEST = 5 * 365.25 * 24
+"""Hours behind the last event at most that a pretraining history is told to be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +81,14 @@ def pretrain(
     if not len(train):
         raise UserError(f"{len(chosen)} patients and none left to train on", hint="Give more, or holdout=0.")
     vocabulary = Vocabulary.fit(events, subjects=train, floor=settings.floor, rollup=settings.rollup)
-    histories = Histories(events, vocabulary, STRUCTURES[settings.structure].marks)
+    histories = Histories(events, vocabulary, structure_of(settings).marks, settings.ties)
     model = new_model(settings, len(vocabulary))
     model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
+    model.codec.start(histories, train)
     whole, count = histories.lengths(), int(np.diff(events.offsets)[train].sum())
     lengths = np.minimum(whole, settings.slots)
+    for i in np.flatnonzero(whole > settings.slots).tolist():  # cut between time stamps
+        lengths[i] = histories.length(i, slots=settings.slots)
     cut = int((whole - lengths).sum())
     job = make_job(model, histories, lengths, train, held_out, settings)
     about = {
@@ -137,7 +143,17 @@ def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], 
     Examples are made anew for every batch, some two million slots per second on one core where a step of the default model
     takes in 40 thousand: keeping them (57 bytes per slot) would cost more memory than the events themselves.
     """
-    return packer(lambda number: histories.example(number, slots=slots), slots)
+    return packer(lambda number: histories.example(number, slots=slots, asked=asked_at(histories, number)), slots)
+
+
+def asked_at(histories: Histories, subject: int) -> int | None:
+    """The time of asking that half of the histories are told in pretraining: behind their last event, by nothing up to
+    five years, evenly on the log scale; drawn for each patient once."""
+    drawn, gap = (float(uniform(np.array([subject]), n)[0]) for n in (67, 68))
+    last = int(histories.events.time[histories.events.offsets[subject + 1] - 1])
+    if histories.ties == "rows" or drawn < 0.5 or last == STATIC:
+        return None
+    return last + int(math.expm1(gap * math.log1p(LATEST)) * HOUR)
 
 
 def make_job(

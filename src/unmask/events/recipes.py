@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError
+from unmask.events.ties import Ties
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -28,6 +30,7 @@ class Structure:
         hides: 'all' of a hidden event (code, value, time), or its 'code' and value alone: then its time is known, and
             no target.
         values: numeric values are read.
+        evidence: the head is told which codes stand visibly in the set of a hidden event, see `evidence`.
         marks: slots between visits: 'sep' behind each visit (BEHRT), 'visit' [VS] ... [VE] around each and time tokens
             between (CEHR-BERT); never hidden.
         positions: of slots.
@@ -35,10 +38,11 @@ class Structure:
         post: the norm stands behind each block (BERT) instead of before.
     """
 
-    clock: tuple[str, ...] = ("waves",)
+    clock: tuple[str, ...] = ("scales",)
     joined: bool = False
     hides: Literal["all", "code"] = "all"
     values: bool = True
+    evidence: bool = False
     marks: Literal["none", "sep", "visit"] = "none"
     positions: Literal["learned", "rotary", "none"] = "rotary"
     gated: bool = False
@@ -46,7 +50,7 @@ class Structure:
 
 
 STRUCTURES: dict[str, Structure] = {
-    "ours": Structure(),
+    "ours": Structure(evidence=True),
     "behrt": Structure(
         clock=("age_months", "visit_waves", "segment"), hides="code", values=False, marks="sep", positions="none",
         post=True,
@@ -64,6 +68,14 @@ STRUCTURES: dict[str, Structure] = {
 visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec of age and of absolute time."""
 
 
+def structure_of(settings: EventSettings) -> Structure:
+    """The structure that the settings name, with ties='rows' as version 0.1 had it."""
+    shape = STRUCTURES[settings.structure]
+    if settings.ties == "rows" and settings.structure == "ours":
+        return dataclasses.replace(shape, clock=("waves",), evidence=False)
+    return shape
+
+
 def _require_rates(settings: Any) -> None:
     require(settings, lambda v: 0 < v < math.inf, "a number above 0", "learning_rate")
     require(settings, lambda v: 0 <= v < math.inf, "a number, 0 or more", "weight_decay")
@@ -77,8 +89,10 @@ class EventSettings:
         structure: how a history is read: 'ours', or as behrt, medbert, cehrbert, corebehrt did; see STRUCTURES.
         architecture: 'visible_only' (hidden slots dropped, small decoder) or 'in_place'.
         width, layers, heads, inner: of the encoder.
-        slots: longest history; of longer ones static events and the latest timed ones are kept.
-        window: slots on either side that a slot sees in local layers; 0: every layer sees the whole history. Pays for
+        ties: events of one time stamp are a 'set'; or 'rows' in the order of the file, as version 0.1 read them: only
+            folders of that version are meant to say so.
+        slots: longest history; of longer ones static events and the latest whole time stamps are kept.
+        window: time stamps on either side that a slot sees in local layers; 0: every layer sees the whole history. Pays for
             histories of some thousand slots, see docs/events.md.
         global_every: with a window, layers 0, this, twice this, ... see the whole history; 0: none does.
         floor: codes seen less often share one number.
@@ -98,6 +112,7 @@ class EventSettings:
 
     structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
     architecture: Literal["visible_only", "in_place"] = "visible_only"
+    ties: Ties = "set"
     width: int = 64
     layers: int = 2
     heads: int = 4

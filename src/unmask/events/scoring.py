@@ -1,7 +1,11 @@
-"""Figures of predictions with bootstrap intervals, and the baselines fitted beside them."""
+"""Figures of predictions with bootstrap intervals, and the baselines fitted beside them.
+
+Points of one patient share the patient, so every interval resamples patients, each with all of their points.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,26 +15,31 @@ from unmask.events.features import Features, blocks
 from unmask.events.meds import Labels
 from unmask.events.targets import Binary, Classes, Labelled
 
+Rule = Callable[[np.ndarray, np.ndarray], float]
+CELLS = 2_000_000
+"""Numbers (draws x points) held at once."""
+
 
 def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
     """Figures of probabilities (points, outputs) as the kind of label wants them, each with its interval.
 
     Binary: AUROC, AUPRC, Brier score, calibration. Classes: accuracy, AUROC one against the rest, averaged, log loss.
-    Time to an event: Harrell's C. A figure that these labels do not define is left out, and so is its interval. A class
+    Time to an event: Harrell's C. Intervals are percentiles (2.5 and 97.5 %) over `draws` resamples of patients. A figure that these labels do not define is left out, and so is its interval. A class
     that training did not have counts against the accuracy and has no part in the log loss.
     """
-    y = target.encode(labels)
+    y, who = target.encode(labels), labels.subject
     if isinstance(target, Binary):
-        return figures(y[:, 0].astype(np.int64), p[:, 0], draws=draws, seed=seed)
+        return figures(y[:, 0].astype(np.int64), p[:, 0], who, draws=draws, seed=seed)
     if isinstance(target, Classes):
         rules = {"accuracy": _accuracy, "macro_auroc": _macro_auroc, "log_loss": _log_loss}
         known = y[y[:, 0] >= 0, 0]
-        out: dict[str, Any] = {"n": len(y), "classes": np.bincount(known, minlength=p.shape[1]).tolist()}
-        return out | _estimated(rules, y[:, 0], p, draws, seed)
+        out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who))}
+        out["classes"] = np.bincount(known, minlength=p.shape[1]).tolist()
+        return out | _estimated(rules, y[:, 0], p, who, draws, seed)
     assert labels.days is not None
-    out = {"n": len(y), "events": int(y[:, 1].sum())}
+    out = {"n": len(y), "patients": len(np.unique(who)), "events": int(y[:, 1].sum())}
     both = np.stack([labels.days, y[:, 1]], 1)
-    return out | _estimated({"c_index": _c_index}, both, p.mean(1), min(draws, 100), seed)
+    return out | _estimated({"c_index": _c_index}, both, p.mean(1), who, min(draws, 100), seed)
 
 
 def constant(target: Binary | Classes, labels: Labels) -> np.ndarray:
@@ -42,18 +51,76 @@ def constant(target: Binary | Classes, labels: Labels) -> np.ndarray:
     return np.tile(count / max(1, count.sum()), (len(y), 1))
 
 
-def figures(y: np.ndarray, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
-    """AUROC, AUPRC, Brier score and calibration (expected error over 10 equal-count bins), with bootstrap intervals."""
-    from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+def figures(
+    y: np.ndarray, p: np.ndarray, patients: np.ndarray | None = None, *, draws: int = 500, seed: int = 0
+) -> dict[str, Any]:
+    """AUROC, AUPRC, Brier score and calibration of a yes or no, with bootstrap intervals over patients.
 
-    rules = {"auroc": roc_auc_score, "auprc": average_precision_score, "brier": brier_score_loss, "ece": calibration}
-    out: dict[str, Any] = {"n": len(y), "positives": int(y.sum())}
-    return out if len(np.unique(y)) < 2 else out | _estimated(rules, y, p, draws, seed)
+    Calibration: expected error over 10 equal-count bins; intercept (0 is right: predictions neither too low nor too high on the
+    whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
+
+    Args:
+        patients: (points,) whose each point is; default: every point another patient's.
+    """
+    from sklearn.metrics import average_precision_score, brier_score_loss
+
+    who = np.arange(len(y)) if patients is None else np.asarray(patients)
+    out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who)), "positives": int(y.sum())}
+    if len(np.unique(y)) < 2:
+        return out
+    rules: dict[str, Rule] = {
+        "auprc": average_precision_score, "brier": brier_score_loss, "ece": calibration, "slope": _slope, "intercept": _intercept,
+    }  # fmt: skip
+    found = _estimated(rules, y, p, who, draws, seed)
+    drawn = auroc(y, p, resampled(who, draws, seed))
+    drawn = drawn[np.isfinite(drawn)]
+    if len(np.unique(who)) > 1 and len(drawn):
+        found["intervals"]["auroc"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+    return out | {"auroc": float(auroc(y, p)[0])} | found
 
 
-def _estimated(rules: dict[str, Any], y: np.ndarray, p: np.ndarray, draws: int, seed: int) -> dict[str, Any]:
+def resampled(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    """(draws, points) how often each point stands in a resample of as many patients as there are, with replacement."""
+    names, number = np.unique(patients, return_inverse=True)
     rng = np.random.default_rng(seed)
-    again = [rng.integers(0, len(y), len(y)) for _ in range(draws)]
+    chosen = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    return chosen.astype(np.int32)[:, number.reshape(-1)]
+
+
+def auroc(
+    y: np.ndarray, p: np.ndarray, weights: np.ndarray | None = None, patients: np.ndarray | None = None
+) -> np.ndarray:
+    """(draws,) area under the ROC curve, ties counting half, for each row of weights; NaN where one class has none.
+
+    Args:
+        y, p: (points,) 0 or 1, and scores.
+        weights: (draws, points); default one draw of ones. With `patients`, (draws, patients).
+        patients: (points,) whose weight each point has.
+    """
+    weights = np.ones((1, len(y)), np.int32) if weights is None else weights
+    whose = np.arange(len(y)) if patients is None else patients
+    order = np.argsort(p, kind="stable")
+    y = np.asarray(y)[order]
+    start = np.flatnonzero(np.r_[True, np.diff(np.asarray(p)[order]) > 0])
+    out = np.full(len(weights), np.nan)
+    step = max(1, CELLS // max(len(y), 1))
+    for k in range(0, len(weights), step):
+        w = weights[k : k + step][:, whose[order]].astype(np.float64)
+        yes, no = (np.add.reduceat(w * part, start, axis=1) for part in (y, 1 - y))
+        pairs = yes.sum(1) * no.sum(1)
+        won = (yes * (no.cumsum(1) - no / 2)).sum(1)
+        out[k : k + step] = np.where(pairs > 0, won / np.maximum(pairs, 1), np.nan)
+    return out
+
+
+def _estimated(
+    rules: Mapping[str, Rule], y: np.ndarray, p: np.ndarray, patients: np.ndarray, draws: int, seed: int
+) -> dict[str, Any]:
+    """Each rule's value, and under `intervals` its percentiles over resampled patients; one patient alone has none."""
+    again: list[np.ndarray] = []
+    if len(np.unique(patients)) > 1:
+        points = np.arange(len(y))
+        again = [np.repeat(points, times) for times in resampled(patients, draws, seed)]
     again = [i for i in again if y.ndim > 1 or len(np.unique(y[i])) > 1]
     out: dict[str, Any] = {"intervals": {}}
     for name, rule in rules.items():
@@ -63,6 +130,40 @@ def _estimated(rules: dict[str, Any], y: np.ndarray, p: np.ndarray, draws: int, 
             if np.isfinite(drawn).any():
                 out["intervals"][name] = np.nanquantile(drawn, [0.025, 0.975]).tolist()
     return out
+
+
+def calibration_line(y: np.ndarray, p: np.ndarray) -> tuple[float, float]:
+    """Intercept and slope of the logistic regression of the outcome on the log-odds of the prediction (Cox 1958).
+
+    The intercept is that at slope 1 (calibration in the large). NaN where predictions or outcomes are all alike.
+    """
+    x = np.log(np.clip(p, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(p, 1e-6, 1 - 1e-6))
+    if len(np.unique(y)) < 2 or np.ptp(x) < 1e-9:
+        return float("nan"), float("nan")
+    large = _newton(np.ones((len(x), 1)), y, x)
+    both = _newton(np.stack([np.ones(len(x)), x], 1), y, np.zeros(len(x)))
+    return float(large[0]), float(both[1])
+
+
+def _newton(x: np.ndarray, y: np.ndarray, offset: np.ndarray, steps: int = 25) -> np.ndarray:
+    """Coefficients of a logistic regression with an offset; NaN where it does not converge (a perfect split)."""
+    beta = np.zeros(x.shape[1])
+    for _ in range(steps):
+        mean = 1 / (1 + np.exp(-np.clip(x @ beta + offset, -30, 30)))
+        curve = (x * (mean * (1 - mean))[:, None]).T @ x + 1e-10 * np.eye(x.shape[1])
+        move = np.linalg.solve(curve, x.T @ (y - mean))
+        beta = beta + np.clip(move, -3, 3)
+        if np.abs(move).max() < 1e-8:
+            return beta
+    return np.full(x.shape[1], np.nan)
+
+
+def _slope(y: np.ndarray, p: np.ndarray) -> float:
+    return calibration_line(y, p)[1]
+
+
+def _intercept(y: np.ndarray, p: np.ndarray) -> float:
+    return calibration_line(y, p)[0]
 
 
 def _accuracy(y: np.ndarray, p: np.ndarray) -> float:

@@ -1,7 +1,7 @@
 """How natural a record is to the model: the log-probability of every event given all others, by event, visit or patient.
 
-Each event is scored by `core.score` with itself hidden. In the mode 'unit' the later events of its visit are hidden with
-it, so that a visit's events add up to the log-probability of the visit as a whole; in the mode 'slot' the rest of its
+Each event is scored by `core.score` with itself hidden. In the mode 'unit' the later events of its visit (in
+their canonical order, see `ties`) are hidden with it, so that a visit's events add up to the log-probability of the visit as a whole; in the mode 'slot' the rest of its
 visit is shown, and tells much of it.
 """
 
@@ -71,7 +71,8 @@ def _rows(folder: EventFolder, histories: Histories, mode: Mode) -> Iterator[tup
             if not found.slots:
                 continue
             rows, codes, _ = histories.cut(subject, slots=slots)
-            for slot in np.flatnonzero(np.isfinite(found.per_slot[:, 0])).tolist():
+            told = np.flatnonzero(np.isfinite(found.per_slot[:, 0]))
+            for slot in told[np.argsort(rows[told - 1])].tolist():  # in the order of the file
                 row, has = rows[slot - 1], bool(example.values["has"][slot])
                 code, value, time = found.per_slot[slot].tolist()
                 yield (

@@ -193,9 +193,10 @@ class Tuner:
 
 def thinned(example: Example, share: float, generator: np.random.Generator) -> Example:
     """The example without a random share of its events; special slots stay, and places in the order are kept."""
+    place = np.arange(len(example)) if example.position is None else np.asarray(example.position)
     kept = np.asarray(example.special) | (generator.random(len(example)) >= share)
     return dataclasses.replace(
         example, values={name: np.asarray(v)[kept] for name, v in example.values.items()},
         special=np.asarray(example.special)[kept], unit=np.asarray(example.unit)[kept],
-        position=np.arange(len(example))[kept],
+        position=place[kept],
     )  # fmt: skip

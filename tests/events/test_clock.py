@@ -1,0 +1,85 @@
+"""What the model knows of time: the time of asking, days after years; and folders of version 0.1, which knew less."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from event_data import DAY, shard, table
+
+import unmask
+from unmask.events.clock import YEAR, Clock
+from unmask.events.folder import EventFolder, load_folder, new_model, save_folder
+from unmask.events.meds import HOUR, Labels, read_meds
+from unmask.events.model import EventModel
+from unmask.events.recipes import RECIPES, EventSettings, with_overrides
+from unmask.events.vocabulary import Vocabulary
+
+SMALL = {"width": 16, "layers": 2, "heads": 2, "inner": 24, "slots": 16}
+
+
+def random_model(tmp_path: Path, recipe: str, **more: object) -> EventModel:
+    rows = [(s, DAY, code, 1.0 * s) for s in (1, 2, 3) for code in ("a", "b", "c")]
+    events = read_meds(shard(tmp_path / "m", table(rows)))
+    vocabulary = Vocabulary.fit(events, np.arange(9), floor=1)
+    settings = with_overrides(with_overrides(EventSettings(), RECIPES[recipe]), {**SMALL, **more})
+    folder = EventFolder(model=new_model(settings, len(vocabulary)).eval(), vocabulary=vocabulary, settings=settings)
+    return EventModel(folder=folder, device=torch.device("cpu"), precision="fp32")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_states_know_when_they_are_asked(tmp_path: Path, recipe: str):
+    """The same record, asked about at its last event and five years later."""
+    model = random_model(tmp_path, recipe)
+    events = read_meds(tmp_path / "m")
+    last = int(events.time[-1])
+    now, later = (
+        model.embed(events, Labels(subject=np.array([0]), time=np.array([last + int(gap)])))
+        for gap in (0, 5 * YEAR * HOUR)
+    )
+    if recipe == "medbert":  # it has no clock but the number of the visit
+        assert np.abs(now - later).max() == 0
+    else:
+        assert np.abs(now - later).max() > 1e-3 * np.abs(now).max()
+
+
+def test_a_day_is_told_after_ten_years(seed: int):
+    """A day moved the clock's vector by 0.015 after ten years, beside codes of length 8; and by much in the first week."""
+    clock = Clock(("scales",), 64, False)
+    hours = torch.tensor([[10 * YEAR, 10 * YEAR + 24, 10 * YEAR + 6]])
+    values = {
+        "hours": hours, "timed": torch.ones_like(hours), "born": 50 + 0 * hours, "until": hours[:, 1:2].expand(1, 3)
+    }  # fmt: skip
+    for told in (True, False):
+        at = values | {"until": values["until"] if told else -torch.ones_like(hours)}
+        with torch.no_grad():
+            a, b, c = clock(torch.zeros(1, 3, 64), at, None)[0]
+        assert (a - b).norm() > 0.8
+        assert (a - c).norm() > 0.4
+
+
+def test_folders_of_version_0_1_load_and_say_what_they_read(tmp_path: Path):
+    """They keep the network they were trained with, which reads the order of rows: a warning says so, and predictions are
+    those of then."""
+    model = random_model(tmp_path, "ours", ties="rows")
+    save_folder(tmp_path / "old", model.folder)
+    about = json.loads((tmp_path / "old" / "unmask.json").read_text())
+    about["format"] = 2
+    del about["events"]["ties"]
+    (tmp_path / "old" / "unmask.json").write_text(json.dumps(about))
+    with pytest.warns(UserWarning, match="reads the order of rows"):
+        old = unmask.load(tmp_path / "old")
+    assert old.folder.settings.ties == "rows"
+    events = read_meds(tmp_path / "m")
+    turned = dataclasses.replace(events, code=events.code[[2, 1, 0, 3, 4, 5, 6, 7, 8]])
+    np.testing.assert_array_equal(old.embed(events), model.embed(events))
+    assert np.abs(old.embed(turned)[0] - old.embed(events)[0]).max() > 1e-4
+    save_folder(tmp_path / "new", random_model(tmp_path / "n", "ours").folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_folder(tmp_path / "new").settings.ties == "set"

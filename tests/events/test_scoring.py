@@ -1,0 +1,75 @@
+"""Figures of predictions, and intervals that know which points are one patient's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from unmask.events.scoring import auroc, calibration_line, figures, resampled
+
+PATIENTS, POINTS = 200, 50
+
+
+def simulated(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Patients with one label and one risk each, asked about `POINTS` times."""
+    label = (rng.random(PATIENTS) < 0.3).astype(np.int64)
+    risk = label * 1.0 + rng.normal(size=PATIENTS)
+    who = np.repeat(np.arange(PATIENTS), POINTS)
+    return label[who], 1 / (1 + np.exp(-(risk[who] + 0.2 * rng.normal(size=len(who))))), who
+
+
+def coverage(simulations: int, clustered: bool, draws: int = 200) -> float:
+    """Share of the simulations whose 95 % interval holds the true AUROC (that of ten thousand patients)."""
+    rng = np.random.default_rng(5)
+    label = (rng.random(400_000) < 0.3).astype(np.int64)
+    truth = auroc(label, label + rng.normal(size=400_000) * np.sqrt(1.04))[0]
+    inside = 0
+    for _ in range(simulations):
+        y, p, who = simulated(rng)
+        drawn = auroc(y, p, resampled(who if clustered else np.arange(len(y)), draws, 0))
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        inside += low <= truth <= high
+    return inside / simulations
+
+
+def test_intervals_resample_patients_not_points():
+    y, p, who = simulated(np.random.default_rng(0))
+    alone, together = figures(y, p, draws=15), figures(y, p, who, draws=15)
+    assert together["patients"] == PATIENTS
+    for name in ("auroc", "auprc", "brier"):
+        wide, narrow = (np.diff(f["intervals"][name])[0] for f in (together, alone))
+        assert wide > 3 * narrow
+
+
+def test_coverage_of_the_clustered_interval():
+    """200 patients asked about 50 times each: resampling points covered the truth in 20 % of the simulations."""
+    assert coverage(60, clustered=True, draws=80) >= 0.88  # 95 % less two and a half standard errors of 60
+
+
+def test_one_point_each_is_the_usual_bootstrap_and_one_patient_has_no_interval():
+    y, p, _ = simulated(np.random.default_rng(1))
+    few = slice(0, 5000, 50)
+    assert figures(y[few], p[few], draws=20) == figures(y[few], p[few], np.arange(100) * 7, draws=20)
+    assert figures(y, p, np.zeros(len(y), int), draws=5)["intervals"] == {}
+
+
+def test_auroc_is_that_of_scikit_learn_with_ties_and_weights(rng: np.random.Generator):
+    from sklearn.metrics import roc_auc_score
+
+    y, p = rng.integers(0, 2, 200), rng.integers(0, 9, 200) / 9
+    weights = rng.integers(0, 4, (3, 200))
+    expected = [roc_auc_score(y, p, sample_weight=w) for w in weights]
+    np.testing.assert_allclose(auroc(y, p, weights), expected, atol=1e-12)
+    assert np.isnan(auroc(np.ones(5), np.arange(5.0))[0])
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 0.5)])
+def test_calibration_line_finds_what_was_planted(shift: float, scale: float):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=40_000)
+    y = (rng.random(len(x)) < 1 / (1 + np.exp(-(shift + scale * x)))).astype(int)
+    intercept, slope = calibration_line(y, 1 / (1 + np.exp(-x)))
+    assert slope == pytest.approx(scale, abs=0.05)
+    if scale == 1:
+        assert intercept == pytest.approx(shift, abs=0.05)
+    assert np.isnan(calibration_line(y, np.full(len(y), 0.3))).all()
