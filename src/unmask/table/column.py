@@ -75,9 +75,9 @@ def column_of(
 def _not_read(
     name: str, raw: np.ndarray, odd: set[type], kind: Any, row_name: Callable[[int], int]
 ) -> tuple[Column, list[Finding], dict[str, int]]:
+    """A column of lists, lengths of time and the like: an error, unless it is declared to be left out."""
     if kind in LEFT_OUT:
         return Column(name=name, kind=kind), [], {}
-    """A column of lists, lengths of time and the like: an error, unless it is declared to be left out."""
     first = next(i for i, v in enumerate(raw) if type(v) in odd)
     what, hint = "not one value", "Spread it over columns of its own"
     if isinstance(raw[first], dt.timedelta | np.timedelta64):
@@ -146,6 +146,10 @@ class _Reading:
     def _kind(self) -> Kind:
         if not self.rows:
             return "numeric"
+        if (
+            self.levels is None and not self.bad.any()
+        ):  # booleans are no numbers; of millions of numbers no texts are made
+            return self._numeric_kind()
         texts = {text_of(v) for v in self.values}
         if self.levels and len(texts) > 1:
             return "ordinal"

@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from unmask.table.plain import plain_numbers
+
 CELL = re.compile(
     r"\s*(?P<limit><=|>=|=<|=>|[<>≤≥])?\s*"
     r"(?P<number>[+\-−]?(?:\d(?:[\d.,'’ \u00a0\u202f]*\d)?|[.,]\d+)[.,]?(?:[eE][+-]?\d+)?)\s*(?P<suffix>\D*?)\s*"
@@ -135,16 +137,22 @@ def spellings_of(
 def _numbers_in(column: np.ndarray) -> list[str]:
     """The numbers in a column's distinct texts, in the order in which they come, where most of these are numbers."""
     texts = [v for v in dict.fromkeys(v for v in column.tolist() if isinstance(v, str)) if v.strip()]
-    found = [m["number"] for v in texts if (m := CELL.fullmatch(v))]
+    plain = ~np.isnan(plain_numbers(texts))
+    matches = [None if p else CELL.fullmatch(v) for v, p in zip(texts, plain.tolist(), strict=True)]
+    found = [m["number"] if m else v for v, p, m in zip(texts, plain.tolist(), matches, strict=True) if m or p]
     return found if 2 * len(found) >= len(texts) else []
 
 
 def _viable(texts: list[str]) -> list[Marks]:
     """The spellings that read most of the texts."""
-    if not any(c in t for t in texts for c in ",'’ \u00a0\u202f.") and texts:
+    together = "\n".join(texts)
+    if not any(c in together for c in ",'’ \u00a0\u202f.") and texts:
         return [PLAIN]
-    if texts and all(_reads(PLAIN, t) for t in texts):
-        return [PLAIN, *(s for s in _STYLES[1:] if all(_reads(s, t) for t in texts))]
+    odd = [t for t, n in zip(texts, plain_numbers(texts).tolist(), strict=True) if n != n]
+    if texts and all(_reads(PLAIN, t) for t in odd):
+        # Marks that nowhere stand change nothing.
+        same = [s for s in _STYLES if s.decimal == "." and s.thousands not in together]
+        return [PLAIN, *(s for s in _STYLES[1:] if s in same or all(_reads(s, t) for t in texts))]
     counts = {style: sum(_reads(style, t) for t in texts) for style in _STYLES}
     most = max(counts.values(), default=0)
     return [s for s, n in counts.items() if n == most] if most else []

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.table.marks import CELL, PLAIN, Marks
+from unmask.table.plain import plain_numbers
 
 MISSING_SPELLINGS = frozenset({"", "n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", "."})
 """Texts that mean 'no value', whatever their case, spaces around them aside; `NA` in capitals is one too."""
@@ -58,8 +59,12 @@ def is_missing(raw: np.ndarray, also: Sequence[str] = (), keep: Sequence[str] | 
     kept = set(keep or ())
     known: dict[Any, bool | None] = {}  # None: it depends on the rest of the column
     out = np.zeros(len(raw), bool)
+    # A plain number holds a value, unless it may be one of the further spellings.
+    number = plain_numbers(raw)
+    plain = ~np.isnan(number) & ~np.isin(number, numbers(np.array([*spelled], object))[0])
     open_ = []
-    for i, value in enumerate(raw):
+    for i in np.flatnonzero(~plain).tolist():
+        value = raw[i]
         try:
             gone = known[value]
         except KeyError:
@@ -71,7 +76,7 @@ def is_missing(raw: np.ndarray, also: Sequence[str] = (), keep: Sequence[str] | 
         else:
             out[i] = gone
     if open_:
-        out[open_] = not _texts_stand(v for v, gone in known.items() if gone is False)
+        out[open_] = not _texts_stand((v for v, gone in known.items() if gone is False), len({*raw[plain].tolist()}))
     return out
 
 
@@ -93,10 +98,14 @@ def _gone(value: Any, spelled: set[str], kept: set[str], decided: bool) -> bool 
 _QUANTITY_LIKE = re.compile(r"\s*[<>≤≥]?=?\s*[+\-−]?[.,]?\d.*")
 
 
-def _texts_stand(values: Iterable[Any]) -> bool:
-    """Whether texts that are not numbers or dates are the rule among a column's distinct values."""
+def _texts_stand(values: Iterable[Any], plain: int) -> bool:
+    """Whether texts that are not numbers or dates are the rule among a column's distinct values.
+
+    Args:
+        plain: how many more there are, which are plain numbers.
+    """
     found = [isinstance(v, str) and not _QUANTITY_LIKE.fullmatch(v) for v in values]
-    return bool(found) and 2 * sum(found) > len(found)
+    return bool(found) and 2 * sum(found) > len(found) + plain
 
 
 def numbers(values: np.ndarray, marks: Marks = PLAIN) -> tuple[np.ndarray, np.ndarray]:
@@ -110,8 +119,10 @@ def numbers(values: np.ndarray, marks: Marks = PLAIN) -> tuple[np.ndarray, np.nd
     """
     if values.dtype.kind in "fiu":
         return values.astype(np.float64), np.zeros(len(values), bool)
-    out, bad = np.full(len(values), np.nan), np.zeros(len(values), bool)
-    for i, v in enumerate(values):
+    bad = np.zeros(len(values), bool)
+    out = plain_numbers(values) if marks == PLAIN else np.full(len(values), np.nan)
+    for i in np.flatnonzero(np.isnan(out)).tolist():
+        v = values[i]
         if isinstance(v, bool | np.bool_ | dt.date):
             bad[i] = True
             continue
