@@ -48,7 +48,10 @@ class Events:
         if self.known:
             clock = ("age_months", "segment", "time2vec_age", "time2vec_time", "time_sines", "age_sines")
             more = {"clock": clock, "joined": True, "hides": "code", "time_weight": 0.0}
-        return EventCodec(EventCodecConfig(codes=CODES, width=32, deviation=0.3, **more))
+        codec = EventCodec(EventCodecConfig(codes=CODES, width=32, deviation=0.3, **more))
+        if codec.evidence is not None:  # it starts at zero: no law could be broken by it
+            nn.init.normal_(codec.evidence.weight)
+        return codec
 
     def changed(self, values: dict[str, Tensor], flat: Tensor) -> dict[str, Tensor]:
         """All that hiding takes away of an event; that it has a time, and the age at the origin, are known by design."""

@@ -30,11 +30,6 @@ MUTANTS = [
         (EVIDENCE, "tells = (~hidden.flatten()) & ", "tells = "),
     ),
     mutant(
-        4,
-        "events: a set goes on into the next example of the row",
-        (EVIDENCE, " | first[:, 1:] | first[:, :-1]", ""),
-    ),
-    mutant(
         8,
         "events: rows of one time stamp stay as they come",
         (TIES, "np.lexsort((*keys[::-1], time))", "np.arange(len(time))"),
