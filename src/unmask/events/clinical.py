@@ -106,18 +106,27 @@ def calibration_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup
     )  # fmt: skip
 
 
-def calibration_words(y: np.ndarray, p: np.ndarray) -> str:
-    """Slope and intercept, and what they mean."""
+def calibration_words(y: np.ndarray, p: np.ndarray, intervals: dict[str, list[float]]) -> str:
+    """Slope and intercept, and what they mean where their intervals exclude what is right."""
     intercept, slope = calibration_line(y, p)
     if not np.isfinite([intercept, slope]).all():
         return "Slope and intercept are not defined here (all predictions or all outcomes are alike)."
-    share, mean = float(y.mean()), float(p.mean())
-    level = "too low" if intercept > 0 else "too high"
-    edge = "too extreme" if slope < 1 else "not extreme enough"
-    return (
-        f"Slope {slope:.2f} (1 is right; here predictions are {edge}), intercept {intercept:+.2f} (0 is right; here they are "
-        f"{level} on the whole): {mean:.1%} predicted, {share:.1%} observed."
+    level = _verdict(
+        intervals.get("intercept"), 0, "predictions are too high on the whole", "predictions are too low on the whole"
     )
+    edge = _verdict(intervals.get("slope"), 1, "predictions are too extreme", "predictions are not extreme enough")
+    return (
+        f"Slope {slope:.2f} (1 is right; {edge}), intercept {intercept:+.2f} (0 is right; {level}): {float(p.mean()):.1%} "
+        f"predicted, {float(y.mean()):.1%} observed."
+    )
+
+
+def _verdict(interval: list[float] | None, right: float, below: str, above: str) -> str:
+    if interval is None:
+        return "no interval"
+    if interval[0] <= right <= interval[1]:
+        return "within chance of it"
+    return below if interval[1] < right else above
 
 
 def thresholds(

@@ -46,9 +46,11 @@ def write(
     page = Report(f"Prediction of {outcome} from patient events", str(out))
     page.facts({
         "Outcome": outcome, "Training labels": _count(found, "training"), "Held-out labels": _count(found, "held_out"),
-        "Asked": clinical.asked_when(histories, points) if len(points) else "", "Kind": KINDS.get(target.kind, target.kind),
+        "Kind": KINDS.get(target.kind, target.kind),
         "Time": f"{found['seconds']:.0f} s",
     })  # fmt: skip
+    if len(points):
+        page.section("When predictions are asked for", clinical.asked_when(histories, points) + " (held-out points).")
     if found.get("unseen_classes"):
         listed = ", ".join(f"{name} ({count})" for name, count in found["unseen_classes"].items())
         page.facts({"Held-out labels of classes that training did not have": listed})
@@ -62,9 +64,12 @@ def write(
     if isinstance(target, Binary) and len(points) >= 20 and predicted:
         assert points.value is not None
         truth = points.value.astype(np.int64)
+        ours = found["results"]["ours"]
         shown: dict[str, np.ndarray] = {n: predicted[n][:, 0] for n in ("ours", "gradient boosting") if n in predicted}
         if 0 < truth.sum() < len(truth):
-            page.section("Calibration and ROC", note=clinical.calibration_words(truth, shown["ours"]))
+            page.section(
+                "Calibration and ROC", note=clinical.calibration_words(truth, shown["ours"], ours["intervals"])
+            )
             page.chart(clinical.roc_chart(truth, shown)).chart(clinical.calibration_chart(truth, shown))
             found["thresholds"] = clinical.thresholds(truth, shown["ours"], points.subject)
             page.section(
