@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="key=value, of ours")
     parser.add_argument("--validation", action="store_true", help="ask other patients than the test ones: to choose by")
     parser.add_argument("--next-visit", action="store_true", help="conditions of the next visit too")
+    parser.add_argument("--alone", action="store_true", help="each asked code is hidden by itself, all others shown")
     parser.add_argument("--out")
     a = parser.parse_args()
     if a.quick:
@@ -157,6 +158,10 @@ def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: arg
 
     mixed = shuffled(events, 1)
     questions = questions_of(events, folder, test, mixed)
+    # Codes hidden in one set cannot be told apart by anything that does not read the order of rows.
+    best = sum(len(np.unique(q["time"][q["hidden"] - 1])) for q in questions) / sum(len(q["hidden"]) for q in questions)
+    print(f"hidden together, at most {best:.3f} can be right at 1" if not a.alone else "each hidden alone", flush=True)
+    questions = one_by_one(questions) if a.alone else questions
     asked = [Question(example=q["example"], hidden=q["hidden"]) for q in questions]
     ranks: dict[str, list[int]] = {}
     subject = np.repeat(np.arange(len(events)), np.diff(events.offsets))
@@ -166,9 +171,11 @@ def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: arg
     if a.rules:
         size = len(folder.vocabulary) - FIRST
         rules = {
-            n: Rules(rows.code - FIRST, mixed.time, subject, who, size) for n, who in (("all", train), ("inner", inner))
+            n: Rules(rows.code[:] - FIRST, mixed.time, subject, who, size)
+            for n, who in (("all", train), ("inner", inner))
         }
         looked = questions_of(events, folder, np.setdiff1d(train, inner), mixed)
+        looked = one_by_one(looked) if a.alone else looked
         knobs = tuned(rules["inner"], [s for q in looked for s in around(q, rows, mixed)], KNOBS)
         print(f"naive Bayes as chosen on left-out training patients: {knobs}", flush=True)
     for n, prediction, places in answers(folder, asked):
@@ -181,6 +188,11 @@ def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: arg
             for name, score in rules["all"].scores(*given, knobs).items():
                 ranks.setdefault(name, []).append(rank_of(score, code))
     return {n: {f"at_{k}": float((np.array(r) < k).mean()) for k in RANKS} | {"n": len(r)} for n, r in ranks.items()}
+
+
+def one_by_one(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each hidden event as a question of its own."""
+    return [q | {"hidden": q["hidden"][k : k + 1]} for q in questions for k in range(len(q["hidden"]))]
 
 
 def rank_of(score: np.ndarray, code: int) -> int:
