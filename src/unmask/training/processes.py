@@ -7,7 +7,9 @@ disk they find what it made, and on disks of their own each node makes it once.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import itertools
 import os
 import threading
@@ -46,6 +48,7 @@ def first_process_first(settings: TrainSettings) -> Iterator[bool]:
     from accelerate import PartialState
 
     state = PartialState(cpu=resolve_device(settings.device).type == "cpu")
+    leave_at_exit()
     store = _store()
     if store is None:
         with state.main_process_first():
@@ -133,6 +136,20 @@ def wait_for(store: Any, name: str, rank: int, *, every: float = 0.5, silence: f
         time.sleep(every)
 
 
+@functools.cache
+def leave_at_exit() -> None:
+    """Let this process leave its group before Python ends: gloo's threads, still running then, end it with an abort at times."""
+
+    def leave() -> None:
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_backend() == "gloo":
+            with contextlib.suppress(RuntimeError):  # the others may have gone already
+                distributed.destroy_process_group()
+
+    atexit.register(leave)
+
+
 def check_same_everywhere(accelerator: Any, run: Mapping[str, Any]) -> None:
     """Refuse to train where the processes were given different things: files of nodes without a shared disk may differ.
 
@@ -144,6 +161,7 @@ def check_same_everywhere(accelerator: Any, run: Mapping[str, Any]) -> None:
     """
     if accelerator.num_processes == 1:
         return
+    leave_at_exit()
     from accelerate.utils import gather_object
 
     for rank, other in enumerate(everyone := gather_object([dict(run)])):
