@@ -320,7 +320,7 @@ def summary(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="/tmp/models/minilm")
+    parser.add_argument("--model", help="folder of a sentence encoder, such as all-MiniLM-L6-v2")
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 3000])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
@@ -337,6 +337,8 @@ def main() -> None:
     if arguments.set:
         print("CELL " + json.dumps(cell(arguments)))
         return
+    if not arguments.model:
+        parser.error("--model is needed")
     kept = arguments.out.read_text().splitlines() if arguments.out.exists() else []
     there = {(c["set"], c["asked"], c["seed"], c["method"]) for c in map(json.loads, kept)}
     for seed in range(arguments.seeds):
