@@ -289,9 +289,17 @@ def test_predictions_say_who_trained_the_head(home: Path, tmp_path: Path, capsys
     assert (frame["split"] == "held_out").to_list() == held.tolist()
     assert (frame["split"] == "train").sum() == (~held).sum()
     assert f"{(~held).sum()} of {len(frame)} are of patients who trained the head" in capsys.readouterr().out
+    model = unmask.load(tmp_path / "m")
+    judged = model.evaluate(
+        meds, task
+    )  # the folder has no splits: the model's own held-out patients are judged, nobody else
+    assert (judged["points"], judged["trained"]) == (held.sum(), (~held).sum())
+    seen = frame.filter(frame["split"] == "train").row(0, named=True)
+    own = labels(tmp_path / "own", [(seen["subject_id"], seen["prediction_time"], True)])
+    with pytest.raises(UserError, match="all 1 points are of patients who trained the head"):
+        model.evaluate(meds, own)
     other = shard(tmp_path / "other", table([(10**6, DAY, "VISIT", None)]))
     points = labels(tmp_path / "t", [(10**6, DAY, True)])
-    model = unmask.load(tmp_path / "m")
     assert model.predict(other, points)[0]["split"].to_list() == ["unseen"]
     model.folder.outcome.pop("patients")
     assert model.predict(other, points)[0]["split"].to_list() == [None]

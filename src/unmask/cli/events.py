@@ -62,6 +62,12 @@ def _outside(count: int) -> list[str]:
     return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
 
 
+def _trained(count: int | None) -> list[str]:
+    if count is None:
+        return ["warning: this model does not say who trained its head: these figures may be of training patients"]
+    return [f"{count:,} points left out: their patients trained the head"] if count else []
+
+
 def _ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
     """The model, which refuses data with more unknown codes."""
     from unmask.errors import UserError
@@ -94,7 +100,7 @@ def evaluate(
     found = loaded.evaluate(data[0], labels, seed=seed)
     by = " (held out by the folder's splits)" if found["split"] != "all" else ""
     lines = [f"{found['points']:,} points of {found['patients']:,} patients{by}"]
-    lines += [*_outside(found["outside"]), unknown_line(loaded.unknown)]
+    lines += [*_outside(found["outside"]), *_trained(found["trained"]), unknown_line(loaded.unknown)]
     for name, result in found["results"].items():
         shown = [f"{k} {result[k]:.3f}{_interval(result, k)}" for k in SHOWN if k in result]
         lines.append(f"{name:10} {'  '.join(shown)}")

@@ -116,20 +116,24 @@ class EventModel:
     def evaluate(self, data: str | Path | Events, labels: str | Path, *, seed: int = 0) -> dict[str, Any]:
         """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
 
-        Where the folder's splits hold subjects out, at their points alone.
+        Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the head,
+        known by their subject ids.
 
         Returns:
-            kind, points, patients, outside (labels of subjects without events), split, and under `results` the figures of
-            "model" and of "constant" (the shares of these labels themselves).
+            kind, points, patients, outside (labels of subjects without events), trained (points left out because their
+            patients trained the head; None where the model does not know: folders of version 0.1), split, and under `results`
+            the figures of "model" and of "constant" (the shares of these labels themselves).
 
         Raises:
-            UserError: the model has no outcome head, or data or labels are not right.
+            UserError: the model has no outcome head, data or labels are not right, or only patients who trained the head
+                have points.
         """
         events = as_events(data)
         points = read_labels(labels, events)
         split = "all"
         if events.held_out is not None and events.held_out[points.subject].any():
             points, split = points.take(events.held_out[points.subject]), HELD_OUT
+        points, trained = self._not_trained_on(events, points)
         points, target, p = self.probabilities(events, points)
         if not isinstance(target, Binary | Classes | TimeToEvent):
             raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
@@ -143,8 +147,21 @@ class EventModel:
             results["constant"] = scored(target, points, constant(target, points), seed=seed)
         return {
             "kind": target.kind, "points": len(points), "patients": len(np.unique(points.subject)),
-            "outside": points.outside, "split": split, "results": results,
+            "outside": points.outside, "trained": trained, "split": split, "results": results,
         }  # fmt: skip
+
+    def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None]:
+        """The points of patients who did not train the head, and how many are left out; None where the folder does not know."""
+        told = (self.folder.outcome or {}).get("patients")
+        if told is None:
+            return points, None
+        trained = np.array([s == "train" for s in split_of(events.subjects[points.subject], told)], bool)
+        if len(points) and trained.all():
+            raise UserError(
+                f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the model by",
+                hint="Evaluate at points of other patients; held-out figures are in the model's report.html.",
+            )
+        return points.take(~trained), int(trained.sum())
 
     def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
         """The points, what is predicted of them, and (points, outputs) of it.
