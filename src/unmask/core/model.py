@@ -112,6 +112,10 @@ class MaskedModel(nn.Module):
         """
         ask = hidden.flat if ask is None else ask
         states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
+        return self._predict(states, batch, hidden, ask)
+
+    def _predict(self, states: Tensor, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Prediction:
+        """What the head makes of the asked states; a modality's model may give it more than these."""
         return self.codec.predict(states)
 
     def _in_place(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:

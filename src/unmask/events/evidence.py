@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
+from unmask.core.prediction import Prediction
 from unmask.events.histories import Histories
 from unmask.events.ties import ranks
 from unmask.events.vocabulary import CLS, FIRST
@@ -121,10 +122,7 @@ def counted(
 class EventNetwork(MaskedModel):
     """The masked model, whose head also gets the evidence of the rest of the set, where its codec has it."""
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None):  # type: ignore[no-untyped-def]
-        ask = hidden.flat if ask is None else ask
-        states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
-        evidence = self.codec.evidence
-        if evidence is None:
-            return self.codec.predict(states)
-        return self.codec.predict(states, evidence.present(batch.values, hidden.grid(batch.shape), ask))
+    def _predict(self, states: Tensor, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Prediction:
+        if self.codec.evidence is None:
+            return super()._predict(states, batch, hidden, ask)
+        return self.codec.predict(states, self.codec.evidence.present(batch.values, hidden.grid(batch.shape), ask))
