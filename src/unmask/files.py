@@ -240,7 +240,7 @@ def check_room(folder: Path, size: float, *, what: str, hint: str) -> None:
 
 def replace_json(path: Path, content: Any) -> None:
     """Write JSON in place of what is there; after a crash the one or the other stands there, whole."""
-    temporary = path.with_suffix(".new")
+    temporary = path.with_name(f"{path.name}.new")
     temporary.write_text(json.dumps(content), encoding="utf-8")
     fsync(temporary)
     os.replace(temporary, path)

@@ -263,7 +263,11 @@ def coded_early(events: Events) -> Iterator[Finding]:
 
 def _counted(events: Events, rows: np.ndarray) -> list[tuple[Any, ...]]:
     """Code and count of these events, the most frequent first."""
-    count = np.bincount(events.code[rows], minlength=len(events.codes))
+    return _most(events, np.bincount(events.code[rows], minlength=len(events.codes)))
+
+
+def _most(events: Events, count: np.ndarray) -> list[tuple[Any, ...]]:
+    """Code and count of the `SHOWN` codes with the highest counts; those without any are left out."""
     return [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
 
 
@@ -408,7 +412,7 @@ def encounter_goes_on(events: Events, points: Labels) -> Iterator[Finding]:
         knows += bool(len(hit))
         np.add.at(count, events.code[hit], 1)
     if knows:
-        rows = [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
+        rows = _most(events, count)
         yield Finding(
             check="the end is known", level="warning",
             sentence=f"{knows:,} of {len(points):,} prediction points know how an encounter ended that goes on for more than a day.",
@@ -432,7 +436,7 @@ def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
         hits += at < known.stop
         np.add.at(count, events.code[at : known.stop], 1)
     if hits:
-        rows = [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
+        rows = _most(events, count)
         yield Finding(
             check="at the prediction time", level="note",
             sentence=f"{hits:,} of {len(points):,} prediction points have events at exactly their time, which count as known.",

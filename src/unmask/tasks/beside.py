@@ -22,6 +22,8 @@ from unmask.tasks import linear
 NAME = "beside"
 MOST_TERMS = 20_000
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
+WORD = r"(?u)\b\w+\b|[^\w\s]"
+"""What TF-IDF counts: words, and marks one by one."""
 
 
 @dataclass
@@ -175,9 +177,7 @@ def vectors_apart(
 def _counter(**options: Any) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(
-        ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b|[^\w\s]", **options
-    )
+    return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=WORD, **options)
 
 
 def _counts(counter: Any, items: Sequence[Any]) -> Any:

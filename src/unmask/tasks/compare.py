@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unmask.core.inference import one_core
-from unmask.tasks.beside import Beside, fit_apart, fit_words, vectors_apart
+from unmask.tasks.beside import WORD, Beside, fit_apart, fit_words, vectors_apart
 from unmask.tasks.start import KINDS, row_weights
 from unmask.tasks.task import Prepared, merit
 
@@ -101,7 +101,7 @@ def _cosine(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 def _of_pairs(training: Prepared, held: Prepared) -> list[Rival]:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    counter = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b|[^\w\s]")
+    counter = TfidfVectorizer(sublinear_tf=True, token_pattern=WORD)
     counter.fit([t for i in training.items for t in (i.text, i.text2) if t is not None])
     u, v = (counter.transform([getattr(i, name) for i in held.items]) for name in ("text", "text2"))
     scores = np.asarray(u.multiply(v).sum(1)).ravel()

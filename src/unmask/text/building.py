@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import fsync
+from unmask.files import replace_json
 from unmask.text.sources import Parting, ReadReport, iter_documents, listed
 from unmask.text.tokenising import Recipe, Tokenised, processes, tokenised
 from unmask.text.tokenizer import Tokenizer
@@ -160,10 +160,7 @@ class _Files:
             file.flush()
             os.fsync(file.fileno())
         sizes = {name: file.tell() for name, file in self._files.items()}
-        new = self.folder / f"{PROGRESS}.new"
-        new.write_text(json.dumps({"key": self.key, "sizes": sizes, "counts": self.counts}))
-        fsync(new)
-        os.replace(new, self.folder / PROGRESS)
+        replace_json(self.folder / PROGRESS, {"key": self.key, "sizes": sizes, "counts": self.counts})
         self._marked = time.monotonic()
 
 

@@ -23,6 +23,7 @@ from torch import nn
 from unmask.core.inference import one_core
 from unmask.encoder.products import multiplies_bf16
 from unmask.errors import UserError
+from unmask.files import written
 
 WORTH_IT = 1.15
 """How much faster bf16 must measure before 'auto' gives up fp32's digits for it."""
@@ -140,13 +141,11 @@ def remembered_gain() -> float:
     except (OSError, ValueError, KeyError, TypeError):
         known = {}
     gain = measure_bf16_gain()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UserError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(
-            json.dumps({**(known if isinstance(known, dict) else {}), key: round(gain, 4)}, indent=1), encoding="utf-8"
-        )
-        os.replace(temporary, path)
+        content = {**(known if isinstance(known, dict) else {}), key: round(gain, 4)}
+        with written(path) as temporary:
+            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
     return round(gain, 4)
 
 
