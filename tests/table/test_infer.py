@@ -86,6 +86,38 @@ def test_codes_of_missing_values_are_reported_and_not_converted(cells, listed):
         assert found["sentinel"].add.startswith("[columns.x] missing = [")
 
 
+HEIGHTS = [*range(150, 195)] * 2
+SKEWED = [round(1.17**k, 2) for k in range(60)]  # 1 to 10 000, evenly in logarithms
+
+
+@pytest.mark.parametrize(
+    ("cells", "listed"),
+    [
+        ([*HEIGHTS, 1780, 1.75, 1812], "1780 (row 91), 1.75 (row 92), 1812 (row 93)"),
+        ([*range(40, 130), 6.5], "6.5 (row 91)"),
+        ([*range(-60, 40), 300], "300 (row 101)"),
+        ([*HEIGHTS, *[1780] * 9], ""),  # not a few
+        (SKEWED, ""),
+        ([*HEIGHTS, 250, 120], ""),  # odd, and possible
+        ([1, 2, 3, 500] * 3, ""),  # too few others to tell
+    ],
+)
+def test_numbers_far_from_all_others_are_reported_with_their_rows(cells, listed):
+    column, found = look_at(cells)
+    assert (column.low, column.high) == (min(cells), max(cells))  # read as they stand
+    assert ("extreme" in found) == bool(listed)
+    if listed:
+        assert f"holds {listed}, far from" in found["extreme"].text
+
+
+def test_codes_and_bounds_that_a_person_gave_are_not_reported_as_far_off():
+    _, found = look_at([*HEIGHTS, 999, 1780])
+    assert "999 (1 cells)" in found["sentinel"].text
+    assert "1780 (row 92), far from its other values (150 to 194)" in found["extreme"].text
+    look_found = look(["x"], [np.array([*HEIGHTS, 1780.0])], override={"columns": {"x": {"low": 0, "high": 2000}}})[1]
+    assert not look_found
+
+
 def test_unknown_among_categories_is_reported():
     column, found = look_at(["F", "M", "Unknown", "not done"] * 9)
     assert len(column.categories) == 4

@@ -13,6 +13,7 @@ from unmask.table.conditions import parse_constraints
 from unmask.table.model import TableModel, load
 from unmask.table.rules import Rules
 from unmask.table.schema import Column, Schema
+from unmask.table.synthesise import perturb
 
 RULES = ["admission <= surgery <= discharge", "bmi := weight / height**2", "dbp < sbp", "pregnant == 1 -> sex == 'F'"]
 FAST = {"steps": 0, "members": 2}
@@ -94,6 +95,15 @@ def test_rules_hold_in_synthetic_rows(model, seed, tmp_path):
         assert not any(
             breaches(again.synthesize(300, seed=seed, where="admission > '2021-01-01'").to_pandas()).values()
         )
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rules_hold_where_real_cells_are_drawn_anew(model, seed):
+    whole = stays(seed=seed)
+    assert not any(breaches(whole).values())
+    new = perturb(model, whole, share=0.5, seed=seed)
+    assert not any(breaches(new).values()), breaches(new)
+    assert 0.3 < (new == whole).to_numpy().mean() < 0.8
 
 
 def test_rules_may_be_given_in_use(table):

@@ -21,11 +21,15 @@ from unmask.table.roles import is_free_text, named_like_person, numbers_are_ids,
 from unmask.table.schema import LEFT_OUT, QUANTITIES, Column, Kind
 from unmask.table.suspects import (
     NO_VALUE_WORDS,
+    SENTINELS,
     codes,
     dates_as_numbers,
+    extremes,
+    far_off,
     kept_words,
     no_value_words,
     repeated_ids,
+    sentinel_values,
     sentinels,
     spelt_in,
 )
@@ -232,14 +236,33 @@ class _Reading:
         fields: dict[str, Any] = self._marks(self.spelling.marks)
         if not len(values):
             return fields
-        if "missing" not in self.given:
-            self.findings += sentinels(self.name, *_merged(values, counts))
+        self._apart(*_merged(values, counts))
         # A few cells with more digits than the rest (computed, not measured) do not make a column more precise.
         share = [float(counts[np.round(values, d) == values].sum() / counts.sum()) for d in range(8)]
         decimals = next((d for d, s in enumerate(share) if s >= 0.99), None)
         return fields | {
             "decimals": 0 if kind == "integer" else decimals, "low": float(values.min()), "high": float(values.max()),
         }  # fmt: skip
+
+    def _apart(self, values: np.ndarray, counts: np.ndarray) -> None:
+        """Numbers apart from the others: codes of no value, slips of the decimal point."""
+        far = np.zeros(len(values), bool)
+        if not {"low", "high"} <= self.given.keys():
+            far = far_off(values, counts)
+        near, codes = ~far, {}
+        if "missing" not in self.given:
+            known = far & np.isin(values, list(SENTINELS))
+            codes = dict(zip(values[known].tolist(), counts[known].tolist(), strict=True))
+            codes |= sentinel_values(values[~far], counts[~far])
+            near, far = ~far & ~np.isin(values, list(codes)), far & ~known
+        others = (float(values[near][0]), float(values[near][-1]))
+        self.findings += sentinels(self.name, codes, others)
+        if far.any():
+            hit = ~self.bad & np.isin(self.number, values[far])
+            number = dict(zip(self.values[hit].tolist(), self.number[hit].tolist(), strict=True))
+            rows = [i for i in np.flatnonzero(~self.gone).tolist() if self.raw[i] in number]
+            listed = [(number[self.raw[i]], self.row_name(i)) for i in rows]
+            self.findings += extremes(self.name, listed, others)
 
     def _marks(self, marks: Marks) -> dict[str, Any]:
         """How it writes numbers: said, and refused where it could be two ways."""

@@ -22,6 +22,11 @@ SENTINELS = frozenset(
 )  # fmt: skip
 """Numbers by which people say that there is no value; looked for at a column's ends, apart from its other values."""
 
+FEWEST_OTHERS = 10
+"""Distinct numbers that must be left to tell that another is far off."""
+FEW_CELLS, FEW_SHARE = 3, 0.002
+"""Cells far off are slips where they are no more than so many, or this share of the column."""
+
 NO_VALUE_WORDS = re.compile(
     r"(?:unknown|unkn?|missing|not (?:done|known|available|applicable|recorded|measured|assessed|tested|reported|"
     r"stated|given)|no (?:data|value|result|info|information)|"
@@ -42,14 +47,12 @@ _CODED = re.compile(
 )
 
 
-def sentinels(name: str, values: np.ndarray, counts: np.ndarray) -> list[Finding]:
-    """Numbers such as -9 and 999 at an end of a column, apart from its other values.
+def sentinel_values(values: np.ndarray, counts: np.ndarray) -> dict[float, int]:
+    """Numbers such as -9 and 999 at an end of a column, apart from its other values, and how often each stands there.
 
     Args:
-        values, counts: the column's distinct numbers and how often each stands there.
+        values, counts: the column's distinct numbers, rising, and how often each stands there.
     """
-    order = np.argsort(values)
-    values, counts = values[order], counts[order]
     found: dict[float, int] = {}
     while len(values) > 2:
         for end, next_ in ((0, 1), (-1, -2)):
@@ -62,16 +65,80 @@ def sentinels(name: str, values: np.ndarray, counts: np.ndarray) -> list[Finding
                 break
         else:
             break
+    return found
+
+
+def sentinels(name: str, found: Mapping[float, int], others: tuple[float, float]) -> list[Finding]:
+    """What `sentinel_values` found.
+
+    Args:
+        others: the least and the greatest of the other values.
+    """
     if not found:
         return []
     listed = ", ".join(f"{v:g} ({n} cells)" for v, n in sorted(found.items()))
     codes = [int(v) for v in sorted(found)]
     return [Finding(
         severity="warning", column=name, code="sentinel",
-        text=f"{name!r} holds {listed} apart from its other values ({values[0]:g} to {values[-1]:g}): read as numbers; "
-             f"a code for "
-        "no value, often. If so:",
+        text=f"{name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as numbers; "
+        "a code for no value, often. If so:",
         add=setting(name, f"missing = {json.dumps(codes)}"),
+    )]  # fmt: skip
+
+
+def far_off(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Which distinct numbers lie so far from all others that a slip of the decimal point or of the unit is likelier.
+
+    A few cells at an end that are parted from the next value by more than all the others span, and of numbers above zero
+    also by more than half of what the others span as logarithms; or, of these, by more than all of that. Columns that are
+    skewed by nature span several powers of ten, and their greatest values are not flagged.
+
+    Args:
+        values, counts: the column's distinct numbers, rising, and how often each stands there.
+
+    Returns:
+        Booleans, one per distinct number.
+    """
+    out = np.zeros(len(values), bool)
+    most = max(FEW_CELLS, FEW_SHARE * counts.sum())
+    while True:  # a number that is far off at one end can hide others at the other
+        left = np.flatnonzero(~out)
+        ends = [end[len(end) - _parted(values[end], counts[end], most) :] for end in (left, left[::-1])]
+        if not sum(map(len, ends)):
+            return out
+        out[np.concatenate(ends)] = True
+
+
+def _parted(x: np.ndarray, counts: np.ndarray, most: float) -> int:
+    """How many of the last distinct numbers lie far from the others, which they follow rising or falling."""
+    for k in range(1, len(x) - FEWEST_OTHERS + 1):
+        if counts[-k:].sum() > most:
+            break
+        rest, gap = x[:-k], abs(x[-k] - x[-k - 1])
+        apart = gap > abs(rest[-1] - rest[0])
+        if min(x[0], x[-1]) > 0:
+            log_gap, log_span = abs(np.log(x[-k] / x[-k - 1])), abs(np.log(rest[-1] / rest[0]))
+            apart = (apart and log_gap > 0.5 * log_span) or log_gap > log_span
+        if apart:
+            return k
+    return 0
+
+
+def extremes(name: str, listed: Sequence[tuple[float, int]], others: tuple[float, float]) -> list[Finding]:
+    """Numbers that `far_off` found.
+
+    Args:
+        listed: of each the number and its row.
+        others: the least and the greatest of the other values.
+    """
+    if not listed:
+        return []
+    cells = ", ".join(f"{v:g} (row {row})" for v, row in listed)
+    return [Finding(
+        severity="warning", column=name, code="extreme",
+        text=f"{name!r} holds {cells}, far from its other values ({others[0]:g} to {others[1]:g}): read as they stand. "
+        "A slip of the decimal point or another unit, often. If so:",
+        add="Correct the cells or empty them.",
     )]  # fmt: skip
 
 
@@ -195,11 +262,14 @@ def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
 __all__ = [
     "codes",
     "dates_as_numbers",
+    "extremes",
+    "far_off",
     "kept_words",
     "named",
     "no_value_words",
     "repeated_ids",
     "same_names",
+    "sentinel_values",
     "sentinels",
     "spelt_in",
     "spelt_missing",

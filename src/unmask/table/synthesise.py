@@ -20,6 +20,7 @@ from unmask.table.absent import in_order, with_added
 from unmask.table.conditions import Limit, parse_where
 from unmask.table.data import decode, encode, handed_out, read_frame
 from unmask.table.network import RowModel
+from unmask.table.obeying import drawn_under
 from unmask.table.rules import Rules
 from unmask.table.safety import guard_of, new_ids
 from unmask.table.sampling import RowSampler
@@ -187,10 +188,14 @@ def augment(
     return pl.concat(marked, how="diagonal_relaxed"), new
 
 
-def perturb(model: TableModel, data: Any, *, share: float = 0.5, seed: int = 0) -> Any:
+def perturb(model: TableModel, data: Any, *, share: float = 0.5, seed: int = 0, constraints: Sequence[str] = ()) -> Any:
     """Real rows with a share of their cells hidden and drawn anew (the published MCM procedure).
 
     This is a perturbation, not synthesis: every row is a real person's with some cells changed.
+
+    Args:
+        share: of the cells, hidden each by itself; above 0 and at most 1.
+        constraints: rules besides the schema's own; drawn cells meet them all.
     """
     if not 0 < share <= 1:
         raise UserError(f"share={share}", hint="Expected a share of cells to redraw, above 0 and at most 1.")
@@ -198,7 +203,7 @@ def perturb(model: TableModel, data: Any, *, share: float = 0.5, seed: int = 0) 
     columns = encode(frame, model.schema)
     rows = np.arange(len(columns[0]))
     holed = [np.where(uniform(seed, rows, c, 69) < share, np.nan, x) for c, x in enumerate(columns)]
-    filled = model.table.draw(holed, seed=seed)
+    filled = drawn_under(Rules.of(model.schema, constraints), model.table, holed, seed=seed)
     filled = [np.where(np.isnan(x), np.nan, f) for x, f in zip(columns, filled, strict=True)]
     return handed_out(
         model.wrap({i: decode(x, model.schema.columns[i]) for i, x in zip(model.schema.modelled, filled, strict=True)})
