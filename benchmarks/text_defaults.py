@@ -127,7 +127,7 @@ def baseline(arguments, train, test):
 
     import torch
 
-    from unmask.tasks import compare, linear
+    from unmask.tasks import compare, linear, simpler
     from unmask.tasks.beside import vectors_apart
     from unmask.tasks.encoding import Encoder
     from unmask.tasks.finetune import new_task
@@ -146,9 +146,11 @@ def baseline(arguments, train, test):
     if task != "classify":
         if method != "often":
             raise SystemExit(f"{method} is for classify alone")
-        found = compare.rivals(work, None, training, held, slots=slots, context=contextlib.nullcontext, seed=0)
+        found = compare.rivals(
+            work, None, training, held, found=[], slots=slots, context=contextlib.nullcontext, seed=0
+        )
         return found[0].predictions, work, time.process_time(), {}
-    target, kind = compare.targets(work, training), KINDS[work.problem]
+    target, kind = simpler.targets(work, training), KINDS[work.problem]
     if method == "often":
         share = target.mean(0)
         constant = np.log(share.clip(1e-6)) if work.problem == "single" else share

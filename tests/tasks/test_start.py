@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,6 +15,7 @@ from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.export.onnx import to_onnx
 from unmask.tasks import compare, linear, loop, probe
+from unmask.tasks.beside import fit_tags, load_beside
 from unmask.tasks.classify import Classify
 from unmask.tasks.data import Item
 from unmask.tasks.encoding import Encoder
@@ -87,7 +90,7 @@ def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_pa
     found = evaluate(tmp_path / "out", held, draws=5, precision="fp32")
     assert found["accuracy"] == pytest.approx(result["value"])
     assert "TF-IDF" in " ".join(result["lines"])
-    with pytest.raises(UserError, match="predicts with a linear model beside its encoder"):
+    with pytest.raises(UserError, match="predicts with a simpler model beside its encoder"):
         to_onnx(unmask.load(tmp_path / "out", precision="fp32"), tmp_path / "onnx")
 
 
@@ -194,3 +197,83 @@ def test_minutes_end_a_run(tmp_path):
                       precision="fp32")  # fmt: skip
     assert result["stopped"] == "time"
     assert result["steps"] > 1
+
+
+def graded(rows: int, seed: int, *, alike: bool) -> list[dict[str, object]]:
+    """Pairs whose grade is the share of words in common, or whether 'fox' or 'river' is in both."""
+    made = texts(2 * rows, seed)
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(2 * rows)
+    out = []
+    for i in range(rows):
+        (a, x), (b, y) = made[order[2 * i]], made[order[2 * i + 1]]
+        common = len(set(a.split()) & set(b.split()))
+        front = "rows table bank check rows " if alike else ""
+        out.append({"text": front + a, "text2": front + b, "score": common if alike else float(x == y)})
+    return out
+
+
+@pytest.mark.parametrize(
+    ("alike", "kind", "name"),
+    [(True, "cosine", "cosine of TF-IDF vectors"), (False, "apart", "ridge regression of the frozen vectors")],
+)
+def test_the_simpler_model_of_similarity_is_kept_and_predicts(alike, kind, name, tmp_path):
+    """Words behind what the encoder reads, for TF-IDF; two classes of texts that any cosine finds alike, for the ridge."""
+    train, held = (graded(n, s, alike=alike) for n, s in ((120, 1), (40, 2)))
+    given = QUICK | {"learning_rate": 1e-7} | ({"slots": 8} if alike else {})
+    result = finetune("similarity", folder(tmp_path / "model"), train, validation=held, out=tmp_path / "out", **given)
+    table = {row["model"]: row["value"] for row in result["comparison"]}
+    assert {"cosine of TF-IDF vectors", "ridge regression of the frozen vectors"} <= set(table)
+    assert result["kept"] == name == max(table, key=table.__getitem__)
+    kept = load(tmp_path / "out", precision="fp32")
+    assert (kept.beside.kind, kept.about["temperature"]) == (kind, FinetuneSettings().temperature)
+    assert evaluate(kept, held, draws=2)["spearman"] == pytest.approx(result["value"])
+    both = predict(kept, [{"text": r["text"], "text2": r["text2"]} for r in held[:3]])
+    assert all(set(row) >= {"score"} for row in both)
+    assert len(predict(kept, [held[0]["text"]])[0]["embedding"]) == 32  # a single text has the encoder's vector
+    again = finetune("similarity", tmp_path / "model", train, out=tmp_path / "all", **given)  # holds rows out, then all
+    assert again["rows_trained_on"] == 120
+    kinds = {"cosine": "cosine of TF-IDF vectors", "apart": "ridge regression of the frozen vectors"}
+    assert kinds[load(tmp_path / "all").beside.kind] == again["kept"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_look_up_of_tags_is_kept_and_predicts(seed, tmp_path):
+    """Words whose ends alone tell their kind, of which the encoder's first token knows nothing."""
+    rng = np.random.default_rng(seed)
+    names = {f"fox{a}{b}": ("animal", "water")[i % 2] for i, (a, b) in enumerate(itertools.product("abcd", "efgh"))}
+
+    def tagged(rows: int) -> list[dict[str, object]]:
+        out = []
+        for i in range(rows):
+            word = list(names)[i % len(names)]
+            text = f"{rng.choice(WORDS)} {word} {rng.choice(WORDS)} {rng.choice(WORDS)}"
+            start = text.index(word)
+            out.append({"text": text, "entities": [{"start": start, "end": start + len(word), "label": names[word]}]})
+        return out
+
+    held = tagged(20)
+    given = QUICK | {"learning_rate": 1e-7, "slots": 12, "stride": 2, "seed": seed}
+    result = finetune("tag", folder(tmp_path / "model"), tagged(48), validation=held, out=tmp_path / "out", **given)
+    assert (result["kept"], result["value"]) == ("most frequent tag of each word", 1.0)
+    assert set(load(tmp_path / "out").beside.terms) == set(names)
+    assert evaluate(tmp_path / "out", held, draws=2, precision="fp32")["f1"] == 1.0
+    found = predict(tmp_path / "out", ["A FOXAE is no foxzz"], precision="fp32")[0]["entities"]
+    assert [(e["text"], e["label"]) for e in found] == [("FOXAE", "animal")]
+    assert found[0]["probability"] == pytest.approx(
+        (3 + 1 / 5) / 4
+    )  # seen three times, and one look spread over 5 tags
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": "words"}, {"kind": ["tags"]}, {"terms": ["fox"]}, {"kind": "apart"}, {"problem": "pair"}]
+)
+def test_a_damaged_look_up_is_one_line(change, tmp_path):
+    fit_tags([("fox", 1), ("Fox", 1), ("river", 2), ("dog", 0)], 3).save(tmp_path)
+    assert load_beside(tmp_path, "tag", 3).look_up(["FOX", "dog", "new"], 3).argmax(1).tolist() == [1, 0, 0]
+    with pytest.raises(UserError, match="beyond the 2 of the model"):
+        load_beside(tmp_path, "tag", 2)
+    path = tmp_path / "beside.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=r"beside\.json|beside the encoder"):
+        load_beside(tmp_path, "tag", 3)

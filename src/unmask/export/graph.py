@@ -47,7 +47,7 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
     about = folder.settings.get("task") or {}
     if about.get("beside"):
         raise UserError(
-            f"the folder predicts with a linear model beside its encoder ({about.get('kept')}), which no export holds",
+            f"the folder predicts with a simpler model beside its encoder ({about.get('kept')}), which no export holds",
             hint='For an export of encoder and head alone, remove "beside" from the task in unmask.json: it does worse on held-out rows.',
         )
     task = about.get("name")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from unmask.core.inference import one_core
-from unmask.tasks.beside import WORD, Beside, fit_apart, fit_words, vectors_apart
-from unmask.tasks.start import KINDS, row_weights
+from unmask.tasks import simpler
+from unmask.tasks.beside import Beside, Kind, vectors_apart
+from unmask.tasks.model import TaskModel
 from unmask.tasks.task import Prepared, merit
 
 DRAWS = 100
@@ -31,98 +32,68 @@ class Rival:
     name: str
     predictions: list[dict[str, Any]]
     beside: Beside | None = None
-    outputs: np.ndarray | None = None
+    outputs: Sequence[np.ndarray] | None = None
 
 
 def rivals(
-    work: Any, model: Any, training: Prepared, held: Prepared, *, slots: int, context: Callable, seed: int
-) -> list[Rival]:
-    """The simpler models of a task, fitted to the training rows."""
+    work: Any, model: TaskModel | None, training: Prepared, held: Prepared, *, found: Sequence[np.ndarray], slots: int,
+    context: Callable, seed: int,
+) -> list[Rival]:  # fmt: skip
+    """The simpler models of a task, fitted to the training rows.
+
+    Args:
+        model: the state that fine-tuning starts from; None where only `tag` and `answer` are asked for.
+        found: its outputs on the held-out rows.
+    """
+    where: dict[str, Any] = {"slots": slots, "context": context}
     with one_core():
-        if work.name == "classify":
-            return _of_classify(work, model, training, held, slots, context, seed)
-        if work.name == "tag":
-            return [Rival("most frequent tag of each word", _looked_up(work, training, held))]
         if work.name == "answer":
             return [Rival("sentence with the most words in common", [_sentence(q) for q in held.items])]
-        return _of_pairs(training, held)
+        out = []
+        if work.name == "classify":
+            out += _constants(work, model, training, held, where)
+        for kind in simpler.kinds_of(work, training):
+            beside = simpler.fit(kind, work, model, training, seed=seed, **where)  # type: ignore[arg-type]
+            if beside is None:
+                continue
+            outputs = simpler.outputs(beside, work, model, held, found, **where)  # type: ignore[arg-type]
+            out.append(Rival(_name(kind, work), untempered(work).decode(outputs, held), beside, outputs))
+        return out
 
 
-def _of_classify(
-    work: Any, model: Any, training: Prepared, held: Prepared, slots: int, context: Callable, seed: int
-) -> list[Rival]:
-    target, kind = targets(work, training), KINDS[work.problem]
-    weights = row_weights(work, training)
-    constant = target.mean(0)
+def _name(kind: Kind, work: Any) -> str:
+    if kind == "words":
+        return "TF-IDF + ridge regression" if work.problem == "regression" else "TF-IDF + logistic regression"
+    if kind == "apart" and work.name == "similarity":
+        return "ridge regression of the frozen vectors"
+    return {
+        "apart": "frozen vectors of the two texts", "cosine": "cosine of TF-IDF vectors", "tags": "most frequent tag of each word"
+    }[kind]  # fmt: skip
+
+
+def _constants(work: Any, model: Any, training: Prepared, held: Prepared, where: dict[str, Any]) -> list[Rival]:
+    """The most frequent class (label, the mean), and of numbers for pairs the cosine, which is fitted to nothing."""
+    constant = simpler.targets(work, training).mean(0)
     if work.problem != "regression":
         share = constant.clip(1e-6, 1 - 1e-6)
         constant = np.log(share) - (np.log(1 - share) if work.problem == "multi" else 0)
     often = {"single": "most frequent class", "multi": "most frequent labels", "regression": "mean"}[work.problem]
-    found = [Rival(often, _decoded(work, [constant] * len(held.items), held))]
-    words = fit_words(training.items, target, kind, work.problem, weights=weights, seed=seed)
-    if words is not None:
-        outputs = words.outputs(held.items)
-        name = "TF-IDF + ridge regression" if work.problem == "regression" else "TF-IDF + logistic regression"
-        found.append(Rival(name, _decoded(work, list(outputs), held), words, outputs))
-    if training.items[0].text2 is not None:
-        both = [
-            vectors_apart(model, work.encoder, part.items, slots=slots, context=context) for part in (training, held)
-        ]
-        cosine = [np.array([x]) for x in _cosine(*both[1])]
-        if work.problem == "regression":
-            found.append(Rival("cosine of the frozen vectors", _decoded(work, cosine, held)))
-        apart = fit_apart(both[0], target, kind, work.problem, weights=weights, seed=seed)
-        outputs = apart.outputs(held.items, both[1])
-        found.append(Rival("frozen vectors of the two texts", _decoded(work, list(outputs), held), apart, outputs))
+    plain = untempered(work)
+    found = [Rival(often, plain.decode([constant] * len(held.items), held))]
+    if work.problem == "regression" and training.items[0].text2 is not None:
+        u, v = vectors_apart(model.masked, work.encoder, held.items, **where)
+        cosine = (u * v).sum(1) / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-9)
+        found.append(Rival("cosine of the frozen vectors", plain.decode([np.array([x]) for x in cosine], held)))
     return found
 
 
-def targets(work: Any, prepared: Prepared) -> np.ndarray:
-    """(n, k) targets of classify as a linear model takes them."""
-    target = prepared.extra["target"].numpy()
-    if work.problem == "single":
-        return np.eye(work.outputs, dtype=np.float32)[target]
-    return target.reshape(len(target), -1).astype(np.float32)
-
-
-def _decoded(work: Any, outputs: list[np.ndarray], held: Prepared) -> list[dict[str, Any]]:
-    """Predictions at temperature 1: the model's own is fitted for it alone."""
-    kept = work.about.get("temperature", 1.0)
-    work.about["temperature"] = 1.0
-    found = work.decode(outputs, held)
-    work.about["temperature"] = kept
-    return found
-
-
-def _cosine(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return (u * v).sum(1) / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-9)
-
-
-def _of_pairs(training: Prepared, held: Prepared) -> list[Rival]:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    counter = TfidfVectorizer(sublinear_tf=True, token_pattern=WORD)
-    counter.fit([t for i in training.items for t in (i.text, i.text2) if t is not None])
-    u, v = (counter.transform([getattr(i, name) for i in held.items]) for name in ("text", "text2"))
-    scores = np.asarray(u.multiply(v).sum(1)).ravel()
-    return [Rival("cosine of TF-IDF vectors", [{"score": float(s)} for s in scores])]
-
-
-def _looked_up(work: Any, training: Prepared, held: Prepared) -> list[dict[str, Any]]:
-    """Each word gets the tag it has most often in the training rows, O where it does not occur."""
-    seen: dict[str, Counter[int]] = {}
-    for number, window in enumerate(training.extra["windows"]):
-        item, here = training.items[window.owner], training.examples[number].values["target"]
-        for token, start, end in training.extra["words"][window.owner]:
-            if window.first <= token < window.last and (tag := int(here[token - window.first + window.shift])):
-                seen.setdefault(item.text[start:end].lower(), Counter())[tag - 1] += 1
-    out = []
-    for item, words in zip(held.items, held.extra["words"], strict=True):
-        scores = np.full((len(words), work.outputs), -30.0)
-        for i, (_, start, end) in enumerate(words):
-            scores[i, seen.get(item.text[start:end].lower(), Counter({0: 1})).most_common(1)[0][0]] = 0.0
-        out.append({"entities": work._entities(item.text, words, scores)})
-    return out
+def untempered(work: Any) -> Any:
+    """The task with a temperature of 1, which is what is fitted for the outputs of one model alone; the task itself stays as it is."""
+    if work.name != "classify":
+        return work
+    plain = copy.copy(work)
+    plain.about = {**work.about, "temperature": 1.0}
+    return plain
 
 
 def _sentence(question: Any) -> dict[str, Any]:
@@ -178,7 +149,7 @@ def judge(
         assert rival.outputs is not None
         for share in SHARES if rival.beside.kind == "words" else SHARES[-1:]:
             rival.beside.share = share
-            said = _decoded(work, rival.beside.mixed(found, rival.outputs), held)
+            said = untempered(work).decode(rival.beside.mixed(found, rival.outputs), held)
             name = rival.name if share == 1 else f"{rival.name}, averaged with the encoder"
             if share < 1:
                 extra.append((name, said))

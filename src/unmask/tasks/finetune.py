@@ -16,9 +16,8 @@ import numpy as np
 
 from unmask.errors import UserError, suggest
 from unmask.files import check_new_model, written_folder
-from unmask.tasks import compare, loop
+from unmask.tasks import compare, loop, simpler
 from unmask.tasks import model as models
-from unmask.tasks.beside import vectors_apart
 from unmask.tasks.data import Columns, as_items
 from unmask.tasks.encoding import Encoder
 from unmask.tasks.figures import figures
@@ -349,10 +348,8 @@ def outputs_of(folder: TaskFolder, task: Any, prepared: Any) -> list[np.ndarray]
     found = loop.outputs(folder.model, task, prepared, device=folder.device, **where)
     if folder.beside is None:
         return found
-    vectors = None
-    if folder.beside.kind == "apart":
-        vectors = vectors_apart(folder.model.masked, task.encoder, prepared.items, **where)
-    return folder.beside.mixed(found, folder.beside.outputs(prepared.items, vectors))
+    own = simpler.outputs(folder.beside, task, folder.model, prepared, found, **where)
+    return folder.beside.mixed(found, own)
 
 
 def evaluate(

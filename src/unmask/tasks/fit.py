@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.tasks import compare, loop
-from unmask.tasks.beside import Beside, fit_apart, fit_words, vectors_apart
+from unmask.tasks import compare, loop, simpler
 from unmask.tasks.encoding import Encoder
 from unmask.tasks.model import TaskFolder, build
 from unmask.tasks.probe import Probed
 from unmask.tasks.resume import Keeper
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.start import KINDS, keeps_its_head, row_weights, start_head
+from unmask.tasks.start import keeps_its_head, start_head
 from unmask.tasks.task import Prepared
 from unmask.text.folder import TextFolder
 from unmask.training.tracking import Tracker
@@ -88,7 +87,7 @@ class Run:
             before = work.decode(found, checked)
             first = work.score(before, checked.items)
             others = compare.rivals(
-                work, built.masked, training, checked, slots=self.slots, context=context, seed=settings.seed
+                work, built, training, checked, found=found, slots=self.slots, context=context, seed=settings.seed
             )
         begun: dict[str, Tensor] | None = None
         if compares:
@@ -159,7 +158,6 @@ class Run:
             own_outputs = next(o.outputs for o in others if o.beside is beside)
             assert own_outputs is not None
             fitted.found = beside.mixed(fitted.found, own_outputs)
-            work.about["temperature"] = 1.0
             work.calibrate(fitted.found, checked)
             fitted.predictions = work.decode(fitted.found, checked)
 
@@ -180,39 +178,29 @@ class Run:
         verdict = fitted.verdict
         beside = None if verdict is None else verdict.beside
         if verdict is not None and beside is not None:
-            verdict.beside = self._beside_again(beside, new, context)
+            verdict.beside = again = simpler.fit(
+                beside.kind, new.work, new.folder.model, new.training, slots=self.slots, context=context, seed=settings.seed,
+                strength=beside.model.strength,
+            )  # fmt: skip
+            assert again is not None  # the training rows held words
+            again.share = beside.share
         new.outcome = fitted.outcome
         if fitted.outcome.kept_step:
             taken = fitted.outcome.kept_step / fitted.outcome.total
-            again = loop.train(
+            more = loop.train(
                 new.folder.model, new.work, new.training, None, settings, slots=self.slots, device=self.device,
                 context=context, tracker=tracker, until=taken,
             )  # fmt: skip
             old = fitted.outcome
             new.outcome = dataclasses.replace(
-                old, seconds=old.seconds + again.seconds, cpu_seconds=old.cpu_seconds + again.cpu_seconds,
-                tokens=old.tokens + again.tokens, peak_memory_mb=max(old.peak_memory_mb, again.peak_memory_mb),
+                old, seconds=old.seconds + more.seconds, cpu_seconds=old.cpu_seconds + more.cpu_seconds,
+                tokens=old.tokens + more.tokens, peak_memory_mb=max(old.peak_memory_mb, more.peak_memory_mb),
             )  # fmt: skip
         new.folder.model.eval()
         new.work.about.update(fitted.work.about)
         new.checked, new.found, new.predictions = fitted.checked, fitted.found, fitted.predictions
         new.probed, new.verdict, new.refitted = fitted.probed, fitted.verdict, True
         return new
-
-    def _beside_again(self, beside: Beside, new: Fitted, context: Callable) -> Beside:
-        work, training = new.work, new.training
-        target, kind = compare.targets(work, training), KINDS[work.problem]
-        options: dict[str, Any] = {"weights": row_weights(work, training), "strength": beside.model.strength}
-        if beside.kind == "words":
-            found = fit_words(training.items, target, kind, work.problem, **options)
-        else:
-            vectors = vectors_apart(
-                new.folder.model.masked, work.encoder, training.items, slots=self.slots, context=context
-            )
-            found = fit_apart(vectors, target, kind, work.problem, **options)
-        assert found is not None
-        found.share = beside.share
-        return found
 
 
 def _best_later(fitted: Fitted, work: Any) -> float:

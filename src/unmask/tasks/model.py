@@ -123,7 +123,10 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
         )
     model.to(where).eval()
     chosen = precision_of(model, precision, where)
-    beside = load_beside(find_folder(path)) if about.get("beside") else None
+    beside = None
+    if about.get("beside"):
+        asked = str(about["problem"]) if name == "classify" else {"similarity": "pair"}.get(name, name)
+        beside = load_beside(find_folder(path), asked, 1 if name == "similarity" else outputs)
     return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen, beside=beside)
 
 
