@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,15 @@ if __name__ == "__main__":
         account, fill, _ = run_kind(kind, Path(sys.argv[1]) / kind.replace(" ", "_").replace(",", ""), steps=150)
         told = account["data"]
         print(f"{kind}: {told['pictures']} of {told['shape']} {told['depth']} {told['range']} | {told['notes']} | rmse {fill['rmse']:.4g}")  # fmt: skip
+
+
+def test_many_bands_are_read_without_remarks_of_other_readers(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(
+        tmp_path / "13.tif", np.zeros((8, 8, 13), np.uint16), photometric="minisblack", extrasamples=[0] * 12
+    )
+    code = "import sys; from unmask.images.sources import read_images; print(read_images(sys.argv[1]).channels)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "13.tif")], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("13\n", "")

@@ -52,6 +52,15 @@ def test_a_run_folder_has_all_it_should(trained):
     json.dumps(trained.to_dict(), allow_nan=False)
 
 
+def test_a_report_without_held_out_pictures_says_so_and_draws_those_of_the_training(tmp_path):
+    run = pretrain(bars(20), tmp_path / "run", settings=settings(steps=2, holdout=0.0), console=False)
+    page = (run.folder / "report.html").read_text()
+    assert "none held out" in page
+    assert ">nan<" not in page
+    assert "Pictures of the training, for none are held out" in page
+    assert "data:image/png" in page
+
+
 def test_the_live_probe_is_on_the_reports_curve(tmp_path):
     run = pretrain(bars(150), tmp_path / "run", settings=settings(steps=2), console=False)
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]

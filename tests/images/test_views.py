@@ -110,8 +110,8 @@ def test_crops_are_validated_at_native_resolution(scenes):
         + run.model.codec.mean[:, 0, 0]
     )
     np.testing.assert_allclose(corner.numpy() * 65535, images.pixels[0, 8 : 8 + patch, 8 : 8 + patch], atol=0.1)
-    seen = unmask.load(root / "model").read(run.held_out)
-    assert np.array_equal(seen.pixels, run.held_out.pixels[:][:, 8:24, 8:24])
+    seen = unmask.load(root / "model").read(run.shown)
+    assert np.array_equal(seen.pixels, run.shown.pixels[:][:, 8:24, 8:24])
 
 
 def test_fill_and_embed_put_tiles_together(scenes):

@@ -196,8 +196,8 @@ def write_report(finished: EventRun) -> Path:
     r = finished.result
     page = Report("Masked pretraining on patient events", str(finished.folder))
     page.facts({
-        "Held-out loss": f"{r.validation.get('validation_loss', float('nan')):.3f} nats", "Steps": r.steps,
-        "Held-out code accuracy": f"{r.validation.get('validation_accuracy', float('nan')):.1%}",
+        "Held-out loss": r.held_out("loss", "{:.3f} nats"), "Steps": r.steps,
+        "Held-out code accuracy": r.held_out("accuracy", "{:.1%}"),
         "Time": f"{r.seconds:.0f} s", "Real events/s": f"{r.slots_per_second:,.0f}", "Precision": r.precision,
         "Patients": finished.data["training"], "Events": finished.data["events"],
     })  # fmt: skip

@@ -51,14 +51,18 @@ PROBE_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRun:
-    """A finished run: where it is, how it ended, what it was trained on."""
+    """A finished run: where it is, how it ended, what it was trained on.
+
+    Attributes:
+        shown: the pictures that the report draws from: held-out ones, of the training where none are held out.
+    """
 
     folder: Path
     result: RunResult
     settings: ImageSettings
     data: dict[str, Any]
     model: MaskedModel
-    held_out: ImageSet
+    shown: ImageSet
 
     @property
     def images_per_second(self) -> float:
@@ -124,7 +128,12 @@ def pretrain(
         **groups,
     }  # fmt: skip
     finished = ImageRun(
-        folder=out, result=result, settings=settings, data=about, model=model, held_out=images.take(held_out)
+        folder=out,
+        result=result,
+        settings=settings,
+        data=about,
+        model=model,
+        shown=images.take(held_out if len(held_out) else evenly(train, VALIDATION)),
     )
     if (out / "model.safetensors").exists():
         write_report(finished)
@@ -242,7 +251,7 @@ def write_report(finished: ImageRun) -> Path:
     page = Report("Masked pretraining on images", str(folder))
     unit = "error of a hidden patch"
     page.facts({
-        "Held-out loss": f"{r.validation.get('validation_loss', float('nan')):.4f}", "Steps": r.steps,
+        "Held-out loss": r.held_out("loss", "{:.4f}"), "Steps": r.steps,
         "Time": f"{r.seconds:.0f} s", "Images/s": f"{finished.images_per_second:,.0f}", "Precision": r.precision,
         "Pictures": f"{finished.data['training']:,}", "Skipped": finished.data["skipped"],
     })  # fmt: skip
@@ -255,16 +264,16 @@ def write_report(finished: ImageRun) -> Path:
             note=f"{min(PROBE_TRAIN, finished.data['training']):,} training and "
             f"{min(PROBE_TEST, finished.data['held_out']):,} held-out pictures, while training.",
         )  # fmt: skip
-    if len(finished.held_out):
-        page.section(
-            "Original, masked, reconstructed", triptychs(folder, finished.held_out),
-            note="Held-out pictures; hidden patches are predicted in pixels, visible ones are the original's. "
-            + told_drawing(finished.held_out),
-        )  # fmt: skip
-        page.section(
-            "Where the last layer looks", attention_pictures(folder, finished.held_out),
-            note="Attention of the class token (or the mean over patches), mean over heads.",
-        )  # fmt: skip
+    which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
+    page.section(
+        "Original, masked, reconstructed", triptychs(folder, finished.shown),
+        note=f"{which}; hidden patches are predicted in pixels, visible ones are the original's. "
+        + told_drawing(finished.shown),
+    )  # fmt: skip
+    page.section(
+        "Where the last layer looks", attention_pictures(folder, finished.shown),
+        note="Attention of the class token (or the mean over patches), mean over heads.",
+    )  # fmt: skip
     page.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
     return page.write(folder / "report.html")
 

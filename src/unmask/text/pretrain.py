@@ -210,8 +210,8 @@ def write_report(finished: TextRun) -> Path:
     r = finished.result
     report = Report("Masked pretraining on text", str(finished.folder))
     facts: dict[str, Any] = {
-        "Held-out accuracy": f"{r.validation.get('validation_accuracy', float('nan')):.1%}",
-        "Held-out loss": f"{r.validation.get('validation_loss', float('nan')):.3f} nats",
+        "Held-out accuracy": r.held_out("accuracy", "{:.1%}"),
+        "Held-out loss": r.held_out("loss", "{:.3f} nats"),
         "Steps": r.steps, "Time": f"{r.seconds:.0f} s", "Real tokens/s": f"{r.slots_per_second:,.0f}",
         "Padding waste": f"{r.padding_waste:.1%}", "Precision": r.precision,
     }  # fmt: skip

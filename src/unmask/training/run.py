@@ -68,6 +68,16 @@ class RunResult:
     expected_memory_mb: float = math.nan
     micro_batches: int = 1
 
+    def held_out(self, name: str, form: str) -> str:
+        """A figure of the held-out data for a report: `form` filled with it; "none held out" where there is none.
+
+        Args:
+            name: "loss" or "accuracy".
+            form: such as "{:.3f} nats".
+        """
+        value = self.validation.get(f"validation_{name}")
+        return "none held out" if value is None or not math.isfinite(value) else form.format(value)
+
     def summary(self, folder: Path, seed: int, **more: Any) -> dict[str, Any]:
         """All of it as plain data, for --json."""
         return {

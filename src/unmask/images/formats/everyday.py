@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from unmask.images.picture import (
     not_measured,
     reduce_planes,
 )
+
+# What Pillow cannot decode is read by others or refused with a reason; its own remarks would stand on the user's screen per file.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _DEEP = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 _GREY = {"1", "L", "LA", "La", "F", *_DEEP}
