@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pytest
 
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
+from unmask.tasks import compare, fit, loop
 from unmask.tasks.classify import Classify
 from unmask.tasks.finetune import finetune
 from unmask.tasks.similarity import Similarity
@@ -77,3 +79,58 @@ def test_an_interrupted_run_is_neither_overwritten_nor_mixed_up(tmp_path, monkey
         with pytest.raises(UserError, match="started with other data or settings: .*" + told):
             finetune("classify", model, data, out=out, resume=True, **settings)
     assert finetune("classify", model, DATA, out=out, resume=True, **RUN)["stopped"] == "finished"
+
+
+def test_with_the_default_start_it_goes_on_from_every_phase(tmp_path, monkeypatch):
+    """Killed while the head's start is solved, while the state is chosen (twice), and while all rows are trained on."""
+
+    class Killed(BaseException):
+        """What no handler catches."""
+
+    def killed_at(step):
+        really, calls = Classify.loss, []
+
+        def loss(self, *given):
+            calls.append(1)
+            if len(calls) == step:
+                raise Killed
+            return really(self, *given)
+
+        monkeypatch.setattr(Classify, "loss", loss)
+        return calls
+
+    def no_start(*given, **more):
+        raise Killed
+
+    data, looks = [(f"{text} {i}", label) for i, (text, label) in enumerate(sentiment(48))], itertools.count()
+    model, whole, out = folder(tmp_path / "model"), tmp_path / "whole", tmp_path / "out"
+    given = RUN | {
+        "start": "probe",
+        "epochs": 2,
+        "evaluate_every": 3,
+        "checkpoint_seconds": 1e-3,
+        "checkpoints": True,
+        "refit": True,
+    }
+    monkeypatch.setattr(loop, "merit", lambda *given: next(looks))  # each look is better than the one before
+    monkeypatch.setattr(compare, "gain", lambda *given, **more: (1.0, 0.0))
+    calls = killed_at(0)
+    expected = finetune("classify", model, data, out=whole, **given)
+    chosen, again = expected["steps"], len(calls) - expected["steps"]
+    assert (expected["rows_trained_on"], again >= 2) == (48, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(fit, "start_head", no_start)
+        with pytest.raises(Killed):
+            finetune("classify", model, data, out=out, **given)
+    assert not list(tmp_path.glob(".out*"))  # there was nothing to go on from
+    for step in (5, chosen - 4 + 2):  # while choosing, and on all rows
+        killed_at(step)
+        with pytest.raises(Killed):
+            finetune("classify", model, data, out=out, resume=True, **given)
+        assert not out.exists()
+    calls_now = killed_at(0)
+    found = finetune("classify", model, data, out=out, resume=True, **given)
+    assert len(calls_now) == again  # what was chosen is kept, and is not worked out again
+    assert (found["history"], found["value"], found["kept"]) == tuple(expected[k] for k in ("history", "value", "kept"))
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "out", "whole"]

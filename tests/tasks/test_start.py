@@ -14,7 +14,7 @@ import unmask
 from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.export.onnx import to_onnx
-from unmask.tasks import compare, linear, loop, probe
+from unmask.tasks import compare, effort, linear, loop, probe
 from unmask.tasks.beside import fit_tags, load_beside
 from unmask.tasks.classify import Classify
 from unmask.tasks.data import Item
@@ -97,7 +97,7 @@ def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_pa
 def test_rows_are_held_out_and_then_trained_on(tmp_path):
     data, said = texts(100), []
     result = finetune(
-        "classify", folder(tmp_path / "model"), data, out=tmp_path / "out", say=said.append, learning_rate=1e-3, **QUICK
+        "classify", folder(tmp_path / "model"), data, out=tmp_path / "out", say=said.append, refit=True, **QUICK
     )
     assert result["rows_held_out"] == 15
     assert result["rows_trained_on"] == 100
@@ -277,3 +277,24 @@ def test_a_damaged_look_up_is_one_line(change, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=r"beside\.json|beside the encoder"):
         load_beside(tmp_path, "tag", 3)
+
+
+def test_training_again_on_all_rows_is_no_more_work_than_the_usual_loop(tmp_path, monkeypatch):
+    """Rows of one length: nothing is won by packing, and choosing has taken it all. Of all lengths: there is room."""
+    looks = itertools.count()
+    monkeypatch.setattr(loop, "merit", lambda *given: next(looks))  # a trained state is kept
+    monkeypatch.setattr(compare, "gain", lambda *given, **more: (1.0, 0.0))
+    model = folder(tmp_path / "model")
+    for name, rows, fits in (
+        ("equal", [("fox river bank table", str(i % 2)) for i in range(60)], False),
+        ("mixed", [(" ".join(["fox"] * (1 if i % 8 else 60)), str(i % 2)) for i in range(60)], True),
+    ):
+        rows, said = [(f"{text} {i}", label) for i, (text, label) in enumerate(rows)], []
+        result = finetune("classify", model, rows, out=tmp_path / name, say=said.append, **QUICK)
+        assert (result["work_ratio"] <= 1, result["rows_trained_on"] == 60) == (fits, fits)
+        assert any("not trained again on all 60 rows" in line for line in said) != fits
+
+
+def test_the_usual_work_is_that_of_padded_steps():
+    assert effort.usual(np.array([5.0] * 16), 2.0, 0) == 3 * 2 * 16 * 5
+    assert effort.usual(np.array([1.0] * 7 + [9.0]), 1.0, 0) == 3 * 8 * 9

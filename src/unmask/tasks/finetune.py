@@ -16,7 +16,7 @@ import numpy as np
 
 from unmask.errors import UserError, suggest
 from unmask.files import check_new_model, written_folder
-from unmask.tasks import compare, loop, simpler
+from unmask.tasks import compare, effort, loop, simpler
 from unmask.tasks import model as models
 from unmask.tasks.data import Columns, as_items
 from unmask.tasks.encoding import Encoder
@@ -180,12 +180,12 @@ def finetune(
     def make(encoder: Encoder, _: Sequence[Any], given: FinetuneSettings) -> Any:
         return new_task(task, encoder, classes, given, **options)
 
-    run = Run(make=make, settings=chosen, device=device, precision=precision.name, slots=slots)
-    _say_guesses(run, text, classes, say)
+    again = taken is not None and chosen.refit is not False and chosen.minutes is None and target is not None
+    run = Run(make=make, settings=chosen, device=device, precision=precision.name, slots=slots, say=say)
     scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
     if keeper is not None:
-        scratch, keeper.precision = keeper.folder, precision.name
-    stopped = ""
+        scratch, keeper.precision, keeper.more = keeper.folder, precision.name, again
+    done, work_ratio = False, None
     try:
         step = resumed.step if resumed else None
         with Tracker(scratch, total="fine-tuning", console=console, resumed_step=step) as tracker:
@@ -196,7 +196,15 @@ def finetune(
             )
             outcome, trained_on = fitted.outcome, len(rest)
             stopped = outcome.stopped
-            if stopped != "signal" and taken and chosen.refit and chosen.minutes is None and target is not None:
+            if stopped != "signal" and again and outcome.kept_step:
+                work_ratio = effort.beyond(fitted, chosen)
+                again = bool(chosen.refit) or work_ratio <= 1
+                if not again:
+                    say(
+                        f"not trained again on all {len(items):,} rows: with choosing that would be {work_ratio:.1f} times the work of as "
+                        "many epochs in padded steps of 8 rows (--set refit=true does it)"
+                    )
+            if stopped != "signal" and taken is not None and again:
                 say(f"chosen on {len(taken[1]):,} rows held out; training on all {len(items):,} by the same recipe")
                 fitted = run.refit(load_folder(model), items, fitted)
                 outcome, trained_on = fitted.outcome, len(items)
@@ -213,7 +221,7 @@ def finetune(
             "validation_seconds": round(outcome.validation_seconds, 3), "stopped": outcome.stopped,
             "tokens_per_second": outcome.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
             "rows_held_out": len(taken[1]) if taken else 0, "rows_trained_on": trained_on, "rows_in_both": shared,
-            "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
+            "work_ratio": work_ratio, "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
             "precision": precision.name, "history": outcome.history,
             "probe": None if fitted.probed is None else dataclasses.asdict(fitted.probed),
             "comparison": None if verdict is None else verdict.table, "kept": None if verdict is None else verdict.kept,
@@ -236,8 +244,8 @@ def finetune(
 
             write_report(target, fitted.folder, work, fitted.checked, fitted.predictions, result)
             result["out"] = str(target)
+        done = stopped != "signal"
     finally:
-        done = stopped in ("finished", "early", "time")
         if scratch is not None and (keeper is None or done or not keeper.kept()):
             shutil.rmtree(scratch, ignore_errors=True)
     return result
@@ -264,14 +272,6 @@ def _validation(
         return 0, None  # similarity without grades: there is no score to hold rows out for
     say(f"no validation data: {len(out):,} of {len(items):,} rows are held out (--set held=0 for none)")
     return 0, (rest, out)
-
-
-def _say_guesses(run: Run, text: Any, items: Sequence[Any], say: Callable[[str], None]) -> None:
-    encoder = Encoder(text.tokenizer, slots=run.slots, types=bool(text.model.codec.config.types))
-    about = run.make(encoder, items, run.settings).about
-    for guess in ("problem", "loss"):
-        if guess in about and getattr(run.settings, guess) == "auto":
-            say(f"{guess}: {about[guess]}, by the labels and columns (--set {guess}=... overrules)")
 
 
 def _verdict_lines(fitted: Fitted, trained_on: int, rows: int) -> list[str]:

@@ -37,6 +37,7 @@ class Fitted:
         found, predictions: the kept state's outputs on them.
         probed: how the head started; None where it was the folder's own, random, or there is none.
         verdict: the comparison, None where nothing was compared.
+        compared_vectors: a linear model of the two texts' frozen vectors was fitted.
         refitted: trained on the held-out rows too, after they were scored.
     """
 
@@ -49,6 +50,7 @@ class Fitted:
     predictions: list[dict[str, Any]] | None = None
     probed: Probed | None = None
     verdict: compare.Verdict | None = None
+    compared_vectors: bool = False
     refitted: bool = False
 
 
@@ -59,6 +61,7 @@ class Run:
     Attributes:
         make: (encoder, items, settings) -> the task.
         slots: longest example.
+        say: called with what was guessed from the data.
     """
 
     make: Callable[[Encoder, Sequence[Any], FinetuneSettings], Any]
@@ -66,6 +69,7 @@ class Run:
     device: torch.device
     precision: str
     slots: int
+    say: Callable[[str], None] = lambda line: None
 
     def fit(
         self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None, *, tracker: Tracker | None = None,
@@ -74,6 +78,11 @@ class Run:
         """Start, train, keep the best state by `held`, calibrate, and set it beside simpler models."""
         settings = self.settings
         fitted, random = self._begin(text, items, held)
+        for guess in ("problem", "loss"):
+            if guess in fitted.work.about and getattr(settings, guess) == "auto":
+                self.say(
+                    f"{guess}: {fitted.work.about[guess]}, by the labels and columns (--set {guess}=... overrules)"
+                )
         work, built, training, checked = fitted.work, fitted.folder.model, fitted.training, fitted.checked
         context = fitted.folder.context
         where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}
@@ -89,11 +98,12 @@ class Run:
             others = compare.rivals(
                 work, built, training, checked, found=found, slots=self.slots, context=context, seed=settings.seed
             )
+            fitted.compared_vectors = any(o.beside is not None and o.beside.kind == "apart" for o in others)
         begun: dict[str, Tensor] | None = None
         if compares:
             begun = copy.deepcopy(built.state_dict())
         fitted.outcome = loop.train(
-            built, work, training, checked, settings, **where, tracker=tracker, keeper=keeper, first=first
+            built, work, training, checked, settings, **where, tracker=tracker, keeper=keeper, first=first, begun=begun
         )
         if fitted.outcome.stopped == "signal" or checked is None:
             return fitted

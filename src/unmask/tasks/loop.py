@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,6 +174,10 @@ class Compact:
             small.weight.copy_(weight[self.used.to(weight.device)])
         self.codec.word = small
 
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the rows, under the name that the model's state has for the table."""
+        return {"masked.codec.word.weight": self.codec.word.weight.detach().clone()}
+
     def batch(self, batch: PackedBatch) -> PackedBatch:
         batch.values["token"] = self.lookup[batch.values["token"]]
         return batch
@@ -282,12 +286,12 @@ def outputs(
 def train(
     model: TaskModel, task: Task, training: Prepared, validation: Prepared | None, settings: FinetuneSettings, *,
     slots: int, device: torch.device, context: Callable, tracker: Tracker | None = None, keeper: Keeper | None = None,
-    first: dict[str, float] | None = None, until: float = 1.0,
+    first: dict[str, float] | None = None, begun: Mapping[str, Tensor] | None = None, until: float = 1.0,
 ) -> Outcome:  # fmt: skip
     """Fine-tune; the model ends in its best state by the task's metric on the validation data.
 
     Args:
-        first: metrics of the model as given, where that state may be kept too.
+        first: metrics of the model as given, where that state may be kept too; with `begun`, a copy of its weights.
         until: the share of the steps to take, on the schedule of all of them.
         keeper: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
     """
@@ -330,7 +334,8 @@ def train(
     bottom = settings.learning_rate * settings.layer_decay ** (len(model.masked.encoder.layers) + 1)
     tokens, looking, stopped = 0, 0.0, "finished"
     if first is not None:
-        best = copy.deepcopy(model.state_dict())
+        assert begun is not None
+        best = dict(begun) | (compact.weights() if compact else {})
         run.history.append({"step": 0, **first})
         run.merit, run.metrics = merit(task.metric, first[task.metric]), first
     torch.manual_seed(settings.seed)
@@ -338,7 +343,10 @@ def train(
     with prefix.cut() if prefix else contextlib.nullcontext(), keeper.signals if keeper else contextlib.nullcontext():
         if keeper and keeper.found is not None:
             run, best = keeper.restore(model, optimiser)
-        for chosen in itertools.islice(_stream(len(items), settings, total), run.step, round(until * total)):
+        last = round(until * total)
+        if run.ended:
+            stopped, last = run.ended, run.step
+        for chosen in itertools.islice(_stream(len(items), settings, total), run.step, last):
             run.step = done = run.step + 1
             numbers = [n for item in chosen.tolist() for n in items[item]]
             loss = torch.zeros((), device=device)
@@ -395,6 +403,9 @@ def train(
                 if keeper.signals.requested:
                     stopped = "signal"
                     break
+        if keeper and keeper.more and stopped != "signal" and not run.ended and keeper.kept():
+            run.ended = stopped
+            keeper.save(run, model, best, optimiser)
         if best:
             model.load_state_dict(best)
     if compact:

@@ -28,6 +28,7 @@ class Progress:
         waited: looks at the validation data since then.
         kept_step: the step of the best state; 0 where it is the one training started from.
         history: all looks.
+        ended: how the steps ended, where all are done and something follows them; else empty.
     """
 
     step: int = 0
@@ -38,6 +39,7 @@ class Progress:
     waited: int = 0
     kept_step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+    ended: str = ""
 
 
 class Keeper:
@@ -53,6 +55,7 @@ class Keeper:
         found: the checkpoint to go on from.
         precision: of the run, kept with it; 'auto' might choose another one the next time.
         signals: to be held open around the steps.
+        more: something follows the steps (training on all rows), so that their end is kept too once there is a checkpoint.
 
     Raises:
         UserError: there is a checkpoint and `resume` was not asked for, or it is of a run on other data or settings.
@@ -60,7 +63,7 @@ class Keeper:
 
     def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:
         self.folder, self.seconds, self.fingerprint = folder, seconds, fingerprint
-        self.precision, self.signals = "", SignalGuard()
+        self.precision, self.signals, self.more = "", SignalGuard(), False
         self._saved_at = time.monotonic()
         self.found: Checkpoint | None = load_latest(folder)
         if self.found is not None and not resume:

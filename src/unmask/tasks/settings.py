@@ -29,7 +29,9 @@ class FinetuneSettings:
         start: 'probe': the head starts as a linear probe of the frozen encoder, rows are held out where no validation data is
             given, and the result is set beside simpler models; 'plain': a random head, all rows trained on, nothing compared.
         held: share of the training rows held out where no validation data is given (at least 40 rows); 0 for none.
-        refit: after choosing by rows held out of the training rows, train on all of them by the same recipe.
+        refit: after choosing by rows held out of the training rows, train on all of them by the same recipe. None: where choosing and
+            that are no more work than as many epochs over all rows in padded steps of 8 (`effort.beyond`), or the state before
+            training is kept, whose head alone is fitted again.
         learning_rate: the peak at the head; None: 5e-5 for an encoder 768 wide, 1e-4 for 384, in inverse proportion.
         layer_decay: each layer learns at this fraction of the rate of the one above it (Howard & Ruder 2018, sec. 3.2);
             1 gives all the same rate.
@@ -64,7 +66,7 @@ class FinetuneSettings:
     micro_slots: int | None = None
     start: Literal["probe", "plain"] = "probe"
     held: float = 0.15
-    refit: bool = True
+    refit: bool | None = None
     learning_rate: float | None = None
     layer_decay: float = 1.0
     weight_decay: float = 0.01
