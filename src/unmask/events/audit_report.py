@@ -8,7 +8,7 @@ from typing import Any
 
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
-from unmask.events.audit import Finding
+from unmask.events.audit_events import Finding
 
 ON_SCREEN = 5
 """Codes listed with a finding on the screen."""
