@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from unmask.events import scoring
+from unmask.events.clinical import thresholds
 from unmask.events.scoring import auroc, calibration_line, figures, resampled
 
 PATIENTS, POINTS = 200, 50
@@ -73,3 +75,12 @@ def test_calibration_line_finds_what_was_planted(shift: float, scale: float):
     if scale == 1:
         assert intercept == pytest.approx(shift, abs=0.05)
     assert np.isnan(calibration_line(y, np.full(len(y), 0.3))).all()
+
+
+def test_intervals_do_not_depend_on_how_many_draws_are_held(monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(0)
+    who, y, p = rng.integers(0, 50, 300), rng.integers(0, 2, 300), rng.random(300)
+    one = figures(y, p, who, draws=40), thresholds(y, p, who, draws=40), resampled(who, 40, 3).tolist()
+    monkeypatch.setattr(scoring, "CELLS", 170)  # three draws of 50 patients
+    assert (figures(y, p, who, draws=40), thresholds(y, p, who, draws=40), resampled(who, 40, 3).tolist()) == one
+    assert resampled(who, 40, 3).shape == (40, 300)

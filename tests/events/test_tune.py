@@ -64,6 +64,24 @@ def test_an_encoder_learns_what_stands_in_a_record(home: Path, monkeypatch: pyte
     np.testing.assert_allclose(tuner.predict(net, shuffled), p[shuffled], atol=1e-5)
 
 
+def test_states_of_many_points_are_not_held(home: Path, monkeypatch: pytest.MonkeyPatch):
+    from unmask.events import tune
+
+    model, events = unmask.load(home / "model"), read_meds(home / "meds")
+    points, held, watched = read_labels(home / "task", events), list[int](), list[int]()
+    pooled, watch = Tuner._pooled, Tuner._watch
+    monkeypatch.setattr(tune, "OUTPUT_POINTS", 50)
+    monkeypatch.setattr(tune, "WATCHED", 20)
+    monkeypatch.setattr(tune, "LOOK", 1)
+    monkeypatch.setattr(Tuner, "_pooled", lambda *given: held.append(len(given[2])) or pooled(*given))
+    monkeypatch.setattr(Tuner, "_watch", lambda *given: watched.append(len(given[2])) or watch(*given))
+    tuner = model.tuner(model.histories(events), points, Binary(), TUNED)
+    tuner.fit(model.folder.model, np.arange(len(points)), Binary().encode(points))
+    assert held == [50, 20]
+    assert watched
+    assert set(watched) == {20}
+
+
 def test_held_out_patients_are_not_looked_at_while_fitting(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from unmask.events import tune
 

@@ -31,7 +31,7 @@ def finetune(
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
     from unmask.events.finetune import finetune_outcome
-    from unmask.events.outcome_report import SHOWN
+    from unmask.events.outcome_report import SHOWN, figure_text
     from unmask.events.unknown import unknown_line
 
     found = finetune_outcome(model, data, labels, out, settings=settings).figures
@@ -39,8 +39,10 @@ def finetune(
     lines += [*_outside(found["outside"]), unknown_line(found)]
     for name, count in found.get("unseen_classes", {}).items():
         lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
+    if "number" in found:
+        lines.append(found["number"]["taken_as"])
     for name, result in found["results"].items():
-        shown = [f"{k} {result[k]:.3f}" for k in SHOWN if k in result]
+        shown = [f"{k} {figure_text(k, result[k])}" for k in SHOWN if k in result]
         lines.append(f"{name:22} {'  '.join(shown)}")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
@@ -87,7 +89,7 @@ def evaluate(
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
-    from unmask.events.outcome_report import SHOWN
+    from unmask.events.outcome_report import SHOWN, figure_text
     from unmask.events.unknown import unknown_line
 
     if labels is None or len(data) != 1:
@@ -102,14 +104,16 @@ def evaluate(
     lines = [f"{found['points']:,} points of {found['patients']:,} patients{by}"]
     lines += [*_outside(found["outside"]), *_trained(found["trained"]), unknown_line(loaded.unknown)]
     for name, result in found["results"].items():
-        shown = [f"{k} {result[k]:.3f}{_interval(result, k)}" for k in SHOWN if k in result]
+        shown = [f"{k} {figure_text(k, result[k])}{_interval(result, k)}" for k in SHOWN if k in result]
         lines.append(f"{name:10} {'  '.join(shown)}")
     output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def _interval(result: dict[str, Any], name: str) -> str:
     low_high = result.get("intervals", {}).get(name)
-    return f" ({low_high[0]:.3f} to {low_high[1]:.3f})" if low_high else ""
+    from unmask.events.outcome_report import figure_text
+
+    return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""
 
 
 def embed(

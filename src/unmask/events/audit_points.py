@@ -25,7 +25,7 @@ from unmask.events.audit_events import (
     named,
 )
 from unmask.events.cuts import Cuts, cut, encounters, flat, searched
-from unmask.events.meds import DEATH, STATIC, Events, Labels
+from unmask.events.meds import DEATH, STATIC, Events, Labels, may_be_classes
 
 
 def told(events: Events, points: Labels) -> Iterator[Finding]:
@@ -50,10 +50,15 @@ def told(events: Events, points: Labels) -> Iterator[Finding]:
 
 
 def outcomes(points: Labels) -> dict[str, np.ndarray]:
-    """Name -> (points,) yes or no: what labels of any kind ask."""
+    """Name -> (points,) yes or no: what labels of any kind ask; of numbers, whether they are above the median."""
     if points.names is not None:
         names = np.array(points.names)
         return {str(n): names == n for n in np.unique(names)}
+    if points.number is not None:
+        if may_be_classes(points.number):
+            return {f"{n:g}": points.number == n for n in np.unique(points.number)}
+        middle = float(np.median(points.number))
+        return {f"above {middle:g}": points.number > middle}
     return {} if points.value is None else {"true": points.value == 1}
 
 
@@ -177,6 +182,8 @@ def points_after_death(events: Events, points: Labels) -> Iterator[Finding]:
 def _label(points: Labels, i: int) -> str:
     if points.names is not None:
         return points.names[i]
+    if points.number is not None:
+        return f"{points.number[i]:g}"
     return "" if points.value is None else str(bool(points.value[i])).lower()
 
 

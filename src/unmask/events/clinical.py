@@ -14,7 +14,7 @@ from markupsafe import Markup
 from unmask.evaluation.charts import line_chart, table
 from unmask.events.histories import Histories
 from unmask.events.meds import HOUR, STATIC, Events, Labels
-from unmask.events.scoring import calibration_line, resampled
+from unmask.events.scoring import calibration_line, redrawn
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5)
 BINS = 10
@@ -137,8 +137,8 @@ def thresholds(
     Each with its 95 % interval over resampled patients; None where it is not defined. The thresholds are fixed: none was chosen
     on these labels.
     """
-    times = resampled(patients, draws, seed).astype(np.float64)
-    whole = np.ones((1, len(y)))
+    again, number = redrawn(patients, draws, seed)
+    times = [some.astype(np.float64) for some in again]  # (some draws, patients)
     out = []
     for cut in THRESHOLDS:
         flag = (p >= cut).astype(float)
@@ -148,8 +148,10 @@ def thresholds(
         }  # fmt: skip
         row: dict[str, Any] = {"threshold": cut, "flagged": int(flag.sum()), "share": float(flag.mean())}
         for name, (top, bottom) in shares.items():
-            value = float(_ratio(whole @ top, whole @ bottom)[0])
-            drawn = _ratio(times @ top, times @ bottom)
+            # Of each patient all points together: whole patients are drawn.
+            tops, bottoms = (np.bincount(number, part) for part in (top, bottom))
+            value = float(_ratio(tops.sum(), bottoms.sum()))
+            drawn = np.concatenate([_ratio(some @ tops, some @ bottoms) for some in times])
             drawn = drawn[np.isfinite(drawn)]
             row[name] = None if not np.isfinite(value) else value
             row[f"{name}_interval"] = np.quantile(drawn, [0.025, 0.975]).tolist() if len(drawn) else None
@@ -157,7 +159,7 @@ def thresholds(
     return out
 
 
-def _ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+def _ratio(top: np.ndarray | float, bottom: np.ndarray | float) -> np.ndarray:
     return np.where(bottom > 0, top / np.maximum(bottom, 1e-12), np.nan)
 
 

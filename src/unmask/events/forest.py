@@ -1,6 +1,6 @@
 """Extremely randomised trees (Geurts et al. 2006) as plain arrays, so that they live in a safetensors file.
 
-scikit-learn grows them; what is kept is each node's question and each leaf's class shares. With few labels they are the
+scikit-learn grows them; what is kept is each node's question and each leaf's class shares (of numbers, their mean). With few labels they are the
 strongest part of the outcome head: see docs/events.md for what was measured.
 """
 
@@ -18,12 +18,12 @@ LEAF, SHARE = 3, 0.1
 
 
 class Forest(nn.Module):
-    """Trees over (points, features) -> (points, classes).
+    """Trees over (points, features) -> (points, classes), or (points, 1) expected numbers.
 
     Args:
         nodes: of all trees together.
         trees: how many.
-        classes: shares a leaf holds.
+        classes: shares a leaf holds; 1 of numbers, which it holds the mean of.
     """
 
     feature: Tensor
@@ -43,33 +43,33 @@ class Forest(nn.Module):
 
     @classmethod
     def grow(
-        cls, x: np.ndarray | Callable[[np.ndarray], np.ndarray], y: np.ndarray, *, trees: int, classes: int, seed: int,
+        cls, x: np.ndarray | Callable[[np.ndarray], np.ndarray], y: np.ndarray, *, trees: int, classes: int | None, seed: int,
         most: int | None = None,
     ) -> Forest:  # fmt: skip
-        """Fit on (points, features) without gaps and class numbers (points,).
+        """Fit on (points, features) without gaps and class numbers (points,); with `classes` None on numbers.
 
         Args:
             x: the features, or a function that gives those of some points.
             most: points that a tree may be grown on. More are dealt at random to groups of trees (pasting, Breiman 1999): every
                 point is seen, by a share of the trees.
         """
-        from sklearn.ensemble import ExtraTreesClassifier
+        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
+        kind = ExtraTreesRegressor if classes is None else ExtraTreesClassifier
         groups = 1 if most is None else min(trees, -(-len(y) // most))
         order = np.arange(len(y)) if groups == 1 else np.random.default_rng([seed, 73]).permutation(len(y))
         grown: list[tuple[Any, np.ndarray]] = []
         for number in range(groups):
             part = np.sort(order[number::groups][:most])
             count = trees // groups + (number < trees % groups)
-            model = ExtraTreesClassifier(
-                count, min_samples_leaf=LEAF, max_features=SHARE, random_state=seed + number, n_jobs=1
-            )
+            model = kind(count, min_samples_leaf=LEAF, max_features=SHARE, random_state=seed + number, n_jobs=1)
             content = x(part) if callable(x) else x[part]
             model.fit(content.astype(np.float32, copy=False), y[part])
-            grown += [(t.tree_, model.classes_.astype(np.int64)) for t in model.estimators_]
+            known = np.zeros(1, np.int64) if classes is None else model.classes_.astype(np.int64)
+            grown += [(t.tree_, known) for t in model.estimators_]
         sizes = np.array([tree.node_count for tree, _ in grown])
         first = np.r_[0, np.cumsum(sizes)[:-1]]
-        out = cls(nodes=int(sizes.sum()), trees=trees, classes=classes)
+        out = cls(nodes=int(sizes.sum()), trees=trees, classes=1 if classes is None else classes)
         for start, (tree, known) in zip(first.tolist(), grown, strict=True):
             here = slice(start, start + tree.node_count)
             inner = tree.children_left >= 0
@@ -80,7 +80,8 @@ class Forest(nn.Module):
             both = np.stack([np.where(inner, c, own) for c in (tree.children_left, tree.children_right)], 1)
             out.child[here] = torch.from_numpy((both + start).astype(np.int32))
             value = tree.value[:, 0]
-            out.share[here, torch.from_numpy(known)] = torch.from_numpy(value / value.sum(1, keepdims=True)).float()
+            shares = value if classes is None else value / value.sum(1, keepdims=True)
+            out.share[here, torch.from_numpy(known)] = torch.from_numpy(shares).float()
         out.root.copy_(torch.from_numpy(first.astype(np.int32)))
         return out
 

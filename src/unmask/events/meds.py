@@ -115,7 +115,8 @@ class Labels:
         subject: (points,) subject number in the `Events`.
         time: (points,) microseconds.
         value: (points,) 0 or 1 from boolean_value, or None.
-        names: class of each point, from categorical_value or integer_value, or None.
+        names: class of each point, from categorical_value, or None.
+        number: (points,) from integer_value (int64) or float_value alone (float64), or None: amounts, or the names of classes.
         days: (points,) from float_value beside boolean_value: days to the event (True) or to the end of what is
             known (False), or None.
         outside: labels left out because their subjects have no events in the data.
@@ -125,6 +126,7 @@ class Labels:
     time: np.ndarray
     value: np.ndarray | None = None
     names: list[str] | None = None
+    number: np.ndarray | None = None
     days: np.ndarray | None = None
     outside: int = 0
 
@@ -138,6 +140,7 @@ class Labels:
             subject=self.subject[number], time=self.time[number],
             value=None if self.value is None else self.value[number],
             names=None if self.names is None else [self.names[i] for i in number.tolist()],
+            number=None if self.number is None else self.number[number],
             days=None if self.days is None else self.days[number], outside=self.outside,
         )  # fmt: skip
 
@@ -201,24 +204,33 @@ def _parents(path: Path) -> dict[str, str]:
     return {str(c): str(p) for c, p in pairs.iter_rows() if c != p}
 
 
+FEW = 20
+"""Distinct whole numbers up to which they may as well name classes."""
+
+
+def may_be_classes(number: np.ndarray) -> bool:
+    """Whether labels that are numbers may be classes as well as amounts: whole ones with few distinct values."""
+    distinct = np.unique(number)
+    return len(distinct) <= FEW and bool((distinct == np.round(distinct)).all())
+
+
 LABELS = {"boolean_value": "bool", "integer_value": "int", "float_value": "float", "categorical_value": "text"}
 
 
 def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) -> Labels:
     """Read a task folder (or file) of prediction times and labels.
 
-    boolean_value alone is a yes or no; categorical_value or integer_value names a class; float_value beside
-    boolean_value is the time to an event in days, and whether it was seen. Labels of subjects without events in the data are
+    boolean_value alone is a yes or no; categorical_value names a class; integer_value or float_value alone is a number;
+    float_value beside boolean_value is the time to an event in days, and whether it was seen. Labels of subjects without events in the data are
     left out and counted.
 
     Raises:
-        UserError: naming file and row of a null, a point given twice, a time that is no number of days; or when there is
+        UserError: naming file and row of a null, a point given twice, a time that is no number of days, a number that is not finite; or when there is
             none, or none of a subject in the data.
     """
     root = Path(folder)
     shards = [root] if root.is_file() else shards_of(root, "a MEDS task folder with *.parquet")
     wanted = {"subject_id": "int", "prediction_time": "time", **LABELS}
-    known = {int(s): i for i, s in enumerate(events.subjects)}
     frames: list[pl.DataFrame] = []
     for path in shards:
         frame = read(path, wanted, optional=LABELS)
@@ -242,15 +254,17 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
         raise UserError(
             f"{root}: subject {first[0]} at {first[1]} is given twice", hint="One label a prediction point."
         )
-    there = pl.Series([s in known for s in whole["subject_id"].to_list()], dtype=pl.Boolean)
+    order, asked = np.argsort(events.subjects, kind="stable"), whole["subject_id"].to_numpy()
+    place = order[np.searchsorted(events.subjects[order], asked).clip(max=len(order) - 1)]
+    there = events.subjects[place] == asked
     if not there.any():
         raise UserError(
             f"{root}: none of the {len(whole)} labels is of a subject in the data, such as {whole['subject_id'][0]}",
             hint="Labels and data must be of the same patients.",
         )
-    outside, whole = len(whole) - int(there.sum()), whole.filter(there)
+    outside, whole = len(whole) - int(there.sum()), whole.filter(pl.Series(there))
     return Labels(
-        subject=np.array([known[s] for s in whole["subject_id"].to_list()], np.int64), outside=outside,
+        subject=place[there], outside=outside,
         time=whole["prediction_time"].to_physical().to_numpy().astype(np.int64), **_values(whole, root, need_value),
     )  # fmt: skip
 
@@ -258,16 +272,21 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
 def _values(frame: pl.DataFrame, root: Path, need_value: bool) -> dict[str, Any]:
     """Fields of `Labels` from the value columns that are there and whole."""
     have = [n for n in LABELS if n in frame.columns and not frame[n].null_count()]
-    classes = [n for n in have if n in ("integer_value", "categorical_value")]
-    if len(classes) + ("boolean_value" in have) > 1 or have == ["float_value"]:
+    if len(have) > 1 and set(have) != {"float_value", "boolean_value"}:
         raise UserError(
             f"{root}: labels in {', '.join(have)}",
-            hint="Expected boolean_value, integer_value or categorical_value alone, or float_value (days) with "
+            hint="Expected one of boolean_value, integer_value, float_value and categorical_value, or float_value (days) with "
             "boolean_value (whether the event was seen).",
         )
     out: dict[str, Any] = {}
-    if classes:
-        return {"names": [str(v) for v in frame[classes[0]].to_list()]}
+    if have == ["categorical_value"]:
+        return {"names": frame["categorical_value"].to_list()}
+    if have in (["integer_value"], ["float_value"]):
+        number = frame[have[0]].to_numpy()
+        bad = np.flatnonzero(~np.isfinite(number))
+        if len(bad):
+            raise UserError(f"{root}: row {bad[0]}: float_value is {number[bad[0]]}", hint="Give a number, or drop it.")
+        return {"number": number.astype(np.int64 if have == ["integer_value"] else np.float64)}
     if "boolean_value" in have:
         out["value"] = frame["boolean_value"].to_numpy().astype(np.int64)
     if "float_value" in have:

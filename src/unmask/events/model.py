@@ -23,7 +23,7 @@ from unmask.events.recipes import OutcomeSettings, structure_of
 from unmask.events.scoring import constant, scored
 from unmask.events.splits import split_of
 from unmask.events.surprise import By, surprise
-from unmask.events.targets import Binary, Classes, Target, TimeToEvent, from_dict
+from unmask.events.targets import MultiLabel, Target, TimeToEvent, class_names, from_dict
 from unmask.events.tune import Tuner, mean_and_maximum
 from unmask.events.unknown import unknown_line, unknown_of
 from unmask.files import written
@@ -95,7 +95,7 @@ class EventModel:
         )  # fmt: skip
 
     def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
-        """Probability at each prediction point, MEDS-shaped, in the order of the labels.
+        """Probability (or number, with its interval) at each prediction point, MEDS-shaped, in the order of the labels.
 
         The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was held out of
         that ('held_out'), or the fine-tuning did not have it ('unseen'); null where the model does not know: folders of
@@ -122,7 +122,7 @@ class EventModel:
         Returns:
             kind, points, patients, outside (labels of subjects without events), trained (points left out because their
             patients trained the head; None where the model does not know: folders of version 0.1), split, and under `results`
-            the figures of "model" and of "constant" (the shares of these labels themselves).
+            the figures of "model" and of "constant" (the shares of these labels themselves; of numbers their mean).
 
         Raises:
             UserError: the model has no outcome head, data or labels are not right, or only patients who trained the head
@@ -135,10 +135,13 @@ class EventModel:
             points, split = points.take(events.held_out[points.subject]), HELD_OUT
         points, trained = self._not_trained_on(events, points)
         points, target, p = self.probabilities(events, points)
-        if not isinstance(target, Binary | Classes | TimeToEvent):
+        if isinstance(target, MultiLabel):
             raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
-        asked = {"binary": points.value, "classes": points.names, "time_to_event": points.days}[target.kind]
-        if asked is None:
+        asked = {
+            "binary": points.value if points.days is None else None, "classes": class_names(points),
+            "number": points.number, "time_to_event": points.days,
+        }  # fmt: skip
+        if asked[target.kind] is None:
             raise UserError(
                 f"{labels}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
             )

@@ -120,7 +120,7 @@ def finetune_next_visit(
         "kind": target.kind, "codes": len(visits.names), "training": int((~held).sum()), "held_out": int(held.sum()),
         "results": results,
     }  # fmt: skip
-    keep(out, loaded, fitted, target, settings, found, started, whom(events, visits.points, held))
+    keep(out, loaded, fitted, settings, found, started, whom(events, visits.points, held))
     _report(out, found)
     return OutcomeRun(folder=out, figures=found)
 

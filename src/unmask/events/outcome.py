@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from unmask.events.features import Features, blocks
 from unmask.events.forest import Forest
+from unmask.events.number import Number
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.targets import Sorted, Target
 from unmask.training.optimiser import AdamW
@@ -112,7 +113,7 @@ class Head(nn.Module):
         z = self.inputs(x)
         voices = [target.probabilities(self.logits(z)).double().numpy()]
         if self.forest is not None:
-            # Of a yes or no the probability of yes alone.
+            # Of a yes or no the probability of yes alone; of numbers trees say what is expected, and nothing more.
             voices.append(self.forest.predict(z.numpy())[:, -target.outputs :])
         return target.blend([*voices, *others])
 
@@ -187,10 +188,11 @@ def fit_head(
         if bool((waited >= settings.patience).all()):
             break
     head.load_state_dict({**head.state_dict(), **kept})
-    if settings.trees and isinstance(target, Sorted):
+    if settings.trees and isinstance(target, Sorted | Number):
+        told, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
         head.forest = Forest.grow(
-            lambda part: inputs(torch.from_numpy(part)).numpy(), target.strata(y), trees=settings.trees,
-            classes=target.classes, seed=settings.seed, most=None if kept_inputs is not None else int(most / 4 / width) + 1,
+            lambda part: inputs(torch.from_numpy(part)).numpy(), told, trees=settings.trees,
+            classes=classes, seed=settings.seed, most=None if kept_inputs is not None else int(most / 4 / width) + 1,
         )  # fmt: skip
     return head.eval()
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.charts import line_chart, table
+from unmask.evaluation.charts import line_chart, number, table
 from unmask.evaluation.report import Report
-from unmask.events import clinical
+from unmask.events import clinical, number_report
 from unmask.events.fill import timeline
 from unmask.events.folder import EventFolder
 from unmask.events.histories import Histories
 from unmask.events.meds import HOUR, STATIC, Labels
+from unmask.events.number import Number
 from unmask.events.scoring import scored
 from unmask.events.targets import Binary, Classes, Labelled
 from unmask.events.vocabulary import FIRST
@@ -25,10 +26,18 @@ LEAST = 30
 """Points that a subgroup needs to be shown."""
 MOST_GROUPS, MOST_EVENTS = 12, 60
 BANDS = (0, 18, 40, 65, 80, 200)
-SHOWN = ("auroc", "auprc", "brier", "ece", "slope", "intercept", "accuracy", "macro_auroc", "log_loss", "c_index")
-KINDS = {"binary": "yes or no", "classes": "one of several classes", "time_to_event": "time to an event"}
+SHOWN = (
+    "auroc", "auprc", "brier", "ece", "slope", "intercept", "accuracy", "macro_auroc", "log_loss", "c_index", "rmse", "mae", "r2",
+    "spearman", "coverage",
+)  # fmt: skip
+KINDS = {
+    "binary": "yes or no", "classes": "one of several classes", "number": "a number", "time_to_event": "time to an event",
+}  # fmt: skip
+IN_UNITS = ("rmse", "mae")
+"""Figures in the unit of the labels, of any size."""
 NAMES = {
-    "ece": "calibration error", "slope": "calibration slope", "intercept": "calibration intercept", "c_index": "C-index", "macro_auroc": "macro AUROC", "log_loss": "log loss",
+    "ece": "calibration error", "slope": "calibration slope", "intercept": "calibration intercept", "c_index": "C-index", "macro_auroc": "macro AUROC", "log_loss": "log loss", "rmse": "RMSE", "mae": "mean error", "r2": "R²",
+    "spearman": "rank correlation", "coverage": "within the interval",
 }  # fmt: skip
 
 
@@ -59,7 +68,11 @@ def write(
         note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. "
         "Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and calibration error (10 bins "
         "of equal count); a calibration slope of 1 and an intercept of 0 are right. The row 'prevalence' is what a rule that "
-        "knows nothing of the patient scores.",
+        "knows nothing of the patient scores." if not isinstance(target, Number) else
+        "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. RMSE and the "
+        "mean error (both in the unit of the labels) are better when lower; R² (share of the variance that is explained) and rank "
+        f"correlation when higher; of the intervals {target.level:.0%} should hold the number. The rows 'training mean' and 'last value of "
+        "...' are rules that know nothing of the patient, and one value.",
     )  # fmt: skip
     if isinstance(target, Binary) and len(points) >= 20 and predicted:
         assert points.value is not None
@@ -78,6 +91,8 @@ def write(
                 "flagged, the share that did not. Thresholds are fixed, not chosen on these patients; intervals of 95 % resample "
                 "patients.",
             )  # fmt: skip
+    if isinstance(target, Number) and len(points) and predicted:
+        number_report.sections(page, points, predicted["ours"], target, outcome)
     key = next((k for k in SHOWN if any(k in row for row in found.get("curve", ()))), None)
     if key is not None:
         lines: dict[str, tuple[list[float], list[float]]] = {}
@@ -88,7 +103,9 @@ def write(
             x, y = lines.setdefault(name, ([], []))
             x.append(found["training"])
             y.append(result.get(key, float("nan")))
-        page.section("Learning curve", line_chart(lines, f"{key.upper()} by labels", "training labels", key))
+        page.section(
+            "Learning curve", line_chart(lines, f"{NAMES.get(key, key.upper())} by labels", "training labels", key)
+        )
     groups = by_subgroup(histories, points, predicted, target) if predicted else []
     if groups:
         page.section(
@@ -113,13 +130,25 @@ def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
     shown = [k for k in SHOWN if any(k in r for r in results.values())]
     rows = []
     for name, result in results.items():
-        cells = [f"{result[k]:.3f}{_span(result['intervals'].get(k))}" if k in result else "" for k in shown]
+        cells = [_figure(k, result) if k in result else "" for k in shown]
         rows.append([name, result["n"], *cells])
     return table([first, "n", *(NAMES.get(k, k.upper() if len(k) < 6 else k) for k in shown)], rows)
 
 
-def _span(interval: list[float] | None) -> str:
-    return "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+def figure_text(name: str, value: float) -> str:
+    """A figure with three decimals, or with four digits where it is in the unit of the labels.
+
+    >>> figure_text("auroc", 0.81234), figure_text("rmse", 12345.6), figure_text("mae", 0.00012)
+    ('0.812', '12,346', '1.2e-4')
+    """
+    return number(value) if name in IN_UNITS else f"{value:.3f}"
+
+
+def _figure(name: str, result: dict[str, Any]) -> str:
+    """A figure, and its interval behind it."""
+    ends = result["intervals"].get(name)
+    span = "" if ends is None else f" ({figure_text(name, ends[0])} to {figure_text(name, ends[1])})"
+    return figure_text(name, result[name]) + span
 
 
 def by_subgroup(
@@ -171,14 +200,15 @@ def _draw_timeline(
     target: Labelled,
     words: dict[str, str],
 ) -> None:
-    """The held-out patient of highest predicted risk (of classes, of the last): each visit hidden alone, what was
-    expected of it."""
-    at = int(p[:, -1].argmax())
+    """The held-out patient of highest predicted risk (of classes, of the last; of numbers, the highest): each visit hidden alone,
+    what was expected of it."""
+    at = int(p[:, 0 if isinstance(target, Number) else -1].argmax())
     subject, moment = int(points.subject[at]), int(points.time[at])
     rows = timeline(folder, histories, subject, moment)
     if not rows:
         return
     risk = f"probability of {target.names[-1]}" if isinstance(target, Classes) else "risk"
+    risk = "number" if isinstance(target, Number) else risk
     note = (
         f"Subject {int(histories.events.subjects[subject])}, the one of highest predicted {risk} among the held out. "
         "Each visit was hidden alone and predicted from all others; the interval is of 80 %."

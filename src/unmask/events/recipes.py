@@ -185,13 +185,19 @@ class TuneSettings:
         _require_rates(self)
 
 
+Problem = Literal["auto", "single", "regression"]
+"""What labels that are numbers are: one class per point, or an amount; 'auto' looks at them, and asks where they may be either."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutcomeSettings:
     """The outcome head.
 
     Attributes:
+        problem: of labels that are whole numbers, whether they are classes ('single') or amounts ('regression').
+        level: of amounts, the share of the points whose interval should hold the number.
         members: small networks averaged; each stops on a share of the training patients of its own.
-        trees: randomised trees beside the networks (yes or no, and classes); 0 leaves them out.
+        trees: randomised trees beside the networks (yes or no, classes, and numbers); 0 leaves them out.
         hidden: width of a member's hidden layer; dropout, weight_decay, learning_rate, epochs, patience: of its training.
         holdout: share of labelled patients that no member and no baseline sees: the report is about them.
         encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too (`tune` says how), and has a voice of its own
@@ -203,6 +209,8 @@ class OutcomeSettings:
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
     """
 
+    problem: Problem = "auto"
+    level: float = 0.9
     members: int = 5
     trees: int = 300
     hidden: int = 64
@@ -230,6 +238,7 @@ class OutcomeSettings:
         require(self, lambda v: v >= 0, "a whole number, 0 or more", "trees")
         require_shares(self, "dropout", "holdout")
         require(self, lambda v: 0 <= v <= 1, "a share between 0 and 1", "most_unknown")
+        require(self, lambda v: 0.5 <= v < 1, "a share from 0.5, below 1", "level")
         _require_rates(self)
         if not (self.states or self.summaries):
             raise UserError("states=false and summaries=false", hint="The head needs one of them.")

@@ -5,7 +5,7 @@ Points of one patient share the patient, so every interval resamples patients, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from unmask.evaluation.survival import concordance
 from unmask.events.features import Features, blocks
 from unmask.events.meds import Labels
+from unmask.events.number import COVERED, RULES, Number, judged
 from unmask.events.targets import Binary, Classes, Labelled
 
 Rule = Callable[[np.ndarray, np.ndarray], float]
@@ -24,7 +25,7 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
     """Figures of probabilities (points, outputs) as the kind of label wants them, each with its interval.
 
     Binary: AUROC, AUPRC, Brier score, calibration. Classes: accuracy, AUROC one against the rest, averaged, log loss.
-    Time to an event: Harrell's C. Intervals are percentiles (2.5 and 97.5 %) over `draws` resamples of patients. A figure that these labels do not define is left out, and so is its interval. A class
+    Numbers: RMSE, MAE, R2, Spearman's correlation, and of predictions with intervals their coverage. Time to an event: Harrell's C. Intervals are percentiles (2.5 and 97.5 %) over `draws` resamples of patients. A figure that these labels do not define is left out, and so is its interval. A class
     that training did not have counts against the accuracy and has no part in the log loss.
     """
     y, who = target.encode(labels), labels.subject
@@ -36,14 +37,23 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
         out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who))}
         out["classes"] = np.bincount(known, minlength=p.shape[1]).tolist()
         return out | _estimated(rules, y[:, 0], p, who, draws, seed)
+    if isinstance(target, Number):
+        assert labels.number is not None
+        expected = judged(target, p)
+        found = RULES if expected.shape[1] == 1 else RULES | COVERED
+        return {"n": len(y), "patients": len(np.unique(who))} | _estimated(
+            found, labels.number.astype(np.float64), expected, who, draws, seed
+        )
     assert labels.days is not None
     out = {"n": len(y), "patients": len(np.unique(who)), "events": int(y[:, 1].sum())}
     both = np.stack([labels.days, y[:, 1]], 1)
     return out | _estimated({"c_index": _c_index}, both, p.mean(1), who, min(draws, 100), seed)
 
 
-def constant(target: Binary | Classes, labels: Labels) -> np.ndarray:
-    """(points, outputs) of a prediction that is the same for all: the shares of these labels themselves."""
+def constant(target: Binary | Classes | Number, labels: Labels) -> np.ndarray:
+    """(points, outputs) of a prediction that is the same for all: the shares (or the mean) of these labels themselves."""
+    if isinstance(target, Number):
+        return np.full((len(labels), 1), target.encode(labels).mean(dtype=np.float64))
     y = target.encode(labels)[:, 0].astype(np.int64)
     if isinstance(target, Binary):
         return np.full((len(y), 1), y.mean())
@@ -72,7 +82,8 @@ def figures(
         "auprc": average_precision_score, "brier": brier_score_loss, "ece": calibration, "slope": _slope, "intercept": _intercept,
     }  # fmt: skip
     found = _estimated(rules, y, p, who, draws, seed)
-    drawn = auroc(y, p, resampled(who, draws, seed))
+    again, number = redrawn(who, draws, seed)
+    drawn = np.concatenate([auroc(y, p, weights, number) for weights in again])
     drawn = drawn[np.isfinite(drawn)]
     if len(np.unique(who)) > 1 and len(drawn):
         found["intervals"]["auroc"] = np.quantile(drawn, [0.025, 0.975]).tolist()
@@ -81,10 +92,19 @@ def figures(
 
 def resampled(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
     """(draws, points) how often each point stands in a resample of as many patients as there are, with replacement."""
+    again, number = redrawn(patients, draws, seed)
+    return np.concatenate(list(again))[:, number]
+
+
+def redrawn(patients: np.ndarray, draws: int, seed: int) -> tuple[Iterator[np.ndarray], np.ndarray]:
+    """Some draws at a time, (some, patients) how often each patient stands in a resample of as many, with replacement; and
+    (points,) the patient of each point."""
     names, number = np.unique(patients, return_inverse=True)
-    rng = np.random.default_rng(seed)
-    chosen = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
-    return chosen.astype(np.int32)[:, number.reshape(-1)]
+    rng, count = np.random.default_rng(seed), len(names)
+    step = max(1, CELLS // count)
+    share = np.full(count, 1 / count)
+    sizes = (min(step, draws - start) for start in range(0, draws, step))
+    return (rng.multinomial(count, share, size=size).astype(np.int32) for size in sizes), number.reshape(-1)
 
 
 def auroc(
@@ -117,18 +137,20 @@ def _estimated(
     rules: Mapping[str, Rule], y: np.ndarray, p: np.ndarray, patients: np.ndarray, draws: int, seed: int
 ) -> dict[str, Any]:
     """Each rule's value, and under `intervals` its percentiles over resampled patients; one patient alone has none."""
-    again: list[np.ndarray] = []
-    if len(np.unique(patients)) > 1:
-        points = np.arange(len(y))
-        again = [np.repeat(points, times) for times in resampled(patients, draws, seed)]
-    again = [i for i in again if y.ndim > 1 or len(np.unique(y[i])) > 1]
+    drawn: dict[str, list[float]] = {name: [] for name in rules}
+    again, number = redrawn(patients, draws if len(np.unique(patients)) > 1 else 0, seed)
+    for times in (row for some in again for row in some):
+        i = np.repeat(np.arange(len(y)), times[number])
+        if y.ndim > 1 or len(np.unique(y[i])) > 1:
+            for name, rule in rules.items():
+                drawn[name].append(rule(y[i], p[i]))
     out: dict[str, Any] = {"intervals": {}}
     for name, rule in rules.items():
-        value, drawn = float(rule(y, p)), np.array([rule(y[i], p[i]) for i in again])
+        value = float(rule(y, p))
         if np.isfinite(value):
             out[name] = value
-            if np.isfinite(drawn).any():
-                out["intervals"][name] = np.nanquantile(drawn, [0.025, 0.975]).tolist()
+            if np.isfinite(drawn[name]).any():
+                out["intervals"][name] = np.nanquantile(drawn[name], [0.025, 0.975]).tolist()
     return out
 
 

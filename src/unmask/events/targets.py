@@ -1,4 +1,4 @@
-"""What a label file asks for: a yes or no, one of several classes, or the time to an event. One object each way.
+"""What a label file asks for: a yes or no, one of several classes, a number, or the time to an event. One object each way.
 
 A target turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes.
 """
@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.events.meds import Labels
+from unmask.events.meds import Labels, may_be_classes
+from unmask.events.number import Number
+from unmask.events.recipes import Problem
 from unmask.natural import natural
 
 INTERVALS = 12
@@ -69,7 +71,7 @@ class Binary:
 
 @dataclass(frozen=True, kw_only=True)
 class Classes:
-    """categorical_value or integer_value: the probability of each class seen in training."""
+    """categorical_value, or whole numbers as names: the probability of each class seen in training."""
 
     names: tuple[str, ...]
     kind = "classes"
@@ -84,9 +86,9 @@ class Classes:
 
     def encode(self, labels: Labels) -> np.ndarray:
         """(points, 1): number of the class, -1 for one that training did not have."""
-        assert labels.names is not None
-        number = {name: i for i, name in enumerate(self.names)}
-        return np.array([number.get(n, -1) for n in labels.names], np.int64)[:, None]
+        names, number = class_names(labels), {name: i for i, name in enumerate(self.names)}
+        assert names is not None
+        return np.array([number.get(n, -1) for n in names], np.int64)[:, None]
 
     def strata(self, y: np.ndarray) -> np.ndarray:
         return y[:, 0]
@@ -106,7 +108,7 @@ class Classes:
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         return {
-            "categorical_value": pl.Series(labels.names or [None] * len(labels), dtype=pl.String),
+            "categorical_value": pl.Series(class_names(labels) or [None] * len(labels), dtype=pl.String),
             "predicted_categorical_value": [self.names[i] for i in p.argmax(1)],
             **{f"predicted_probability_{name}": p[:, i] for i, name in enumerate(self.names)},
         }
@@ -244,20 +246,60 @@ def _geometric(voices: Sequence[np.ndarray]) -> np.ndarray:
     return mean / mean.sum(1, keepdims=True)
 
 
-Labelled = Binary | Classes | TimeToEvent
+Labelled = Binary | Classes | Number | TimeToEvent
 """Targets that come as labels; those of `MultiLabel` are made of the events themselves (`next_visit.next_visits`)."""
 Target = Labelled | MultiLabel
 Sorted = Binary | Classes
 """Targets that are one of few classes, which trees predict as well."""
 
 
-def target_of(labels: Labels) -> Labelled:
-    """What the labels of a task ask for."""
+def class_names(labels: Labels) -> list[str] | None:
+    """Each point's class: its name, or its number as one; None where labels are of another kind."""
+    if labels.names is not None or labels.number is None:
+        return labels.names
+    return [f"{n:g}" if n != np.round(n) else str(int(n)) for n in labels.number.tolist()]
+
+
+def target_of(labels: Labels, problem: Problem = "auto") -> Labelled:
+    """What the labels of a task ask for; of whole numbers `problem` says whether they are classes ('single') or amounts
+    ('regression'). 'auto' takes numbers with fractions, or with more than `meds.FEW` distinct values, as amounts.
+
+    Raises:
+        UserError: whole numbers with few distinct values under 'auto'; labels that the problem does not fit.
+    """
+    if labels.number is not None:
+        return _of_numbers(labels, problem)
+    if problem == "regression":
+        told = {True: "the time to an event", False: "classes" if labels.names is not None else "yes or no"}
+        raise UserError(
+            f"problem=regression, with labels of {told[labels.days is not None]}",
+            hint="Give float_value or integer_value alone, or leave problem out.",
+        )
     if labels.days is not None:
         return TimeToEvent.fit(labels)
     if labels.names is not None:
         return Classes(names=tuple(sorted(set(labels.names), key=natural)))
     return Binary()
+
+
+def _of_numbers(labels: Labels, problem: Problem) -> Labelled:
+    assert labels.number is not None
+    distinct = np.unique(labels.number)
+    parts = distinct[distinct != np.round(distinct)]
+    if problem == "single" and len(parts):
+        raise UserError(
+            f"problem=single, with fractions among the labels, such as {parts[0]:g}",
+            hint="Classes are whole numbers or categorical_value; problem=regression predicts amounts.",
+        )
+    if problem == "auto" and may_be_classes(distinct):
+        shown = ", ".join(f"{n:g}" for n in distinct[:8]) + (", ..." if len(distinct) > 8 else "")
+        raise UserError(
+            f"labels are whole numbers with {len(distinct)} distinct values ({shown}): classes, or amounts?",
+            hint="Say --set problem=single for classes, or --set problem=regression for amounts.",
+        )
+    if problem == "single":
+        return Classes(names=tuple(sorted(set(class_names(labels) or ()), key=natural)))
+    return Number.fit(labels)
 
 
 def from_dict(data: dict[str, Any]) -> Target:
@@ -266,6 +308,8 @@ def from_dict(data: dict[str, Any]) -> Target:
         return Classes(names=tuple(data["names"]))
     if data["kind"] == "multi_label":
         return MultiLabel(names=tuple(data["names"]))
+    if data["kind"] == "number":
+        return Number(**{k: v for k, v in data.items() if k != "kind"})
     if data["kind"] == "time_to_event":
         return TimeToEvent(cuts=tuple(data["cuts"]))
     return Binary()

@@ -33,6 +33,9 @@ from unmask.training.settings import TrainSettings
 
 OUTPUT_STEPS = 500
 """Most that the output is fitted for by itself: products of (points, width) alone."""
+OUTPUT_POINTS = WATCHED = 20_000
+"""Points that the output is fitted on by itself, and points that are watched, at most: of more, a random part, so that
+memory and the time of a look do not grow with the number of labels."""
 LOOK = 20
 """Steps between two looks at the watched patients, where an epoch has fewer."""
 Ask = Callable[[PackedBatch, int], Tensor]
@@ -103,7 +106,8 @@ class Tuner:
         learnt, watched = np.flatnonzero(fold != 0), np.flatnonzero(fold == 0)
         if not len(learnt) or not len(watched):
             learnt = watched = np.arange(len(numbers))
-        best = self._fit_output(net, numbers, y, learnt, watched)
+        watched = _some(watched, WATCHED, generator)
+        best = self._fit_output(net, numbers, y, _some(learnt, OUTPUT_POINTS, generator), watched)
         kept, waited, done = copy.deepcopy(net.state_dict()), 0, 0
         per_epoch = -(-len(learnt) // s.batch)
         steps = max(s.epochs * per_epoch, s.least_steps)
@@ -132,14 +136,10 @@ class Tuner:
     ) -> float:
         """Fit the output on the states as they are; returns the loss of the watched points."""
         width = net.out.in_features
-        pooled = torch.zeros(len(numbers), width)
-        with at_rest(net):
-            for found, asked in self._ask(net, numbers, ask=net.pooled):
-                pooled[torch.from_numpy(asked)] = found
-        mean, spread = pooled[learnt].mean(0), pooled[learnt].std(0, correction=0)
-        net.centre.copy_(mean)
-        net.spread.copy_(spread.clamp_min(1e-3))
-        z = ((pooled.to(self.device) - net.centre) / net.spread).cpu()
+        learnt_states, watched_states = (self._pooled(net, numbers[part]) for part in (learnt, watched))
+        net.centre.copy_(learnt_states.mean(0))
+        net.spread.copy_(learnt_states.std(0, correction=0).clamp_min(1e-3))
+        z, held_z = (((s.to(self.device) - net.centre) / net.spread).cpu() for s in (learnt_states, watched_states))
         with torch.no_grad():
             net.out.bias.copy_(torch.from_numpy(self.target.start(y[learnt])).float())
         out = nn.Linear(width, self.target.outputs)
@@ -148,10 +148,10 @@ class Tuner:
         best, kept, waited = np.inf, copy.deepcopy(out.state_dict()), 0
         for _ in range(OUTPUT_STEPS):
             optimiser.zero_grad()
-            (self._loss(out(z[learnt]), y[learnt]) / len(learnt)).backward()
+            (self._loss(out(z), y[learnt]) / len(learnt)).backward()
             optimiser.step()
             with torch.no_grad():
-                held = float(self._loss(out(z[watched]), y[watched])) / len(watched)
+                held = float(self._loss(out(held_z), y[watched])) / len(watched)
             better = held < best
             best, waited = (held, 0) if better else (best, waited + 1)
             kept = copy.deepcopy(out.state_dict()) if better else kept
@@ -159,6 +159,14 @@ class Tuner:
                 break
         net.out.load_state_dict(kept)
         return best
+
+    def _pooled(self, net: Tuned, numbers: np.ndarray) -> Float[Tensor, "points double"]:
+        """Pooled states of some points."""
+        out = torch.zeros(len(numbers), net.out.in_features)
+        with at_rest(net):
+            for found, asked in self._ask(net, numbers, ask=net.pooled):
+                out[torch.from_numpy(asked)] = found
+        return out
 
     def _watch(self, net: Tuned, numbers: np.ndarray, y: np.ndarray) -> float:
         """Mean loss of points that nothing is learnt from."""
@@ -189,6 +197,11 @@ class Tuner:
             with self.context():
                 found = (ask or net)(batch.to(self.device), len(asked))
             yield found.float().cpu(), asked
+
+
+def _some(numbers: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarray:
+    """All of them, or of more than `most` a random part in the same order."""
+    return numbers if len(numbers) <= most else np.sort(generator.choice(numbers, most, replace=False))
 
 
 def thinned(example: Example, share: float, generator: np.random.Generator) -> Example:
