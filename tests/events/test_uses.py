@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from unmask.events.fill import later_than, next_events, timeline
 from unmask.events.finetune import finetune_outcome
 from unmask.events.folder import EventFolder
 from unmask.events.histories import Histories
-from unmask.events.meds import Labels, read_labels, read_meds
+from unmask.events.meds import HOUR, Labels, read_labels, read_meds
 from unmask.events.next_visit import figures, finetune_next_visit, next_visits
 from unmask.events.recipes import OutcomeSettings
 from unmask.events.scoring import scored
 from unmask.events.targets import Binary, TimeToEvent
+from unmask.events.visits import visits_of
 from unmask.events.vocabulary import Vocabulary
 
 QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
@@ -181,7 +183,7 @@ def test_next_visit_splits_onsets_from_repeats(tmp_path: Path):
     rows = [
         (1, DAY, "CONDITION//a", None), (1, DAY + timedelta(9), "CONDITION//a", None),
         (1, DAY + timedelta(9), "CONDITION//b", None), (1, DAY + timedelta(12), "LAB", 1.0),
-        (2, DAY, "CONDITION//b", None), (3, DAY, "LAB", 1.0), (3, DAY + timedelta(1), "CONDITION//b", None),
+        (2, DAY, "CONDITION//b", None), (3, DAY, "LAB", 1.0), (3, DAY + timedelta(2), "CONDITION//b", None),
     ]  # fmt: skip
     events = read_meds(shard(tmp_path, table(rows)))
     histories = Histories(events, Vocabulary.fit(events, np.arange(7), floor=1))
@@ -200,6 +202,48 @@ def test_next_visit_splits_onsets_from_repeats(tmp_path: Path):
         next_visits(histories, ("DRUG",))
 
 
+def test_a_visit_is_an_encounter_where_the_data_names_them(tmp_path: Path):
+    """The diagnosis of a stay is asked about before the stay, not a moment before its discharge."""
+    rows = [
+        (1, DAY, "CONDITION//a", None, 5), (1, DAY + timedelta(10), "ADMISSION", None, 9),
+        (1, DAY + timedelta(13), "LAB", 1.0, None), (1, DAY + timedelta(17), "CONDITION//b", None, 9),
+        (2, DAY, "LAB", 1.0, None), (2, DAY + timedelta(3), "LAB", 1.0, None),
+        (2, DAY + timedelta(3, hours=20), "CONDITION//b", None, None),
+    ]  # fmt: skip
+    frame = pl.DataFrame(rows, orient="row", schema={
+        "subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32, "visit_id": pl.Int64,
+    })  # fmt: skip
+    events = read_meds(shard(tmp_path, frame))
+    histories = Histories(events, Vocabulary.fit(events, np.arange(7), floor=1))
+    visits = next_visits(histories, ("CONDITION",))
+    times = visits.points.time.astype("datetime64[us]").tolist()
+    before = timedelta(microseconds=1)
+    assert times == [DAY + timedelta(10) - before, DAY + timedelta(3) - before]
+    assert visits.encounter.tolist() == [True, False]
+    assert [[visits.names[i] for i in np.flatnonzero(row)] for row in visits.came] == [
+        ["CONDITION//b"],
+        ["CONDITION//b"],
+    ]
+    assert "an encounter of the data (1 of 2), where none is named events with no more than 24 hours" in visits.told()
+    assert next_visits(histories, ("CONDITION",), 0).points.time[1] == (
+        np.datetime64(DAY + timedelta(3, hours=20) - before, "us").astype(np.int64)
+    )
+    bare = replace(events, visit=None)
+    assert not next_visits(Histories(bare, histories.vocabulary), ("CONDITION",)).encounter.any()
+
+
+def test_events_without_an_encounter_are_of_the_one_around_them_or_of_those_close_in_time():
+    hours = np.array([0, 5, 40, 50, 60, 61, 100, 130]) * HOUR
+    named = np.array([-1, -1, 7, -1, 7, 3, -1, -1])
+    found = visits_of(hours, named, 24)
+    assert found.of.tolist() == [2, 2, 0, 0, 0, 1, 3, 4]
+    assert (found.begin // HOUR).tolist() == [40, 61, 0, 100, 130]
+    assert found.encounter.tolist() == [True, True, False, False, False]
+    assert visits_of(hours, None, 0).of.tolist() == list(range(8))
+    inner = visits_of(hours, np.array([7, 7, 3, -1, 3, 7, 7, -1]), 24)  # one encounter within another
+    assert inner.of.tolist() == [0, 0, 1, 1, 1, 0, 0, 2]
+
+
 def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):
     settings = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, codes="DIABETES,HYPERTENSION")
     run = finetune_next_visit(home / "model", home / "meds", tmp_path / "m", settings=settings)
@@ -207,7 +251,17 @@ def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):
     assert run.figures["results"]["ours"]["all"]["auroc"] > 0.8
     frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", home / "task")
     assert frame.columns == ["subject_id", "prediction_time", "predicted_codes", "predicted_probabilities", "split"]
-    assert (tmp_path / "m" / "report.html").exists()
+    page = (tmp_path / "m" / "report.html").read_text()
+    for words in (
+        "events with no more than 24 hours",
+        "nothing of that visit is known",
+        "The most frequent codes",
+        "DIABETES",
+    ):
+        assert words in page
+    by_code = run.figures["by_code"]
+    assert {"code", "patients", "onsets", "with", "without", "auroc", "intervals"} == set(by_code[0])
+    assert by_code[0]["intervals"]["auroc"][0] <= by_code[0]["auroc"] <= by_code[0]["intervals"]["auroc"][1]
 
 
 def test_kinds_of_labels_that_do_not_fit_are_named(tmp_path: Path):

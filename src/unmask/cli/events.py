@@ -53,8 +53,13 @@ def _next_visit(model: str, data: str, out: str, settings: Any, output: Any) -> 
 
     found = finetune_next_visit(model, data, out, settings=settings).figures
     lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
+    lines.append(f"a visit is {found['visit']}; asked about a moment before it begins")
     for name, result in found["results"].items():
-        shown = [f"{part} {result[part]['auroc']:.3f}" for part in PARTS if "auroc" in result[part]]
+        shown = [
+            f"{part} {result[part]['auroc']:.3f}{_interval(result[part], 'auroc')}"
+            for part in PARTS
+            if "auroc" in result[part]
+        ]
         lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])

@@ -1,6 +1,7 @@
 """`unmask finetune next-visit`: which diagnoses stand in a patient's next visit, new onsets apart from repeats.
 
-Chronic codes repeat at every visit, so a model that copies the past scores well on all codes together: every figure is
+A visit is an encounter where the data names them, else events close in time (`visits`); what is known is what stood in the record
+before its first event. Chronic codes repeat at every visit, so a model that copies the past scores well on all codes together: every figure is
 given three times, for all codes, for those the patient had before (repeats), and for those never seen before (onsets).
 """
 
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.evaluation.charts import table
+from unmask.evaluation.charts import number, table
 from unmask.evaluation.report import Report
+from unmask.events.clinical import descriptions, named
 from unmask.events.finetune import FEWEST, OutcomeRun, Work, begin, held_out, keep
 from unmask.events.histories import Histories
 from unmask.events.meds import STATIC, Events, Labels
@@ -23,11 +25,14 @@ from unmask.events.recipes import OutcomeSettings
 from unmask.events.scoring import auroc, resampled
 from unmask.events.splits import whom
 from unmask.events.targets import MultiLabel
+from unmask.events.visits import visits_of
 from unmask.events.vocabulary import FIRST
 from unmask.files import check_new_model
 
 RANKS = (5, 10)
 MOST_PAIRS = 100_000
+CODES = 15
+"""Codes shown one by one."""
 PARTS = ("all", "onsets", "repeats")
 
 
@@ -36,20 +41,37 @@ class NextVisits:
     """Prediction points and what came.
 
     Attributes:
-        points: just before each patient's last visit that has one of the codes.
+        points: just before the first event of each patient's last visit that has one of the codes.
         names: (codes,) asked for.
         came: (points, codes) whether the visit has it.
         before: (points, codes) whether the patient had it before: then it is a repeat, else an onset.
+        encounter: (points,) whether the visit is an encounter of the data; else events close in time.
+        gap: hours without an event after which another visit begins, of those.
     """
 
     points: Labels
     names: list[str]
     came: np.ndarray
     before: np.ndarray
+    encounter: np.ndarray
+    gap: float
+
+    def told(self) -> str:
+        """What a visit is here."""
+        named, count = int(self.encounter.sum()), len(self.encounter)
+        gaps = (
+            "events of one time stamp" if self.gap == 0 else f"events with no more than {self.gap:g} hours between them"
+        )
+        if named in (0, count):
+            return "an encounter of the data" if named else f"{gaps} (the data names no encounters there)"
+        return f"an encounter of the data ({named:,} of {count:,}), where none is named {gaps}"
 
 
-def next_visits(histories: Histories, prefixes: tuple[str, ...]) -> NextVisits:
-    """The last visit with a code of the prefixes, of every patient who had a visit before it.
+def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24.0) -> NextVisits:
+    """The last visit (the one that begins last) with a code of the prefixes, of every patient with events before it.
+
+    Args:
+        gap: hours, see `visits_of`.
 
     Raises:
         UserError: no code or no patient is so.
@@ -67,17 +89,24 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...]) -> NextVisits:
     moment: list[int] = []
     came: list[np.ndarray] = []
     before: list[np.ndarray] = []
+    encounter: list[bool] = []
     for i in range(len(events)):
         rows = histories.rows(i)
         rows = rows[events.time[rows] != STATIC]
         when, which = events.time[rows], column[histories.code[rows]]
         mine = np.flatnonzero(which >= 0)
-        if not len(mine) or when[mine[-1]] == when[0]:
+        if not len(mine):
             continue
-        last = when[mine[-1]]
+        found = visits_of(when, None if events.visit is None else events.visit[rows], gap)
+        of_codes = found.of[mine]
+        last = int(of_codes[np.lexsort((of_codes, found.begin[of_codes]))[-1]])
+        begin = int(found.begin[last])
+        if when[0] >= begin:
+            continue
         subject.append(i)
-        moment.append(int(last) - 1)
-        for out, chosen in ((came, when == last), (before, when < last)):
+        moment.append(begin - 1)
+        encounter.append(bool(found.encounter[last]))
+        for out, chosen in ((came, found.of == last), (before, when < begin)):
             hot = np.zeros(len(asked), np.float32)
             hot[which[chosen & (which >= 0)]] = 1
             out.append(hot)
@@ -88,6 +117,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...]) -> NextVisits:
     return NextVisits(
         points=Labels(subject=np.array(subject, np.int64), time=np.array(moment, np.int64)),
         names=[vocabulary.codes[i] for i in asked], came=np.stack(came), before=np.stack(before),
+        encounter=np.array(encounter), gap=gap,
     )  # fmt: skip
 
 
@@ -103,7 +133,7 @@ def finetune_next_visit(
     started, out = time.perf_counter(), check_new_model(out)
     loaded, events = begin(model, data, settings)
     histories = loaded.histories(events)
-    visits = next_visits(histories, tuple(p.strip() for p in settings.codes.split(",")))
+    visits = next_visits(histories, tuple(p.strip() for p in settings.codes.split(",")), settings.visit_gap)
     held = held_out(events, visits.points, settings)
     if (~held).sum() < FEWEST:
         raise UserError(
@@ -118,10 +148,12 @@ def finetune_next_visit(
     results = {n: figures(visits.came[held], visits.before[held], p) for n, p in predicted.items()}
     found: dict[str, Any] = {
         "kind": target.kind, "codes": len(visits.names), "training": int((~held).sum()), "held_out": int(held.sum()),
-        "results": results,
+        "visit": visits.told(), "encounters": int(visits.encounter.sum()), "results": results,
     }  # fmt: skip
+    if held.any():
+        found["by_code"] = by_code(visits.names, visits.came[held], visits.before[held], predicted["ours"])
     keep(out, loaded, fitted, settings, found, started, whom(events, visits.points, held))
-    _report(out, found)
+    _report(out, found, descriptions(data))
     return OutcomeRun(folder=out, figures=found)
 
 
@@ -174,12 +206,36 @@ def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray, *, draws: int =
     return out
 
 
-def _report(out: Path, found: dict[str, Any]) -> None:
+def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarray) -> list[dict[str, Any]]:
+    """The `CODES` codes that most held-out patients have in their visit: how many, how many of them as an onset, the mean prediction
+    for patients with and without it, and AUROC over patients with its 95 % interval."""
+    out = []
+    times = resampled(np.arange(len(came)), 200, 0)
+    for i in np.argsort(-came.sum(0), kind="stable")[:CODES]:
+        y, q = came[:, i], p[:, i]
+        row: dict[str, Any] = {
+            "code": names[i],
+            "patients": int(y.sum()),
+            "onsets": int((y * (before[:, i] == 0)).sum()),
+        }
+        if 0 < y.sum() < len(y):
+            drawn = auroc(y, q, times)
+            row |= {"with": float(q[y == 1].mean()), "without": float(q[y == 0].mean()), "auroc": float(auroc(y, q)[0])}
+            row["intervals"] = {"auroc": np.nanquantile(drawn, [0.025, 0.975]).tolist()}
+            out.append(row)
+    return out
+
+
+def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
     page = Report("Diagnoses of the next visit", str(out))
     page.facts({
         "Training patients": found["training"], "Held-out patients": found["held_out"], "Codes": found["codes"],
-        "Time": f"{found['seconds']:.0f} s",
+        "A visit is": found["visit"], "Time": f"{found['seconds']:.0f} s",
     })  # fmt: skip
+    page.section(
+        "When predictions are asked for", "A moment before the first event of the patient's last visit that has one of the codes: "
+        "nothing of that visit is known."
+    )  # fmt: skip
     note = (
         "Held-out patients; pairs of a patient and a code; 95 % intervals resample patients. Higher is better. Beside ours: how "
         "frequent a code is, what the patient had before, and which codes follow which."
@@ -189,6 +245,27 @@ def _report(out: Path, found: dict[str, Any]) -> None:
         rows = [[name, *(_told(r[part], k) for k in keys)] for name, r in found["results"].items()]
         heading = {"all": "All codes", "onsets": "New onsets", "repeats": "Repeats"}[part]
         page.section(heading, table(["model", *keys], rows), note=note)
+    rows = [
+        [
+            named(r["code"], words), r["patients"], r["onsets"], number(r["with"], percent=True),
+            number(r["without"], percent=True), _told({**r}, "auroc"),
+        ]
+        for r in found.get("by_code", ())
+    ]  # fmt: skip
+    if rows:
+        headers = [
+            "code",
+            "held-out patients with it",
+            "of them new",
+            "predicted, with it",
+            "predicted, without",
+            "AUROC",
+        ]
+        page.section(
+            "The most frequent codes", table(headers, rows),
+            note="Ours. Predicted: the mean probability given to patients who then had the code, and to those who did not. AUROC: how "
+            "often a patient with it is given more than one without (0.5 is chance).",
+        )  # fmt: skip
     page.write(out / "report.html")
 
 

@@ -205,6 +205,8 @@ class OutcomeSettings:
         states: use the pretrained encoder's pooled states; summaries: use each code's last, min, max, mean and count.
         baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
         codes: next-visit: what the codes asked for begin with, with commas between.
+        visit_gap: next-visit: hours without an event after which another visit begins, where the data names no encounters; 0: every
+            time stamp is a visit.
         curve: fit all of them on 10, 25 and 50 % of the training labels too.
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
     """
@@ -228,6 +230,7 @@ class OutcomeSettings:
     curve: bool = True
     most_unknown: float = 0.5
     codes: str = "CONDITION,DIAGNOSIS"
+    visit_gap: float = 24.0
     seed: int = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -238,6 +241,7 @@ class OutcomeSettings:
         require(self, lambda v: v >= 0, "a whole number, 0 or more", "trees")
         require_shares(self, "dropout", "holdout")
         require(self, lambda v: 0 <= v <= 1, "a share between 0 and 1", "most_unknown")
+        require(self, lambda v: 0 <= v < math.inf, "hours, 0 or more", "visit_gap")
         require(self, lambda v: 0.5 <= v < 1, "a share from 0.5, below 1", "level")
         _require_rates(self)
         if not (self.states or self.summaries):
