@@ -69,9 +69,9 @@ def _outside(count: int) -> list[str]:
     return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
 
 
-def _trained(count: int | None) -> list[str]:
+def _trained(count: int | None, warning: str | None) -> list[str]:
     if count is None:
-        return ["warning: this model does not say who trained its head: these figures may be of training patients"]
+        return [f"warning: {warning}: these figures may be of training patients"]
     return [f"{count:,} points left out: their patients trained the head"] if count else []
 
 
@@ -107,7 +107,11 @@ def evaluate(
     found = loaded.evaluate(data[0], labels, seed=seed)
     by = " (held out by the folder's splits)" if found["split"] != "all" else ""
     lines = [f"{found['points']:,} points of {found['patients']:,} patients{by}"]
-    lines += [*_outside(found["outside"]), *_trained(found["trained"]), unknown_line(loaded.unknown)]
+    lines += [
+        *_outside(found["outside"]),
+        *_trained(found["trained"], found.get("warning")),
+        unknown_line(loaded.unknown),
+    ]
     for name, result in found["results"].items():
         shown = [f"{k} {figure_text(k, result[k])}{_interval(result, k)}" for k in SHOWN if k in result]
         lines.append(f"{name:10} {'  '.join(shown)}")
@@ -193,8 +197,8 @@ def predict(
             f"warning: {counts['train']} of {len(points)} are of patients who trained the head (split: train): their "
             "probabilities are too good; judge the model on the others"
         )
-    if counts.get("unknown"):
-        lines.append("warning: this model does not say who trained its head (split is empty); fine-tune it again")
+    if loaded.met.warning() is not None:
+        lines.append(f"warning: split is empty: {loaded.met.warning()}")
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 

@@ -21,7 +21,7 @@ from unmask.events.histories import Histories
 from unmask.events.meds import HELD_OUT, Events, Labels, as_events, read_labels
 from unmask.events.recipes import OutcomeSettings, structure_of
 from unmask.events.scoring import constant, scored
-from unmask.events.splits import split_of
+from unmask.events.splits import Met, met
 from unmask.events.surprise import By, surprise
 from unmask.events.targets import MultiLabel, Target, TimeToEvent, class_names, from_dict
 from unmask.events.tune import Tuner, mean_and_maximum
@@ -37,6 +37,7 @@ class EventModel:
     Attributes:
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
         unknown: of the data read last: share of such events, their number and the most frequent of their codes.
+        met: of the data predicted last: who of the subjects trained the head.
     """
 
     folder: EventFolder
@@ -44,6 +45,7 @@ class EventModel:
     precision: str
     most_unknown: float = 0.5
     unknown: dict[str, Any] = field(default_factory=dict)
+    met: Met | None = None
 
     def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
         """One vector a patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
@@ -99,17 +101,17 @@ class EventModel:
 
         The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was held out of
         that ('held_out'), or the fine-tuning did not have it ('unseen'); null where the model does not know: folders of
-        version 0.1. Probabilities of 'train' are too good to judge the model by.
+        version 0.1, and data whose ids are other people's by their births. Probabilities of 'train' are too good to judge the model by.
 
         Raises:
             UserError: the model has no outcome head, or data or labels are not right.
         """
         events = as_events(data)
         points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
-        told = (self.folder.outcome or {}).get("patients")
+        self.met = met(events, (self.folder.outcome or {}).get("patients"))
         frame = pl.DataFrame({
             "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
-            "split": pl.Series(split_of(events.subjects[points.subject], told), dtype=pl.String),
+            "split": pl.Series(self.met.split[points.subject].tolist(), dtype=pl.String),
         }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip
         return frame, points
 
@@ -117,11 +119,12 @@ class EventModel:
         """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
 
         Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the head,
-        known by their subject ids.
+        known by their subject ids (unless births say that these are other people's).
 
         Returns:
             kind, points, patients, outside (labels of subjects without events), trained (points left out because their
-            patients trained the head; None where the model does not know: folders of version 0.1), split, and under `results`
+            patients trained the head; None where the model does not know, with the reason under warning: folders of version 0.1,
+            and ids of other people), split, and under `results`
             the figures of "model" and of "constant" (the shares of these labels themselves; of numbers their mean).
 
         Raises:
@@ -133,7 +136,7 @@ class EventModel:
         split = "all"
         if events.held_out is not None and events.held_out[points.subject].any():
             points, split = points.take(events.held_out[points.subject]), HELD_OUT
-        points, trained = self._not_trained_on(events, points)
+        points, trained, warning = self._not_trained_on(events, points)
         points, target, p = self.probabilities(events, points)
         if isinstance(target, MultiLabel):
             raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
@@ -151,20 +154,23 @@ class EventModel:
         return {
             "kind": target.kind, "points": len(points), "patients": len(np.unique(points.subject)),
             "outside": points.outside, "trained": trained, "split": split, "results": results,
-        }  # fmt: skip
+        } | ({} if warning is None else {"warning": warning})  # fmt: skip
 
-    def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None]:
-        """The points of patients who did not train the head, and how many are left out; None where the folder does not know."""
-        told = (self.folder.outcome or {}).get("patients")
-        if told is None:
-            return points, None
-        trained = np.array([s == "train" for s in split_of(events.subjects[points.subject], told)], bool)
+    def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
+        """The points of patients who did not train the head, and how many are left out; all of them, None and the reason where
+        the model does not know."""
+        self.met = met(events, (self.folder.outcome or {}).get("patients"))
+        warning = self.met.warning()
+        if warning is not None:
+            return points, None, warning
+        trained = np.asarray(self.met.split[points.subject] == "train", bool)
         if len(points) and trained.all():
             raise UserError(
                 f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the model by",
-                hint="Evaluate at points of other patients; held-out figures are in the model's report.html.",
+                hint="Evaluate at points of other patients; held-out figures are in the model's report.html. Patients are known by "
+                "their ids: if these are other people with the same numbers, give them numbers of their own, or births.",
             )
-        return points.take(~trained), int(trained.sum())
+        return points.take(~trained), int(trained.sum()), None
 
     def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
         """The points, what is predicted of them, and (points, outputs) of it.
