@@ -268,7 +268,7 @@ def test_kinds_of_labels_that_do_not_fit_are_named(tmp_path: Path):
     events = read_meds(shard(tmp_path, table([(1, DAY, "a", None), (2, DAY, "a", None)])))
     base = {"subject_id": [1, 2], "prediction_time": [DAY, DAY]}
     for number, (more, says) in enumerate([
-        ({"float_value": [1.0, 2.0]}, "float_value"),
+        ({"float_value": [1.0, 2.0], "categorical_value": ["a", "b"]}, "float_value, categorical_value"),
         ({"boolean_value": [True, False], "integer_value": [1, 2]}, "boolean_value, integer_value"),
         ({"boolean_value": [True, False], "float_value": [1.0, -2.0]}, "row 1: float_value is -2"),
         ({}, "no column of labels"),
