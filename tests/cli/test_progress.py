@@ -1,5 +1,7 @@
 """Long work on texts says how far it is, and works in parts as in one go."""
 
+import functools
+import itertools
 import json
 
 import numpy as np
@@ -34,6 +36,26 @@ def test_a_text_that_is_too_long_is_counted_from_the_first(tmp_path, capsys, mon
     code, _, err = run(capsys, "score", tiny_folders.folder(tmp_path / "m"), tmp_path / "t.txt")
     assert code == 2
     assert "text 4 has" in err
+
+
+def test_predict_says_how_far_it_is(tmp_path, capsys, monkeypatch):
+    from unmask.tasks import loop
+    from unmask.tasks.finetune import finetune
+
+    model = tiny_folders.folder(tmp_path / "m")
+    rows = tiny_folders.sentiment(8)
+    finetune("classify", model, rows, out=tmp_path / "out", steps=1, start="plain", precision="fp32")
+    (tmp_path / "t.txt").write_text("the fox jumps\n" * 12)
+    clock = itertools.count(0, 12)
+    monkeypatch.setattr(common.time, "monotonic", lambda: next(clock))
+    small = functools.partial(loop.budgeted, batch_slots=64)  # one row holds eight of the twelve texts
+    monkeypatch.setattr(loop, "budgeted", small)
+    for batch_slots, said in ((8192, []), (64, ["predicted"])):
+        small.keywords["batch_slots"] = batch_slots
+        code, _, err = run(capsys, "predict", tmp_path / "out", tmp_path / "t.txt", "--out", tmp_path / "p.jsonl")
+        assert code == 0
+        assert [line.split()[0] for line in err.splitlines()] == said
+    assert "of 12 texts, " in err
 
 
 def test_it_says_how_far_it_is(capsys, monkeypatch):

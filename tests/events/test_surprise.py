@@ -24,6 +24,13 @@ def model(home: Path) -> EventModel:
     return unmask.load(home / "model")
 
 
+def test_a_model_is_shown_in_one_line(model):
+    shown = repr(model)
+    assert shown.startswith("EventModel(")
+    assert f"{len(model.folder.vocabulary)} codes, fp32 on cpu" in shown
+    assert "\n" not in shown
+
+
 @pytest.fixture(scope="module")
 def events(home: Path) -> Events:
     """The first twelve patients."""

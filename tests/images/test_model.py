@@ -75,6 +75,9 @@ def test_the_loaded_model_is_the_trained_one(trained):
     for name, tensor in trained.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
     assert again.config == trained.model.codec.config
+    shown = repr(again)
+    assert shown.startswith("ImageModel(")
+    assert "pictures of 12 x 12, 1 channels" in shown
 
 
 @pytest.mark.parametrize(

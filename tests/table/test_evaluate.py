@@ -15,6 +15,12 @@ def model() -> TableModel:
     return TableModel.fit(patients(80), steps=0)
 
 
+def test_a_model_is_shown_in_one_line(model):
+    shown = repr(model)
+    assert shown.startswith(f"TableModel({len(model.schema.modelled)} columns (")
+    assert shown.endswith("fitted to 80 rows)")
+
+
 @pytest.mark.parametrize("rows", [1, 8, 0])
 def test_a_few_rows_are_nothing_to_compare(model, rows):
     with pytest.raises(UserError, match=f"{rows} synthetic"):

@@ -86,7 +86,10 @@ def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_pa
     assert {"most frequent class", "TF-IDF + logistic regression", "linear probe of the frozen encoder"} <= set(table)
     assert result["value"] >= max(value for name, value in table.items() if name != "fine-tuned")
     assert [row["model"] for row in result["comparison"] if row["kept"]] == [result["kept"]]
-    assert load(tmp_path / "out").beside is not None
+    kept = load(tmp_path / "out", precision="fp32", device="cpu")
+    assert kept.beside is not None
+    assert repr(kept).startswith("TaskFolder(classify, a simpler model beside it: bert: ")
+    assert len(repr(kept)) < 250
     found = evaluate(tmp_path / "out", held, draws=5, precision="fp32")
     assert found["accuracy"] == pytest.approx(result["value"])
     assert "TF-IDF" in " ".join(result["lines"])

@@ -179,3 +179,24 @@ def test_a_model_is_shown_in_one_line(tmp_path):
     assert shown.startswith("TextModel(bert: ")
     assert len(shown.splitlines()) == 1
     assert "fp32 on cpu" in shown
+
+
+def test_tensors_that_the_model_does_not_use_are_said_in_one_line(tmp_path, capsys):
+    """A file of two layers under a config.json of one: half of the encoder would be left out without a word."""
+    import warnings
+
+    from tiny_folders import folder
+    from unmask import cli
+
+    whole = folder(tmp_path / "m")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_folder(whole)
+    config = json.loads((whole / "config.json").read_text())
+    (whole / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with pytest.warns(UserWarning, match=r"does not use: bert\.encoder\.layer\.1\..* and 1\d others") as said:
+        load_folder(whole)
+    assert len(said) == 1
+    shown = cli._in_one_line(said[0].message, UserWarning, said[0].filename, 1)
+    assert shown == f"warning: {said[0].message}\n"  # on the command line, without a place in the code
+    assert cli._in_one_line("x", UserWarning, "/elsewhere/a.py", 7).startswith("/elsewhere/a.py:7")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 
@@ -69,11 +71,22 @@ def wait_asleep() -> None:
         os.environ["GOMP_SPINCOUNT"] = "0"
 
 
+_written_out = warnings.formatwarning
+
+
+def _in_one_line(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """A warning of this package without the place in its code; those of others as they are."""
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+        return f"warning: {message}\n"
+    return _written_out(message, category, filename, lineno, line)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A person's mistake is one message on stderr and exit code 2, never a traceback."""
     from unmask.errors import UserError
 
     wait_asleep()
+    warnings.formatwarning = _in_one_line
     try:
         build()(args=arguments, prog_name="unmask")
     except UserError as error:

@@ -113,16 +113,26 @@ PART = 1024
 
 def in_parts(texts: Sequence[str], work: Callable[[Sequence[str]], Any], verb: str) -> list[Any]:
     """What `work` makes of the texts, part by part; how far it is goes to stderr every five seconds."""
-    out = []
-    started = shown = time.monotonic()
+    out, watch = [], watcher(verb, "texts", seconds=5)
     for start in range(0, len(texts), PART):
         out.append(work(texts[start : start + PART]))
-        done, now = min(start + PART, len(texts)), time.monotonic()
-        if now - shown > 5 and done < len(texts):
-            left = (now - started) / done * (len(texts) - done)
-            print(f"{verb} {done:,} of {len(texts):,} texts, {left:,.0f} s left", file=sys.stderr)
-            shown = now
+        watch(min(start + PART, len(texts)), len(texts))
     return out
+
+
+def watcher(verb: str, what: str, seconds: float = 10.0) -> Callable[[int, int], None]:
+    """Says on stderr how far work is: called with how many are done, of how many; a line every `seconds` at most, none at the end."""
+    started = shown = time.monotonic()
+
+    def watch(done: int, total: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown >= seconds and done < total:
+            left = (now - started) / done * (total - done)
+            print(f"{verb} {done:,} of {total:,} {what}, {left:,.0f} s left", file=sys.stderr, flush=True)
+            shown = now
+
+    return watch
 
 
 def by_kind(reads: Mapping[str, str], what: str = "a model of") -> type:

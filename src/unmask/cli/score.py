@@ -62,7 +62,7 @@ def register(app: Any) -> None:
         loaded = load(model, device=device, precision=precision)
         texts = read_lines(text)
         if len(texts) > PART:
-            loaded.examples(texts)  # what is too long is said by its place among all
+            loaded.check(texts)  # what is too long is said by its place among all
         parts = in_parts(texts, lambda some: loaded.score(some, mode=mode), "scored")
         results = [row for part in parts for row in part]
         lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]

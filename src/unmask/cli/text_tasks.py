@@ -48,12 +48,17 @@ def finetune(
     output.write(found, lines, device=found["device"], precision=found["precision"])
 
 
+def _read_by(folder: Any) -> str:
+    """What the encoder of a task reads one by one."""
+    return "windows" if folder.about["name"] in ("tag", "answer") else "texts"
+
+
 def predict(
     model: str, data: str, *, out: str, text: str | None, text2: str | None, header: bool | None, seed: int, precision: str,
     device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """unmask predict M2 FILE --out F.jsonl"""
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, watcher
     from unmask.files import check_place, write_json_lines
     from unmask.tasks import finetune as room
     from unmask.tasks import model as models
@@ -62,7 +67,8 @@ def predict(
     check_place(out)
     output = Output(as_json, seed)
     folder = models.load(model, device=device, precision=precision)
-    rows = room.predict(folder, data, columns=Columns(text=text, text2=text2, header=header))
+    columns = Columns(text=text, text2=text2, header=header)
+    rows = room.predict(folder, data, columns=columns, watch=watcher("predicted", _read_by(folder)))
     write_json_lines(rows, out)
     found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
     output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)
@@ -73,7 +79,7 @@ def evaluate(
     precision: str, device: str, as_json: bool, lenient: bool = False,
 ) -> None:  # fmt: skip
     """unmask evaluate M2 FILE for a fine-tuned model, or a folder of queries and documents."""
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, watcher
     from unmask.errors import UserError
     from unmask.tasks import figures
     from unmask.tasks import finetune as room
@@ -84,7 +90,15 @@ def evaluate(
     output = Output(as_json, seed)
     columns = Columns(text=text, text2=text2, label=label, header=header)
     found = room.evaluate(
-        model, data[0], columns=columns, seed=seed, device=device, precision=precision, lenient=lenient, say=_say
+        model,
+        data[0],
+        columns=columns,
+        seed=seed,
+        device=device,
+        precision=precision,
+        lenient=lenient,
+        say=_say,
+        watch=watcher("evaluated", "texts (or windows of them)"),
     )
     lines = [f"{name:20}{value:.4f}" for name, value in found.items() if isinstance(value, float)]
     lines += figures.lines(found)

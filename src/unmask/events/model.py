@@ -30,7 +30,7 @@ from unmask.files import written
 from unmask.training.precision import computing, resolve_device, resolve_precision
 
 
-@dataclass
+@dataclass(repr=False)
 class EventModel:
     """A masked event model, its vocabulary and, where fine-tuned, its outcome head.
 
@@ -46,6 +46,15 @@ class EventModel:
     most_unknown: float = 0.5
     unknown: dict[str, Any] = field(default_factory=dict)
     met: Met | None = None
+
+    def __repr__(self) -> str:
+        encoder = self.folder.model.encoder.config
+        count = sum(p.numel() for p in self.folder.model.parameters())
+        head = "" if self.folder.outcome is None else ", with an outcome head"
+        return (
+            f"EventModel({count / 1e6:.3g} M parameters, {encoder.layers} layers of {encoder.width}, "
+            f"{len(self.folder.vocabulary):,} codes{head}, {self.precision} on {self.device})"
+        )
 
     def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
         """One vector a patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""

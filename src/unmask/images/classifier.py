@@ -117,7 +117,7 @@ def layer_groups(net: ClassifierNet, *, rate: float, decay: float, weight_decay:
     ]  # fmt: skip
 
 
-@dataclass
+@dataclass(repr=False)
 class Classifier:
     """A fine-tuned model ready to use; `unmask.load` gives one for a folder that `finetune classify` wrote.
 
@@ -136,6 +136,9 @@ class Classifier:
     def __post_init__(self) -> None:
         if self.objective is None:
             self.objective = OneClass(self.classes)
+
+    def __repr__(self) -> str:
+        return f"Classifier({', '.join(self.classes[:5])}{', ...' if len(self.classes) > 5 else ''}; {self.model!r})"
 
     @classmethod
     def restore(cls, model: Any) -> Classifier:

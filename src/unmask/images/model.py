@@ -73,6 +73,15 @@ class ImageModel:
     def __init__(self, folder: ImageFolder, device: torch.device, precision: str) -> None:
         self.folder, self.model, self.device, self.precision = folder, folder.model, device, precision
 
+    def __repr__(self) -> str:
+        config, encoder = self.config, self.model.encoder.config
+        count = sum(p.numel() for p in self.model.parameters())
+        height, width = config.image
+        return (
+            f"ImageModel({count / 1e6:.3g} M parameters, {encoder.layers} layers of {encoder.width}, pictures of {height} x {width}, "
+            f"{config.channels} channels, patches of {config.patch}, {self.precision} on {self.device})"
+        )
+
     @property
     def config(self) -> PatchCodecConfig:
         return self.model.codec.config

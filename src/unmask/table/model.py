@@ -106,6 +106,11 @@ class TableModel:
         self.like: Frame | None = None
         self.extra: dict[str, np.ndarray] = {}
 
+    def __repr__(self) -> str:
+        names = [self.schema.columns[i].name for i in self.schema.modelled]
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        return f"TableModel({len(names)} columns ({shown}), fitted to {self.facts['rows']:,} rows)"
+
     @classmethod
     @one_core()
     def fit(

@@ -313,8 +313,12 @@ def predict(
     columns: Columns | None = None,
     device: str = "auto",
     precision: str = "auto",
+    watch: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
     """One prediction an input, in order.
+
+    Args:
+        watch: called after every batch with how many examples (texts, windows of them) the encoder has read, of how many.
 
     Returns:
         classify: label, probability, probabilities (and labels, or value); tag: entities, each start, end, label, text,
@@ -323,7 +327,9 @@ def predict(
     """
     folder, task = opened(model, device=device, precision=precision)
     items, _ = read(task.name, data, labelled=False, columns=columns)
-    return [_carried(item) | row for item, row in zip(items, _predict(folder, task, items)[0], strict=True)]
+    return [
+        _carried(item) | row for item, row in zip(items, _predict(folder, task, items, watch=watch)[0], strict=True)
+    ]
 
 
 def _carried(item: Any) -> dict[str, Any]:
@@ -336,16 +342,23 @@ def _carried(item: Any) -> dict[str, Any]:
 
 
 def _predict(
-    folder: TaskFolder, task: Any, items: Sequence[Any], *, labelled: bool = False
+    folder: TaskFolder,
+    task: Any,
+    items: Sequence[Any],
+    *,
+    labelled: bool = False,
+    watch: Callable[[int, int], None] | None = None,
 ) -> tuple[list[dict[str, Any]], Any]:
     prepared = task.prepare(items, labelled=labelled)
-    return task.decode(outputs_of(folder, task, prepared), prepared), prepared
+    return task.decode(outputs_of(folder, task, prepared, watch), prepared), prepared
 
 
-def outputs_of(folder: TaskFolder, task: Any, prepared: Any) -> list[np.ndarray]:
+def outputs_of(
+    folder: TaskFolder, task: Any, prepared: Any, watch: Callable[[int, int], None] | None = None
+) -> list[np.ndarray]:
     """What a folder says about every example: its encoder and head, and the simpler model beside them where it has one."""
     where: dict[str, Any] = {"slots": folder.slots, "context": folder.context}
-    found = loop.outputs(folder.model, task, prepared, device=folder.device, **where)
+    found = loop.outputs(folder.model, task, prepared, device=folder.device, watch=watch, **where)
     if folder.beside is None:
         return found
     own = simpler.outputs(folder.beside, task, folder.model, prepared, found, **where)
@@ -355,6 +368,7 @@ def outputs_of(folder: TaskFolder, task: Any, prepared: Any) -> list[np.ndarray]
 def evaluate(
     model: str | Path | TaskFolder, data: Any, *, columns: Columns | None = None, seed: int = 0, device: str = "auto",
     precision: str = "auto", draws: int = 200, lenient: bool = False, say: Callable[[str], None] = lambda line: None,
+    watch: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
@@ -369,7 +383,7 @@ def evaluate(
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
     folder, task = opened(model, device=device, precision=precision)
     items, _ = read(task.name, data, labelled=True, columns=columns, trouble=Trouble(lenient=lenient, say=say))
-    predictions, _ = _predict(folder, task, items, labelled=True)
+    predictions, _ = _predict(folder, task, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     values = []
     generator = np.random.default_rng(seed)

@@ -269,9 +269,14 @@ def recompute(model: TaskModel) -> None:
 
 def outputs(
     model: TaskModel, task: Task, prepared: Prepared, *, slots: int, device: torch.device, context: Callable,
-    compact: Compact | None = None,
+    compact: Compact | None = None, watch: Callable[[int, int], None] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """What the model says about every example, sorted into packed batches; order as prepared."""
+    """What the model says about every example, sorted into packed batches; order as prepared.
+
+    Args:
+        watch: called after every batch with how many examples are done, of how many.
+    """
+    done = 0
     found: list[np.ndarray] = [np.zeros(0)] * len(prepared.examples)
     with at_rest(model), context():
         for batch, numbers in budgeted(prepared.examples, slots):
@@ -280,6 +285,9 @@ def outputs(
             parts = task.collect(model(batch, len(numbers)).float(), batch, prepared, numbers)
             for number, part in zip(numbers.tolist(), parts, strict=True):
                 found[number] = part
+            done += len(numbers)
+            if watch is not None:
+                watch(done, len(found))
     return found
 
 

@@ -41,7 +41,7 @@ class TaskModel(nn.Module):
         return self.head.logits(self.masked, batch, count)
 
 
-@dataclass
+@dataclass(repr=False)
 class TaskFolder:
     """A loaded task model.
 
@@ -60,6 +60,10 @@ class TaskFolder:
     precision: str
     random: list[str] = field(default_factory=list)
     beside: Beside | None = None
+
+    def __repr__(self) -> str:
+        beside = "" if self.beside is None else ", a simpler model beside it"
+        return f"TaskFolder({self.about.get('name')}{beside}: {self.text!r}, {self.precision} on {self.device})"
 
     @property
     def tokenizer(self) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,10 @@ from unmask.training.checkpoint import read_weights
 
 DECODER = "decoder.safetensors"
 """Tensors of the visible-only architecture's decoder; transformers does not look at them."""
+_HEADS = re.compile(
+    r"(^|\.)(pooler\w*|\w*classifier|qa_outputs|score|cls|head|lm_head|vocab_\w+|seq_relationship|\w*predictions|generator_\w+)(\.|$)"
+)
+_INSIDE = re.compile(r"(^|\.)(layers?|h|embeddings)\.")
 _DECODER_PREFIX = "unmask_decoder."
 
 
@@ -164,11 +169,23 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
         raise UserError(f"{folder}: {error.what}", hint=error.hint) from None
     if decoder:
         _load_decoder(model, folder / DECODER)
+    if odd := unexpected(found.passengers):
+        shown = ", ".join(odd[:3]) + (f" and {len(odd) - 3:,} others" if len(odd) > 3 else "")
+        warnings.warn(f"{folder}: tensors of the file that the model does not use: {shown}", stacklevel=2)
     return TextFolder(
         model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
         random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
         loaded=found, sentences=read_sentences(folder, task),
     )  # fmt: skip
+
+
+def unexpected(names: Collection[str]) -> list[str]:
+    """Of tensors without a place in a model those that are no task head or pooler either: layers beyond config.json, another model's.
+
+    >>> unexpected(["classifier.weight", "bert.pooler.dense.bias", "bert.encoder.layer.6.output.dense.bias", "adapter.up"])
+    ['bert.encoder.layer.6.output.dense.bias', 'adapter.up']
+    """
+    return [name for name in names if _INSIDE.search(name) or not _HEADS.search(name)]
 
 
 def _weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:

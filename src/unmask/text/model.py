@@ -121,6 +121,14 @@ class TextModel:
         special = self.tokenizer.special_ids
         return [text_example(e.ids, e.units, e.special | np.isin(e.ids, special), i) for i, e in enumerate(encoded)]
 
+    def check(self, texts: Sequence[str]) -> None:
+        """Refuse texts that are longer than the model takes, by their ids alone: words are not looked for.
+
+        Raises:
+            UserError: naming the first one.
+        """
+        self._check([len(ids) for ids in self.tokenizer.ids(texts)], texts)
+
     def _check(self, lengths: Sequence[int], texts: Sequence[str]) -> None:
         for number, (text, length) in enumerate(zip(texts, lengths, strict=True), start=1):
             if length > self.slots:
