@@ -71,8 +71,8 @@ def write(
         "knows nothing of the patient scores." if not isinstance(target, Number) else
         "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. RMSE and the "
         "mean error (both in the unit of the labels) are better when lower; R² (share of the variance that is explained) and rank "
-        f"correlation when higher; of the intervals {target.level:.0%} should hold the number. The rows 'training mean' and 'last value of "
-        "...' are rules that know nothing of the patient, and one value.",
+        f"correlation when higher; of the intervals {target.level:.0%} should hold the number. 'training mean' is a rule that knows nothing "
+        "of the patient, 'last value of ...' one that knows a single value.",
     )  # fmt: skip
     if isinstance(target, Binary) and len(points) >= 20 and predicted:
         assert points.value is not None
