@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from itertools import repeat
 
 import pytest
@@ -90,3 +91,48 @@ def test_predicted_values_can_be_written_back(setup: Setup):
     written = setup.model.codec.write(batch.values, hidden.flat, prediction.mode())
     torch.testing.assert_close(setup.model.codec.targets(written, hidden.flat), prediction.mode())
     assert numbers(prediction).isfinite().all()
+
+
+def test_nothing_of_a_batch_is_kept_while_the_next_one_is_made(setup: Setup):
+    """Neither its values nor what was predicted: kept ones are memory that no forecast knows of, and holes in it."""
+    kept: list[weakref.ref] = []
+    predict = setup.model.codec.predict
+
+    def predicted(*given):
+        found = predict(*given)
+        kept.append(weakref.ref(found))
+        return found
+
+    def one():
+        assert not [ref() for ref in kept if ref() is not None]
+        batch = pack(setup.examples(20, 9), slots=32)
+        kept.extend(weakref.ref(value) for value in batch.values.values())
+        return batch
+
+    class Two:
+        def __len__(self) -> int:
+            return 2
+
+        def __iter__(self):
+            return (one() for _ in range(2))
+
+    setup.model.codec.predict = predicted
+    reports = pretrain(
+        setup.model, repeat((0, Two())), ratio_corruption(0.3), Machine(update=lambda _: (0.0, True)),
+        progress=lambda step: step / 2,
+    )  # fmt: skip
+    for _ in reports:
+        assert all(ref() is None for ref in kept)
+    assert len(kept) == 4 * (1 + len(one().values))
+    kept.clear()
+    validate(setup.model, (one() for _ in range(3)), ratio_corruption(0.3))
+    assert len(kept) > 3
+
+
+def test_a_batch_cut_by_rows_is_judged_as_the_whole(setup: Setup):
+    batch = pack(setup.examples(20, 9, 14, 12, 17), slots=24)
+    parts = batch.cut(2)
+    assert [part.shape[0] for part in parts] == [2] * (batch.shape[0] // 2) + [1] * (batch.shape[0] % 2)
+    assert batch.cut(batch.shape[0])[0] is batch
+    whole, cut = (validate(setup.model, some, ratio_corruption(0.3)) for some in ([batch], parts))
+    assert cut == pytest.approx(whole, rel=1e-4)

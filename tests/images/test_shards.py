@@ -247,3 +247,38 @@ def test_streamed_embeddings_and_labels_are_those_from_memory(tmp_path, monkeypa
     assert [r["name"] for r in rows] == [
         str(Path(f).relative_to(tmp_path / "p")) for f in sorted(files) if f != files[8]
     ]
+
+
+def test_a_batch_is_made_of_a_few_pictures_at_a_time_and_is_the_same(monkeypatch):
+    """Beside the batch itself no more than some pictures stand in memory: whole copies left holes that it no longer fitted in."""
+    import torch
+
+    from unmask.images import batches
+    from unmask.images.augment import Augment
+    from unmask.images.build import codec_config, new_model
+    from unmask.images.pretrain import prepare
+    from unmask.images.recipes import ImageSettings
+    from unmask.training.budget import _Live
+
+    rng = np.random.default_rng(0)
+    pixels = rng.random((40, 64, 64, 3)).astype(np.float32)
+    pixels[3:30, :20, :33] = np.nan
+    settings = ImageSettings(width=16, layers=1, heads=2, decoder_width=16, decoder_layers=1, decoder_heads=1)
+    images = prepare(pixels, settings)
+    model = new_model(settings, codec_config(settings, images.size, 3, (0.5,) * 3, (0.3,) * 3))
+    rows = [[n] for n in range(40)]
+
+    def made(part: float) -> tuple:
+        monkeypatch.setattr(batches, "PART_BYTES", part)
+        make = batches.batch_maker(model.codec, images, seed=0, augment=Augment(scale=(0.5, 1.0)))
+        with _Live(model) as live:
+            batch = make(rows, 40, 1)
+        tensors = (*batch.values.values(), batch.segment, batch.position, batch.observed, batch.special, batch.unit)
+        return batch, live.most / sum(t.numel() * t.element_size() for t in tensors)
+
+    (whole, much), (parts, little) = made(1e9), made(2e5)
+    assert not bool(whole.observed.all())
+    assert torch.equal(whole.observed, parts.observed)
+    assert torch.equal(whole.identity, parts.identity)
+    torch.testing.assert_close(whole.values["patch"], parts.values["patch"], equal_nan=True, rtol=0, atol=2e-5)
+    assert little < 2 < 3 < much

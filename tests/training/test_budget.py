@@ -69,6 +69,23 @@ def test_batches_made_meanwhile_are_counted():
     assert ahead_of.row - now.row >= 40e6
 
 
+def test_looking_takes_no_more_than_a_step_however_many_batches_there_are():
+    from unmask.core.pretrain import validate
+    from unmask.training.budget import _counted, _Live
+
+    for architecture in ("in_place", "visible_only"):
+        model = make_model(TEXT, architecture, "bert")
+
+        def most(count: int, model: torch.nn.Module = model) -> float:
+            held = MadeWhenNeeded([lambda: batch(8)] * count, 8 * 12)
+            with _Live(model) as live:
+                validate(model, held, ratio_corruption())
+            return live.most
+
+        step = _counted(model, batch, 8, ratio_corruption(), CPU, torch.enable_grad)
+        assert most(2) == most(8) <= step.whole
+
+
 def test_the_micro_batch_fits_and_no_more_is_split_than_needed():
     free = Free(1e9, "a test")
     whole = fit(need(), rows=32, asked=1, free=free, held=0.0)
@@ -91,6 +108,15 @@ def test_not_even_one_row_is_refused_with_the_numbers():
 
 
 def test_a_split_step_learns_what_a_whole_one_does(tmp_path, monkeypatch):
+    most_rows: list[int] = []
+    validate = room.validate
+
+    def looked(model, parts, *given, **more):
+        parts = list(parts)
+        most_rows.append(max(part.shape[0] for part in parts))
+        return validate(model, parts, *given, **more)
+
+    monkeypatch.setattr(room, "validate", looked)
     whole = trained(tmp_path / "whole")
     monkeypatch.setattr(room, "free_memory", lambda *_, **__: Free(1e9, "a test"))
     monkeypatch.setattr(room, "measure", lambda *_, **__: need(row=400e6))
@@ -98,6 +124,10 @@ def test_a_split_step_learns_what_a_whole_one_does(tmp_path, monkeypatch):
     assert (whole.micro_batches, split.micro_batches) == (1, 4)
     a, b = ([line["loss"] for line in lines(tmp_path / n, "train")] for n in ("whole", "split"))
     assert a == pytest.approx(b, rel=1e-5)
+    looks = [line["validation_loss"] for n in ("whole", "split") for line in lines(tmp_path / n, "validation")]
+    assert looks[: len(looks) // 2] == pytest.approx(looks[len(looks) // 2 :], rel=1e-5)
+    assert most_rows == sorted(most_rows, reverse=True)
+    assert set(most_rows) == {4, 1}
     # Resumed with plenty of memory, it goes on in the same micro-batches: bit for bit.
     monkeypatch.undo()
     assert trained(tmp_path / "split", True, steps=6).micro_batches == 4

@@ -87,13 +87,32 @@ class PackedBatch:
         def move(t: Tensor) -> Tensor:
             return t.to(device, non_blocking=True)
 
-        tensors = ("segment", "position", "observed", "special", "unit", "identity", "index")
         return replace(
             self,
             values={k: move(v) for k, v in self.values.items()},
             extra={k: move(v) for k, v in self.extra.items()},
-            **{name: move(getattr(self, name)) for name in tensors},
+            **{name: move(getattr(self, name)) for name in _ABOUT},
         )
+
+    def cut(self, rows: int) -> list[PackedBatch]:
+        """The batch in as few parts as have at most `rows` rows each, about as many in each; their tensors share its memory."""
+        parts = -(-self.shape[0] // max(rows, 1))
+        if parts <= 1:
+            return [self]
+        size = -(-self.shape[0] // parts)
+        return [
+            replace(
+                self,
+                values={k: v[start : start + size] for k, v in self.values.items()},
+                extra={k: v[start : start + size] for k, v in self.extra.items()},
+                **{name: getattr(self, name)[start : start + size] for name in _ABOUT},
+            )
+            for start in range(0, self.shape[0], size)
+        ]
+
+
+_ABOUT = ("segment", "position", "observed", "special", "unit", "identity", "index")
+"""Tensors of a batch that say what its slots are."""
 
 
 def place_best_fit(lengths: Sequence[int] | np.ndarray, slots: int) -> list[list[int]]:

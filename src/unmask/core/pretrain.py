@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import Corruption
+from unmask.core.corruption import Corruption, Hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,9 @@ def pretrain(
         epoch, batches = following
         loss_sum = torch.zeros((), device=machine.device)
         correct: Any = 0
-        mine, hidden, slots, divisor, cells = torch.zeros(2, dtype=torch.int64), 0, 0, 1, 0
-        for number, batch in enumerate(batches, start=1):
+        mine, hidden, slots, divisor, cells, number = torch.zeros(2, dtype=torch.int64), 0, 0, 1, 0, 0
+        for batch in batches:
+            number += 1  # noqa: SIM113 - enumerate would hold on to the batch while the next one is made
             gone = corruption.draw(batch, seed=seed, epoch=epoch, progress=done)  # 2. draw hidden slots
             mine += torch.tensor([len(gone), batch.real_slots])
             if number == 1:
@@ -96,15 +97,9 @@ def pretrain(
             cells += batch.segment.numel() * machine.processes
             batch, gone = batch.to(machine.device), gone.to(machine.device)
             with contextlib.nullcontext() if number == len(batches) else machine.no_sync():
-                with machine.autocast():
-                    prediction = model(batch, gone)  # 3. predict
-                    target = codec.targets(batch.values, gone.flat)
-                    loss = prediction.loss(target)  # 4. summed over hidden slots ...
-                # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over
-                # processes, hence the factor.
-                (loss * (machine.processes / divisor)).backward()  # 5. backward
-            loss_sum += loss.detach()
-            right = prediction.correct(target)
+                loss, right = _backward(model, codec, batch, gone, machine, divisor)  # 3. to 5.
+            del batch, gone  # a batch is not kept while the next one is made, nor while the caller looks at the report
+            loss_sum += loss
             correct = None if right is None or correct is None else correct + right
         hidden, slots = _counted(machine, mine) if len(batches) > 1 else (hidden, slots)
         if divisor != max(hidden, 1):
@@ -130,6 +125,23 @@ def pretrain(
             gradient_norm=norm,
             skipped=not applied,
         )
+
+
+def _backward(
+    model: nn.Module, codec: Any, batch: PackedBatch, gone: Hidden, machine: Machine, divisor: int
+) -> tuple[Tensor, Any]:
+    """Gradients of one micro-batch; (its loss, summed over hidden slots, how many of them are predicted right).
+
+    A function of its own, so that predictions and targets are gone when it returns.
+    """
+    with machine.autocast():
+        prediction = model(batch, gone)  # 3. predict
+        target = codec.targets(batch.values, gone.flat)
+        loss = prediction.loss(target)  # 4. summed over hidden slots ...
+    # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over processes, hence the
+    # factor.
+    (loss * (machine.processes / divisor)).backward()  # 5. backward
+    return loss.detach(), prediction.correct(target)
 
 
 def _counted(machine: Machine, counts: Tensor) -> tuple[int, int]:
@@ -162,14 +174,22 @@ def validate(
     right: float | None = 0.0
     for batch in batches:
         gone = corruption.draw(batch, seed=seed, epoch=0).to(device)
-        batch = batch.to(device)
-        with autocast():
-            prediction = model(batch, gone)
-            target = codec.targets(batch.values, gone.flat)
-            total += float(prediction.loss(target))
-            correct = prediction.correct(target)
-            right = None if correct is None or right is None else right + float(correct)
+        loss, correct = _looked(model, codec, batch.to(device), gone, autocast)
+        total += loss
+        right = None if correct is None or right is None else right + correct
         hidden += len(gone)
+        del batch, gone  # gone before the next one is made
     model.train(was_training)
     accuracy = {} if right is None else {"accuracy": right / max(hidden, 1)}
     return {"loss": total / max(hidden, 1), **accuracy, "hidden_slots": float(hidden)}
+
+
+def _looked(
+    model: nn.Module, codec: Any, batch: PackedBatch, gone: Hidden, autocast: Callable[[], contextlib.AbstractContextManager]
+) -> tuple[float, float | None]:  # fmt: skip
+    """(loss summed over hidden slots, how many of them are predicted right) of a batch, of which nothing is kept."""
+    with autocast():
+        prediction = model(batch, gone)
+        target = codec.targets(batch.values, gone.flat)
+        loss, correct = float(prediction.loss(target)), prediction.correct(target)
+    return loss, None if correct is None else float(correct)

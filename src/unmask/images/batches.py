@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -13,8 +13,11 @@ from unmask.core.batch import PackedBatch
 from unmask.images.arrays import ImageSet
 from unmask.images.augment import Augment, at_scale
 from unmask.images.codec import MISSING_SHARE, PatchCodec, PatchCodecConfig, patchify
-from unmask.images.floats import model_floats
+from unmask.images.floats import chunks, model_floats
 from unmask.images.masking import unit_numbers
+
+PART_BYTES = 8e6
+"""Floats of the pictures that are brought into shape at once: what each step of that takes is a few times as much."""
 
 
 def image_batch(
@@ -28,14 +31,30 @@ def image_batch(
         identity: stable number of each picture.
         block: side of a mask unit in patches.
     """
-    n, first, slots = len(seen), int(config.class_token), config.slots
+    return batch_of_parts(config, [seen], identity, block=block)
+
+
+def batch_of_parts(
+    config: PatchCodecConfig, parts: Iterable[Float[Tensor, "some channels height width"]], identity: np.ndarray, *,
+    block: int = 1,
+) -> PackedBatch:  # fmt: skip
+    """`image_batch` of pictures that come some at a time: no more than these stand in memory beside the patches.
+
+    Args:
+        parts: pictures as `image_batch` takes them, as many in all as there are identities.
+    """
+    n, first, slots = len(identity), int(config.class_token), config.slots
     patch = torch.zeros(n, slots, config.features)
-    patch[:, first:] = patchify(seen, config.patch)
     observed = torch.ones(n, slots, dtype=torch.bool)
-    gone = patch.isnan()
-    if bool(gone.any()):
-        observed = gone.float().mean(-1) <= MISSING_SHARE
-        patch = torch.where(observed[..., None], patch, torch.nan)
+    done = 0
+    for seen in parts:
+        here = slice(done, done + len(seen))
+        patch[here, first:] = patchify(seen, config.patch)
+        gone = patch[here].isnan()
+        if bool(gone.any()):
+            observed[here] = gone.float().mean(-1) <= MISSING_SHARE
+            patch[here].masked_fill_(~observed[here, :, None], torch.nan)
+        done = here.stop
     special = torch.zeros(n, slots, dtype=torch.bool)
     special[:, :first] = True
     unit = torch.full((n, slots), -1, dtype=torch.int64)
@@ -77,10 +96,7 @@ def batch_maker(
     mean, deviation = codec.mean.cpu().clone(), codec.deviation.cpu().clone()
     config = codec.config
 
-    def make(rows: list[list[int]], count: int, epoch: int = 0) -> PackedBatch:
-        numbers = np.array([n for row in rows for n in row], np.int64)
-        if not len(numbers):
-            return nothing(config)
+    def seen(numbers: np.ndarray, epoch: int) -> Tensor:
         missing = None if images.missing is None else images.missing[numbers]
         pixels = torch.from_numpy(model_floats(images.pixels[numbers], missing))
         if augment is not None:
@@ -90,6 +106,14 @@ def batch_maker(
             pixels = pixels[:, :, top : top + config.image[0], left : left + config.image[1]].contiguous()
         elif pixels.shape[2:] != config.image:
             pixels = at_scale(pixels, config.image)
-        return image_batch(config, (pixels - mean) / deviation, numbers, block=block)
+        return (pixels - mean) / deviation
+
+    def make(rows: list[list[int]], count: int, epoch: int = 0) -> PackedBatch:
+        numbers = np.array([n for row in rows for n in row], np.int64)
+        if not len(numbers):
+            return nothing(config)
+        some = max(1, int(PART_BYTES / (4 * np.prod(images.pixels.shape[1:]))))
+        parts = (seen(numbers[part], epoch) for part in chunks(len(numbers), some))
+        return batch_of_parts(config, parts, numbers, block=block)
 
     return make

@@ -41,8 +41,8 @@ from unmask.training.settings import TrainSettings, lasting
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
-VALIDATION_SLOTS, VALIDATION_KEPT = 32_768, 256e6
-"""Slots of a validation batch at most; bytes of these batches up to which they are kept instead of made at every look."""
+VALIDATION_BYTES, VALIDATION_KEPT = 32e6, 256e6
+"""Of a validation batch, about, and of all of them up to which they are kept instead of made at every look."""
 PROBE_TRAIN, PROBE_TEST = 1000, 500
 """Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
 PROBE_SHARE = 0.1
@@ -184,7 +184,7 @@ def make_job(
     native = settings.view == "crop"
     plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block, native=native)
     shown = evenly(held_out, VALIDATION)
-    validation = _validation(shown, plain, min(batch, max(1, VALIDATION_SLOTS // slots)), config)
+    validation = _validation(shown, plain, batch, config)
     corruption = image_corruption(config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit)
     job = Job(
         model=model, plan=plan, make_batch=make, by_epoch=True, corruption=corruption, validation=validation,
@@ -196,14 +196,16 @@ def make_job(
 
 
 def _validation(
-    numbers: np.ndarray, make: Callable[..., PackedBatch], rows: int, config: PatchCodecConfig
+    numbers: np.ndarray, make: Callable[..., PackedBatch], batch: int, config: PatchCodecConfig
 ) -> Sequence[PackedBatch]:
-    """Held-out pictures in batches: kept where they are small, else made whenever they are looked at."""
+    """Held-out pictures in batches of at most `batch`: kept where they are small, else made whenever they are looked at."""
+    # A slot holds its patch, and eight numbers of eight bytes or less about it.
+    each = config.slots * (4 * config.features + 40)
+    rows = min(batch, max(1, int(VALIDATION_BYTES // each)))
     parts = [[[int(n)] for n in numbers[i : i + rows]] for i in range(0, len(numbers), rows)]
     makers = [functools.partial(make, part, rows, 0) for part in parts]
-    # A slot holds its patch, and eight numbers of eight bytes or less about it.
-    size = len(numbers) * config.slots * (4 * config.features + 40)
-    return [made() for made in makers] if size <= VALIDATION_KEPT else MadeWhenNeeded(makers, rows * config.slots)
+    few = len(numbers) * each <= VALIDATION_KEPT
+    return [made() for made in makers] if few else MadeWhenNeeded(makers, rows * config.slots)
 
 
 def live_probe(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 from unmask.core.batch import PackedBatch
@@ -37,6 +38,10 @@ class MadeWhenNeeded(Sequence[PackedBatch]):
             return MadeWhenNeeded(self.makers[which], self.slots)
         return self.makers[which]()
 
+    def __iter__(self) -> Iterator[PackedBatch]:
+        """One after the other, none kept while the next is made."""
+        return map(operator.call, self.makers)
+
     def some(self, numbers: Iterable[int]) -> MadeWhenNeeded:
         """The batches of these numbers."""
         return MadeWhenNeeded([self.makers[i] for i in numbers], self.slots)
@@ -67,6 +72,7 @@ def ahead(items: Iterable[Item], count: int) -> Generator[Item, None, None]:
             for item in items:
                 if not put("item", item):
                     return
+                del item  # not kept while the next one is made
         except BaseException as error:
             put("error", error)
         else:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 import os
 import sys
 import time
@@ -236,11 +237,11 @@ def _run(
         def check(step_number: int, progress: float, *, whole: bool = False) -> dict[str, float]:
             # On the way a sample of four steps' worth of slots keeps validation under a tenth of the run.
             held = job.validation if whole else sample(job.validation, 4 * settings.batch_slots)
-            metrics = _validate(model, held, job, settings, autocast, device, accelerator, total)
+            metrics = _validate(model, held, job, fitted.rows, autocast, device, accelerator, total)
             shown = {f"validation_{k}": v for k, v in metrics.items()}
             for name, batches in (job.extra_validation or {}).items():
                 batches = batches if whole else sample(batches, 4 * settings.batch_slots)
-                more = _validate(model, batches, job, settings, autocast, device, accelerator, total)
+                more = _validate(model, batches, job, fitted.rows, autocast, device, accelerator, total)
                 shown |= {f"{name}_{k}": v for k, v in more.items()}
             tracker.log(step_number, progress, kind="validation", **shown)
             if job.measure is not None and main and (probed := job.measure(model)):
@@ -475,18 +476,22 @@ def _steps(job: Job, accumulate: int, first: int, accelerator: Any) -> Iterator[
 
     with contextlib.closing(ahead(made(), job.look_ahead)) as batches:
         for epoch, batch in batches:
-            rest = (later for _, later in itertools.islice(batches, accumulate - 1))
+            rest = map(operator.itemgetter(1), itertools.islice(batches, accumulate - 1))
             step = _MicroBatches(itertools.chain([batch], rest), accumulate)
             del batch
             yield epoch, step
 
 
 def _validate(
-    model: nn.Module, batches: Sequence[PackedBatch], job: Job, settings: TrainSettings, autocast: Any,
+    model: nn.Module, batches: Sequence[PackedBatch], job: Job, rows: int, autocast: Any,
     device: torch.device, accelerator: Any, total: Callable[[Tensor], Tensor],
 ) -> dict[str, float]:  # fmt: skip
+    """Loss and accuracy over all processes, of at most `rows` rows at a time: as many as a micro-batch has, so that looking never
+    takes more memory than a step does."""
     mine = batches[accelerator.process_index :: accelerator.num_processes]
-    part = validate(model, mine, job.validation_corruption, seed=0, autocast=autocast, device=device)
+    # Neither the chain nor the map holds on to a batch while the next one is made, as a loop would.
+    parts = itertools.chain.from_iterable(map(operator.methodcaller("cut", rows), mine))
+    part = validate(model, parts, job.validation_corruption, seed=0, autocast=autocast, device=device)
     n = part["hidden_slots"]
     right = part.get("accuracy", math.nan) * n
     sums = total(torch.tensor([part["loss"] * n, right, n], dtype=torch.float64, device=device))
