@@ -264,7 +264,7 @@ def trainer(arguments, work, train, test):
     with tempfile.TemporaryDirectory() as scratch:
         settings = transformers.TrainingArguments(
             output_dir=scratch, report_to=[], save_strategy="no", seed=arguments.seed, disable_tqdm=True, use_cpu=True,
-            logging_strategy="no", remove_unused_columns=False,
+            logging_strategy="no", remove_unused_columns=False, max_steps=getattr(arguments, "steps", None) or -1,
         )  # fmt: skip
         data = [row(training, i, True) for i in range(len(training.examples))]
         transformers.Trainer(model=model, args=settings, train_dataset=data, data_collator=collate).train()
