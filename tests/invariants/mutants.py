@@ -289,8 +289,8 @@ MUTANTS = [
         "mean over micro-batches",
         (
             PRETRAIN,
-            "machine.processes / divisor)).backward()",
-            "machine.processes / max(len(gone), 1) / len(batches))).backward()",
+            "batch, gone, machine, divisor)",
+            "batch, gone, machine, max(len(gone), 1) * len(batches))",
         ),
     ),
     mutant(
