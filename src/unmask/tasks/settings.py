@@ -24,7 +24,7 @@ class FinetuneSettings:
             training rows is not trained again on all of them.
         batch: items in an optimiser step; of texts read in windows (tag, answer) windows. They are packed, so a step costs
             what its tokens cost.
-        micro_slots: slots in one forward pass; a larger step is run in parts whose gradients add up. None: 4 096 on a CPU,
+        micro_slots: slots in one forward pass; a larger step is run in parts whose gradients add up. None: 2 048 on a CPU,
             32 768 on a GPU.
         start: 'probe': the head starts as a linear probe of the frozen encoder, rows are held out where no validation data is
             given, and the result is set beside simpler models; 'plain': a random head, all rows trained on, nothing compared.
