@@ -46,6 +46,27 @@ def test_figures_hold_for_rows_never_seen():
     assert 0.9 < np.exp(np.mean(np.log(ratios))) < 1.15
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_columns_are_judged_in_all_rows_whatever_these_lack(seed):
+    """Complete columns were judged in incomplete rows alone: `y` where it is told well, `dead` in survivors."""
+    rng = np.random.default_rng(seed)
+    x, g = rng.normal(size=(2, 900))
+    table = pd.DataFrame({
+        "x": x, "g": g, "lab": np.where(x < 0, np.nan, x + rng.normal(0, 0.5, 900)), "y": g + rng.normal(0, np.where(x < 0, 0.1, 3)),
+        "dead": np.where(x < -0.4, "yes", "no"), "cause": np.where(x < -0.4, np.where(g > 0, "heart", "lung"), None),
+    })  # fmt: skip
+    model = TableModel.fit(table, steps=0, seed=seed)
+    place = {model.schema.columns[i].name: k for k, i in enumerate(model.schema.modelled)}
+    for name in ("x", "g", "y", "dead"):
+        rows = model.table.judged[place[name]].row
+        assert len(rows) >= 200
+        assert (x[rows] < 0).mean() == pytest.approx((x < 0).mean(), abs=0.12)
+    figures = {f["column"]: f for f in model.facts["columns_imputed"]}
+    assert figures["y"]["error_of_mean"] == pytest.approx(table.y.std(), rel=0.25)
+    assert figures["y"]["error"] > 1.2
+    assert figures["dead"]["error_of_mode"] == pytest.approx((x < -0.4).mean(), abs=0.1)
+
+
 def test_the_mean_beside_them_is_that_of_the_other_rows():
     model = TableModel.fit(patients(40), steps=0)
     schema, fold = model.schema, np.array([0, 0, 1, 1])

@@ -37,9 +37,11 @@ BLOCK = 128 * ROWS
 """Rows coded at a time."""
 CALIBRATION_ROWS = 2000
 CALIBRATION_LEAST = 30
-CALIBRATION_WANTED = 100
+CALIBRATION_WANTED = 200
 """Scores wanted of every quantity: small tables are masked several times over."""
 CALIBRATION_ROUNDS = 8
+Found = dict[int, list[Judged]]
+"""Judged cells by column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,27 +220,35 @@ class CellTable:
             order = np.argsort(mix(self.settings.train.seed, rows, 45), kind="stable")
             rows = rows[np.sort(order[:CALIBRATION_ROWS])]
         lacking = ~cells.seen[~cells.seen.all(1)]
-        select = CellMasks(low=0.05, high=0.5, copied=1.0, patterns=lacking if len(lacking) else None)
-        corruption = Corruption(select=select, replace=ALL_MASK)
-        found: dict[int, list[Judged]] = {}
+        random = Corruption(select=CellMasks(low=0.05, high=0.5, copied=0.0), replace=ALL_MASK)
+        copied = Corruption(select=CellMasks(copied=1.0, patterns=lacking, else_random=False), replace=ALL_MASK)
+        # Which of the two a row gets is not a matter of its own cells: so the judged cells of a column are a random sample of
+        # its observed ones. (Random masks for the rows alone that a pattern says nothing of would judge columns without holes
+        # in those rows alone: where a cause is missing in survivors, age would be judged in survivors.)
+        found: tuple[Found, Found] = {}, {}
         for epoch in range(CALIBRATION_ROUNDS):
+            borrows = uniform(self.settings.train.seed, epoch, rows, 71) < (0.5 if len(lacking) else 0.0)
             for member in range(members):
-                own = rows[self.fitted.fold[rows] == member]
+                own = self.fitted.fold[rows] == member
                 with self.fitted.without(member):
-                    self._judge(columns, cells, own, member, corruption, epoch, found)
-            if all(sum(map(len, found.get(c, []))) >= CALIBRATION_WANTED for c in self.quantities):
+                    self._judge(columns, cells, rows[own & ~borrows], member, random, epoch, found[0])
+                    self._judge(columns, cells, rows[own & borrows], member, copied, epoch, found[1])
+            if all(sum(map(len, _chosen(found, c))) >= CALIBRATION_WANTED for c in self.quantities):
                 break
-        self.judged = {c: Judged.joined(parts) for c, parts in found.items()}
+        judged = {c: _chosen(found, c) for c in range(len(columns))}
+        self.judged = {c: Judged.joined(parts) for c, parts in judged.items() if parts}
         self.scores = {c: np.sort(self.judged[c].needed) for c in self.quantities if c in self.judged}
 
     def _judge(
         self, columns: Sequence[np.ndarray], cells: Cells, rows: np.ndarray, member: int, corruption: Corruption,
-        epoch: int, found: dict[int, list[Judged]],
+        epoch: int, found: Found,
     ) -> None:  # fmt: skip
         """Adds to `found`, by column, what the member says of hidden cells of the rows."""
         with at_rest(self.network):
             for take, batch in self.passes(cells, rows):
                 hidden = corruption.draw(batch, seed=self.settings.train.seed + 2, epoch=epoch)
+                if not len(hidden.flat):
+                    continue
                 lost = missing_slots(batch, len(take))
                 prediction = self.network(batch, hide(torch.cat([hidden.flat, lost])), ask=hidden.flat)
                 row, column = (hidden.flat // batch.shape[1]).numpy(), (hidden.flat % batch.shape[1]).numpy()
@@ -379,3 +389,10 @@ def _exact(value: np.ndarray, coding: Coding) -> np.ndarray:
     before = (after - 1).clip(0)
     near = np.where(np.abs(atoms[after] - value) < np.abs(atoms[before] - value), atoms[after], atoms[before])
     return np.where(np.isclose(value, near, rtol=1e-6, atol=1e-12), near, value)
+
+
+def _chosen(found: tuple[Found, Found], column: int) -> list[Judged]:
+    """The judged cells of a column that were hidden as rows of the table lack them; with those hidden at random where
+    they are few, as in columns that no row lacks."""
+    random, copied = (f.get(column, []) for f in found)
+    return copied if sum(map(len, copied)) >= CALIBRATION_WANTED else [*random, *copied]
