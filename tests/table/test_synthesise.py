@@ -9,8 +9,10 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
+from unmask.table.data import encode, read_frame, write_table
+from unmask.table.frame import Frame
 from unmask.table.model import TableModel, load
-from unmask.table.synthesise import augment, perturb, synthesize
+from unmask.table.synthesise import augment, augmented, perturb, synthesize
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +219,50 @@ def test_augment_adds_marked_rows(table, model):
     assert whole.height == len(table) + 60
     assert whole["synthetic"].sum() == 60
     assert set(new["stage"]) == {"III"}
+
+
+def german(rows: int) -> str:
+    lines = ["Nr;Größe (cm);Wert;PLZ;Betrag"]
+    for k in range(rows):
+        value = f"{k % 9},{k % 7}" if k % 5 else ""
+        lines.append(f"{k:04d};2.{k * 7 % 900 + 10:03d};{value};0{10 + k % 4}01;{k % 8 + 1}.{k * 37 % 900 + 99:03d},5")
+    return "\n".join(lines) + "\n"
+
+
+def test_a_file_that_is_added_to_stays_as_it_was_to_the_letter(tmp_path):
+    (tmp_path / "g.csv").write_text(german(120), encoding="utf-8")
+    schema = tmp_path / "schema.toml"
+    schema.write_text('decimal = ","\n[columns.PLZ]\nkind = "nominal"\n[columns.Nr]\nkind = "id"\n', encoding="utf-8")
+    model = TableModel.fit(tmp_path / "g.csv", schema=schema, steps=0)
+    few = german(0) + "0002;4.500;1,1;01101;7.394,8\n0003;;NA;01201;1.000,5\n"
+    (tmp_path / "few.csv").write_text(few, encoding="utf-8")
+    whole, _ = augmented(model, tmp_path / "few.csv", "PLZ == '01101'", 6)
+    write_table(whole, tmp_path / "out.csv")
+    lines = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.rpartition(";") for line in lines[:3]] == [
+        (line, ";", mark) for line, mark in zip(few.splitlines(), ("synthetic", "False", "False"), strict=True)
+    ]
+    (tmp_path / "rest.csv").write_text("\n".join([lines[0], *lines[3:]]), encoding="utf-8")
+    again = read_frame(tmp_path / "rest.csv")
+    values = encode(again, model.schema)
+    place = model.schema.modelled.index(model.schema.number("Größe (cm)"))
+    assert (values[place] > 1900).all()  # not 2.498
+    assert set(again.columns[again.names.index("PLZ")]) == {"01101"}
+    # As a table of types: numbers as numbers, by the marks of the schema; codes as the texts they are.
+    for table in (
+        augment(model, tmp_path / "few.csv", where="PLZ == '01101'", rows=6)[1],
+        model.synthesize(6, where="PLZ == '01101'"),
+    ):
+        assert table["Größe (cm)"].min() > 1900
+        assert set(table["PLZ"]) == {"01101"}
+    assert model.impute(tmp_path / "g.csv")["Nr"][2] == "0002"
+    write_table(
+        Frame(names=["long"], columns=[np.array(["12345678901234567891", "2"], object)]), tmp_path / "l.parquet"
+    )
+    assert pl.read_parquet(tmp_path / "l.parquet")["long"].to_list() == ["12345678901234567891", "2"]
+    (tmp_path / "marked.csv").write_text(few.replace("Nr;", "synthetic;"), encoding="utf-8")
+    with pytest.raises(UserError, match="'synthetic' already"):
+        augment(model, tmp_path / "marked.csv", where="PLZ == '01101'", rows=6)
 
 
 def test_perturbation_keeps_part_of_real_rows(table, model):

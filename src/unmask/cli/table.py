@@ -140,13 +140,13 @@ def augment_table(
     model: str, table: str, where: list[str], rows: int, out: str, constraint: list[str], seed: int
 ) -> Result:
     from unmask.table.data import write_table
-    from unmask.table.synthesise import augment
+    from unmask.table.synthesise import augmented
 
     check_results([out], [table])
-    whole, new = augment(table_model(model), table, where=where, rows=rows, seed=seed, constraints=constraint)
+    whole, new = augmented(table_model(model), table, where, rows, seed, constraint)
     write_table(whole, out)
-    found = {"out": out, "rows": whole.height, "added": new.height, "where": where}
-    return found, [f"{new.height} synthetic rows added to {whole.height - new.height}: {out}"]
+    found = {"out": out, "rows": len(whole), "added": len(new), "where": where}
+    return found, [f"{len(new)} synthetic rows added to {len(whole) - len(new)}: {out}"]
 
 
 def evaluate_table(model: str, data: list[str], rows: int | None, report: str | None, seed: int) -> Result:

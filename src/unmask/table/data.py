@@ -12,11 +12,12 @@ from unmask.table.writers import (
     like_stored,
     new_frame,
     new_table,
+    rows_below,
     stored_types,
     write_table,
 )
 
 __all__ = [
     "Frame", "as_polars", "cell_texts", "decode", "encode", "filled_copy", "handed_out", "like_stored", "match_columns", "new_frame",
-    "new_table", "read_csv", "read_frame", "stored_types", "write_table", "writes_point",
+    "new_table", "read_csv", "read_frame", "rows_below", "stored_types", "write_table", "writes_point",
 ]  # fmt: skip

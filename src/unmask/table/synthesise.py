@@ -7,6 +7,7 @@ hazards given the covariates (`survival.Outcome`), so that hazard ratios and Kap
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from unmask.errors import UserError
 from unmask.table.absent import in_order, with_added
 from unmask.table.conditions import Limit, parse_where
 from unmask.table.data import decode, encode, handed_out, read_frame
+from unmask.table.marks import Spelling
 from unmask.table.network import RowModel
 from unmask.table.obeying import drawn_under
 from unmask.table.rules import Rules
@@ -174,18 +176,45 @@ def augment(
     """The table with `rows` synthetic patients of a stratum added below, and those alone.
 
     The model must have been fitted on the training part only: rows that are to judge the result must not be in it.
+
+    Returns:
+        Two polars tables; the first has a further column `synthetic` (booleans).
+
+    Raises:
+        UserError: the table does not fit the model, or has a column `synthetic` already.
     """
+    whole, new = (handed_out(t) for t in augmented(model, data, where, rows, seed, constraints))
+    return whole, new
+
+
+def augmented(
+    model: TableModel, data: Any, where: Any, rows: int, seed: int = 0, constraints: Sequence[str] = ()
+) -> tuple[Any, Any]:
+    """As `augment`; of a file as texts (`Frame`), in which every cell that was there is as it was, to the letter."""
     import polars as pl
 
-    from unmask.table.data import as_polars
+    from unmask.table.data import as_polars, rows_below
 
-    new = as_polars(
-        synthesize(model, rows, where=where, seed=seed, constraints=constraints, rare="keep", extremes="keep").table
+    frame, schema = read_frame(data), model.schema
+    if "synthetic" in frame.names:
+        raise UserError(
+            f"{frame.source}: there is a column 'synthetic' already",
+            hint="It is to mark the rows that are added: rename it.",
+        )
+    encode(frame, schema)
+    drawn = synthesize(model, rows, where=where, seed=seed, constraints=constraints, rare="keep", extremes="keep")
+    if frame.native is not None:
+        old, new = as_polars(frame), as_polars(drawn.table)
+        marked = [t.with_columns(pl.lit(mark).alias("synthetic")) for t, mark in ((old, False), (new, True))]
+        return pl.concat(marked, how="diagonal_relaxed"), new
+    columns = zip(drawn.columns, schema.modelled, strict=True)
+    whole = rows_below(frame, schema, {i: decode(x, schema.columns[i]) for x, i in columns})
+    mark = np.array(["False"] * len(frame) + ["True"] * rows, object)
+    spellings = [*whole.spellings, Spelling()] if whole.spellings else []
+    whole = dataclasses.replace(
+        whole, names=[*whole.names, "synthetic"], columns=[*whole.columns, mark], spellings=spellings
     )
-    old = as_polars(read_frame(data))
-    encode(read_frame(data), model.schema)
-    marked = [old.with_columns(pl.lit(False).alias("synthetic")), new.with_columns(pl.lit(True).alias("synthetic"))]
-    return pl.concat(marked, how="diagonal_relaxed"), new
+    return whole, drawn.table
 
 
 def perturb(model: TableModel, data: Any, *, share: float = 0.5, seed: int = 0, constraints: Sequence[str] = ()) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import datetime as dt
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -15,11 +17,16 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.files import written
 from unmask.table.frame import Frame
-from unmask.table.marks import spellings_of
+from unmask.table.marks import Marks, Spelling, spellings_of
 from unmask.table.parse import is_missing, no_value, numbers, text_of
 from unmask.table.readers import read_frame
 from unmask.table.schema import Column, Schema
-from unmask.table.values import cell_texts, spelling_in, writes_point
+from unmask.table.values import cell_texts, match_columns, spelling_in, writes_point
+
+CODED = re.compile(r"\s*[+-]?0[0-9]")
+"""A text that reads as a number and is one of a code's: 00501, 007."""
+EXACT = 2**53
+"""From here on a float does not hold every whole number."""
 
 
 def filled_copy(
@@ -194,8 +201,30 @@ def like_stored(types: str) -> Frame:
 
 def new_frame(schema: Schema, columns: dict[int, list[Any]], point: Sequence[bool]) -> Frame:
     """New rows as the texts of a CSV file; `point` as `writes_point` says of each column."""
-    raw = [np.array([*cell_texts(v, schema.columns[i], point[i]), None], object)[:-1] for i, v in columns.items()]
-    return Frame(names=[schema.columns[i].name for i in columns], columns=raw, source="new rows")
+    raw = [_texts_of(v, schema.columns[i], point[i]) for i, v in columns.items()]
+    spellings = [Spelling(marks=Marks(schema.columns[i].decimal, schema.columns[i].thousands)) for i in columns]
+    return Frame(names=[schema.columns[i].name for i in columns], columns=raw, source="new rows", spellings=spellings)
+
+
+def rows_below(frame: Frame, schema: Schema, columns: dict[int, list[Any]]) -> Frame:
+    """The texts of a CSV file with new rows at its end, spelled as the file spells; what was there is not touched.
+
+    Args:
+        columns: column of the schema -> plain values; other columns of the file are empty in the new rows.
+    """
+    order, count = match_columns(frame, schema), len(next(iter(columns.values())))
+    marks = spelling_in(frame, schema, order)
+    new = {
+        order[i]: _texts_of(v, schema.columns[i], writes_point(frame.columns[order[i]], schema.columns[i]), marks[i])
+        for i, v in columns.items()
+    }
+    empty = np.array([""] * count, object)
+    raw = [np.concatenate([c.astype(object), new.get(k, empty)]) for k, c in enumerate(frame.columns)]
+    return dataclasses.replace(frame, columns=raw, lines=None, levels=[])
+
+
+def _texts_of(values: list[Any], column: Column, point: bool, marks: Marks | None = None) -> np.ndarray:
+    return np.array([*cell_texts(values, column, point, marks), None], object)[:-1]
 
 
 def write_table(table: Any, path: str | Path) -> Path:
@@ -234,7 +263,8 @@ def handed_out(table: Any) -> Any:
 
 
 def as_polars(table: Any) -> Any:
-    """Any of our kinds of table as a polars one; CSV texts become numbers where all of a column are."""
+    """Any of our kinds of table as a polars one; CSV texts become numbers where all of a column are, and lose nothing by it:
+    codes with leading zeros, and numbers of more digits than a float holds, stay texts."""
     import polars as pl
 
     frame = read_frame(table)
@@ -249,7 +279,8 @@ def as_polars(table: Any) -> Any:
             columns[name] = pl.Series(name, raw).fill_nan(None)
             continue
         found, bad = numbers(raw[~gone], spelling.marks)
-        if len(found) and not bad.any() and frame.native is None and not spelling.unclear:
+        plain = len(found) > 0 and not bad.any() and frame.native is None and not spelling.unclear
+        if plain and not (np.abs(found) >= EXACT).any() and not any(CODED.match(str(v)) for v in raw[~gone]):
             point = spelling.marks.decimal
             whole = np.array_equal(found, np.round(found)) and not any(point in str(v) for v in raw[~gone])
             cells: list[Any] = [None] * len(raw)
