@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import unmask
 from tiny_images import TINY, bars
@@ -24,6 +25,8 @@ from unmask.images.model import ImageModel
 from unmask.images.pretrain import pretrain
 from unmask.images.probe import knn_predict, probe_predict
 from unmask.images.recipes import RECIPES, SIZES, ImageSettings, with_overrides
+from unmask.training.budget import fit
+from unmask.training.settings import TrainSettings
 
 
 def settings(**more):
@@ -338,6 +341,36 @@ def test_drop_path_leaves_whole_rows_out_on_average_unbiased(seed):
     assert ((rows == 0).all(1) | (rows == 1 / 0.75).all(1)).all()
     assert abs(float(rows.mean()) - 1) < 0.05
     assert torch.equal(DropPath(0.25)(block.eval(), None, torch.ones(4, 2, 3)), torch.ones(4, 2, 3))
+
+
+def test_fine_tuning_in_parts_that_fit_is_that_of_the_whole_batch(tmp_path, monkeypatch):
+    pretrain(bars(30), tmp_path / "m", settings=settings(patch=2, steps=1, precision="fp32"), console=False)
+    found, asked = [], []
+
+    def split(*given, **more):
+        fitted = fit(*given, **more)
+        asked.append(fitted)
+        return dataclasses.replace(fitted, parts=4, rows=5) if len(asked) == 2 else fitted
+
+    monkeypatch.setattr("unmask.images.finetune.fit", split)
+    for name in ("whole", "parts"):
+        tune = FinetuneSettings(drop_path=0.5, mixup=0.8, batch=18, train=TrainSettings(steps=3, precision="fp32"))
+        done = finetune_classify(tmp_path / "m", bars(40), tmp_path / name, settings=tune, console=False)
+        found.append((done.figures, load_file(tmp_path / name / "model.safetensors")))
+    (whole, a), (parts, b) = found
+    assert (whole["micro_batches"], parts["micro_batches"]) == (1, 4)
+    for name, value in a.items():
+        torch.testing.assert_close(value, b[name], atol=2e-5, rtol=1e-3, msg=name)
+    assert asked[0].need.row > 12 * 12 * 4  # a picture's own pixels at least
+    assert whole["expected_memory_mb"] > asked[0].held / 1e6
+
+
+def test_fine_tuning_that_cannot_fit_is_refused_before_it_starts(tmp_path):
+    pretrain(bars(30), tmp_path / "m", settings=settings(patch=2, steps=1), console=False)
+    tune = FinetuneSettings(train=TrainSettings(steps=3, memory=0.01))
+    with pytest.raises(UserError, match="too little memory: training with one picture at a time"):
+        finetune_classify(tmp_path / "m", bars(40), tmp_path / "c", settings=tune, console=False)
+    assert not (tmp_path / "c" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])

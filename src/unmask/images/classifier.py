@@ -30,17 +30,24 @@ class DropPath:
     """Stochastic depth (Huang et al. 2016): a block's output is left out for a random share of the rows while training.
 
     A forward hook of the block, so that the encoder itself knows nothing of it.
+
+    Attributes:
+        kept: which rows keep the output; None draws them at every pass.
     """
 
     def __init__(self, share: float) -> None:
         self.share = share
+        self.kept: Tensor | None = None
+
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
+        """Booleans: which of so many rows keep the output."""
+        return torch.rand(rows, generator=generator) >= self.share
 
     def __call__(self, module: nn.Module, _: Any, output: Tensor) -> Tensor:
         if not module.training or not self.share:
             return output
-        keep = 1 - self.share
-        kept = torch.empty(len(output), 1, 1, device=output.device, dtype=output.dtype).bernoulli_(keep)
-        return output * kept / keep
+        kept = self.draw(len(output)) if self.kept is None else self.kept
+        return output * (kept.to(output) / (1 - self.share))[:, None, None]
 
 
 class ClassifierNet(nn.Module):
@@ -62,10 +69,11 @@ class ClassifierNet(nn.Module):
         nn.init.trunc_normal_(self.head.weight, std=2e-5)
         nn.init.zeros_(self.head.bias)
         layers = model.encoder.layers
+        self.drop_paths: list[DropPath] = []
         for number, layer in enumerate(layers if drop_path else ()):
-            hook = DropPath(drop_path * number / max(len(layers) - 1, 1))
             for block in (layer.attention, layer.feedforward):
-                block.register_forward_hook(hook)
+                self.drop_paths.append(DropPath(drop_path * number / max(len(layers) - 1, 1)))
+                block.register_forward_hook(self.drop_paths[-1])
 
     @property
     def config(self) -> PatchCodecConfig:

@@ -31,7 +31,8 @@ from unmask.images.pretrain import store_of
 from unmask.images.scored_report import finetuned_report
 from unmask.images.shards import Store
 from unmask.images.split import held_out_by_class
-from unmask.training.memory import keep_freed_memory
+from unmask.training.budget import Fitted, fit, measure_loss
+from unmask.training.memory import free_memory, held_memory, keep_freed_memory, peak_memory
 from unmask.training.optimiser import AdamW, NanGuard, step
 from unmask.training.precision import resolve_precision
 from unmask.training.run import sayer
@@ -257,6 +258,9 @@ def _train(
     started, guard = time.monotonic(), NanGuard(ts.nan_limit)
     feed = _feeder(classifier, train, targets, settings)
     objective = classifier.objective
+    fitted = _fitted(classifier, feed, batch, held is not None and settings.keep_best, ts)
+    for line in fitted.told():
+        sayer(console)(line)
     best: dict[str, Any] = {"score": -math.inf}
     number = images = 0
 
@@ -271,17 +275,13 @@ def _train(
                 place * batch : (place + 1) * batch
             ]
             net.train()
-            packed, target = feed(chosen, epoch, number)
-            with classifier.model._context():
-                logits = net(packed)
-            loss = objective.loss(logits, target)
-            loss.backward()
+            loss = _backward(classifier, *feed(chosen, epoch, number), chosen, fitted.rows, (ts.seed, number))
             norm = step(optimiser, trained, clip=ts.clip, rate=rate(done, ts))
             guard.check(norm)
             net.zero_grad(set_to_none=True)
             number, images = number + 1, images + len(chosen)
             if number % ts.log_every == 0 or number == 1:
-                tracker.log(number, done, loss=float(loss.detach()), gradient_norm=float(norm), epoch=epoch)
+                tracker.log(number, done, loss=float(loss), gradient_norm=float(norm), epoch=epoch)
             ended = number % per_epoch == 0 or progress() >= 1.0
             if held is not None and ended and _due(number, per_epoch, total):
                 net.eval()
@@ -292,12 +292,73 @@ def _train(
     if held is not None and settings.keep_best and "state" in best:
         net.load_state_dict(best["state"])
     seconds = time.monotonic() - started
-    found = {"steps": number, "seconds": round(seconds, 2), "images_per_second": round(images / max(seconds, 1e-9), 1)}
+    found = {"steps": number, "seconds": round(seconds, 2), "images_per_second": round(images / max(seconds, 1e-9), 1),
+             "micro_batches": fitted.parts, "expected_memory_mb": round(fitted.expected / 1e6, 1),
+             "peak_memory_mb": round(peak_memory(), 1)}  # fmt: skip
     if held is not None:
         found["validation_pictures"] = picture_count(held)
         if "name" in best:
             found |= {"kept_by": best["name"], f"validation_{best['name']}": best["value"]}
     return found
+
+
+def _backward(
+    classifier: Classifier, seen: torch.Tensor, target: torch.Tensor, chosen: np.ndarray, rows: int, key: tuple[int, int]
+) -> torch.Tensor:  # fmt: skip
+    """The loss of a batch, whose gradients are added up over parts of so many pictures: those of the whole batch.
+
+    Args:
+        seen: (n, channels, height, width) pictures as the model sees them.
+        key: what the blocks that are left out (drop path) are drawn by, for each picture of the whole batch.
+    """
+    net = classifier.net
+    generator = torch.Generator().manual_seed(hash((*key, 1)) % 2**31)
+    kept = [d.draw(len(seen), generator) for d in net.drop_paths]
+    total = torch.zeros((), device=classifier.device)
+    for start in range(0, len(seen), rows):
+        part = slice(start, start + rows)
+        for hook, which in zip(net.drop_paths, kept, strict=True):
+            hook.kept = which[part]
+        packed = image_batch(net.config, seen[part], chosen[part]).to(classifier.device)
+        with classifier.model._context():
+            logits = net(packed)
+        here = target[part].to(classifier.device)
+        loss = classifier.objective.loss(logits, here) * (len(here) / len(target))
+        loss.backward()
+        total += loss.detach()
+    for hook in net.drop_paths:
+        hook.kept = None
+    return total
+
+
+def _fitted(
+    classifier: Classifier, feed: Callable[..., tuple[torch.Tensor, torch.Tensor]], batch: int, keeps: bool, settings: TrainSettings,
+) -> Fitted:  # fmt: skip
+    """How steps are split so that they fit the memory there is, and what they will take.
+
+    Args:
+        keeps: the best state is kept beside the present one.
+    """
+    net, device = classifier.net, classifier.device
+
+    def loss(rows: int) -> torch.Tensor:
+        numbers = np.arange(rows)
+        seen, target = feed(numbers, 0, 0)
+        with classifier.model._context():
+            logits = net(image_batch(net.config, seen, numbers).to(device))
+        return classifier.objective.loss(logits, target.to(device))
+
+    need = measure_loss(net, loss, device=device)
+    weights = sum(t.numel() * t.element_size() for t in net.state_dict().values())
+    whole = (
+        3 * batch * net.config.channels * math.prod(net.config.image) * 4
+    )  # the batch's pixels: read, augmented, mixed
+    need = dataclasses.replace(
+        need, lasting=need.lasting + keeps * weights, saving=keeps * weights, any_batch=need.any_batch + whole
+    )
+    free = free_memory(settings.memory, device=device)
+    held = held_memory() if device.type == "cpu" else 0.0
+    return fit(need, rows=batch, asked=1, free=free, held=held, unit="pictures")
 
 
 def _due(number: int, per_epoch: int, total: int) -> bool:
@@ -308,7 +369,7 @@ def _due(number: int, per_epoch: int, total: int) -> bool:
 
 def _feeder(
     classifier: Classifier, train: ImageSet, targets: torch.Tensor, settings: FinetuneSettings
-) -> Callable[[np.ndarray, int, int], tuple[Any, torch.Tensor]]:
+) -> Callable[[np.ndarray, int, int], tuple[torch.Tensor, torch.Tensor]]:
     codec = classifier.net.masked.codec
     mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
     augment = Augment(scale=settings.crop, flip=settings.flip)
@@ -322,7 +383,7 @@ def _feeder(
         seen, target = mix_batch(
             seen, targets[chosen], mixup=settings.mixup, cutmix=settings.cutmix, generator=generator
         )
-        return image_batch(codec.config, seen, chosen).to(classifier.device), target.to(classifier.device)
+        return seen, target
 
     return feed
 

@@ -7,6 +7,7 @@ states) and what a checkpoint takes while it is written.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import weakref
 from collections.abc import Callable
@@ -105,21 +106,27 @@ def measure(
         waiting: batches in memory beside the one that is computed on; another is being made by a thread meanwhile.
     """
     one, two = (_counted(model, make, rows, corruption, device, autocast) for rows in (1, 2))
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    row = max(two.forward - one.forward, two.whole - one.whole, 1.0)
-    return Need(
-        lasting=2.0 * trained, saving=weights + 2.0 * trained, any_batch=trained + max(one.forward - row, 0.0),
-        row=row + (waiting * two.data / 2 + max(two.made - one.made, 0.0) if waiting else 0.0),
-    )  # fmt: skip
+    need = _need(model, (one.forward, one.whole), (two.forward, two.whole))
+    making = waiting * two.data / 2 + max(two.made - one.made, 0.0) if waiting else 0.0
+    return dataclasses.replace(need, row=need.row + making)
+
+
+def measure_loss(model: nn.Module, loss: Callable[[int], Tensor], *, device: torch.device) -> Need:
+    """As `measure`, of training by a loss of one's own.
+
+    Args:
+        loss: of a batch of so many rows, which is made within.
+    """
+    one, two = (_passes(model, lambda _, rows=rows: loss(rows), device) for rows in (1, 2))
+    return _need(model, one, two)
 
 
 class _Count(NamedTuple):
-    """Most bytes held at once: while the batch is made, up to the loss, over both passes; and those of the batch itself."""
+    """Most bytes held at once: up to the loss, over both passes, while the batch is made; and those of the batch itself."""
 
-    made: float
     forward: float
     whole: float
+    made: float
     data: float
 
 
@@ -128,25 +135,45 @@ def _counted(
     autocast: Callable[[], AbstractContextManager],
 ) -> _Count:  # fmt: skip
     codec: Any = model.codec
+    seen = {}
+
+    def loss(live: _Live) -> Tensor:
+        batch = make(rows)
+        tensors = (*batch.values.values(), *batch.extra.values(), batch.segment, batch.position, batch.unit)
+        seen["data"] = float(sum(t.numel() * t.element_size() for t in tensors))
+        seen["made"] = float(live.most)
+        gone = corruption.draw(batch, seed=0)
+        batch, gone = batch.to(device), gone.to(device)
+        with autocast():
+            return model(batch, gone).loss(codec.targets(batch.values, gone.flat))
+
+    return _Count(*_passes(model, loss, device), **seen)
+
+
+def _passes(model: nn.Module, loss: Callable[[_Live], Tensor], device: torch.device) -> tuple[float, float]:
+    """Most bytes held up to the loss, and over both passes."""
     training = model.training
     devices = [device] if device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices), _Live(model) as live:
             model.train()
-            batch = make(rows)
-            tensors = (*batch.values.values(), *batch.extra.values(), batch.segment, batch.position, batch.unit)
-            data = float(sum(t.numel() * t.element_size() for t in tensors))
-            made = float(live.most)
-            gone = corruption.draw(batch, seed=0)
-            batch, gone = batch.to(device), gone.to(device)
-            with autocast():
-                loss = model(batch, gone).loss(codec.targets(batch.values, gone.flat))
+            found = loss(live)
             forward = float(live.most)
-            loss.backward()
-            return _Count(made, forward, float(live.most), data)
+            found.backward()
+            return forward, float(live.most)
     finally:
         model.zero_grad(set_to_none=True)
         model.train(training)
+
+
+def _need(model: nn.Module, one: tuple[float, float], two: tuple[float, float]) -> Need:
+    """From the most bytes (up to the loss, over both passes) with one row and with two."""
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    row = max(two[0] - one[0], two[1] - one[1], 1.0)
+    return Need(
+        lasting=2.0 * trained, saving=weights + 2.0 * trained, any_batch=trained + max(one[0] - row, 0.0), row=row
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
