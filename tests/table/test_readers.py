@@ -30,8 +30,8 @@ def test_other_encodings_are_asked_for(tmp_path):
         read_frame(tmp_path / "t.csv", encoding="ascii")
 
 
-def spreadsheet(path, sheets: dict[str, list[list]]) -> None:
-    """A minimal .xlsx file."""
+def spreadsheet(path, sheets: dict[str, list[list]], merged: tuple[str, ...] = ()) -> None:
+    """A minimal .xlsx file; `merged` ranges of cells in every sheet."""
 
     def cell(value, place: str) -> str:
         if isinstance(value, str):
@@ -66,9 +66,9 @@ def spreadsheet(path, sheets: dict[str, list[list]]) -> None:
         )
         for i, rows in enumerate(sheets.values(), 1):
             body = "".join(row(cells, n) for n, cells in enumerate(rows, 1))
-            file.writestr(
-                f"xl/worksheets/s{i}.xml", f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>'
-            )
+            held = "".join(f'<mergeCell ref="{m}"/>' for m in merged)
+            body = f"<sheetData>{body}</sheetData>" + (f"<mergeCells>{held}</mergeCells>" if held else "")
+            file.writestr(f"xl/worksheets/s{i}.xml", f'<worksheet xmlns="{main}">{body}</worksheet>')
 
 
 def test_spreadsheets(tmp_path):
@@ -89,6 +89,20 @@ def test_spreadsheets(tmp_path):
     (tmp_path / "no.xlsx").write_bytes(b"nothing")
     with pytest.raises(UserError, match="not a spreadsheet"):
         read_frame(tmp_path / "no.xlsx")
+
+
+def test_merged_cells_are_refused(tmp_path):
+    """A hospital written once for ten patients is not missing for nine of them."""
+    pytest.importorskip("python_calamine")
+    rows = [["site", "age"], ["A", 61], [None, 72], [None, 55], ["B", 60]]
+    spreadsheet(tmp_path / "t.xlsx", {"data": rows}, merged=("A2:A4", "B6:C6"))
+    with pytest.raises(UserError, match=r"sheet 'data': merged cells A2:A4 \('A'\): only the first.*\n.*Unmerge"):
+        read_frame(tmp_path / "t.xlsx")
+    spreadsheet(tmp_path / "empty.xlsx", {"data": rows}, merged=("B6:C6",))
+    assert read_frame(tmp_path / "empty.xlsx").columns[0].tolist() == ["A", None, None, "B"]
+    spreadsheet(tmp_path / "head.xlsx", {"data": [["demog", None], ["age", "sex"], [1, 2]]}, merged=("A1:B1",))
+    with pytest.raises(UserError, match=r"merged cells A1:B1 \('demog'\)"):
+        read_frame(tmp_path / "head.xlsx")
 
 
 @pytest.mark.parametrize("kind", ["dta", "sav"])

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 
 from unmask.errors import UserError, suggest
+from unmask.table.findings import SHOWN
 from unmask.table.frame import Frame, frame_of
 from unmask.table.parse import no_value, text_of
 
@@ -20,7 +25,8 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
     """One sheet of a spreadsheet, its first row the names of the columns.
 
     Raises:
-        UserError: the reader is not installed; not a spreadsheet; several sheets and none named; a column without a name.
+        UserError: the reader is not installed; not a spreadsheet; several sheets and none named; a column without a name;
+            merged cells, of which the file holds the first alone.
     """
     try:
         import python_calamine
@@ -37,7 +43,9 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
     if sheet is None and len(filled) != 1:
         names = ", ".join(map(repr, filled))
         raise UserError(f"{path}: {len(filled)} sheets with cells: {names}", hint="Say which: --sheet NAME.")
-    rows = found[sheet] if sheet is not None else next(iter(filled.values()))
+    chosen = sheet if sheet is not None else next(iter(filled))
+    rows = found[chosen]
+    notes = _merged(path, chosen, rows, book.get_sheet_by_name(chosen))
     while rows and all(v == "" for v in rows[-1]):
         rows = rows[:-1]
     if len(rows) < 2:
@@ -54,7 +62,59 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
         if text_of(name) in columns:
             raise UserError(f"{path}: two columns {text_of(name)!r}", hint="Rename one.")
         columns[text_of(name)] = cells
-    return _frame(path, columns, first_row=2)
+    frame = _frame(path, columns, first_row=2)
+    frame.notes = notes
+    return frame
+
+
+def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) -> tuple[str, ...]:
+    """Refuse merged cells that hold a value: it is meant for all of them, and stands in the first alone.
+
+    Returns:
+        What is to be said of a kind of file whose merged cells cannot be seen.
+    """
+    hint = (
+        "Part them (in Excel: Unmerge Cells) and write the value into every cell that it is meant for, then save again."
+    )
+    if path.suffix.lower() == ".ods":
+        with zipfile.ZipFile(path) as file:
+            tables = file.read("content.xml").decode().split("<table:table ")[1:]
+        own = next((t for t in tables if f'table:name="{escape(name)}"' in t.partition(">")[0]), "")
+        if re.search(r'<table:table-cell\b[^>]*-spanned="(?!1")[^>]*[^/]>', own):
+            raise UserError(f"{path}, sheet {name!r}: cells are merged: only the first would hold a value", hint=hint)
+        return ()
+    ranges = getattr(sheet, "merged_cell_ranges", None)
+    if ranges is None:
+        kind = path.suffix.lower()
+        return (f"merged cells of {kind} files cannot be seen: all but the first of them would be read as empty",)
+    held = [r for r in sorted(ranges) if r[0] != r[1] and _value_at(rows, *r[0]) != ""]
+    if not held:
+        return ()
+    listed = ", ".join(f"{_place(*a)}:{_place(*b)} ({text_of(_value_at(rows, *a))!r})" for a, b in held[:SHOWN])
+    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
+    raise UserError(
+        f"{path}, sheet {name!r}: merged cells {listed}{more}: only the first of each holds the value, the others would be "
+        "read as missing",
+        hint=hint,
+    )
+
+
+def _value_at(rows: Sequence[Sequence[Any]], row: int, column: int) -> Any:
+    return rows[row][column] if row < len(rows) and column < len(rows[row]) else ""
+
+
+def _place(row: int, column: int) -> str:
+    """The name that spreadsheets give a cell.
+
+    >>> _place(0, 0), _place(10, 27)
+    ('A1', 'AB11')
+    """
+    letters = ""
+    column += 1
+    while column:
+        column, rest = divmod(column - 1, 26)
+        letters = chr(65 + rest) + letters
+    return f"{letters}{row + 1}"
 
 
 def read_statistics(path: Path, encoding: str | None = None) -> Frame:
