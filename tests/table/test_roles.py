@@ -67,3 +67,30 @@ def test_row_names_that_do_not_count_are_identifiers():
     read = read_frame(frame)
     schema = infer_schema(read.names, read.columns)
     assert [c.kind for c in schema.columns] == ["id", "numeric"]
+
+
+@pytest.mark.parametrize("name", ["Subject", "patient_id", "ID", "Rat"])
+@pytest.mark.parametrize("texts", [False, True])
+def test_many_rows_per_patient_are_warned_of(name, texts):
+    """As in nlme::Theoph and Phenobarb: 12 subjects in 132 rows, 59 in 744; one row of ten and less begins another."""
+    who = np.repeat(np.arange(1, 13), 11)
+    schema = inferred(**{name: [f"S{w:02d}" for w in who] if texts else who, "x": np.arange(132) % 7 + 0.5})
+    assert [c.kind for c in schema.columns] == ["id", "numeric"]
+    assert any("12 individuals in 132 rows" in n for n in schema.notes)
+
+
+def test_individuals_visit_by_visit_are_warned_of():
+    """All first visits, then all second ones, ...: the rows of one do not stand together."""
+    schema = inferred(subject=np.tile(np.arange(1, 41), 20), x=np.arange(800) % 7 + 0.5)
+    assert [c.kind for c in schema.columns] == ["id", "numeric"]
+
+
+def test_what_else_is_called_subject_or_counted():
+    rng = np.random.default_rng(0)
+    schools = np.array(["art", "biology", "french", "history", "maths", "physics"])
+    schema = inferred(
+        subject=schools[rng.integers(0, 6, 300)], Subject=np.sort(schools[rng.integers(0, 6, 300)]), child=rng.integers(0, 7, 300),
+        visit=np.tile(np.arange(1, 31), 10), patient=rng.integers(0, 2, 300), visit_no=np.repeat(np.arange(1, 11), 30),
+    )  # fmt: skip
+    assert [c.kind for c in schema.columns] == ["nominal", "nominal", "integer", "integer", "binary", "integer"]
+    assert not any("individuals" in n for n in schema.notes)

@@ -17,7 +17,7 @@ from unmask.table.dates import Dates, dates_of, odd_days
 from unmask.table.findings import Finding, named, setting
 from unmask.table.marks import CELL, PLAIN, Marks, Spelling, spelling_of
 from unmask.table.parse import AMBIGUOUS, days, is_missing, measured, numbers, text_of
-from unmask.table.roles import is_free_text, named_like_person, numbers_are_ids, texts_are_ids
+from unmask.table.roles import is_free_text, numbers_are_ids, repeats_individuals, runs_of, texts_are_ids
 from unmask.table.schema import LEFT_OUT, QUANTITIES, Column, Kind
 from unmask.table.suspects import (
     NO_VALUE_WORDS,
@@ -197,7 +197,7 @@ class _Reading:
             return "binary"
         if len(distinct) > 2:
             counting = whole and len(distinct) == self.rows and bool((np.diff(self._all_numbers()) == 1).all())
-            why = numbers_are_ids(self.name, distinct, self.rows, whole, counting)
+            why = numbers_are_ids(self.name, distinct, self.rows, whole, counting, self._runs())
             if why is not None:
                 return self._left_out("id", "looks like an identifier", why, len(distinct))
         if whole:
@@ -208,17 +208,22 @@ class _Reading:
     def _all_numbers(self) -> np.ndarray:
         return numbers(self.raw[~self.gone], self.spelling.marks)[0]
 
+    def _runs(self) -> int:
+        return runs_of(self.raw[~self.gone]) if repeats_individuals(self.name) else self.rows
+
     def _text_kind(self, texts: list[str]) -> Kind:
         if is_free_text(texts, self.rows):
             return self._left_out("text", "is free text", "sentences, mostly not repeated", 0)
-        why = texts_are_ids(self.name, texts, self.rows) if self.levels is None or len(texts) > 12 else None
+        why = (
+            texts_are_ids(self.name, texts, self.rows, self._runs()) if self.levels is None or len(texts) > 12 else None
+        )
         if why is not None:
             return self._left_out("id", "looks like an identifier", why, len(texts))
         return "binary" if len(texts) <= 2 else "nominal"
 
     def _left_out(self, kind: Kind, what: str, why: str, distinct: int) -> Kind:
         self._note(kind, f"{self.name!r} {what} and is left out ({why})")
-        if distinct and distinct < self.rows and named_like_person(self.name):
+        if distinct and distinct < self.rows and repeats_individuals(self.name):
             self.findings += repeated_ids(self.name, distinct, self.rows)
         return kind
 

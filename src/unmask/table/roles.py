@@ -33,6 +33,19 @@ _ID = re.compile(r"id|ids|pid|identifier")
 _WEAK = re.compile(r"(?:.* )?(?:id|pid|mrn|uid|uuid|identifier|index)|unnamed(?: \d+)?|rownames?")
 
 
+_ONE = "patient|subject|subj|participant|proband|person|personal"
+_INDIVIDUAL = re.compile(
+    rf"(?:study |trial )?(?:{_ONE})(?: (?:{_NUMBER}))?|(?:id|nr|num|no) (?:{_ONE})|id|ids|identifier|mrn|pid|ptid|patid|patnr|"
+    rf"subjid|usubjid|patientid|patientnummer"
+)
+"""Names of one who is measured, however often: a visit, a stay or a sample has a number of its own."""
+_ANIMAL = re.compile(
+    r"(?:animal|rat|mouse|dog|rabbit|monkey|chick|child|baby|volunteer)(?: (?:id|no|nr|num|number|code))?"
+)
+FEWEST_INDIVIDUALS = 20
+"""Individuals from which a name is believed where the rows of each do not stand together."""
+
+
 def words_of(name: str) -> str:
     """A column's name as words in small letters: `PatientID`, `patient_id` and `Patient-Id` are one.
 
@@ -54,16 +67,49 @@ def named_like_person(name: str) -> bool:
     return not _GROUP.fullmatch(words) and bool(named)
 
 
-def _told_by_name(name: str, distinct: int, rows: int) -> bool:
-    """Whether the name of a column and how often its values repeat make it an identifier."""
-    if not named_like_person(name):
+def _told_by_name(name: str, values: Sequence[float] | Sequence[str] | np.ndarray, rows: int, runs: int) -> bool:
+    """Whether the name of a column and how its values repeat make it an identifier.
+
+    Args:
+        values: its distinct values, whole numbers or texts.
+        rows: cells that hold a value.
+        runs: how often a value differs from the one above it, the first counted.
+    """
+    distinct = len(values)
+    if named_like_person(name):
+        least = 0.02 if _ID.fullmatch(words_of(name)) else 0.1
+        if distinct == rows or (distinct > 5 and distinct >= least * rows):
+            return True
+    words = words_of(name)
+    if distinct < 3 or not (_INDIVIDUAL.fullmatch(words) or _ANIMAL.fullmatch(words)):
         return False
-    least = 0.02 if _ID.fullmatch(words_of(name)) else 0.1
-    return distinct == rows or (distinct > 5 and distinct >= least * rows)
+    # Many rows of each. Names without a digit may be those of anything: a subject taught at school.
+    coded = all(not isinstance(v, str) or any(c.isdigit() for c in v) for v in values)
+    together = runs <= 1.2 * distinct and rows >= 2 * distinct
+    many = distinct >= FEWEST_INDIVIDUALS and bool(_INDIVIDUAL.fullmatch(words))
+    return many or (coded and together)
+
+
+def runs_of(cells: np.ndarray) -> int:
+    """How many runs of equal cells there are.
+
+    >>> runs_of(np.array([1, 1, 2, 2, 2, 1]))
+    3
+    """
+    return int((cells[1:] != cells[:-1]).sum()) + 1 if len(cells) else 0
+
+
+def repeats_individuals(name: str) -> bool:
+    """Whether values that repeat under this name are several rows of one individual.
+
+    >>> [repeats_individuals(n) for n in ("Subject", "pat_id", "surname", "Chick", "visit")]
+    [True, True, True, True, False]
+    """
+    return named_like_person(name) or bool(_ANIMAL.fullmatch(words_of(name)))
 
 
 def numbers_are_ids(
-    name: str, values: Sequence[float] | np.ndarray, rows: int, whole: bool, counting: bool
+    name: str, values: Sequence[float] | np.ndarray, rows: int, whole: bool, counting: bool, runs: int
 ) -> str | None:
     """Why a column of numbers is an identifier; None where it is not.
 
@@ -72,11 +118,12 @@ def numbers_are_ids(
         rows: cells that hold a value.
         whole: all of them are whole numbers.
         counting: from row to row it goes up by one.
+        runs: see `runs_of`.
     """
     if not whole or rows < 2:
         return None
     distinct = len(values)
-    if _told_by_name(name, distinct, rows):
+    if _told_by_name(name, values, rows, runs):
         return "its name says so"
     if distinct < rows or rows < 20:
         return None
@@ -92,17 +139,22 @@ def numbers_are_ids(
     return None
 
 
-def texts_are_ids(name: str, values: Sequence[str], rows: int) -> str | None:
+def texts_are_ids(name: str, values: Sequence[str], rows: int, runs: int) -> str | None:
     """Why a column of texts is an identifier; None where it is not.
+
+    Args:
+        values: its distinct values.
+        rows: cells that hold a value.
+        runs: see `runs_of`.
 
     Nearly no value twice, or so many values that a category has fewer than three rows: nothing can be learnt of those,
     and such categories name people.
 
-    >>> texts_are_ids("surname", ["Meyer", "Smith", "Li", "Kaya", "Roy", "Ito"], 12)
+    >>> texts_are_ids("surname", ["Meyer", "Smith", "Li", "Kaya", "Roy", "Ito"], 12, 12)
     'its name says so'
     """
     distinct = len(values)
-    if rows >= 2 and _told_by_name(name, distinct, rows):
+    if rows >= 2 and _told_by_name(name, values, rows, runs):
         return "its name says so"
     if rows >= 20 and distinct > 0.9 * rows:
         return "hardly a value repeats"
