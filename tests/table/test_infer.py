@@ -356,3 +356,63 @@ def test_missing_by_content():
     assert is_missing(raw("na", "3", "4")).tolist() == [True, False, False]
     assert is_missing(raw("na", "yes", "no")).tolist() == [False] * 3
     assert is_missing(raw("None", "2020-01-01")).tolist() == [True, False]
+
+
+def test_texts_with_zeros_in_front_are_codes():
+    """A postcode 02345 is no quantity: a mean of two of them is in no file."""
+    zips = [f"{z:05d}" for z in (2345, 80331, 10115, 1067)] * 9
+    column, found = look_at(zips)
+    assert (column.kind, set(column.categories)) == ("nominal", set(zips))
+    assert "'01067', with zeros in front" in found["zeros_in_front"].text
+    assert look_at(zips, kind="integer")[0].kind == "integer"
+    assert look_at([f"{z:05d}" for z in range(0, 90_000, 900)])[0].kind == "id"
+    assert look_at(["0", "5", "10", "0.5"] * 9)[1] == {}
+    column, found = look_at([*(f"{n:02d}" for n in range(60)), *map(str, range(60))])
+    assert (column.kind, column.high) == ("integer", 59)  # 5 and 05: numbers, typed in two ways
+
+
+def test_one_number_spelt_in_two_ways_is_no_binary_column():
+    column, found = look_at(["01", "1", "02", "2"] * 9)
+    assert column.kind == "nominal"
+    assert "'01' (9 cells) and '1' (9); '02' (9 cells) and '2' (9)" in found["spelt_alike"].text
+    for cells in (["01", "1", "2"] * 9, ["1", "1.00", "2"] * 9):
+        column, found = look_at(cells)
+        assert (column.kind, len(column.categories)) == ("nominal", 3)
+        assert "spelt_alike" in found
+
+
+def test_spellings_that_differ_in_case_or_blanks_are_warned_of():
+    column, found = look_at(["Male", "male", "MALE ", "Female", "F"] * 9)
+    assert len(column.categories) == 5
+    assert "'Male' (9 cells) and 'male' (9), 'MALE' (9)." in found["spelt_alike"].text
+    assert "'Female'" not in found["spelt_alike"].text
+    column, found = look_at(["True", "TRUE", "false"] * 9)
+    assert "'True' (9 cells) and 'TRUE' (9)" in found["spelt_alike"].text
+    assert "spelt_alike" not in look_at(["Male", "Female ", "Female"] * 9)[1]
+    column, found = look_at(["Male", "male"] * 9, categories=["Male", "male"], kind="nominal")
+    assert "spelt_alike" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "says"),
+    [
+        ("x", [f"{d:02d}012020" for d in range(1, 29)] * 9, 'format = "%d%m%Y"'),
+        ("x", [f"{m:02d}{m + 15:02d}2020" for m in range(1, 13)] * 9, 'format = "%m%d%Y"'),
+        ("x", [float(f"{d}012020") for d in range(1, 29)] * 9, "DDMMYYYY"),
+        ("visit", [43831.0 + 3 * i for i in range(60)], "spreadsheets"),
+        ("date of birth", [14_000.0 + 3.5 * i for i in range(60)], "spreadsheets"),
+        ("admission_time", [1577836800.0 + 86_400 * i for i in range(60)], "seconds since 1970"),
+        ("timestamp", [1577836800000.0 + 86_400_000 * (i % 30) for i in range(60)], "milliseconds since 1970"),
+    ],
+)
+def test_dates_written_as_numbers_are_warned_of(name, cells, says):
+    _, findings = look([name], [raw(*cells) if isinstance(cells[0], str) else np.array(cells)], strict=False)
+    found = [f for f in findings if f.code == "date_as_number"]
+    assert len(found) == 1
+    assert says in str(found[0])
+
+
+@pytest.mark.parametrize("name", ["time", "income", "visit", "birth weight"])
+def test_quantities_are_no_dates(name):
+    _, findings = look([name], [np.arange(60.0) * 7 + 500], strict=False)
+    assert not [f for f in findings if f.code == "date_as_number"]

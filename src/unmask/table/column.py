@@ -33,6 +33,7 @@ from unmask.table.suspects import (
     sentinels,
     spelt_in,
 )
+from unmask.table.variants import are_codes, spelt_alike, zeros_in_front
 
 NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
 """Types of a cell that are neither a number nor a category by themselves."""
@@ -150,10 +151,10 @@ class _Reading:
     def _kind(self) -> Kind:
         if not self.rows:
             return "numeric"
-        if (
-            self.levels is None and not self.bad.any()
-        ):  # booleans are no numbers; of millions of numbers no texts are made
-            return self._numeric_kind()
+        if self.levels is None and not self.bad.any():  # booleans are no numbers
+            if are_codes(self.values):
+                return self._code_kind()
+            return self._numeric_kind()  # of millions of numbers no texts are made
         texts = {text_of(v) for v in self.values}
         if self.levels and len(texts) > 1:
             return "ordinal"
@@ -194,15 +195,19 @@ class _Reading:
             )
         whole = bool((distinct == np.round(distinct)).all())
         if len(distinct) == 2 and whole and (set(distinct.tolist()) in ({0.0, 1.0}, {1.0, 2.0}) or self.rows >= 20):
-            return "binary"
+            return (
+                "binary" if len({text_of(v) for v in self.values}) == 2 else "nominal"
+            )  # 1 and 1.00 are two spellings
+        dated = dates_as_numbers(self.name, distinct) if "kind" not in self.given else []
         if len(distinct) > 2:
             counting = whole and len(distinct) == self.rows and bool((np.diff(self._all_numbers()) == 1).all())
             why = numbers_are_ids(self.name, distinct, self.rows, whole, counting, self._runs())
             if why is not None:
+                self.findings += [] if repeats_individuals(self.name) else dated
                 return self._left_out("id", "looks like an identifier", why, len(distinct))
         if whole:
             self.findings += codes(self.name, distinct, self.rows) if "missing" not in self.given else []
-            self.findings += dates_as_numbers(self.name, distinct)
+        self.findings += dated
         return "integer" if whole else "numeric"
 
     def _all_numbers(self) -> np.ndarray:
@@ -220,6 +225,13 @@ class _Reading:
         if why is not None:
             return self._left_out("id", "looks like an identifier", why, len(texts))
         return "binary" if len(texts) <= 2 else "nominal"
+
+    def _code_kind(self) -> Kind:
+        texts = sorted({text_of(v) for v in self.values})
+        kind = self._text_kind(texts)
+        if kind == "nominal" or not repeats_individuals(self.name):
+            self.findings += zeros_in_front(self.name, texts)
+        return kind
 
     def _left_out(self, kind: Kind, what: str, why: str, distinct: int) -> Kind:
         self._note(kind, f"{self.name!r} {what} and is left out ({why})")
@@ -418,6 +430,7 @@ class _Reading:
         if "categories" not in self.given:
             ambiguous = {t: n for t, n in counts.items() if t.lower() in AMBIGUOUS and t != "NA"}
             self.findings += kept_words(self.name, ambiguous)
+            self.findings += spelt_alike(self.name, counts)
             self.findings += no_value_words(self.name, {t: n for t, n in counts.items() if t not in ambiguous})
         if self.levels:
             return tuple(v for v in self.levels if v in counts)

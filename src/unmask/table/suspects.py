@@ -189,18 +189,54 @@ def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
     )]  # fmt: skip
 
 
+_DAY_NAMES = re.compile(
+    r"(?:.* )?(?:date|datum|dates|dt|dob|doa|dod|datetime)(?: .*)?|"
+    r"(?:(?:first|last|hospital|icu|next) )?(?:visit|admission|discharge|birth|surgery|entry|onset|"
+    r"enrol+ment|randomi[sz]ation|diagnosis|death|exam|admit|follow up|aufnahme|entlassung|geburt)"
+)
+_TIME_NAMES = re.compile(rf"(?:.* )?(?:time|timestamp|epoch|unix|ts|zeit)(?: .*)?|{_DAY_NAMES.pattern}")
+"""Names of days, and of moments, as numbers of a file's own."""
+
+
 def dates_as_numbers(name: str, values: np.ndarray) -> list[Finding]:
-    """Whole numbers that read as YYYYMMDD."""
-    month, day, year = values // 100 % 100, values % 100, values // 10000
-    good = (year >= 1900) & (year <= 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
-    if len(values) < 3 or not good.all():
+    """Numbers that read as dates: whole ones as YYYYMMDD, DDMMYYYY, MMDDYYYY; under the name of a day or a moment also days
+    since 1900, as spreadsheets count, and seconds since 1970.
+
+    Args:
+        values: the column's distinct numbers.
+    """
+    if len(values) < 3:
+        return []
+    first = f"{name!r} holds numbers such as {values[0]:.0f}, which read as"
+    parts = values // 1_000_000, values // 10_000 % 100, values % 10_000
+    orders = {
+        "YYYYMMDD": (values // 10_000, values // 100 % 100, values % 100),
+        "DDMMYYYY": (parts[2], parts[1], parts[0]),
+        "MMDDYYYY": (parts[2], parts[0], parts[1]),
+    }
+    words, low, high = words_of(name), values.min(), values.max()
+    whole = bool((values == np.round(values)).all())
+    written = [k for k, order in orders.items() if whole and _are_days(*order)]
+    add = "Write them as dates in the file, 2020-01-31."
+    if written:
+        what = f"dates ({' or '.join(written)})"
+        if written[0] == "YYYYMMDD":
+            add = setting(name, 'kind = "datetime", format = "%Y%m%d"').replace('", f', '"\nf')
+    elif low >= 10_000 and high <= 80_000 and _DAY_NAMES.fullmatch(words):
+        what = "dates as spreadsheets count them, in days since 1900"
+    elif _TIME_NAMES.fullmatch(words) and any(low >= 3e8 * k and high <= 2.5e9 * k for k in (1, 1000)):
+        what = f"moments in {'seconds' if high <= 2.5e9 else 'milliseconds'} since 1970"
+    else:
         return []
     return [Finding(
-        severity="warning", column=name, code="date_as_number",
-        text=f"{name!r} holds numbers such as {values[0]:g}, which read as dates: a quantity is assumed. If they are "
-             f"dates:",
-        add=setting(name, 'kind = "datetime", format = "%Y%m%d"').replace('", f', '"\nf'),
+        severity="warning", column=name, code="date_as_number", text=f"{first} {what}: not taken for such. If they are:",
+        add=add,
     )]  # fmt: skip
+
+
+def _are_days(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> bool:
+    good = (year >= 1900) & (year <= 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    return bool(good.all())
 
 
 def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
