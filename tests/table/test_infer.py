@@ -416,3 +416,23 @@ def test_dates_written_as_numbers_are_warned_of(name, cells, says):
 def test_quantities_are_no_dates(name):
     _, findings = look([name], [np.arange(60.0) * 7 + 500], strict=False)
     assert not [f for f in findings if f.code == "date_as_number"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ([*np.arange(60.0, 190, 2), 0.0, 0.0, 0.0, 0.0], "holds 0 (4 cells) apart"),
+        ([*np.linspace(2.5, 9, 66), *[99.9] * 8, *[88.8] * 5], "holds 88.8 (5 cells), 99.9 (8 cells) apart"),
+        ([*[1.0, 2, 3, 4, 5] * 9, *[88.0] * 3, *[99.0] * 3], "holds 88 (3 cells), 99 (3 cells) apart"),
+    ],
+)
+def test_zeros_and_nines_far_from_all_others(cells, says):
+    found = look_at([str(c) for c in cells])[1]
+    assert says in found["sentinel"].text
+
+
+@pytest.mark.parametrize(
+    "cells", [range(0, 60, 5), [0, *range(100, 1500, 100)], [0, 50, 100, 150] * 9, [0, *range(5, 19)]]
+)
+def test_zeros_that_belong(cells):
+    assert "sentinel" not in look_at([float(c) for c in cells] * 3)[1]

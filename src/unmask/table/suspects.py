@@ -17,9 +17,11 @@ from unmask.table.parse import text_of
 from unmask.table.roles import words_of
 from unmask.table.schema import Column
 
-SENTINELS = frozenset(
+_WHOLE = frozenset(
     s * v for v in (9, 99, 999, 9999, 99999, 999999, 88, 888, 8888, 77, 777, 7777, 66, 666, 1, 8, 7, 98, 998, 9998, 97, 997) for s in (1, -1)
 )  # fmt: skip
+_NINES = frozenset(s * v for v in (88.8, 99.9, 99.99, 888.8, 999.9, 999.99, 9999.9, 9999.99) for s in (1, -1))
+SENTINELS: frozenset[float] = _WHOLE | _NINES
 """Numbers by which people say that there is no value; looked for at a column's ends, apart from its other values."""
 
 FEWEST_OTHERS = 10
@@ -55,17 +57,40 @@ def sentinel_values(values: np.ndarray, counts: np.ndarray) -> dict[float, int]:
     """
     found: dict[float, int] = {}
     while len(values) > 2:
-        for end, next_ in ((0, 1), (-1, -2)):
-            value, rest = values[end], np.delete(values, end)
-            gap, spread = abs(value - values[next_]), rest[-1] - rest[0]
-            below = end == 0 and value < 0 <= rest[0]
-            if value in SENTINELS and (below or gap > max(0.5 * spread, 3)):
-                found[float(value)] = int(counts[end])
-                values, counts = rest, np.delete(counts, end)
-                break
-        else:
+        taken = _codes_at(values, -1) or -_codes_at(-values[::-1], 1)
+        if not taken:
             break
+        own = slice(-taken, None) if taken > 0 else slice(None, -taken)
+        found |= dict(zip(values[own].tolist(), counts[own].tolist(), strict=True))
+        rest = slice(None, -taken) if taken > 0 else slice(-taken, None)
+        values, counts = values[rest], counts[rest]
+    if len(values) > FEWEST_OTHERS and values[0] == 0 and _far_below(values):
+        found[0.0] = int(counts[0])
     return found
+
+
+def _codes_at(values: np.ndarray, sign: int) -> int:
+    """How many of the greatest of rising numbers are codes apart from the rest; several together are 88 and 99, say.
+
+    Args:
+        sign: 1 where the numbers were turned over, so that their greatest are a column's least.
+    """
+    for k in range(1, min(3, len(values) - 2) + 1):
+        ends, rest = values[-k:], values[:-k]
+        if not all(v in SENTINELS and (k == 1 or abs(v) >= 66) for v in ends.tolist()):
+            break
+        gap, spread = ends[0] - rest[-1], rest[-1] - rest[0]
+        below = sign > 0 and ends[0] > 0 and rest[-1] <= 0  # -9 below numbers that are 0 or more
+        if below or gap > max(0.5 * spread, 3):
+            return k
+    return 0
+
+
+def _far_below(values: np.ndarray) -> bool:
+    """Whether a zero stands further below all other numbers than any of the lower half of these from the next, by far."""
+    rest = values[1:]
+    steps = np.diff(rest[: len(rest) // 2 + 1])
+    return bool(rest[0] >= 0.3 * (rest[-1] - rest[0]) and rest[0] >= 6 * steps.max())
 
 
 def sentinels(name: str, found: Mapping[float, int], others: tuple[float, float]) -> list[Finding]:
@@ -77,7 +102,7 @@ def sentinels(name: str, found: Mapping[float, int], others: tuple[float, float]
     if not found:
         return []
     listed = ", ".join(f"{v:g} ({n} cells)" for v, n in sorted(found.items()))
-    codes = [int(v) for v in sorted(found)]
+    codes = [int(v) if v == int(v) else v for v in sorted(found)]
     return [Finding(
         severity="warning", column=name, code="sentinel",
         text=f"{name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as numbers; "
