@@ -8,7 +8,10 @@ from tables import patients
 
 from unmask.errors import UserError
 from unmask.table.complete import complete
+from unmask.table.data import read_frame, write_table
+from unmask.table.describe import describe
 from unmask.table.model import TableModel
+from unmask.table.multiple import MultipleImputation
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def test_other_columns_must_be_named(model, new):
         model.score(short, absent=["stage"])
     found = complete(model, short, absent=["sbp", "stage"])
     assert found.absent == ["sbp", "stage", "time", "event"]
-    assert found.cells == int(short.isna().sum().sum())
+    assert found.cells == int(short.dropna(how="all").isna().sum().sum())
     assert complete(model, short, absent="any").tables[0].equals(found.tables[0])
 
 
@@ -100,3 +103,26 @@ def test_a_cell_empty_by_its_meaning_is_not_filled_where_its_reason_is_unknown(n
     partly = table.assign(event=table.event.where(table.index % 2 == 0).astype(float), cause=None)
     filled = complete(model, partly, draws=1).tables[0]
     assert (filled.cause.isna() == (filled.event == 0)).all()
+
+
+def test_rows_without_any_value_are_nobody(tmp_path):
+    """A line of commas is no patient: it is said, not counted, and nothing is invented for it; an id alone is a patient."""
+    table = patients(80, missing=0.1).drop(columns=["time", "event"])
+    table.insert(0, "mrn", [f"M{i}" for i in range(80)])
+    lines = table.to_csv(index=False).splitlines()
+    lines[10:10] = [",,,,,", "M900,,,,,"]
+    (tmp_path / "t.csv").write_text("\n".join([*lines, ",,,,,"]) + "\n")
+    model = TableModel.fit(tmp_path / "t.csv", steps=0, members=2)
+    assert model.facts["rows"] == 81
+    assert model.facts["notes"][0] == "warning: rows 11, 84 hold no value in any column: not counted in the fit"
+    done = complete(model, read_frame(tmp_path / "t.csv"))
+    write_table(done.tables[0], tmp_path / "out.csv")
+    written = (tmp_path / "out.csv").read_text().splitlines()
+    assert written[10] == written[-1] == ",,,,,"
+    assert written[11].startswith("M900,")
+    assert "" not in written[11].split(",")
+    assert done.warnings[0].startswith("rows 11, 84 hold no value in any column: left empty")
+    warned = [f for f in describe(tmp_path / "t.csv").findings if f.code == "empty_rows"]
+    assert "rows 11, 84" in warned[0].text
+    with pytest.warns(UserWarning, match="rows 11, 84 hold no value"):
+        MultipleImputation(draws=2, rounds=1).fit(tmp_path / "t.csv")

@@ -13,6 +13,7 @@ from unmask.errors import UserError
 from unmask.table.absent import widened, with_added
 from unmask.table.beyond import beyond_range
 from unmask.table.data import Frame, decode, encode, filled_copy, match_columns, read_frame
+from unmask.table.emptiness import empty_rows, said_of_empty
 from unmask.table.mcm import FilterModel
 from unmask.table.obeying import drawn_under, not_kept, points_under, recorded_breaches, unmet
 from unmask.table.parse import is_missing
@@ -127,6 +128,10 @@ def complete(
     added = [schema.number(name) for name in lacking] if add_absent else []
     for i in [*undecided, *(schema.number(name) for name in lacking if not add_absent)]:
         gaps[schema.modelled.index(i)][:] = False
+    empty = empty_rows(given, schema)
+    for gap in gaps:
+        gap &= ~empty
+    said = said_of_empty(given, empty, "left empty, for nothing is known of whoever it would be")
     if draws:
         members = model.table.network.codec.members
         filled = [
@@ -155,7 +160,7 @@ def complete(
     if interval is not None and not draws:
         records = interval_records(schema, frame, filling, filled[0], found, rules.touched)
     beyond = beyond_range(schema, model.table.codings, columns, frame.row_name)
-    return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes, warnings=beyond)
+    return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes, warnings=said + beyond)
 
 
 def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from unmask.files import written
 from unmask.table.data import Frame, cell_texts, decode, read_frame
+from unmask.table.emptiness import empty_rows, said_of_empty
 from unmask.table.findings import SHOWN, Finding, setting, toml_key
 from unmask.table.infer import look
 from unmask.table.marks import spellings_of
@@ -286,6 +287,8 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> lis
                 f"{name!r} holds one value alone: {described.examples[0] if described.examples else ''!r}",
             )
         first.setdefault(cells, name)
+    for text in said_of_empty(frame, empty_rows(frame, schema), "not counted in a fit, and left empty by impute"):
+        warn(None, "empty_rows", text, "Take them out of the file.")
     if len(frame.names) == 1 and len(re.split(r"[\s|:]+", frame.names[0].strip())) > 2:
         one = f"one column alone, {frame.names[0]!r}"
         text = f"{one}: cells seem to be parted by something other than a comma, semicolon or tab"

@@ -34,6 +34,7 @@ from unmask.table.data import (
     stored_types,
     writes_point,
 )  # fmt: skip
+from unmask.table.emptiness import empty_rows, said_of_empty
 from unmask.table.engine import CellTable
 from unmask.table.fit import Fit, build_network
 from unmask.table.infer import infer_schema
@@ -157,6 +158,11 @@ class TableModel:
                 hint="All columns are identifiers or empty; declare kinds in a schema if that is wrong.",
             )
         columns = encode(frame, found)
+        breaches = recorded_breaches(Rules.of(found), columns, frame.row_name)
+        empty = empty_rows(frame, found)
+        left_out = [f"warning: {text}" for text in said_of_empty(frame, empty, "not counted in the fit")]
+        if left_out:
+            columns, weight = [x[~empty] for x in columns], None if weight is None else weight[~empty]
         if len(columns[0]) < 2:
             raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
         table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, watch=watch)
@@ -164,7 +170,7 @@ class TableModel:
             "rows": len(columns[0]), "columns": len(columns), "steps": table.fitted.steps,
             "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
             "history": table.fitted.history,
-            "notes": [*found.notes, *recorded_breaches(Rules.of(found), columns, frame.row_name)],
+            "notes": [*left_out, *found.notes, *breaches],
         }  # fmt: skip
         model = cls(found, table, facts)
         model.like = frame

@@ -21,6 +21,7 @@ from unmask.table.chained import Chain, Completed, Plan, choose_methods
 from unmask.table.compatible import Substantive
 from unmask.table.complete import holes, taken_for_missing
 from unmask.table.data import decode, encode, filled_copy, handed_out, match_columns, read_frame
+from unmask.table.emptiness import empty_rows, said_of_empty
 from unmask.table.formula import (
     Formula,
     beyond,
@@ -115,6 +116,9 @@ class MultipleImputation:
         self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
         self._rules, self._recorded = Rules.of(schema), columns
         self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
+        empty = empty_rows(frame, schema)
+        for text in said_of_empty(frame, empty, "imputed as patients of whom nothing is known; take out what are none"):
+            self._say(text, warn=True)
         self.formula_ = self._analysis(columns)
         plan = self._plan(columns)
         self.incomplete_ = [plan.name(p) for p in plan.order]
