@@ -363,3 +363,14 @@ def test_a_cox_regression_needs_a_covariate():
         with pytest.raises(UserError, match=r"no covariates|no terms"):
             pooled()
     assert done.pool_cox("a").names == ("a",)
+
+
+def test_a_method_of_a_complete_column_is_checked_too():
+    table = patients(40)
+    table.loc[:5, "age"] = np.nan
+    for method, says in (
+        ({"sex": "pmmm"}, "method of 'sex': 'pmmm'"),
+        ({"stage": "logreg"}, "logreg, with 3 categories"),
+    ):
+        with pytest.raises(UserError, match=says):
+            MultipleImputation(draws=2, rounds=1, method=method).fit(table.drop(columns=["time", "event"]))

@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from unmask.errors import UserError, suggest
 from unmask.table.regressions import Shares, draw_level, draw_linear, draw_shares, match_donors
-from unmask.table.schema import Schema
+from unmask.table.schema import Column, Schema
 from unmask.table.survival import nelson_aalen, step_values
 
 if TYPE_CHECKING:
@@ -273,6 +273,17 @@ class Chain:
         return y[donor]
 
 
+def _check_method(method: str, column: Column, size: int) -> None:
+    """Refuse a method that is none, or not for a column of this kind and so many categories."""
+    allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
+    if method not in allowed:
+        raise UserError(
+            f"method of {column.name!r}: {method!r}", hint=f"A {column.kind} column takes one of {', '.join(allowed)}."
+        )
+    if method == "logreg" and size > 2:
+        raise UserError(f"method of {column.name!r}: logreg, with {size} categories", hint="Use polyreg or polr.")
+
+
 def choose_methods(plan: Plan, asked: Mapping[str, str] | str | None, rng: np.random.Generator) -> None:
     """Set the method of every incomplete column: the one asked for, else by its kind and its data.
 
@@ -283,8 +294,9 @@ def choose_methods(plan: Plan, asked: Mapping[str, str] | str | None, rng: np.ra
         UserError: an unknown column or method, or one that does not suit the column's kind.
     """
     schema = plan.schema
-    for name in asked if isinstance(asked, Mapping) else ():
-        schema.place(name, where="method: ")
+    for name, told in asked.items() if isinstance(asked, Mapping) else ():
+        place = schema.place(name, where="method: ")
+        _check_method(told, schema.columns[schema.modelled[place]], plan.sizes[place])  # of complete columns too
     for place in plan.order:
         column, size = schema.columns[schema.modelled[place]], plan.sizes[place]
         allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
@@ -293,13 +305,8 @@ def choose_methods(plan: Plan, asked: Mapping[str, str] | str | None, rng: np.ra
             raise UserError(f"method {asked!r}", hint=suggest(asked, QUANTITY_METHODS + CATEGORY_METHODS))
         if isinstance(asked, str) and asked not in allowed:
             method = None  # one name for all columns: it holds for those it suits
-        if method is not None and method not in allowed:
-            raise UserError(
-                f"method of {column.name!r}: {method!r}",
-                hint=f"A {column.kind} column takes one of {', '.join(allowed)}.",
-            )
-        if method == "logreg" and size > 2:
-            raise UserError(f"method of {column.name!r}: logreg, with {size} categories", hint="Use polyreg or polr.")
+        if method is not None:
+            _check_method(method, column, size)
         if method is None and size:
             method = "logreg" if size == 2 else ("polr" if column.kind == "ordinal" else "polyreg")
         plan.methods[place] = method or "pmm"
