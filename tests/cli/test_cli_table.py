@@ -228,3 +228,32 @@ def test_what_is_read_is_not_written_over(capsys, folder, tmp_path):
     code, _, error = run(capsys, "impute", folder / "m", source, *others, "--intervals", tmp_path / "o.csv")
     assert (code, "two results in one file" in error) == (2, True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t-1.csv"]
+
+
+def test_every_command_reads_a_table_as_it_is_said_to_be_written(capsys, folder, tmp_path):
+    """cp1252, and words for none: score, evaluate and augment take the flags that impute takes."""
+    table = patients(40, seed=1)
+    table["ort"] = "Köln"
+    table["stage"] = table["stage"].where(np.arange(40) > 3, "keine Angabe")
+    table.to_csv(tmp_path / "new.csv", index=False, sep=";", encoding="cp1252")
+    told = ("--encoding", "cp1252", "--missing", "keine Angabe", "--decimal", ".")
+    augment = (
+        "augment",
+        folder / "m",
+        tmp_path / "new.csv",
+        "--where",
+        "sex == 'F'",
+        "--rows",
+        3,
+        "--out",
+        tmp_path / "a.csv",
+    )
+    for command in (
+        ("score", folder / "m", tmp_path / "new.csv"),
+        ("evaluate", folder / "m", tmp_path / "new.csv"),
+        augment,
+    ):
+        code, _, err = run(capsys, *command)
+        assert (code, "--encoding cp1252" in err) == (2, True)
+        assert "keine Angabe" in run(capsys, *command, *told[:2])[2]
+        assert run(capsys, *command, *told)[0] == 0

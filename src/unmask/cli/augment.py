@@ -18,6 +18,10 @@ def register(app: Any) -> None:
         rows: int = typer.Option(..., help="Synthetic patients to add."),
         out: str = typer.Option(..., help="Where to write the table with them below, marked in `synthetic`."),
         constraint: list[str] = typer.Option([], help="Rule every new row meets."),
+        missing: options.Missing = [],
+        decimal: options.Decimal = None,
+        encoding: options.Encoding = None,
+        sheet: options.Sheet = None,
         seed: options.Seed = 0,
         json_: options.Json = False,
     ) -> None:
@@ -26,4 +30,5 @@ def register(app: Any) -> None:
         from unmask.cli.table import augment_table
 
         output = Output(json_, seed)
-        output.write(*augment_table(model, table, where, rows, out, constraint, seed))
+        written: dict[str, Any] = {"missing": missing, "decimal": decimal, "encoding": encoding, "sheet": sheet}
+        output.write(*augment_table(model, table, where, rows, out, constraint, seed, **written))

@@ -12,7 +12,7 @@ from unmask.cli.common import by_kind
 READS = {
     "glue": "glue_model out set_ precision device", "text": "ratio most column document precision device",
     "a text task": "text text2 label header precision device", "tag or answer": "precision device", "images": "most set_ report precision device",
-    "table": "rows report", "events": "labels most_unknown precision device",
+    "table": "rows report missing decimal encoding sheet", "events": "labels most_unknown precision device",
 }  # fmt: skip
 
 
@@ -45,6 +45,10 @@ def register(app: Any) -> None:
         text2: str = typer.Option(None, help="Fine-tuned: column of second texts."),
         label: str = typer.Option(None, help="Fine-tuned: column of labels."),
         labels: str = typer.Option(None, help="Events: MEDS task folder."),
+        missing: options.Missing = [],
+        decimal: options.Decimal = None,
+        encoding: options.Encoding = None,
+        sheet: options.Sheet = None,
         most_unknown: options.MostUnknown = 0.5,
         header: options.Header = None,
         lenient: options.Lenient = False,
@@ -110,7 +114,11 @@ def register(app: Any) -> None:
         if kind == "table":
             from unmask.cli.table import evaluate_table
 
-            output.write(*evaluate_table(model, data, rows, report, seed))
+            output.write(
+                *evaluate_table(
+                    model, data, rows, report, seed, missing=missing, decimal=decimal, encoding=encoding, sheet=sheet
+                )
+            )
             return
         read = ReadReport()
         documents = iter_documents(data, column=column, report=read, document=document or "auto")  # type: ignore[arg-type]

@@ -9,7 +9,11 @@ import typer
 from unmask.cli import options
 from unmask.cli.common import by_kind
 
-READS = {"text": "mode precision device", "events": "mode by out most_unknown precision device", "table": "absent"}
+READS = {
+    "text": "mode precision device",
+    "events": "mode by out most_unknown precision device",
+    "table": "absent missing decimal encoding sheet",
+}
 
 
 def register(app: Any) -> None:
@@ -25,6 +29,10 @@ def register(app: Any) -> None:
         out: str = typer.Option(None, help="Events: parquet to write the rows to."),
         most_unknown: options.MostUnknown = 0.5,
         absent: options.Absent = "",
+        missing: options.Missing = [],
+        decimal: options.Decimal = None,
+        encoding: options.Encoding = None,
+        sheet: options.Sheet = None,
         precision: options.Precision = "auto",
         device: options.Device = "auto",
         json_: options.Json = False,
@@ -55,7 +63,9 @@ def register(app: Any) -> None:
         if kind == "table":
             from unmask.cli.table import score_table
 
-            output.write(*score_table(model, text, absent))
+            output.write(
+                *score_table(model, text, absent, missing=missing, decimal=decimal, encoding=encoding, sheet=sheet)
+            )
             return
         if kind != "text":
             raise UserError(f"{model}: a model of {kind}", hint="Models of text, tables and events score.")

@@ -56,7 +56,7 @@ def impute_table(
     missing: Sequence[str] = (), decimal: str | None = None, encoding: str | None = None, sheet: str | None = None,
 ) -> Result:  # fmt: skip
     from unmask.table.complete import complete
-    from unmask.table.data import read_frame, write_table
+    from unmask.table.data import write_table
     from unmask.table.uncertainty import write_intervals
 
     if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
@@ -74,9 +74,7 @@ def impute_table(
     moved = read_shifts(shift)
     if moved and not draws:
         raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
-    if missing:
-        loaded.schema = dataclasses.replace(loaded.schema, missing=(*loaded.schema.missing, *missing))
-    frame = read_frame(table, decimal=decimal, encoding=encoding, sheet=sheet)
+    frame = read_for(loaded, table, missing, decimal, encoding, sheet)
     done = complete(
         loaded, frame, draws=draws, seed=seed, interval=coverage if intervals else None, unseen=unseen, shift=moved,
         absent=absent, add_absent=add_absent, constraints=constraint,
@@ -93,6 +91,18 @@ def impute_table(
         print(f"warning: {text}", file=sys.stderr)
     lines = [f"{done.cells} cells filled", *(f"note: {note}" for note in done.notes), *written]
     return found, [*lines, *([intervals] if intervals else [])]
+
+
+def read_for(
+    model: Any, table: str, missing: Sequence[str] = (), decimal: str | None = None, encoding: str | None = None,
+    sheet: str | None = None,
+) -> Any:  # fmt: skip
+    """A table for a model as a person says that it is written; further spellings of none are those of the model from here on."""
+    from unmask.table.data import read_frame
+
+    if missing:
+        model.schema = dataclasses.replace(model.schema, missing=(*model.schema.missing, *missing))
+    return read_frame(table, decimal=decimal, encoding=encoding, sheet=sheet)
 
 
 def numbered(out: str, count: int) -> list[str]:
@@ -137,19 +147,22 @@ def synthesize_table(
 
 
 def augment_table(
-    model: str, table: str, where: list[str], rows: int, out: str, constraint: list[str], seed: int
+    model: str, table: str, where: list[str], rows: int, out: str, constraint: list[str], seed: int, **written: Any
 ) -> Result:
     from unmask.table.data import write_table
     from unmask.table.synthesise import augmented
 
     check_results([out], [table])
-    whole, new = augmented(table_model(model), table, where, rows, seed, constraint)
+    loaded = table_model(model)
+    whole, new = augmented(loaded, read_for(loaded, table, **written), where, rows, seed, constraint)
     write_table(whole, out)
     found = {"out": out, "rows": len(whole), "added": len(new), "where": where}
     return found, [f"{len(new)} synthetic rows added to {len(whole) - len(new)}: {out}"]
 
 
-def evaluate_table(model: str, data: list[str], rows: int | None, report: str | None, seed: int) -> Result:
+def evaluate_table(
+    model: str, data: list[str], rows: int | None, report: str | None, seed: int, **written: Any
+) -> Result:
     """Synthetic rows of the model beside real ones it may or may not have seen."""
     from unmask.table.evaluate import evaluate_model
     from unmask.table.figures import readings, text_lines
@@ -160,9 +173,9 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
         )
     check_results([report], data)
     loaded = table_model(model)
-    found = evaluate_model(
-        loaded, data[0], train=data[1] if len(data) > 1 else None, rows=rows, seed=seed, report=report
-    )
+    missing = written.pop("missing", ())
+    real, *train = (read_for(loaded, table, () if i else missing, **written) for i, table in enumerate(data))
+    found = evaluate_model(loaded, real, train=train[0] if train else None, rows=rows, seed=seed, report=report)
     shown = text_lines(readings(found))
     shown += [
         f"{k.replace('_', ' ')}: {found[k]}" for k in ("overlap", "compared_rows", "note", "report") if k in found
@@ -170,10 +183,11 @@ def evaluate_table(model: str, data: list[str], rows: int | None, report: str | 
     return found, shown
 
 
-def score_table(model: str, table: str, absent: str = "") -> Result:
+def score_table(model: str, table: str, absent: str = "", **written: Any) -> Result:
     loaded = table_model(model)
+    frame = read_for(loaded, table, **written)
     with _said_on_stderr() as said:
-        results = loaded.score(table, absent=absent)
+        results = loaded.score(frame, absent=absent)
     shown = [
         f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results
     ]
