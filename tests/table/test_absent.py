@@ -46,6 +46,13 @@ def test_draws_intervals_scores_and_states_do_without_it(model, new):
     assert len(model.embed(new)) == len(new)
 
 
+def test_identifiers_that_are_not_there_are_not_said_to_stay_empty(new):
+    model = TableModel.fit(patients(200).assign(record=[f"R{k}" for k in range(200)]), steps=0, members=2)
+    assert not [n for n in complete(model, new).notes if "'record'" in n]
+    with_ids = new.assign(record=[None, *(f"N{k}" for k in range(39))])
+    assert [n for n in complete(model, with_ids).notes if "1 empty cells of 'record' stay empty" in n]
+
+
 def test_other_columns_must_be_named(model, new):
     short = new.drop(columns=["sbp", "stage"])
     with pytest.raises(UserError, match="no column 'sbp', 'stage'") as refused:

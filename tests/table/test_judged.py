@@ -78,6 +78,10 @@ def test_the_mean_beside_them_is_that_of_the_other_rows():
     assert figure["verdict"] == "too_few"
 
 
+def test_nothing_is_better_than_no_error():
+    assert judgement(np.zeros(40), np.arange(40), 0.0, 0.0) == "no_better"
+
+
 def test_chance_is_no_gain_and_repeated_cells_count_once():
     rng = np.random.default_rng(0)
     gain, row = rng.normal(0.3, 1, 30), np.arange(30)

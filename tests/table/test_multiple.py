@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from tables import patients
@@ -176,6 +177,19 @@ def test_cox_of_a_coded_category_has_indicators_and_names_the_reference():
     assert found.names == ("age", "site=2", "site=3")
     assert found.references == {"site": "1"}
     assert "site = 1" in found.table()
+
+
+def test_a_logistic_regression_names_the_level_it_is_about():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    answer = np.where(x + rng.logistic(size=200) > 0, "yes", "no")
+    x[:20] = np.nan
+    ranked = pd.Categorical(answer, categories=["yes", "no"], ordered=True)
+    for given, sign, said in ((answer, 1, "answer = yes against no"), (ranked, -1, "answer = no against yes")):
+        found = MultipleImputation(2).fit(pd.DataFrame({"x": x, "answer": given})).pool("answer ~ x")
+        assert found.modelled == said
+        assert sign * found.estimate[1] > 0
+        assert f"Modelled: {said}." in found.table()
 
 
 @pytest.mark.parametrize("delta", [-30.0, 1000.0])

@@ -148,7 +148,7 @@ def complete(
     if without:
         why = f"by the recipe {model.table.settings.recipe!r}"
         notes += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
-    notes += left_empty(schema, frame, columns, gaps)
+    notes += left_empty(schema, frame, columns, gaps, given.names)
     tables, cells = [], 0
     for one in filled:
         filling = decided(schema, columns, one, gaps)
@@ -173,18 +173,24 @@ def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
     return [finding.text for finding in spelt_missing(found)]
 
 
-def left_empty(schema: Schema, frame: Frame, columns: list[np.ndarray], gaps: list[np.ndarray]) -> list[str]:
+def left_empty(
+    schema: Schema, frame: Frame, columns: list[np.ndarray], gaps: list[np.ndarray], given: Sequence[str]
+) -> list[str]:
     """Which columns keep empty cells, how many, and why: one sentence per column.
 
     Args:
+        frame: with the columns that the given table lacks.
         columns: the modelled ones, coded.
         gaps: per modelled column, which cells are filled.
+        given: names of the columns of the table as it was given.
     """
     why = {"id": "an identifier is not imputed", "text": "free text is not imputed"}
     said: list[tuple[int, str, str]] = []
     order = match_columns(frame, schema)
     for i, c in enumerate(schema.columns):
         if not c.modelled:
+            if c.name not in given and not isinstance(frame.native, np.ndarray):
+                continue
             empty = int(missing_cells(frame.columns[order[i]], c, schema).sum())
             said.append((empty, c.name, why.get(c.kind, "it held no value when the model was fitted")))
         elif c.structural is not None:

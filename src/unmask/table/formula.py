@@ -93,6 +93,17 @@ class Formula:
         own = [self.column(p) for p in self.covariates]
         return {c.name: c.categories[0] for c in own if not c.is_quantity}
 
+    @property
+    def modelled(self) -> str:
+        """Of a logistic regression which level's odds it is about, and against which; else empty.
+
+        It is the second of the two levels in the schema's order: as declared where a type (or the schema) ranks them, else sorted.
+        """
+        if self.family != "logit":
+            return ""
+        column = self.column(self.outcome[0])
+        return f"{column.name} = {column.categories[1]} against {column.categories[0]}"
+
     def design(self, columns: Sequence[np.ndarray], terms: Sequence[Term] | None = None) -> np.ndarray:
         """(rows, regressors) of complete columns, without the constant; of some of the terms on request."""
         rows = next((len(x) for x in columns if x is not None), 0)

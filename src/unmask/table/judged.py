@@ -130,7 +130,7 @@ def judgement(gain: np.ndarray, row: np.ndarray, error: float, base: float) -> s
     if each.mean() < -2 * deviation and error > base:
         return "worse"
     if each.mean() <= 2 * deviation or error >= base:
-        return "unclear" if error <= (1 - CLEARLY) * base else "no_better"
+        return "unclear" if error < base and error <= (1 - CLEARLY) * base else "no_better"
     return "clearly_better" if error <= (1 - CLEARLY) * base else "slightly_better"
 
 

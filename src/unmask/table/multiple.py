@@ -357,7 +357,7 @@ class MultipleImputation:
         return pool(
             [f.beta for f in fits], [f.error for f in fits], names=fits[0].names,
             complete_df=fits[0].df if complete_df is None else complete_df, coverage=coverage,
-            references=formula.references, fits=fits,
+            references=formula.references, modelled=formula.modelled, fits=fits,
         )  # fmt: skip
 
     def _beyond(self, formula: Formula) -> None:

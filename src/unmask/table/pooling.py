@@ -29,6 +29,7 @@ class Pooled:
         fmi: fraction of missing information.
         monte_carlo: standard error of the pooled estimate due to m being finite.
         references: category -> the level its indicators are compared with.
+        modelled: of a logistic regression which level's odds it is about, such as "died = yes against no"; else empty.
         fits: the analysis of each completed table, where it came from a formula; `predict` needs them.
     """
 
@@ -46,6 +47,7 @@ class Pooled:
     monte_carlo: np.ndarray
     draws: int
     references: Mapping[str, str] = field(default_factory=dict)
+    modelled: str = ""
     fits: tuple[FormulaFit, ...] = field(default=(), repr=False)
 
     def rows(self, *, exponentiate: bool = False) -> list[dict[str, Any]]:
@@ -61,13 +63,16 @@ class Pooled:
         ]  # fmt: skip
 
     def table(self, *, exponentiate: bool = False, label: str = "estimate") -> str:
-        """A table for publication, as Markdown: estimate (95 % interval), p, missing information; then reference levels."""
+        """A table for publication, as Markdown: estimate (95 % interval), p, missing information; then what is
+        modelled, and reference levels."""
         lines = [f"| | {label} (95% CI) | p | FMI |", "|---|---|---|---|"]
         for r in self.rows(exponentiate=exponentiate):
             p = "<0.001" if r["p"] < 0.001 else f"{r['p']:.3f}"
             lines.append(
                 f"| {r['name']} | {r['estimate']:.2f} ({r['low']:.2f}–{r['high']:.2f}) | {p} | {r['fmi']:.0%} |"
             )
+        if self.modelled:
+            lines += ["", f"Modelled: {self.modelled}."]
         if self.references:
             lines += ["", "Reference levels: " + ", ".join(f"{k} = {v}" for k, v in self.references.items()) + "."]
         return "\n".join(lines)
@@ -127,6 +132,7 @@ def pool(
     complete_df: float = math.inf,
     coverage: float = 0.95,
     references: Mapping[str, str] | None = None,
+    modelled: str = "",
     fits: Sequence[FormulaFit] = (),
 ) -> Pooled:
     """Pool m estimates of k quantities.
@@ -166,7 +172,7 @@ def pool(
         names=tuple(names or (f"b{i}" for i in range(q.shape[1]))), estimate=estimate, error=error,
         low=estimate - half, high=estimate + half, p=p, df=np.asarray(df), within=within, between=between, riv=riv,
         fmi=np.where(np.isfinite(fmi), fmi, 1.0), monte_carlo=np.sqrt(between / m), draws=m,
-        references=dict(references or {}), fits=tuple(fits),
+        references=dict(references or {}), modelled=modelled, fits=tuple(fits),
     )  # fmt: skip
 
 
