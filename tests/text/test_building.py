@@ -15,11 +15,12 @@ from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
 from unmask.text import building, tokenising
 from unmask.text.cache import TokenCache
+from unmask.text.documents import ReadReport
 from unmask.text.model import load
 from unmask.text.pretrain import build_tokenizer
 from unmask.text.recipes import TextSettings
 from unmask.text.seen import Seen
-from unmask.text.sources import ReadReport, iter_documents
+from unmask.text.sources import iter_documents
 
 
 @pytest.fixture

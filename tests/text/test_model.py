@@ -14,6 +14,7 @@ from unmask.core.corruption import hide
 from unmask.core.inference import budgeted
 from unmask.errors import UserError
 from unmask.text.batches import measuring_corruption, text_example
+from unmask.text.blanks import word_of, write_blanks
 from unmask.text.folder import TextFolder, new_text_model
 from unmask.text.model import TextModel, load
 from unmask.text.tokenizer import Tokenizer
@@ -60,7 +61,9 @@ def test_candidates_are_the_softmax_at_the_blank(model: TextModel) -> None:
             allowed = p.clone()
             allowed[torch.from_numpy(model.tokenizer.special_ids)] = -torch.inf
             best = allowed.topk(7)
-            assert [c["value"] for c in slot["candidates"]] == [model._word(i) for i in best.indices.tolist()]
+            assert [c["value"] for c in slot["candidates"]] == [
+                word_of(model.tokenizer, i) for i in best.indices.tolist()
+            ]
             expected = p[best.indices].exp().numpy()
             np.testing.assert_allclose([c["probability"] for c in slot["candidates"]], expected, rtol=1e-4)
             joint += float(best.values[0])
@@ -93,7 +96,7 @@ def test_tokens_are_written_as_people_write(kind: str, tokens: list[str], text: 
     model = make(kind)
     ids = [model.tokenizer.id(t) for t in tokens]
     assert None not in ids
-    assert model._write(text, ids) == expected
+    assert write_blanks(model.tokenizer, text, ids) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,7 +126,7 @@ def test_step_by_step_log_probability_is_the_chain(model: TextModel) -> None:
         p = log_probs(model, ids, places[i:], place)
         ids[place] = allowed[int(p[allowed].argmax())]
         total += float(p[ids[place]])
-        assert result["slots"][i]["candidates"][0]["value"] == model._word(int(ids[place]))
+        assert result["slots"][i]["candidates"][0]["value"] == word_of(model.tokenizer, int(ids[place]))
     assert result["log_probability"] == pytest.approx(total, abs=1e-4)
 
 

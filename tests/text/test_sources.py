@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.text.sources import ReadReport, expand, iter_documents, pieces, resolve
+from unmask.text.documents import ReadReport, pieces
+from unmask.text.sources import expand, iter_documents, resolve
 
 
 def read(path, **options):

@@ -92,7 +92,8 @@ def register(app: Any) -> None:
             return
 
         from unmask.text.building import told
-        from unmask.text.sources import ReadReport, iter_documents
+        from unmask.text.documents import ReadReport
+        from unmask.text.sources import iter_documents
 
         if kind == "images":
             from unmask.cli import images

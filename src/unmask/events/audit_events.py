@@ -76,8 +76,7 @@ class Block(NamedTuple):
 
 def block_of(events: Events, owners: slice, here: slice) -> Block:
     """The events `here` of the subjects `owners`, as `Events.blocks` gives both."""
-    subject = np.repeat(np.arange(owners.start, owners.stop), np.diff(events.offsets[owners.start : owners.stop + 1]))
-    return Block(subject, events.time[here], events.code[here], events.value[here], here)
+    return Block(events.owner(owners), events.time[here], events.code[here], events.value[here], here)
 
 
 def blocks(events: Events) -> Iterator[Block]:
@@ -88,11 +87,6 @@ def blocks(events: Events) -> Iterator[Block]:
 def named(events: Events, pattern: re.Pattern[str]) -> np.ndarray:
     """(codes,) whether a code matches."""
     return np.array([bool(pattern.search(c)) for c in events.codes], bool)
-
-
-def begins(events: Events, prefix: str) -> np.ndarray:
-    """(codes,) whether a code begins so."""
-    return np.array([c.startswith(prefix) for c in events.codes], bool)
 
 
 @dataclass
@@ -127,7 +121,7 @@ def midnights(events: Events) -> Iterator[Finding]:
 
     A subject's first time stamp does not count: records are often counted from a nominal midnight.
     """
-    birth, counted, night = begins(events, BIRTH), Tally(len(events.codes)), Tally(len(events.codes))
+    birth, counted, night = events.begins(BIRTH), Tally(len(events.codes)), Tally(len(events.codes))
     for block in blocks(events):
         timed = (block.time != STATIC) & ~birth[block.code]
         later = timed & (block.time != _first(block, timed))
@@ -153,7 +147,7 @@ def midnights(events: Events) -> Iterator[Finding]:
 
 def after_death(events: Events) -> Iterator[Finding]:
     """Events behind a death, and deaths at midnight that stand before events of their day."""
-    death = begins(events, DEATH)
+    death = events.begins(DEATH)
     if not death.any():
         return
     same_day, rest, late, dead = (Tally(len(events.codes)) for _ in range(4))
@@ -188,7 +182,7 @@ def after_death(events: Events) -> Iterator[Finding]:
 
 def before_birth(events: Events) -> Iterator[Finding]:
     """Events before their subject's birth (the last one, where it has several)."""
-    birth, early = begins(events, BIRTH), Tally(len(events.codes))
+    birth, early = events.begins(BIRTH), Tally(len(events.codes))
     for block in blocks(events):
         born = np.full(int(block.subject[-1] - block.subject[0]) + 1, STATIC)
         births = birth[block.code] & (block.time != STATIC)

@@ -19,7 +19,6 @@ from unmask.events.audit_events import (
     TELLS,
     WINDOW,
     Finding,
-    begins,
     block_of,
     most_frequent,
     named,
@@ -159,7 +158,7 @@ def _lower(share: np.ndarray, n: np.ndarray) -> np.ndarray:
 
 def points_after_death(events: Events, points: Labels) -> Iterator[Finding]:
     """Points that know of the patient's death."""
-    dead = begins(events, DEATH)
+    dead = events.begins(DEATH)
     if not dead.any():
         return
     died = np.full(len(events), np.iinfo(np.int64).max)

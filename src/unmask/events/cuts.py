@@ -111,7 +111,7 @@ def encounters(events: Events, owners: slice, here: slice, chosen: np.ndarray | 
     visit = events.visit[here]
     has = visit != NO_VISIT
     kept = np.flatnonzero(has if chosen is None else has & chosen)
-    subject = np.repeat(np.arange(owners.start, owners.stop), np.diff(events.offsets[owners.start : owners.stop + 1]))
+    subject = events.owner(owners)
     subject, visit, time = subject[kept], visit[kept], events.time[here][kept]
     order = np.lexsort((time, visit, subject))
     ordered = subject[order], visit[order]

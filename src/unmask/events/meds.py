@@ -93,6 +93,15 @@ class Events:
                 self.pages.seen(events.stop - events.start)
             start = end
 
+    def owner(self, subjects: slice) -> np.ndarray:
+        """(events,) the number of each event's subject, for the subjects `subjects` (as `blocks` gives them)."""
+        size = np.diff(self.offsets[subjects.start : subjects.stop + 1])
+        return np.repeat(np.arange(subjects.start, subjects.stop), size)
+
+    def begins(self, prefix: str) -> np.ndarray:
+        """(codes,) whether a code begins with `prefix`."""
+        return np.array([c.startswith(prefix) for c in self.codes], bool)
+
     def before(self, subject: int, prediction_time: int | None) -> slice:
         """The events of subject number `subject` that are known at `prediction_time` (microseconds, inclusive).
 

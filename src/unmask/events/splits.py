@@ -86,15 +86,12 @@ def met(events: Events, patients: dict[str, str] | None) -> Met:
 
 def birth_bits(events: Events) -> np.ndarray:
     """(subjects,) 0 where no birth is known, else 2 and one bit of a hash of id and day of birth."""
-    births = np.array([c.startswith(BIRTH) for c in events.codes], bool)
+    births = events.begins(BIRTH)
     day = np.full(len(events), STATIC)
     if births.any():
         for owners, here in events.blocks():
-            owner = np.repeat(
-                np.arange(owners.start, owners.stop), np.diff(events.offsets[owners.start : owners.stop + 1])
-            )
             chosen = births[events.code[here]] & (events.time[here] != STATIC)
-            day[owner[chosen]] = events.time[here][chosen] // (24 * HOUR)
+            day[events.owner(owners)[chosen]] = events.time[here][chosen] // (24 * HOUR)
     bit = (mix(79, events.subjects.astype(np.int64), day) >> np.uint64(63)).astype(np.uint8)
     return np.where(day == STATIC, np.uint8(0), np.uint8(2) + bit)
 

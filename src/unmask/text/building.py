@@ -21,7 +21,9 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import replace_json
-from unmask.text.sources import Parting, ReadReport, iter_documents, listed
+from unmask.text.documents import ReadReport
+from unmask.text.plain import Parting
+from unmask.text.sources import iter_documents, listed
 from unmask.text.tokenising import Recipe, Tokenised, processes, tokenised
 from unmask.text.tokenizer import Tokenizer
 

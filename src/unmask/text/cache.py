@@ -23,7 +23,9 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.files import fsync, locked
 from unmask.text.building import FILES, PROGRESS, build_files, told
-from unmask.text.sources import Parting, expand, opened
+from unmask.text.documents import opened
+from unmask.text.plain import Parting
+from unmask.text.sources import expand
 from unmask.text.tokenising import Ended, cut, is_held_out
 from unmask.text.tokenizer import Tokenizer
 

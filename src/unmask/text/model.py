@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +23,7 @@ from unmask.core.score import score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError
 from unmask.text.batches import text_example
+from unmask.text.blanks import marks_spaces, word_of, write_blanks
 from unmask.text.folder import TextFolder, load_folder, save_folder
 from unmask.text.tokenizer import Encoded
 from unmask.training.precision import computing, precision_of, resolve_device
@@ -214,7 +214,8 @@ class TextModel:
                 values, chances = (found[places].tolist() for found in prediction.top(top))
                 for slot, value, chance in zip(where.tolist(), values, chances, strict=True):
                     best[slot] = [
-                        {"value": self._word(v), "probability": math.exp(p)} for v, p in zip(value, chance, strict=True)
+                        {"value": word_of(self.tokenizer, v), "probability": math.exp(p)}
+                        for v, p in zip(value, chance, strict=True)
                     ]
 
             with self.context():
@@ -229,7 +230,7 @@ class TextModel:
             for member, mine in zip(members.tolist(), blanks, strict=True):
                 results[member] = {
                     "text": texts[member],
-                    "filled": self._write(masked[member], [new[i] for i in mine]),
+                    "filled": write_blanks(self.tokenizer, masked[member], [new[i] for i in mine]),
                     "slots": [{"candidates": best[slots[i]]} for i in mine],
                     "log_probability": math.fsum(log_prob[i] for i in mine),
                 }
@@ -281,44 +282,15 @@ class TextModel:
                 beams = sorted(grown, key=lambda b: -b[1])[:width]
             seen: set[str] = set()
             for tokens, total in beams:
-                value = self._word(tokens[0]) if length == 1 else self.tokenizer.decode(tokens).strip()
+                value = word_of(self.tokenizer, tokens[0]) if length == 1 else self.tokenizer.decode(tokens).strip()
                 if value not in seen and len(seen) < top:
                     seen.add(value)
-                    filled = self._write(masked[0].replace(own, own * length), tokens)
+                    filled = write_blanks(self.tokenizer, masked[0].replace(own, own * length), tokens)
                     found.append({
                         "value": value, "filled": filled, "tokens": length, "probability": math.exp(total),
                         "log_probability": total,
                     })  # fmt: skip
         return sorted(found, key=lambda a: -a["log_probability"])
-
-    @cached_property
-    def _marks_spaces(self) -> bool:
-        """Whether tokens say themselves that a space is in front of them."""
-        return any(token.startswith(("Ġ", "▁")) for token in self.tokenizer.backend.encode("a a").tokens)
-
-    def _write(self, text: str, ids: Sequence[int]) -> str:
-        """A text with tokens written into its blanks, everything else as it was."""
-        parts = re.split(re.escape(self.tokenizer.mask_token), text)
-        out, i = parts[0], 0
-        while i < len(ids):
-            run = [ids[i]]  # neighbouring blanks may be pieces of one word: they are decoded together
-            while i + 1 < len(ids) and not parts[i + 1].strip():
-                i += 1
-                run.append(ids[i])
-            first = self.tokenizer.token(run[0])
-            if first.startswith("##") or (self._marks_spaces and not first.startswith(("Ġ", "▁"))):
-                out = out.rstrip()
-            elif self._marks_spaces and out and not out[-1].isspace():
-                out += " "
-            out += self.tokenizer.decode(run).strip().removeprefix("##") + parts[i + 1]
-            i += 1
-        return out
-
-    def _word(self, number: int) -> str:
-        """A vocabulary entry as people write it."""
-        token = self.tokenizer.token(number)
-        shown = self.tokenizer.decode([number]).strip()
-        return token if token.startswith("##") or not shown else shown
 
     def _compare(self, text: str, shown: str, candidates: Sequence[str]) -> dict[str, Any]:
         before, after = text.split(self.tokenizer.mask_token)
@@ -466,7 +438,7 @@ class TextModel:
         alone = np.array([n.isalpha() and len(n) > 1 for n in names], bool)
         out = []
         for word in words:
-            spellings = (f"Ġ{word}", f"▁{word}", word) if self._marks_spaces else (word, word.lower())
+            spellings = (f"Ġ{word}", f"▁{word}", word) if marks_spaces(self.tokenizer) else (word, word.lower())
             number = next((i for s in spellings if (i := self.tokenizer.id(s)) is not None), None)
             if number is None:
                 continue

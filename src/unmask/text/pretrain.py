@@ -19,10 +19,11 @@ from unmask.errors import UserError
 from unmask.files import written
 from unmask.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.text.cache import TokenCache, content_key, is_held_out
+from unmask.text.documents import ReadReport
 from unmask.text.folder import new_text_model, save_folder
 from unmask.text.recipes import TextSettings, as_dict
 from unmask.text.sampling import sampled
-from unmask.text.sources import ReadReport, iter_documents, resolve
+from unmask.text.sources import iter_documents, resolve
 from unmask.text.tokenizer import Tokenizer
 from unmask.training.processes import first_process_first
 from unmask.training.run import Job, RunResult, refuse_compile, run, run_folder, sayer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from unmask.text.sources import pieces
+from unmask.text.documents import pieces
 
 PIECE = 20_000
 """Characters of the pieces that are kept or left: a book is sampled as evenly as many short texts."""

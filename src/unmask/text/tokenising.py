@@ -26,7 +26,7 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.text.sources import Document, moved, pieces
+from unmask.text.documents import Document, moved, pieces
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.units import entity_units
 

@@ -1,0 +1,107 @@
+"""A document of raw text, the report of what was read, and files opened with clear errors."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from unmask.errors import UserError
+
+
+@dataclass(slots=True)
+class Document:
+    """A text, where it came from (file, first line), and its entities as (start, end) characters, where they were asked
+    for."""
+
+    text: str
+    source: str
+    line: int
+    entities: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass
+class ReadReport:
+    """What was read and what was left out, with up to 20 examples by name and line.
+
+    Attributes:
+        documents, characters: what was given out.
+        duplicates, empty: documents left out.
+        undecodable: lines or rows that are not UTF-8; the document around each is left out.
+        split: documents longer than the limit, given out in pieces.
+        parted: how many plain text files were parted at blank lines ('blank'), by 'line', or not ('file').
+    """
+
+    documents: int = 0
+    characters: int = 0
+    duplicates: int = 0
+    empty: int = 0
+    undecodable: int = 0
+    split: int = 0
+    examples: list[str] = field(default_factory=list)
+    parted: dict[str, int] = field(default_factory=dict)
+
+    def note(self, where: str, reason: str) -> None:
+        if len(self.examples) < 20:
+            self.examples.append(f"{where} {reason}")
+
+
+def moved(entities: Sequence[tuple[int, int]], by: int) -> list[tuple[int, int]]:
+    """Entities of a text, counted from its character `by`; those that end before are left out."""
+    return [(start - by, end - by) for start, end in entities if end > by]
+
+
+def pieces(text: str, longest: int) -> Iterator[str]:
+    """The text in pieces of at most `longest` characters, cut at white space where there is some.
+
+    >>> list(pieces("one two three", 8))
+    ['one two', ' three']
+    """
+    start = 0
+    while len(text) - start > longest:
+        low, high = start + longest // 2, start + longest
+        cut = max(text.rfind(space, low, high) for space in " \n\t")
+        cut = cut if cut > start else high
+        yield text[start:cut]
+        start = cut
+    yield text[start:]
+
+
+def cut(documents: Iterator[Document], report: ReadReport, longest: int) -> Iterator[Document]:
+    """Documents of at most `longest` characters: longer ones come in pieces, and the report says so."""
+    for d in documents:
+        if len(d.text) <= longest:
+            yield d
+            continue
+        report.split += 1
+        report.note(f"{d.source}:{d.line}", f"longer than {longest:,} characters, cut into several documents")
+        start = 0
+        for piece in pieces(d.text, longest):
+            yield Document(piece, d.source, d.line, moved(d.entities, start))
+            start += len(piece)
+
+
+@contextmanager
+def opened(path: Path, *, unzip: bool = True) -> Iterator[IO[bytes]]:
+    """The file's bytes, unzipped where .gz; a damaged file or one without permission is the user's to mend."""
+    try:
+        with gzip.open(path, "rb") if unzip and path.suffix == ".gz" else path.open("rb") as file:
+            yield file  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error) as error:
+        hint = "Is it a whole gzip file?" if path.suffix == ".gz" else "Check the file and its permissions."
+        raise UserError(f"{path}: cannot be read ({error})", hint=hint) from None
+
+
+def refuse_binary(path: Path) -> None:
+    """
+    Raises:
+        UserError: the file begins with bytes that no text has.
+    """
+    with opened(path) as file:
+        head = file.read(8192)
+    if b"\0" in head:
+        raise UserError(f"{path}: a binary file, not text", hint="Give UTF-8 text; UTF-16 must be converted first.")
