@@ -47,7 +47,7 @@ def make(millions: float, path: Path) -> int:
 
 
 def measured(path: str, out: str) -> None:
-    from unmask.events.convert import convert
+    from unmask.modalities.events.convert import convert
 
     start = time.perf_counter()
     found = convert(path, out)
@@ -63,7 +63,7 @@ def agreement() -> dict[str, int]:
     Patients are matched by their birth and the most events in common; values are compared to three decimals, codes without the
     unit that ours have behind them, and times not at all: that copy has what happened where it happened.
     """
-    from unmask.events.convert import convert
+    from unmask.modalities.events.convert import convert
 
     with tempfile.TemporaryDirectory() as folder:
         found = convert(SHARED / "data/events/synthea_fhir_r4_sample.zip", Path(folder) / "meds")

@@ -68,8 +68,8 @@ def simulate(folder: Path, millions: float, codes: int, labels: int = 0) -> None
 
 def pretrained(meds: str, out: str, store: str, steps: int) -> dict[str, float]:
     """Pretrain for a few steps, and tell when what was done."""
-    from unmask.events import pretrain as room
-    from unmask.events.recipes import EventSettings, with_overrides
+    from unmask.modalities.events import pretrain as room
+    from unmask.modalities.events.recipes import EventSettings, with_overrides
     from unmask.training.memory import peak_memory
     from unmask.training.tracking import Tracker
 
@@ -101,8 +101,8 @@ def pretrained(meds: str, out: str, store: str, steps: int) -> dict[str, float]:
 
 def tuned(meds: str, model: str, out: str, states: bool, encoder: bool) -> dict[str, float]:
     """Fine-tune the outcome head, with `encoder` beside a copy of the encoder too, on the task of the folder."""
-    from unmask.events.finetune import finetune_outcome
-    from unmask.events.recipes import OutcomeSettings, TuneSettings
+    from unmask.modalities.events.finetune import finetune_outcome
+    from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
     from unmask.training.memory import peak_memory
 
     settings = OutcomeSettings(

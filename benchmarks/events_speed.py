@@ -46,9 +46,9 @@ def main() -> None:
     a = parser.parse_args()
     if a.quick:
         a.seconds, a.width, a.layers = 1.0, 64, 2
-    from unmask.events.histories import Histories
-    from unmask.events.meds import read_meds
-    from unmask.events.vocabulary import Vocabulary
+    from unmask.modalities.events.histories import Histories
+    from unmask.modalities.events.meds import read_meds
+    from unmask.modalities.events.vocabulary import Vocabulary
     from unmask.training.memory import keep_freed_memory
 
     keep_freed_memory()
@@ -107,9 +107,9 @@ def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Step
     from unmask.core.batch import packer
     from unmask.core.plan import Plan
     from unmask.core.pretrain import Machine, pretrain
-    from unmask.events.folder import new_model
-    from unmask.events.pretrain import corruption_of
-    from unmask.events.recipes import RECIPES, EventSettings, with_overrides
+    from unmask.modalities.events.folder import new_model
+    from unmask.modalities.events.pretrain import corruption_of
+    from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
     from unmask.training.optimiser import build_optimiser, step
     from unmask.training.settings import TrainSettings, parse_set
 

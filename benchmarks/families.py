@@ -202,7 +202,7 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _laid_out(model: Any, precision: str, calibration: list[np.ndarray]) -> Any:
-    from unmask.text.swift import Swift
+    from unmask.modalities.text.swift import Swift
 
     laid = Swift.of(model.model, precision, calibration if precision == "int8" else ())
     assert laid is not None

@@ -81,8 +81,8 @@ def _rows(data: list[Any]) -> list[dict[str, Any]]:
 def table(home: Path) -> Uses:
     from tables import patients
 
-    from unmask.table.pretrain import pretrain
-    from unmask.table.recipes import settings_of
+    from unmask.modalities.table.pretrain import pretrain
+    from unmask.modalities.table.recipes import settings_of
 
     patients(80, missing=0.1).to_csv(home / "train.csv", index=False)
     patients(12, seed=1, missing=0.3).to_csv(home / "new.csv", index=False)
@@ -119,7 +119,7 @@ def images(home: Path) -> Uses:
 
 def events(home: Path) -> Uses:
     from commands import exit_code
-    from unmask.events.demo import simulate
+    from unmask.modalities.events.demo import simulate
 
     simulate(home, patients=60)
     small = [f"--set={s}" for s in ("slots=64", "batch_slots=1024", "width=32")]

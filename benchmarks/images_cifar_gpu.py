@@ -50,12 +50,12 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    from unmask.images.finetune import FinetuneSettings, finetune_classify
-    from unmask.images.finetune import with_overrides as tune_with
-    from unmask.images.model import load
-    from unmask.images.pretrain import pretrain
-    from unmask.images.recipes import ImageSettings, with_overrides
-    from unmask.images.sources import read_images
+    from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify
+    from unmask.modalities.images.finetune import with_overrides as tune_with
+    from unmask.modalities.images.model import load
+    from unmask.modalities.images.pretrain import pretrain
+    from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.sources import read_images
 
     args.work.mkdir(parents=True, exist_ok=True)
     path = args.work / "results.json"

@@ -40,8 +40,8 @@ def context(bf16: bool) -> contextlib.AbstractContextManager:
 
 
 def make_ours(shape: dict[str, Any], ratio: float = 0.75):
-    from unmask.images.build import codec_config, new_model
-    from unmask.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.build import codec_config, new_model
+    from unmask.modalities.images.recipes import ImageSettings, with_overrides
 
     (width, layers, heads), (dw, dl, dh) = shape["encoder"], shape["decoder"]
     settings = with_overrides(ImageSettings(), {
@@ -54,8 +54,8 @@ def make_ours(shape: dict[str, Any], ratio: float = 0.75):
 
 def ours(shape: dict[str, Any], bf16: bool, ratio: float = 0.75) -> Step:
     from unmask.core.pretrain import Machine, pretrain
-    from unmask.images.batches import image_batch
-    from unmask.images.masking import image_corruption
+    from unmask.modalities.images.batches import image_batch
+    from unmask.modalities.images.masking import image_corruption
     from unmask.training.optimiser import build_optimiser, step
     from unmask.training.settings import TrainSettings
 
@@ -84,7 +84,7 @@ def ours(shape: dict[str, Any], bf16: bool, ratio: float = 0.75) -> Step:
 def theirs(shape: dict[str, Any], bf16: bool) -> Step:
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-    from unmask.images.build import grid_table
+    from unmask.modalities.images.build import grid_table
 
     (width, layers, heads), (dw, dl, dh) = shape["encoder"], shape["decoder"]
     config = ViTMAEConfig(
@@ -165,8 +165,8 @@ def compare(name: str, seconds: float) -> dict[str, Any]:
 
 def hidden_curve(seconds: float) -> dict[str, Any]:
     """Forward and backward of the encoder alone, ViT-S/16 at 224, by the share of hidden patches."""
-    from unmask.images.batches import image_batch
-    from unmask.images.masking import hidden_count
+    from unmask.modalities.images.batches import image_batch
+    from unmask.modalities.images.masking import hidden_count
 
     shape = SHAPES["s224"]
     model = make_ours(shape)
@@ -234,7 +234,7 @@ def measure(name: str, loop: str) -> None:
 
     import transformers  # noqa: F401 - both sides start with the same libraries
 
-    import unmask.images.model  # noqa: F401
+    import unmask.modalities.images.model  # noqa: F401
 
     start = peak()
     one = LOOPS[loop](SHAPES[name])

@@ -130,9 +130,9 @@ def plain(design: str, columns: dict[str, np.ndarray], rows: np.ndarray) -> dict
     """The analysis of complete rows alone."""
     from scipy import stats
 
-    from unmask.table.formula import parse_formula
-    from unmask.table.infer import infer_schema
-    from unmask.table.pooling import fit_formula
+    from unmask.modalities.table.formula import parse_formula
+    from unmask.modalities.table.infer import infer_schema
+    from unmask.modalities.table.pooling import fit_formula
 
     part = {k: v[rows] for k, v in columns.items()}
     estimate, error, df = [], [], len(next(iter(part.values()))) - 1

@@ -39,10 +39,10 @@ def main() -> None:
     parser.add_argument("--out", default="tables_speed.json")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    from unmask.table.data import Frame
-    from unmask.table.engine import CellTable
-    from unmask.table.model import TableModel
-    from unmask.table.synthesise import synthesize
+    from unmask.modalities.table.data import Frame
+    from unmask.modalities.table.engine import CellTable
+    from unmask.modalities.table.model import TableModel
+    from unmask.modalities.table.synthesise import synthesize
 
     repeats = 1 if a.quick else a.repeats
     found: dict = {"threads": a.threads, "repeats": repeats}

@@ -29,12 +29,12 @@ SLOTS = 128
 
 def prepare(folder: Path) -> None:
     """A tokenizer, a cache and a model, once for all measurements."""
-    from unmask.text.cache import TokenCache
-    from unmask.text.docstrings import docstrings
-    from unmask.text.folder import save_folder
-    from unmask.text.pretrain import build_model
-    from unmask.text.recipes import TextSettings
-    from unmask.text.tokenizer import Tokenizer
+    from unmask.modalities.text.cache import TokenCache
+    from unmask.modalities.text.docstrings import docstrings
+    from unmask.modalities.text.folder import save_folder
+    from unmask.modalities.text.pretrain import build_model
+    from unmask.modalities.text.recipes import TextSettings
+    from unmask.modalities.text.tokenizer import Tokenizer
 
     texts = [text for _, text in docstrings(2_000_000)]
     (folder / "corpus.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
@@ -51,11 +51,11 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
 
     from unmask.core.plan import Plan
     from unmask.core.pretrain import Machine, pretrain
-    from unmask.text.batches import batch_maker, corruption_of
-    from unmask.text.cache import TokenCache
-    from unmask.text.pretrain import build_model
-    from unmask.text.recipes import TextSettings
-    from unmask.text.tokenizer import Tokenizer
+    from unmask.modalities.text.batches import batch_maker, corruption_of
+    from unmask.modalities.text.cache import TokenCache
+    from unmask.modalities.text.pretrain import build_model
+    from unmask.modalities.text.recipes import TextSettings
+    from unmask.modalities.text.tokenizer import Tokenizer
     from unmask.training.memory import keep_freed_memory
     from unmask.training.optimiser import build_optimiser, step
     from unmask.training.settings import TrainSettings
@@ -86,7 +86,7 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
 def evaluate(folder: Path, steps: int, repeats: int) -> dict:
     import torch
 
-    from unmask.text.model import load
+    from unmask.modalities.text.model import load
 
     texts = json.loads((folder / "held.json").read_text())
     model = load(folder / "model", precision="fp32")

@@ -38,11 +38,11 @@ TEST_ROWS = 1000
 
 def read(name: str) -> tuple[list, list]:
     """(training rows, test rows) of a set, all of them."""
-    from unmask.tasks.conll import as_sentences
-    from unmask.tasks.data import Item, as_items
-    from unmask.tasks.glue import TASKS, find, read_glue
-    from unmask.tasks.lenient import Trouble
-    from unmask.tasks.squad import as_questions
+    from unmask.modalities.text.tasks.conll import as_sentences
+    from unmask.modalities.text.tasks.data import Item, as_items
+    from unmask.modalities.text.tasks.glue import TASKS, find, read_glue
+    from unmask.modalities.text.tasks.lenient import Trouble
+    from unmask.modalities.text.tasks.squad import as_questions
 
     lenient = Trouble(lenient=True, say=lambda line: print(line[:200], file=sys.stderr))
     if name.startswith("clinc"):
@@ -109,7 +109,7 @@ def cell(arguments: argparse.Namespace) -> dict:
 def ours(arguments, train, test, began):
     import tempfile
 
-    from unmask.tasks.finetune import _predict, finetune, opened
+    from unmask.modalities.text.tasks.finetune import _predict, finetune, opened
 
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "m"
@@ -127,13 +127,13 @@ def baseline(arguments, train, test):
 
     import torch
 
-    from unmask.tasks import compare, linear, simpler
-    from unmask.tasks.beside import vectors_apart
-    from unmask.tasks.encoding import Encoder
-    from unmask.tasks.finetune import new_task
-    from unmask.tasks.settings import FinetuneSettings
-    from unmask.tasks.start import KINDS
-    from unmask.text.folder import load_folder
+    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.tasks import compare, linear, simpler
+    from unmask.modalities.text.tasks.beside import vectors_apart
+    from unmask.modalities.text.tasks.encoding import Encoder
+    from unmask.modalities.text.tasks.finetune import new_task
+    from unmask.modalities.text.tasks.settings import FinetuneSettings
+    from unmask.modalities.text.tasks.start import KINDS
 
     task, method = SETS[arguments.set], arguments.method
     text = load_folder(arguments.model)
@@ -156,20 +156,20 @@ def baseline(arguments, train, test):
         constant = np.log(share.clip(1e-6)) if work.problem == "single" else share
         return work.decode([constant] * len(test), held), work, time.process_time(), {}
     if method == "tfidf":
-        from unmask.tasks.beside import fit_words
+        from unmask.modalities.text.tasks.beside import fit_words
 
         outputs = fit_words(train, target, kind, work.problem).outputs(test)
         return work.decode(list(outputs), held), work, time.process_time(), {}
     where = {"slots": slots, "context": contextlib.nullcontext}
     pair = train[0].text2 is not None
     if pair:
-        from unmask.tasks.beside import fit_apart
+        from unmask.modalities.text.tasks.beside import fit_apart
 
         fitted = fit_apart(vectors_apart(text.model, encoder, train, **where), target, kind, work.problem)
         at = time.process_time()
         outputs = fitted.outputs(test, vectors_apart(text.model, encoder, test, **where))
         return work.decode(list(outputs), held), work, at, {}
-    from unmask.tasks import probe
+    from unmask.modalities.text.tasks import probe
 
     if method == "contrastive":
         contrast(text, training, arguments.seed, slots)
@@ -187,7 +187,7 @@ def contrast(text, training, seed: int, slots: int, pairs: int = 20, batch: int 
     from torch.nn.functional import cosine_similarity, mse_loss
 
     from unmask.core.embed import pool_states
-    from unmask.tasks.loop import batch_of
+    from unmask.modalities.text.tasks.loop import batch_of
 
     rng, label = np.random.default_rng(seed), training.extra["target"].numpy()
     n = len(label)

@@ -82,11 +82,11 @@ def measured(name: str, command: list[str]) -> dict:
 
 def train_theirs(arguments: argparse.Namespace) -> None:
     """The Trainer as it comes, on the windows that ours are trained on; in a process of its own."""
-    from unmask.tasks.encoding import Encoder
-    from unmask.tasks.finetune import new_task
-    from unmask.tasks.settings import FinetuneSettings
-    from unmask.tasks.squad import as_questions
-    from unmask.text.folder import load_folder
+    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.tasks.encoding import Encoder
+    from unmask.modalities.text.tasks.finetune import new_task
+    from unmask.modalities.text.tasks.settings import FinetuneSettings
+    from unmask.modalities.text.tasks.squad import as_questions
 
     items = as_questions(arguments.data, labelled=True)
     text = load_folder(arguments.model)

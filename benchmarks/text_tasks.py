@@ -46,10 +46,10 @@ TOPICS = {
 
 def read(name: str, rows: int, dev_rows: int):
     """(training items, validation items) of a task, always the same."""
-    from unmask.tasks.conll import as_sentences
-    from unmask.tasks.glue import TASKS as GLUE
-    from unmask.tasks.glue import find, read_glue
-    from unmask.tasks.squad import as_questions
+    from unmask.modalities.text.tasks.conll import as_sentences
+    from unmask.modalities.text.tasks.glue import TASKS as GLUE
+    from unmask.modalities.text.tasks.glue import find, read_glue
+    from unmask.modalities.text.tasks.squad import as_questions
 
     rng = np.random.default_rng(0)
 
@@ -89,8 +89,8 @@ def one(arguments: argparse.Namespace) -> dict:
 
 
 def ours(name, train, dev, model, common, precision) -> dict:
-    from unmask.tasks.finetune import finetune
-    from unmask.tasks.glue import TASKS as GLUE
+    from unmask.modalities.text.tasks.finetune import finetune
+    from unmask.modalities.text.tasks.glue import TASKS as GLUE
 
     problem = {"problem": GLUE[name].problem} if name in GLUE else {}
     result = finetune(
@@ -110,10 +110,10 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
     import transformers
     from transformers import Trainer, TrainingArguments
 
-    from unmask.tasks.encoding import Encoder
-    from unmask.tasks.finetune import new_task
-    from unmask.tasks.settings import FinetuneSettings
-    from unmask.text.folder import load_folder
+    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.tasks.encoding import Encoder
+    from unmask.modalities.text.tasks.finetune import new_task
+    from unmask.modalities.text.tasks.settings import FinetuneSettings
     from unmask.training.memory import keep_freed_memory, peak_memory
 
     if memory == "kept":
@@ -268,8 +268,8 @@ def summary(results: list[dict]) -> None:
 
 def zeroshot(arguments: argparse.Namespace) -> list[dict]:
     """Masked prompts against the majority class, calibrated or not, on sentiment and on topics."""
-    from unmask.tasks.zeroshot import zero_shot
-    from unmask.text.model import load
+    from unmask.modalities.text.model import load
+    from unmask.modalities.text.tasks.zeroshot import zero_shot
 
     model, out = load(arguments.mlm), []
 
@@ -305,8 +305,8 @@ def adapt(arguments: argparse.Namespace) -> dict:
     """
     import tempfile
 
-    from unmask.tasks.data import read_items
-    from unmask.tasks.recipe import adapt_then_finetune
+    from unmask.modalities.text.tasks.data import read_items
+    from unmask.modalities.text.tasks.recipe import adapt_then_finetune
 
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as scratch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from unmask.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokenizer import Tokenizer
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog near the river bank.",

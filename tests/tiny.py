@@ -19,9 +19,9 @@ from unmask.core.prediction import Categorical, Gaussian
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.segments import lay
 from unmask.encoder.transformer import Encoder
-from unmask.events.codec import EventPrediction
-from unmask.images.codec import PatchCodec, PatchCodecConfig
-from unmask.text.codec import TokenCodec, TokenCodecConfig
+from unmask.modalities.events.codec import EventPrediction
+from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
+from unmask.modalities.text.codec import TokenCodec, TokenCodecConfig
 
 ARCHITECTURES = ("in_place", "visible_only")
 RECIPES = ("bert", "modern", "by_example")

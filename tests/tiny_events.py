@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import Example
-from unmask.events.codec import EventCodec, EventCodecConfig
-from unmask.events.evidence import EventNetwork
-from unmask.events.vocabulary import FIRST
+from unmask.modalities.events.codec import EventCodec, EventCodecConfig
+from unmask.modalities.events.evidence import EventNetwork
+from unmask.modalities.events.vocabulary import FIRST
 
 CODES = FIRST + 10
 

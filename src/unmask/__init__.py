@@ -16,26 +16,26 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from unmask.kinds import load
-    from unmask.table.impute import MaskedImputer
-    from unmask.table.model import TableModel
-    from unmask.table.multiple import MultipleImputation
-    from unmask.tasks.finetune import finetune, predict
-    from unmask.tasks.zeroshot import zero_shot
-    from unmask.text.adapt import adapt
-    from unmask.text.model import TextModel
-    from unmask.text.pretrain import pretrain
+    from unmask.modalities.table.impute import MaskedImputer
+    from unmask.modalities.table.model import TableModel
+    from unmask.modalities.table.multiple import MultipleImputation
+    from unmask.modalities.text.adapt import adapt
+    from unmask.modalities.text.model import TextModel
+    from unmask.modalities.text.pretrain import pretrain
+    from unmask.modalities.text.tasks.finetune import finetune, predict
+    from unmask.modalities.text.tasks.zeroshot import zero_shot
 
 _HOMES = {
     "load": "unmask.kinds",
-    "TextModel": "unmask.text.model",
-    "pretrain": "unmask.text.pretrain",
-    "adapt": "unmask.text.adapt",
-    "MaskedImputer": "unmask.table.impute",
-    "MultipleImputation": "unmask.table.multiple",
-    "TableModel": "unmask.table.model",
-    "finetune": "unmask.tasks.finetune",
-    "predict": "unmask.tasks.finetune",
-    "zero_shot": "unmask.tasks.zeroshot",
+    "TextModel": "unmask.modalities.text.model",
+    "pretrain": "unmask.modalities.text.pretrain",
+    "adapt": "unmask.modalities.text.adapt",
+    "MaskedImputer": "unmask.modalities.table.impute",
+    "MultipleImputation": "unmask.modalities.table.multiple",
+    "TableModel": "unmask.modalities.table.model",
+    "finetune": "unmask.modalities.text.tasks.finetune",
+    "predict": "unmask.modalities.text.tasks.finetune",
+    "zero_shot": "unmask.modalities.text.tasks.zeroshot",
     "UserError": "unmask.errors",
 }
 __all__ = [

@@ -10,7 +10,12 @@ from typing import Any
 from unmask.errors import UserError, suggest
 from unmask.files import read_json, read_object
 
-KINDS = {"text": "unmask.text", "table": "unmask.table", "images": "unmask.images", "events": "unmask.events"}
+KINDS = {
+    "text": "unmask.modalities.text",
+    "table": "unmask.modalities.table",
+    "images": "unmask.modalities.images",
+    "events": "unmask.modalities.events",
+}
 """Kind of data -> its room. A room has `model.load(folder, device=..., precision=...)` and `demo.run_demo(out, ...)`."""
 
 

@@ -17,8 +17,8 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("table")
     patients(120, missing=0.1).to_csv(path / "train.csv", index=False)
     patients(40, seed=1, missing=0.3).to_csv(path / "new.csv", index=False)
-    from unmask.table.pretrain import pretrain
-    from unmask.table.recipes import settings_of
+    from unmask.modalities.table.pretrain import pretrain
+    from unmask.modalities.table.recipes import settings_of
 
     pretrain(path / "train.csv", path / "m", settings=settings_of(steps=3, members=2), console=False)
     return path

@@ -7,7 +7,7 @@ import pytest
 
 from unmask.cli.common import Output, overrides, read_lines, run_lines
 from unmask.errors import UserError
-from unmask.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.recipes import TextSettings, with_overrides
 
 
 @pytest.mark.parametrize("path", ["notes.md", "data/held-out", "held.parquet", "/"])

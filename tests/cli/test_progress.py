@@ -39,8 +39,8 @@ def test_a_text_that_is_too_long_is_counted_from_the_first(tmp_path, capsys, mon
 
 
 def test_predict_says_how_far_it_is(tmp_path, capsys, monkeypatch):
-    from unmask.tasks import loop
-    from unmask.tasks.finetune import finetune
+    from unmask.modalities.text.tasks import loop
+    from unmask.modalities.text.tasks.finetune import finetune
 
     model = tiny_folders.folder(tmp_path / "m")
     rows = tiny_folders.sentiment(8)

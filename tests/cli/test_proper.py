@@ -11,8 +11,8 @@ from commands import run
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from unmask.table.pretrain import pretrain
-    from unmask.table.recipes import settings_of
+    from unmask.modalities.table.pretrain import pretrain
+    from unmask.modalities.table.recipes import settings_of
 
     path = tmp_path_factory.mktemp("table")
     patients(80, missing=0.1).to_csv(path / "train.csv", index=False)

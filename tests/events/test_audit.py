@@ -13,8 +13,8 @@ import pytest
 from event_data import labels
 
 from unmask.cli import main
-from unmask.events.audit import audit
-from unmask.events.shards import write_meds
+from unmask.modalities.events.audit import audit
+from unmask.modalities.events.shards import write_meds
 
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2].parent / "shared")) / "data" / "events"
 SUBJECTS = 120

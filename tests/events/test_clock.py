@@ -13,12 +13,12 @@ import torch
 from event_data import DAY, shard, table
 
 import unmask
-from unmask.events.clock import YEAR, Clock
-from unmask.events.folder import EventFolder, load_folder, new_model, save_folder
-from unmask.events.meds import HOUR, Labels, read_meds
-from unmask.events.model import EventModel
-from unmask.events.recipes import RECIPES, EventSettings, with_overrides
-from unmask.events.vocabulary import Vocabulary
+from unmask.modalities.events.clock import YEAR, Clock
+from unmask.modalities.events.folder import EventFolder, load_folder, new_model, save_folder
+from unmask.modalities.events.meds import HOUR, Labels, read_meds
+from unmask.modalities.events.model import EventModel
+from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
+from unmask.modalities.events.vocabulary import Vocabulary
 
 SMALL = {"width": 16, "layers": 2, "heads": 2, "inner": 24, "slots": 16}
 

@@ -12,13 +12,13 @@ import pytest
 from event_data import DAY, shard, table
 
 from unmask.errors import UserError
-from unmask.events import columns, parquet
-from unmask.events.columns import Store
-from unmask.events.histories import Histories
-from unmask.events.meds import Events, read_meds
-from unmask.events.pretrain import batch_maker, pretrain
-from unmask.events.recipes import EventSettings, with_overrides
-from unmask.events.vocabulary import Vocabulary
+from unmask.modalities.events import columns, parquet
+from unmask.modalities.events.columns import Store
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import Events, read_meds
+from unmask.modalities.events.pretrain import batch_maker, pretrain
+from unmask.modalities.events.recipes import EventSettings, with_overrides
+from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.run import run_folder
 
 

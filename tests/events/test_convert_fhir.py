@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from unmask.events.convert import convert
-from unmask.events.meds import read_meds
+from unmask.modalities.events.convert import convert
+from unmask.modalities.events.meds import read_meds
 
 CODE = {"coding": [{"system": "http://snomed.info/sct", "code": "1", "display": "One"}]}
 LOINC = {"coding": [{"system": "http://loinc.org", "code": "2", "display": "Two"}]}

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.events import features, finetune
-from unmask.events.features import Features, gather
-from unmask.events.finetune import Work
-from unmask.events.forest import Forest
-from unmask.events.meds import read_labels, read_meds
-from unmask.events.model import load
-from unmask.events.outcome import Head, fit_head
-from unmask.events.recipes import OutcomeSettings
-from unmask.events.targets import Binary
+from unmask.modalities.events import features, finetune
+from unmask.modalities.events.features import Features, gather
+from unmask.modalities.events.finetune import Work
+from unmask.modalities.events.forest import Forest
+from unmask.modalities.events.meds import read_labels, read_meds
+from unmask.modalities.events.model import load
+from unmask.modalities.events.outcome import Head, fit_head
+from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.targets import Binary
 
 SETTINGS = OutcomeSettings(members=3, hidden=8, epochs=4, trees=12)
 

@@ -15,11 +15,11 @@ from event_data import main_ok
 import unmask
 from unmask.core.corruption import uniform
 from unmask.errors import UserError
-from unmask.events.finetune import finetune_outcome
-from unmask.events.meds import Labels
-from unmask.events.recipes import OutcomeSettings, TuneSettings
-from unmask.events.scoring import scored
-from unmask.events.targets import Classes, TimeToEvent
+from unmask.modalities.events.finetune import finetune_outcome
+from unmask.modalities.events.meds import Labels
+from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
+from unmask.modalities.events.scoring import scored
+from unmask.modalities.events.targets import Classes, TimeToEvent
 
 QUICK = OutcomeSettings(epochs=8, members=2, hidden=16, trees=20, curve=False, baselines=False)
 TUNED = replace(QUICK, encoder="tuned", tune=TuneSettings(epochs=2, least_steps=1))

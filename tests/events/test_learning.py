@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 import torch
 
-from unmask.events.codec import log_density
-from unmask.events.fill import Question, answers
-from unmask.events.folder import load_folder
-from unmask.events.histories import Histories
-from unmask.events.meds import read_meds
-from unmask.events.pretrain import pretrain
-from unmask.events.recipes import EventSettings, with_overrides
-from unmask.events.shards import write_meds
+from unmask.modalities.events.codec import log_density
+from unmask.modalities.events.fill import Question, answers
+from unmask.modalities.events.folder import load_folder
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import read_meds
+from unmask.modalities.events.pretrain import pretrain
+from unmask.modalities.events.recipes import EventSettings, with_overrides
+from unmask.modalities.events.shards import write_meds
 
 PANELS = 4
 LENGTH = 6

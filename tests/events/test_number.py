@@ -15,14 +15,14 @@ from event_data import main_fails, main_ok
 import unmask
 from unmask.core.corruption import uniform
 from unmask.errors import UserError
-from unmask.events.audit_points import outcomes
-from unmask.events.finetune import finetune_outcome
-from unmask.events.forest import Forest
-from unmask.events.meds import Labels, read_labels, read_meds
-from unmask.events.number import Number, judged, number_baselines, r2, spearman
-from unmask.events.number_report import in_words, ranges
-from unmask.events.recipes import OutcomeSettings
-from unmask.events.targets import Binary, Classes, from_dict, target_of
+from unmask.modalities.events.audit_points import outcomes
+from unmask.modalities.events.finetune import finetune_outcome
+from unmask.modalities.events.forest import Forest
+from unmask.modalities.events.meds import Labels, read_labels, read_meds
+from unmask.modalities.events.number import Number, judged, number_baselines, r2, spearman
+from unmask.modalities.events.number_report import in_words, ranges
+from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.targets import Binary, Classes, from_dict, target_of
 
 SMALL = OutcomeSettings(epochs=6, members=2, hidden=16, trees=40, curve=False)
 

@@ -16,13 +16,13 @@ from unmask.core.batch import Example
 from unmask.core.plan import Plan
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
-from unmask.events import pretrain as room
-from unmask.events.folder import load_folder
-from unmask.events.histories import Histories
-from unmask.events.meds import Events, read_meds
-from unmask.events.pretrain import batch_maker, make_job, pretrain
-from unmask.events.recipes import EventSettings, with_overrides
-from unmask.events.vocabulary import Vocabulary
+from unmask.modalities.events import pretrain as room
+from unmask.modalities.events.folder import load_folder
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import Events, read_meds
+from unmask.modalities.events.pretrain import batch_maker, make_job, pretrain
+from unmask.modalities.events.recipes import EventSettings, with_overrides
+from unmask.modalities.events.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")

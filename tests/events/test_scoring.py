@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unmask.events import scoring
-from unmask.events.clinical import thresholds
-from unmask.events.scoring import auroc, calibration_line, figures, resampled
+from unmask.modalities.events import scoring
+from unmask.modalities.events.clinical import thresholds
+from unmask.modalities.events.scoring import auroc, calibration_line, figures, resampled
 
 PATIENTS, POINTS = 200, 50
 

@@ -15,17 +15,17 @@ from event_data import DAY, labels, main_fails, main_ok, shard, table
 
 import unmask
 from unmask.errors import UserError
-from unmask.events.fill import later_than, next_events, timeline
-from unmask.events.finetune import finetune_outcome
-from unmask.events.folder import EventFolder
-from unmask.events.histories import Histories
-from unmask.events.meds import HOUR, Labels, read_labels, read_meds
-from unmask.events.next_visit import figures, finetune_next_visit, next_visits
-from unmask.events.recipes import OutcomeSettings
-from unmask.events.scoring import scored
-from unmask.events.targets import Binary, TimeToEvent
-from unmask.events.visits import visits_of
-from unmask.events.vocabulary import Vocabulary
+from unmask.modalities.events.fill import later_than, next_events, timeline
+from unmask.modalities.events.finetune import finetune_outcome
+from unmask.modalities.events.folder import EventFolder
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import HOUR, Labels, read_labels, read_meds
+from unmask.modalities.events.next_visit import figures, finetune_next_visit, next_visits
+from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.scoring import scored
+from unmask.modalities.events.targets import Binary, TimeToEvent
+from unmask.modalities.events.visits import visits_of
+from unmask.modalities.events.vocabulary import Vocabulary
 
 QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
 
@@ -82,7 +82,7 @@ def test_hazards_start_at_the_observed_ones():
     import torch
 
     p = target.probabilities(torch.from_numpy(target.start(y))[None, None]).numpy()[0]
-    from unmask.table.survival import kaplan_meier, step_values
+    from unmask.modalities.table.survival import kaplan_meier, step_values
 
     survival = step_values(*kaplan_meier(days, seen), np.array(target.cuts))
     np.testing.assert_allclose((1 - p)[:-1], survival[:-1], atol=0.03)  # none is left at the last cut
@@ -161,7 +161,7 @@ def test_a_time_after_the_last_event_is_a_median_of_the_tail(location: float):
 
 def test_the_value_that_stands_there_does_not_change_its_expectation(home: Path, tmp_path: Path):
     """The timeline hides a visit whole: its own values change nothing of what was expected there."""
-    from unmask.events.fill import timeline
+    from unmask.modalities.events.fill import timeline
 
     model = unmask.load(home / "model")
     events = read_meds(home / "meds")
@@ -283,7 +283,7 @@ def test_kinds_of_labels_that_do_not_fit_are_named(tmp_path: Path):
 def test_a_forest_says_what_scikit_learn_says():
     from sklearn.ensemble import ExtraTreesClassifier
 
-    from unmask.events.forest import LEAF, SHARE, Forest
+    from unmask.modalities.events.forest import LEAF, SHARE, Forest
 
     rng = np.random.default_rng(0)
     x, new = rng.normal(size=(2, 200, 12)).astype(np.float32)

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from unmask.events.meds import Events
-from unmask.events.sketch import QuantileSketch, keys_of, values_of
-from unmask.events.vocabulary import FIRST, KNOTS, Vocabulary
+from unmask.modalities.events.meds import Events
+from unmask.modalities.events.sketch import QuantileSketch, keys_of, values_of
+from unmask.modalities.events.vocabulary import FIRST, KNOTS, Vocabulary
 
 SHARES = np.linspace(0, 1, KNOTS)
 

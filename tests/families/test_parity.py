@@ -12,7 +12,7 @@ from text_corpus import tokenizer
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.errors import UserError
-from unmask.text.folder import load_folder, new_text_model, save_folder
+from unmask.modalities.text.folder import load_folder, new_text_model, save_folder
 
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402

@@ -10,7 +10,7 @@ from unmask.core.batch import Example, pack
 from unmask.encoder import groups
 from unmask.encoder.flat import can_be_eight_bit, can_be_flat
 from unmask.errors import UserError
-from unmask.text.swift import Swift
+from unmask.modalities.text.swift import Swift
 
 pytest.importorskip("transformers")
 

@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from unmask.core.corruption import hide
 from unmask.errors import UserError
 from unmask.families.vit import canonical, from_published
-from unmask.images.batches import image_batch
-from unmask.images.build import grid_table
-from unmask.images.folder import load_folder, published, save_folder
+from unmask.modalities.images.batches import image_batch
+from unmask.modalities.images.build import grid_table
+from unmask.modalities.images.folder import load_folder, published, save_folder
 
 SHAPE = {
     "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40, "image_size": 16,

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.images.codec import PatchCodec, PatchCodecConfig, PatchPrediction, fitting_patches, patchify, unpatchify
+from unmask.modalities.images.codec import (
+    PatchCodec,
+    PatchCodecConfig,
+    PatchPrediction,
+    fitting_patches,
+    patchify,
+    unpatchify,
+)
 
 sides = st.integers(1, 5)
 

@@ -13,14 +13,14 @@ from tiny_images import TINY
 from unmask.errors import UserError
 from unmask.evaluation.labels import label_figures, label_table
 from unmask.evaluation.values import value_chart, value_figures
-from unmask.images.build import codec_config, new_model
-from unmask.images.finetune import FinetuneSettings, finetune_classify, with_overrides
-from unmask.images.folder import save_folder
-from unmask.images.objectives import Number, OneClass, SeveralLabels, strata
-from unmask.images.recipes import ImageSettings
-from unmask.images.recipes import with_overrides as image_with
-from unmask.images.sources import read_images
-from unmask.images.targets import Targets, parse_cells
+from unmask.modalities.images.build import codec_config, new_model
+from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+from unmask.modalities.images.folder import save_folder
+from unmask.modalities.images.objectives import Number, OneClass, SeveralLabels, strata
+from unmask.modalities.images.recipes import ImageSettings
+from unmask.modalities.images.recipes import with_overrides as image_with
+from unmask.modalities.images.sources import read_images
+from unmask.modalities.images.targets import Targets, parse_cells
 
 FAST = {"epochs": 12, "learning_rate": 3e-3, "precision": "fp32", "batch": 32, "crop": "1,1", "flip": False,
         "layer_decay": 1.0, "drop_path": 0.0}  # fmt: skip
@@ -176,7 +176,7 @@ def test_a_parquet_of_paths_takes_lists(tmp_path):
 def test_held_out_parts_hold_rare_labels_and_all_sizes_of_numbers():
     values = np.zeros((6, 2))
     values[:, 0], values[3, 1] = 1, 1
-    from unmask.images.arrays import ImageSet
+    from unmask.modalities.images.arrays import ImageSet
 
     images = ImageSet(
         pixels=np.zeros((6, 2, 2, 1)), targets=Targets(problem="multi", values=values, names=["often", "rare"])

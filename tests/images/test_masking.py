@@ -6,9 +6,9 @@ import torch
 
 from unmask.core.corruption import Corruption
 from unmask.errors import UserError
-from unmask.images.batches import image_batch
-from unmask.images.codec import PatchCodecConfig, patchify
-from unmask.images.masking import (
+from unmask.modalities.images.batches import image_batch
+from unmask.modalities.images.codec import PatchCodecConfig, patchify
+from unmask.modalities.images.masking import (
     Rectangles,
     hidden_count,
     image_corruption,

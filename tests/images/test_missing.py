@@ -12,19 +12,19 @@ import unmask
 from tiny_images import TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
-from unmask.images.arrays import ImageSet
-from unmask.images.augment import Augment, at_scale
-from unmask.images.batches import image_batch
-from unmask.images.build import codec_config, new_model
-from unmask.images.codec import PatchPrediction
-from unmask.images.finetune import FinetuneSettings, finetune_classify
-from unmask.images.finetune import with_overrides as finetune_with
-from unmask.images.floats import channel_statistics
-from unmask.images.masking import image_corruption
-from unmask.images.model import features
-from unmask.images.pretrain import pretrain
-from unmask.images.recipes import ImageSettings, with_overrides
-from unmask.images.sources import read_images
+from unmask.modalities.images.arrays import ImageSet
+from unmask.modalities.images.augment import Augment, at_scale
+from unmask.modalities.images.batches import image_batch
+from unmask.modalities.images.build import codec_config, new_model
+from unmask.modalities.images.codec import PatchPrediction
+from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify
+from unmask.modalities.images.finetune import with_overrides as finetune_with
+from unmask.modalities.images.floats import channel_statistics
+from unmask.modalities.images.masking import image_corruption
+from unmask.modalities.images.model import features
+from unmask.modalities.images.pretrain import pretrain
+from unmask.modalities.images.recipes import ImageSettings, with_overrides
+from unmask.modalities.images.sources import read_images
 
 ARCHITECTURES = ("visible_only", "in_place")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ramp
-from unmask.images.picture import Asked, Broken, Choice
-from unmask.images.reader import pictures, survey
+from unmask.modalities.images.picture import Asked, Broken, Choice
+from unmask.modalities.images.reader import pictures, survey
 
 tifffile = pytest.importorskip("tifffile")
 

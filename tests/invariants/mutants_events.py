@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from mutants import MODEL, mutant
 
-CODEC, HISTORIES, TIES, EVIDENCE = "events/codec.py", "events/histories.py", "events/ties.py", "events/evidence.py"
+CODEC, HISTORIES, TIES, EVIDENCE = (
+    "modalities/events/codec.py",
+    "modalities/events/histories.py",
+    "modalities/events/ties.py",
+    "modalities/events/evidence.py",
+)
 
 MUTANTS = [
     mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants import MODEL, mutant
 
-CODEC = "images/codec.py"
+CODEC = "modalities/images/codec.py"
 
 MUTANTS = [
     mutant(

@@ -7,11 +7,11 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table.complete import complete
-from unmask.table.data import read_frame, write_table
-from unmask.table.describe import describe
-from unmask.table.model import TableModel
-from unmask.table.multiple import MultipleImputation
+from unmask.modalities.table.complete import complete
+from unmask.modalities.table.data import read_frame, write_table
+from unmask.modalities.table.describe import describe
+from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.multiple import MultipleImputation
 
 
 @pytest.fixture(scope="module")

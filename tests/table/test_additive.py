@@ -8,14 +8,14 @@ import torch
 from tables import patients
 from torch.nn import functional as F
 
-from unmask.table import additive
-from unmask.table.additive import Additive, Task, boost, rounds_within
-from unmask.table.codec import LEVELS, Coding
-from unmask.table.data import encode, read_frame
-from unmask.table.engine import CellTable
-from unmask.table.model import TableModel, load
-from unmask.table.sampling import BlockState
-from unmask.table.scale import fit_scale
+from unmask.modalities.table import additive
+from unmask.modalities.table.additive import Additive, Task, boost, rounds_within
+from unmask.modalities.table.codec import LEVELS, Coding
+from unmask.modalities.table.data import encode, read_frame
+from unmask.modalities.table.engine import CellTable
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.sampling import BlockState
+from unmask.modalities.table.scale import fit_scale
 
 
 def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[Additive, Task]:

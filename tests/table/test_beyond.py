@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from unmask.cli import main
-from unmask.table.impute import MaskedImputer
-from unmask.table.model import TableModel
+from unmask.modalities.table.impute import MaskedImputer
+from unmask.modalities.table.model import TableModel
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from unmask.evaluation.survival import concordance
-from unmask.table import fidelity
-from unmask.table.evaluate import evaluate_model
-from unmask.table.hazards import fit_outcome
-from unmask.table.model import TableModel, load
-from unmask.table.survival import cumulative_incidence, fit_cox, kaplan_meier, step_values
+from unmask.modalities.table import fidelity
+from unmask.modalities.table.evaluate import evaluate_model
+from unmask.modalities.table.hazards import fit_outcome
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.survival import cumulative_incidence, fit_cox, kaplan_meier, step_values
 
 HAZARDS = (0.6, 0.3)
 EFFECTS = np.array([[0.7, 0.0], [-0.5, 0.4]])

@@ -7,11 +7,11 @@ import pytest
 import torch
 from tables import patients
 
-from unmask.table import engine, fit
-from unmask.table.additive import groups_of
-from unmask.table.base import PART, fit_factors
-from unmask.table.engine import CellTable
-from unmask.table.model import TableModel
+from unmask.modalities.table import engine, fit
+from unmask.modalities.table.additive import groups_of
+from unmask.modalities.table.base import PART, fit_factors
+from unmask.modalities.table.engine import CellTable
+from unmask.modalities.table.model import TableModel
 
 
 @pytest.fixture

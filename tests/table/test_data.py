@@ -11,15 +11,15 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table import readers
-from unmask.table.data import as_polars, read_frame, write_table
-from unmask.table.infer import infer_schema
-from unmask.table.model import TableModel
-from unmask.table.multiple import MultipleImputation
-from unmask.table.pretrain import pretrain
-from unmask.table.recipes import settings_of
-from unmask.table.schema import Column
-from unmask.table.values import decode
+from unmask.modalities.table import readers
+from unmask.modalities.table.data import as_polars, read_frame, write_table
+from unmask.modalities.table.infer import infer_schema
+from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.multiple import MultipleImputation
+from unmask.modalities.table.pretrain import pretrain
+from unmask.modalities.table.recipes import settings_of
+from unmask.modalities.table.schema import Column
+from unmask.modalities.table.values import decode
 
 
 def test_csv_is_read_and_written_letter_for_letter(tmp_path):

@@ -3,15 +3,17 @@
 import pytest
 
 from unmask.errors import UserError
-from unmask.table.demo import run_demo
+from unmask.modalities.table.demo import run_demo
 
 
 def test_demo(tmp_path, monkeypatch):
     pytest.importorskip("lifelines")
-    import unmask.table.demo as demo
+    import unmask.modalities.table.demo as demo
 
     monkeypatch.setattr(
-        demo, "settings_of", lambda **k: __import__("unmask.table.recipes", fromlist=["x"]).settings_of(steps=5, **k)
+        demo,
+        "settings_of",
+        lambda **k: __import__("unmask.modalities.table.recipes", fromlist=["x"]).settings_of(steps=5, **k),
     )
     found = run_demo(tmp_path / "demo", console=False)
     assert {"lines", "report", "device", "precision"} <= set(found)

@@ -3,9 +3,9 @@
 import pytest
 from tables import patients
 
-from unmask.table.evaluate import evaluate_model
-from unmask.table.figures import MEANINGS, readings, text_lines
-from unmask.table.model import TableModel
+from unmask.modalities.table.evaluate import evaluate_model
+from unmask.modalities.table.figures import MEANINGS, readings, text_lines
+from unmask.modalities.table.model import TableModel
 
 CONTEXT = {"c_index_real", "compared", "compared_rows", "rows"}
 """Numbers that describe what was compared."""

@@ -12,12 +12,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table.engine import ROWS, CellTable
-from unmask.table.fit import folds
-from unmask.table.impute import MaskedImputer
-from unmask.table.model import TableModel, load
-from unmask.table.multiple import MultipleImputation
-from unmask.table.recipes import settings_of
+from unmask.modalities.table.engine import ROWS, CellTable
+from unmask.modalities.table.fit import folds
+from unmask.modalities.table.impute import MaskedImputer
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.multiple import MultipleImputation
+from unmask.modalities.table.recipes import settings_of
 
 FAST = {"steps": 3, "members": 2}
 

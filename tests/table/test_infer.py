@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from unmask.errors import UserError
-from unmask.table.data import encode, read_frame, write_table
-from unmask.table.infer import infer_schema, look
-from unmask.table.model import TableModel, schema_for
-from unmask.table.parse import is_missing
+from unmask.modalities.table.data import encode, read_frame, write_table
+from unmask.modalities.table.infer import infer_schema, look
+from unmask.modalities.table.model import TableModel, schema_for
+from unmask.modalities.table.parse import is_missing
 
 
 def raw(*cells) -> np.ndarray:
@@ -146,7 +146,7 @@ def csv(tmp_path, text: str, name: str = "t.csv", encoding: str = "utf-8"):
     ],
 )
 def test_marks_are_read_and_written_back(tmp_path, cells, numbers, written):
-    from unmask.table.writers import filled_copy
+    from unmask.modalities.table.writers import filled_copy
 
     path = csv(tmp_path, "x;y\n" + "".join(f"{c};a\n" for c in [*cells, ""]))
     frame = read_frame(path)
@@ -196,7 +196,7 @@ def test_a_new_file_in_another_spelling_is_read_in_its_own(tmp_path):
     assert 3 < filled["x"][1] < 7
     assert filled["x"].dtype == pl.Float64
     model.save(tmp_path / "m")
-    from unmask.table.model import load
+    from unmask.modalities.table.model import load
 
     new = load(tmp_path / "m").synthesize(20)
     assert new["x"].dtype == pl.Float64

@@ -8,9 +8,9 @@ import pytest
 from tables import patients
 
 from unmask.cli import main
-from unmask.table.judged import Judged, columns_imputed, judgement, sentence
-from unmask.table.model import TableModel, load
-from unmask.table.recipes import settings_of
+from unmask.modalities.table.judged import Judged, columns_imputed, judgement, sentence
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.recipes import settings_of
 
 
 def known(rows: int, seed: int) -> pd.DataFrame:

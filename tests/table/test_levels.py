@@ -8,11 +8,11 @@ import torch
 from safetensors.numpy import load_file, save_file
 from tables import patients
 
-from unmask.table.data import encode, read_frame
-from unmask.table.engine import CellTable
-from unmask.table.levels import MOST, PRIOR, _likeliest, discriminant
-from unmask.table.model import TableModel, load
-from unmask.table.network import RowModel
+from unmask.modalities.table.data import encode, read_frame
+from unmask.modalities.table.engine import CellTable
+from unmask.modalities.table.levels import MOST, PRIOR, _likeliest, discriminant
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.network import RowModel
 
 
 def test_the_discriminant_is_bayes_rule_of_two_normals():

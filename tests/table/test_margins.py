@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from unmask import MaskedImputer
-from unmask.table.base import fit_factors
-from unmask.table.cells import fit_codings, to_cells
-from unmask.table.engine import CellTable
-from unmask.table.fit import fit_cells, moments_of
-from unmask.table.recipes import settings_of
+from unmask.modalities.table.base import fit_factors
+from unmask.modalities.table.cells import fit_codings, to_cells
+from unmask.modalities.table.engine import CellTable
+from unmask.modalities.table.fit import fit_cells, moments_of
+from unmask.modalities.table.recipes import settings_of
 
 
 def selected(seed: int, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

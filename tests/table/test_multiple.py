@@ -9,7 +9,7 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table.multiple import MultipleImputation, pool, tipping_point
+from unmask.modalities.table.multiple import MultipleImputation, pool, tipping_point
 
 
 def table(**columns) -> pl.DataFrame:
@@ -334,8 +334,8 @@ def test_a_formula_of_survival_says_what_its_event_is_or_is_refused(levels, matc
 @pytest.mark.parametrize("text", ["y ~ (a + b)*z", "y ~ (a + b)^2", "y ~ a/z", "y ~ a**2 + z"])
 def test_arithmetic_outside_of_i_is_refused(text):
     """R and statsmodels read these as terms; they were taken for one regressor, the number they come to."""
-    from unmask.table.formula import parse_formula
-    from unmask.table.schema import Column, Schema
+    from unmask.modalities.table.formula import parse_formula
+    from unmask.modalities.table.schema import Column, Schema
 
     schema = Schema(columns=tuple(Column(name=n, kind="numeric", low=0.0, high=1.0) for n in "abyz"))
     with pytest.raises(UserError, match=r"outside of I\(\)"):

@@ -8,15 +8,15 @@ import torch
 from tables import patients
 
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
-from unmask.table.additive import Additive
-from unmask.table.cells import batch_of
-from unmask.table.data import encode, read_frame
-from unmask.table.engine import CellTable
-from unmask.table.fit import member_parts
-from unmask.table.model import TableModel
-from unmask.table.network import by_column
-from unmask.table.prediction import Quantities
-from unmask.table.recipes import settings_of
+from unmask.modalities.table.additive import Additive
+from unmask.modalities.table.cells import batch_of
+from unmask.modalities.table.data import encode, read_frame
+from unmask.modalities.table.engine import CellTable
+from unmask.modalities.table.fit import member_parts
+from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.network import by_column
+from unmask.modalities.table.prediction import Quantities
+from unmask.modalities.table.recipes import settings_of
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ import pytest
 
 from unmask.cli import main
 from unmask.errors import UserError
-from unmask.table.data import read_frame
-from unmask.table.infer import infer_schema
-from unmask.table.model import TableModel, load
-from unmask.table.multiple import MultipleImputation
-from unmask.table.pair import event_levels
-from unmask.table.rules import Rules
+from unmask.modalities.table.data import read_frame
+from unmask.modalities.table.infer import infer_schema
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.multiple import MultipleImputation
+from unmask.modalities.table.pair import event_levels
+from unmask.modalities.table.rules import Rules
 
 
 def cohort(levels=(0, 1), rows=120, seed=0, **more):
@@ -262,7 +262,7 @@ def test_imputed_entries_come_before_time(late_model, draws):
 
 def test_the_order_of_entry_and_time_takes_nothing_away(late_model):
     """The outcome of new rows comes from the hazards as before, and rules that a person gives stand beside it."""
-    from unmask.table.sampling import RowSampler
+    from unmask.modalities.table.sampling import RowSampler
 
     rules = Rules.of(late_model.schema)
     assert RowSampler(late_model, {}, rules, 1.0).outcome is not None

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.table import marks, parse, plain
-from unmask.table.marks import Marks, spelling_of
-from unmask.table.parse import is_missing, numbers
+from unmask.modalities.table import marks, parse, plain
+from unmask.modalities.table.marks import Marks, spelling_of
+from unmask.modalities.table.parse import is_missing, numbers
 
 ODD = ["", " ", "NA", "na", "None", "nan", "inf", "-", ".", "?", "1_0", "١٢", "−5", "+5", "1e5", " 7", "7 ", "0x1", "<0.5", "1,5", "1.234",
        "12.345.678", "x", "-99", "-99.0", "99.00", "\ud800", None, 1.5, 3, True, np.nan]  # fmt: skip

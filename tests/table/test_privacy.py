@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tables import patients
 
-from unmask.table import privacy
-from unmask.table.evaluate import evaluate_model
-from unmask.table.model import TableModel
+from unmask.modalities.table import privacy
+from unmask.modalities.table.evaluate import evaluate_model
+from unmask.modalities.table.model import TableModel
 
 
 def holed(rows: int, seed: int, missing: float = 0.3) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from unmask.errors import UserError
-from unmask.table.data import read_frame
+from unmask.modalities.table.data import read_frame
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

@@ -3,7 +3,7 @@
 import pytest
 
 from unmask.errors import UserError
-from unmask.table.recipes import RECIPES, TableSettings, settings_of
+from unmask.modalities.table.recipes import RECIPES, TableSettings, settings_of
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unmask.table.data import read_frame
-from unmask.table.infer import infer_schema
-from unmask.table.roles import named_like_person
+from unmask.modalities.table.data import read_frame
+from unmask.modalities.table.infer import infer_schema
+from unmask.modalities.table.roles import named_like_person
 
 
 def inferred(**columns):

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from unmask.errors import UserError
-from unmask.table.complete import complete
-from unmask.table.conditions import parse_constraints
-from unmask.table.model import TableModel, load
-from unmask.table.rules import Rules
-from unmask.table.schema import Column, Schema
-from unmask.table.synthesise import perturb
+from unmask.modalities.table.complete import complete
+from unmask.modalities.table.conditions import parse_constraints
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.rules import Rules
+from unmask.modalities.table.schema import Column, Schema
+from unmask.modalities.table.synthesise import perturb
 
 RULES = ["admission <= surgery <= discharge", "bmi := weight / height**2", "dbp < sbp", "pregnant == 1 -> sex == 'F'"]
 FAST = {"steps": 0, "members": 2}
@@ -210,8 +210,8 @@ def test_dates_of_synthetic_rows_stay_dates(table):
 
 @pytest.mark.parametrize("how", ["mirrored", "drawn again"])
 def test_columns_completed_by_another_method_are_made_to_meet_the_rules(table, model, how):
-    from unmask.table.data import decode, encode, read_frame
-    from unmask.table.obeying import redrawn, settled
+    from unmask.modalities.table.data import decode, encode, read_frame
+    from unmask.modalities.table.obeying import redrawn, settled
 
     columns = encode(read_frame(table), model.schema)
     drawn = model.table.draw(columns, seed=3)

@@ -9,12 +9,12 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table.evaluate import evaluate_model
-from unmask.table.model import TableModel, load
-from unmask.table.pretrain import pretrain
-from unmask.table.recipes import settings_of
-from unmask.table.safety import guard_of
-from unmask.table.synthesise import synthesize
+from unmask.modalities.table.evaluate import evaluate_model
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.pretrain import pretrain
+from unmask.modalities.table.recipes import settings_of
+from unmask.modalities.table.safety import guard_of
+from unmask.modalities.table.synthesise import synthesize
 
 FAST = {"steps": 0, "members": 2}
 

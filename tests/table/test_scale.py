@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.table.base import FactorBase, fit_factors
-from unmask.table.scale import Scale, fit_scale
+from unmask.modalities.table.base import FactorBase, fit_factors
+from unmask.modalities.table.scale import Scale, fit_scale
 
 VALUES = st.lists(
     st.one_of(st.integers(-5, 5).map(float), st.floats(-1e6, 1e6, allow_nan=False).map(lambda v: round(v, 3))),

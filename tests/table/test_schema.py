@@ -6,11 +6,11 @@ import pytest
 from tables import SHARED, patients
 
 from unmask.errors import UserError
-from unmask.table.data import encode, read_frame
-from unmask.table.infer import infer_schema
-from unmask.table.model import TableModel
-from unmask.table.multiple import MultipleImputation
-from unmask.table.schema import Schema
+from unmask.modalities.table.data import encode, read_frame
+from unmask.modalities.table.infer import infer_schema
+from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.multiple import MultipleImputation
+from unmask.modalities.table.schema import Schema
 
 
 def schema_of(columns: dict, **options) -> Schema:

@@ -19,7 +19,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table.impute import MaskedImputer
+from unmask.modalities.table.impute import MaskedImputer
 
 
 def linear(**options) -> MaskedImputer:

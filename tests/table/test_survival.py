@@ -10,11 +10,11 @@ from tables import patients
 
 from unmask.errors import UserError
 from unmask.evaluation.survival import concordance
-from unmask.table import fidelity
-from unmask.table.hazards import fit_outcome
-from unmask.table.model import TableModel
-from unmask.table.multiple import MultipleImputation, pool, tipping_point
-from unmask.table.survival import cumulative_incidence, fit_cox, kaplan_meier, nelson_aalen, step_values
+from unmask.modalities.table import fidelity
+from unmask.modalities.table.hazards import fit_outcome
+from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.multiple import MultipleImputation, pool, tipping_point
+from unmask.modalities.table.survival import cumulative_incidence, fit_cox, kaplan_meier, nelson_aalen, step_values
 
 
 @pytest.fixture
@@ -143,8 +143,8 @@ def test_tipping_point_moves_the_estimate():
 
 def test_fidelity_tells_good_from_bad(rng):
     model = TableModel.fit(patients(300), steps=20, members=2)
-    from unmask.table.data import encode, read_frame
-    from unmask.table.evaluate import compare
+    from unmask.modalities.table.data import encode, read_frame
+    from unmask.modalities.table.evaluate import compare
 
     real = encode(read_frame(patients(300, seed=7)), model.schema)
     found = compare(model, real, fidelity.bootstrap(real, 1))

@@ -9,10 +9,10 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.table.data import encode, read_frame, write_table
-from unmask.table.frame import Frame
-from unmask.table.model import TableModel, load
-from unmask.table.synthesise import augment, augmented, perturb, synthesize
+from unmask.modalities.table.data import encode, read_frame, write_table
+from unmask.modalities.table.frame import Frame
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.synthesise import augment, augmented, perturb, synthesize
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_the_seed_decides_and_rows_do_not_depend_on_how_many(model):
 
 def test_a_loaded_model_draws_the_same(model, tmp_path):
     model.save(tmp_path / "m")
-    from unmask.table.data import as_polars
+    from unmask.modalities.table.data import as_polars
 
     again = as_polars(load(tmp_path / "m").synthesize(50)).to_pandas()
     expected = model.synthesize(50)

@@ -12,7 +12,7 @@ import pytest
 from tables import patients
 
 from unmask.cli.table import impute_table
-from unmask.table.model import TableModel
+from unmask.modalities.table.model import TableModel
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from commands import exit_code
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.tasks.data import Columns, as_items, read_items
+from unmask.modalities.text.tasks.data import Columns, as_items, read_items
 
 NOTES = ["a fine day", "a dull day", "a long night", "a short night", "no end"]
 

@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from tiny_folders import folder, sentiment
-from unmask.tasks import loop
-from unmask.tasks.finetune import finetune
+from unmask.modalities.text.tasks import loop
+from unmask.modalities.text.tasks.finetune import finetune
 
 PLAIN = {"start": "plain", "epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0}
 

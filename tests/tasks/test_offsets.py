@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from text_corpus import tokenizer
-from unmask.tasks.answer import Answer
-from unmask.tasks.conll import Sentence, joined
-from unmask.tasks.encoding import Encoder, best_window
-from unmask.tasks.squad import Question
-from unmask.tasks.tag import Tag
+from unmask.modalities.text.tasks.answer import Answer
+from unmask.modalities.text.tasks.conll import Sentence, joined
+from unmask.modalities.text.tasks.encoding import Encoder, best_window
+from unmask.modalities.text.tasks.squad import Question
+from unmask.modalities.text.tasks.tag import Tag
 
 KINDS = ("wordpiece", "bpe", "unigram")
 ALPHABET = "abc ABéö\u0301\u200d\ufe0f👍🏽👩‍🚀 שלום مرحبا 今天\t\r\n.,-'ß\u00a0İ"

@@ -11,10 +11,10 @@ import pytest
 
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.tasks import compare, fit, loop
-from unmask.tasks.classify import Classify
-from unmask.tasks.finetune import finetune
-from unmask.tasks.similarity import Similarity
+from unmask.modalities.text.tasks import compare, fit, loop
+from unmask.modalities.text.tasks.classify import Classify
+from unmask.modalities.text.tasks.finetune import finetune
+from unmask.modalities.text.tasks.similarity import Similarity
 
 RUN = {
     "start": "plain",

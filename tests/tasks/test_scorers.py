@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.tasks import scorers
+from unmask.modalities.text.tasks import scorers
 
 LABELS = [
     (["a", "b", "a"], ["a", "a", "b"]),

@@ -14,16 +14,16 @@ import unmask
 from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.export.onnx import to_onnx
-from unmask.tasks import compare, effort, linear, loop, probe
-from unmask.tasks.beside import fit_tags, load_beside
-from unmask.tasks.classify import Classify
-from unmask.tasks.data import Item
-from unmask.tasks.encoding import Encoder
-from unmask.tasks.finetune import evaluate, finetune, predict
-from unmask.tasks.held_out import overlap, split
-from unmask.tasks.model import build, load, save
-from unmask.tasks.settings import FinetuneSettings
-from unmask.text.folder import load_folder
+from unmask.modalities.text.folder import load_folder
+from unmask.modalities.text.tasks import compare, effort, linear, loop, probe
+from unmask.modalities.text.tasks.beside import fit_tags, load_beside
+from unmask.modalities.text.tasks.classify import Classify
+from unmask.modalities.text.tasks.data import Item
+from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
+from unmask.modalities.text.tasks.held_out import overlap, split
+from unmask.modalities.text.tasks.model import build, load, save
+from unmask.modalities.text.tasks.settings import FinetuneSettings
 
 QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
 WORDS = ("fox", "lazy", "dog", "readers", "sources", "river", "bank", "table", "rows", "brown", "quick", "check")

@@ -11,9 +11,9 @@ import torch
 from text_corpus import tokenizer
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.tasks import loop
-from unmask.tasks.data import Item
-from unmask.tasks.finetune import evaluate, finetune, opened, predict, seeds
+from unmask.modalities.text.tasks import loop
+from unmask.modalities.text.tasks.data import Item
+from unmask.modalities.text.tasks.finetune import evaluate, finetune, opened, predict, seeds
 
 FAST = {"start": "plain", "epochs": 6, "batch": 8, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 
@@ -182,8 +182,8 @@ def test_answer(tmp_path):
 
 @pytest.mark.parametrize("loss", ["cosent", "multiple_negatives", "simcse"])
 def test_similarity(tmp_path, loss):
-    from unmask.tasks.features import Index
-    from unmask.text.model import load
+    from unmask.modalities.text.model import load
+    from unmask.modalities.text.tasks.features import Index
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     texts = [t for t, _ in sentiment(24)]
@@ -228,8 +228,8 @@ def test_kept_states_stand_for_the_frozen_layers(tmp_path):
     """Training on kept states gives the weights that training the upper layers alone gives."""
     from contextlib import nullcontext
 
-    from unmask.tasks.model import build
-    from unmask.text.folder import load_folder
+    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.tasks.model import build
 
     built, _ = build(load_folder(folder(tmp_path / "model", layers=3)), "sequence", 2)
     _, task = opened_for(built, tmp_path)
@@ -243,8 +243,8 @@ def test_kept_states_stand_for_the_frozen_layers(tmp_path):
 
 
 def opened_for(built, tmp_path):
-    from unmask.tasks.classify import Classify
-    from unmask.tasks.encoding import Encoder
+    from unmask.modalities.text.tasks.classify import Classify
+    from unmask.modalities.text.tasks.encoding import Encoder
 
     encoder = Encoder(tokenizer("wordpiece"), slots=64, types=True)
     return built, Classify(encoder, {"problem": "single", "labels": ["a", "b"]})
@@ -257,9 +257,9 @@ def opened_state(path, name):
 
 
 def test_layer_decay_groups(tmp_path):
-    from unmask.tasks.model import build
-    from unmask.tasks.settings import FinetuneSettings
-    from unmask.text.folder import load_folder
+    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.tasks.model import build
+    from unmask.modalities.text.tasks.settings import FinetuneSettings
 
     built, _ = build(load_folder(folder(tmp_path / "model")), "sequence", 2)
     groups = loop.groups(built, FinetuneSettings(learning_rate=1.0, layer_decay=0.5))
@@ -269,9 +269,9 @@ def test_layer_decay_groups(tmp_path):
 
 
 def test_zero_shot_and_features(tmp_path):
-    from unmask.tasks.features import write_features
-    from unmask.tasks.zeroshot import zero_shot
-    from unmask.text.model import load
+    from unmask.modalities.text.model import load
+    from unmask.modalities.text.tasks.features import write_features
+    from unmask.modalities.text.tasks.zeroshot import zero_shot
 
     model = folder(tmp_path / "model")
     texts = ["The quick brown fox.", "a " * 200]
@@ -315,7 +315,7 @@ def test_zero_shot_and_features(tmp_path):
 
 
 def test_the_least_error_is_the_best(tmp_path, monkeypatch):
-    import unmask.tasks.finetune as room
+    import unmask.modalities.text.tasks.finetune as room
 
     numbers = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(16)]
     result = finetune(
@@ -341,7 +341,7 @@ def test_a_published_classifier_with_default_labels_predicts(tmp_path):
 
 
 def test_attributions_add_up(tmp_path):
-    from unmask.tasks.attribution import attributions
+    from unmask.modalities.text.tasks.attribution import attributions
 
     data = sentiment(16)
     finetune("classify", folder(tmp_path / "model"), data, out=tmp_path / "out", **FAST)
@@ -352,8 +352,8 @@ def test_attributions_add_up(tmp_path):
 
 
 def test_glue_layouts(tmp_path, monkeypatch):
-    import unmask.tasks.finetune as room
-    from unmask.tasks.glue import evaluate_glue
+    import unmask.modalities.text.tasks.finetune as room
+    from unmask.modalities.text.tasks.glue import evaluate_glue
 
     really = room.finetune
 
@@ -394,7 +394,7 @@ def test_glue_layouts(tmp_path, monkeypatch):
 
 
 def test_several_seeds_write_the_best_run_itself(tmp_path, monkeypatch):
-    import unmask.tasks.finetune as room
+    import unmask.modalities.text.tasks.finetune as room
 
     model, data, out = folder(tmp_path / "model"), sentiment(24), tmp_path / "out"
     trained, really = [], room.finetune
@@ -419,7 +419,7 @@ def test_several_seeds_write_the_best_run_itself(tmp_path, monkeypatch):
 
 
 def test_adapt_then_finetune(tmp_path):
-    from unmask.tasks.recipe import adapt_then_finetune
+    from unmask.modalities.text.tasks.recipe import adapt_then_finetune
 
     model, data = folder(tmp_path / "model"), sentiment(16)
     texts = tmp_path / "domain.txt"

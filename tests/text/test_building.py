@@ -13,14 +13,14 @@ import pytest
 
 from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.text import building, tokenising
-from unmask.text.cache import TokenCache
-from unmask.text.documents import ReadReport
-from unmask.text.model import load
-from unmask.text.pretrain import build_tokenizer
-from unmask.text.recipes import TextSettings
-from unmask.text.seen import Seen
-from unmask.text.sources import iter_documents
+from unmask.modalities.text import building, tokenising
+from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.documents import ReadReport
+from unmask.modalities.text.model import load
+from unmask.modalities.text.pretrain import build_tokenizer
+from unmask.modalities.text.recipes import TextSettings
+from unmask.modalities.text.seen import Seen
+from unmask.modalities.text.sources import iter_documents
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ import sys
 sys.path.insert(0, {tests!r})
 import pathlib
 from text_corpus import tokenizer
-from unmask.text import building, tokenising
-from unmask.text.cache import TokenCache
+from unmask.modalities.text import building, tokenising
+from unmask.modalities.text.cache import TokenCache
 tokenising.GROUP_CHARACTERS, building.MARK_SECONDS = 2_000, 0.0
 append = building._Files.append
 def slow(self, part):
@@ -181,7 +181,7 @@ def test_where_documents_end_and_what_is_too_short_is_said(tmp_path):
 
 def test_one_file_of_lines_has_intervals(tmp_path):
     """It was one document: the intervals over documents were null."""
-    from unmask.text.folder import new_text_model, save_folder
+    from unmask.modalities.text.folder import new_text_model, save_folder
 
     made = tokenizer("wordpiece")
     model, family = new_text_model(

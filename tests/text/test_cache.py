@@ -10,9 +10,9 @@ from tokenizers.processors import TemplateProcessing
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.text import tokenising as module
-from unmask.text.cache import TokenCache, cut
-from unmask.text.tokenizer import Tokenizer
+from unmask.modalities.text import tokenising as module
+from unmask.modalities.text.cache import TokenCache, cut
+from unmask.modalities.text.tokenizer import Tokenizer
 
 
 @given(starts=st.lists(st.booleans(), min_size=1, max_size=80), room=st.integers(1, 20), seed=st.integers(0, 9))

@@ -13,11 +13,11 @@ from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.inference import budgeted
 from unmask.errors import UserError
-from unmask.text.batches import measuring_corruption, text_example
-from unmask.text.blanks import word_of, write_blanks
-from unmask.text.folder import TextFolder, new_text_model
-from unmask.text.model import TextModel, load
-from unmask.text.tokenizer import Tokenizer
+from unmask.modalities.text.batches import measuring_corruption, text_example
+from unmask.modalities.text.blanks import word_of, write_blanks
+from unmask.modalities.text.folder import TextFolder, new_text_model
+from unmask.modalities.text.model import TextModel, load
+from unmask.modalities.text.tokenizer import Tokenizer
 
 KINDS = ("wordpiece", "bpe", "unigram")
 SLOTS = 64

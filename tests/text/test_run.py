@@ -15,12 +15,12 @@ from safetensors.torch import load_file, save_file
 
 from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.text.adapt import adapt, adapt_settings
-from unmask.text.cache import TokenCache, is_held_out
-from unmask.text.model import load
-from unmask.text.pretrain import build_model, build_tokenizer, pretrain
-from unmask.text.recipes import RECIPES, TextSettings, with_overrides
-from unmask.text.tokenizer import Tokenizer
+from unmask.modalities.text.adapt import adapt, adapt_settings
+from unmask.modalities.text.cache import TokenCache, is_held_out
+from unmask.modalities.text.model import load
+from unmask.modalities.text.pretrain import build_model, build_tokenizer, pretrain
+from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
+from unmask.modalities.text.tokenizer import Tokenizer
 
 SMALL = {
     "recipe": "bert", "width": 32, "layers": 2, "heads": 2, "slots": 32, "vocabulary": 300, "holdout": 0.1, "batch_slots": 256,
@@ -182,7 +182,7 @@ def test_the_decoders_heads_divide_its_width(corpus):
 
 
 def test_a_folder_that_cannot_be_one_is_refused_before_work(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("unmask.text.pretrain.build_tokenizer", lambda *_, **__: pytest.fail("worked"))
+    monkeypatch.setattr("unmask.modalities.text.pretrain.build_tokenizer", lambda *_, **__: pytest.fail("worked"))
     for out in (corpus, corpus / "run"):
         with pytest.raises(UserError, match=r"corpus\.txt is not a folder"):
             pretrain(str(corpus), out, settings=settings(steps=1), console=False)
@@ -266,7 +266,7 @@ def test_adapting_under_a_launcher_prepares_and_reports_once(corpus, tmp_path, m
         yield False
         inside.clear()
 
-    monkeypatch.setattr("unmask.text.adapt.first_process_first", not_the_first)
+    monkeypatch.setattr("unmask.modalities.text.adapt.first_process_first", not_the_first)
     monkeypatch.setattr(TokenCache, "build", lambda *a, **k: build(*a, **k) if inside else pytest.fail("all at once"))
     chosen = adapt_settings({**SHORT, "steps": 1})
     adapt(tmp_path / "base", str(corpus), tmp_path / "out", settings=chosen, general=str(corpus), console=False)

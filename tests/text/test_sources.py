@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.text.documents import ReadReport, pieces
-from unmask.text.sources import expand, iter_documents, resolve
+from unmask.modalities.text.documents import ReadReport, pieces
+from unmask.modalities.text.sources import expand, iter_documents, resolve
 
 
 def read(path, **options):

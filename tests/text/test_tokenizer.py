@@ -8,7 +8,7 @@ import pytest
 
 from text_corpus import SENTENCES, tokenizer
 from unmask.errors import UserError
-from unmask.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokenizer import Tokenizer
 
 KINDS = ["wordpiece", "bpe", "unigram"]
 

@@ -30,7 +30,7 @@ def register(app: Any) -> None:
     ) -> None:
         """Continue pretraining on your own text; stops early, watches for forgetting."""
         from unmask.cli.common import Output, run_overrides
-        from unmask.text.adapt import adapt, adapt_settings
+        from unmask.modalities.text.adapt import adapt, adapt_settings
 
         given = run_overrides(context)
         settings = adapt_settings(given)

@@ -91,9 +91,9 @@ def register(app: Any) -> None:
             )  # fmt: skip
             return
 
-        from unmask.text.building import told
-        from unmask.text.documents import ReadReport
-        from unmask.text.sources import iter_documents
+        from unmask.modalities.text.building import told
+        from unmask.modalities.text.documents import ReadReport
+        from unmask.modalities.text.sources import iter_documents
 
         if kind == "images":
             from unmask.cli import images
@@ -134,6 +134,6 @@ def register(app: Any) -> None:
 
 
 def _is_collection(data: str) -> bool:
-    from unmask.tasks.retrieval import is_collection
+    from unmask.modalities.text.tasks.retrieval import is_collection
 
     return is_collection(data)

@@ -18,7 +18,7 @@ def finetune(
     """`finetune outcome` on a MEDS task folder, `finetune next-visit` on the events alone."""
     from unmask.cli.common import Output
     from unmask.errors import UserError, suggest
-    from unmask.events.recipes import OutcomeSettings
+    from unmask.modalities.events.recipes import OutcomeSettings
     from unmask.training.settings import apply_overrides
 
     if task not in ("outcome", "next-visit"):
@@ -30,9 +30,9 @@ def finetune(
         return
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
-    from unmask.events.finetune import finetune_outcome
-    from unmask.events.outcome_report import SHOWN, figure_text
-    from unmask.events.unknown import unknown_line
+    from unmask.modalities.events.finetune import finetune_outcome
+    from unmask.modalities.events.outcome_report import SHOWN, figure_text
+    from unmask.modalities.events.unknown import unknown_line
 
     found = finetune_outcome(model, data, labels, out, settings=settings).figures
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
@@ -49,7 +49,7 @@ def finetune(
 
 
 def _next_visit(model: str, data: str, out: str, settings: Any, output: Any) -> None:
-    from unmask.events.next_visit import PARTS, finetune_next_visit
+    from unmask.modalities.events.next_visit import PARTS, finetune_next_visit
 
     found = finetune_next_visit(model, data, out, settings=settings).figures
     lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
@@ -78,7 +78,7 @@ def _trained(count: int | None, warning: str | None) -> list[str]:
 def _ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
     """The model, which refuses data with more unknown codes."""
     from unmask.errors import UserError
-    from unmask.events.model import load
+    from unmask.modalities.events.model import load
 
     if not 0 <= most_unknown <= 1:
         raise UserError(f"--most-unknown {most_unknown}", hint="Expected a share between 0 and 1.")
@@ -94,8 +94,8 @@ def evaluate(
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
-    from unmask.events.outcome_report import SHOWN, figure_text
-    from unmask.events.unknown import unknown_line
+    from unmask.modalities.events.outcome_report import SHOWN, figure_text
+    from unmask.modalities.events.unknown import unknown_line
 
     if labels is None or len(data) != 1:
         raise UserError(
@@ -120,7 +120,7 @@ def evaluate(
 
 def _interval(result: dict[str, Any], name: str) -> str:
     low_high = result.get("intervals", {}).get(name)
-    from unmask.events.outcome_report import figure_text
+    from unmask.modalities.events.outcome_report import figure_text
 
     return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""
 
@@ -134,10 +134,10 @@ def embed(
     import polars as pl
 
     from unmask.cli.common import Output, write_array
-    from unmask.events.meds import read_labels, read_meds
-    from unmask.events.model import write_predictions
-    from unmask.events.unknown import unknown_line
     from unmask.files import check_place
+    from unmask.modalities.events.meds import read_labels, read_meds
+    from unmask.modalities.events.model import write_predictions
+    from unmask.modalities.events.unknown import unknown_line
 
     check_place(out)
     output = Output(as_json)
@@ -172,10 +172,10 @@ def predict(
 
     from unmask.cli.common import Output
     from unmask.errors import UserError
-    from unmask.events.meds import SPLITS, read_meds
-    from unmask.events.model import write_predictions
-    from unmask.events.unknown import unknown_line
     from unmask.files import check_place
+    from unmask.modalities.events.meds import SPLITS, read_meds
+    from unmask.modalities.events.model import write_predictions
+    from unmask.modalities.events.unknown import unknown_line
 
     if labels is None:
         raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")
@@ -209,9 +209,9 @@ def fill(
     """Missing values with an interval, and the likeliest next events, as parquet."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
-    from unmask.events.model import write_predictions
-    from unmask.events.unknown import unknown_line
     from unmask.files import check_place
+    from unmask.modalities.events.model import write_predictions
+    from unmask.modalities.events.unknown import unknown_line
 
     if out is None:
         raise UserError("fill of events without --out", hint="Say which parquet to write.")
@@ -234,8 +234,8 @@ def score(
     from typing import cast
 
     from unmask.cli.common import Output
-    from unmask.events.model import write_predictions
-    from unmask.events.unknown import unknown_line
+    from unmask.modalities.events.model import write_predictions
+    from unmask.modalities.events.unknown import unknown_line
 
     output = Output(as_json)
     loaded = _ready(model, device, precision, most_unknown)
@@ -283,7 +283,7 @@ def register(app: Any) -> None:
         """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl, every file is
         read or named."""
         from unmask.cli.common import Output
-        from unmask.events.convert import convert as run
+        from unmask.modalities.events.convert import convert as run
 
         output = Output(json_)
         columns = {"subject": subject, "time": time, "code": code, "value": value, "visit": visit, "text": text}
@@ -313,9 +313,9 @@ def register(app: Any) -> None:
         """Look for the future in the past: codes that tell the outcome, dates taken for times, deaths before their time,
         copies, orders of rows. Ends with 0 where there is no warning, 1 where there is one."""
         from unmask.cli.common import Output
-        from unmask.events import audit_report
-        from unmask.events.audit import audit as run
         from unmask.files import check_place
+        from unmask.modalities.events import audit_report
+        from unmask.modalities.events.audit import audit as run
 
         if out is not None:
             check_place(out)

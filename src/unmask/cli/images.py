@@ -31,7 +31,7 @@ def reading(pairs: Sequence[str], *, table: bool = False) -> dict[str, Any]:
         UserError: another key, or a value that does not fit.
     """
     from unmask.errors import UserError, suggest
-    from unmask.images.recipes import ImageSettings
+    from unmask.modalities.images.recipes import ImageSettings
     from unmask.training.settings import apply_overrides, parse_set
 
     given = dict(parse_set(pairs))
@@ -54,7 +54,7 @@ def reading(pairs: Sequence[str], *, table: bool = False) -> dict[str, Any]:
 
 def _account(images: Any) -> tuple[dict[str, Any], list[str]]:
     """What was made of the files, as figures and in words."""
-    from unmask.images.account import describe, told
+    from unmask.modalities.images.account import describe, told
 
     found = describe(images)
     return found, told(found)
@@ -70,10 +70,10 @@ def fill(
     from unmask.cli.common import Output, write_array
     from unmask.errors import UserError
     from unmask.files import check_place
-    from unmask.images.model import load
-    from unmask.images.pictures import sheet, triptych, write_png
-    from unmask.images.scenes import fill_scenes
-    from unmask.images.sources import read_images
+    from unmask.modalities.images.model import load
+    from unmask.modalities.images.pictures import sheet, triptych, write_png
+    from unmask.modalities.images.scenes import fill_scenes
+    from unmask.modalities.images.sources import read_images
 
     if out is None:
         raise UserError(
@@ -147,7 +147,7 @@ def embed(
 
     from unmask.cli.common import Output, write_array
     from unmask.files import check_place
-    from unmask.images.model import PASSING, load
+    from unmask.modalities.images.model import PASSING, load
 
     check_place(out)
     output = Output(as_json)
@@ -170,8 +170,8 @@ def evaluate(
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.files import check_place
-    from unmask.images.model import PASSING, load
-    from unmask.images.scored_report import evaluation_report, scored_lines
+    from unmask.modalities.images.model import PASSING, load
+    from unmask.modalities.images.scored_report import evaluation_report, scored_lines
 
     output = Output(as_json, seed)
     loaded = load(model, device=device, precision=precision)
@@ -211,8 +211,8 @@ def finetune(
     """`finetune classify` on labelled pictures."""
     from unmask.cli.common import Output
     from unmask.errors import UserError
-    from unmask.images.finetune import FinetuneSettings, finetune_classify, with_overrides
-    from unmask.images.scored_report import KEPT, scored_lines
+    from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.scored_report import KEPT, scored_lines
 
     if task != "classify":
         raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")
@@ -238,7 +238,7 @@ def predict(
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.files import check_place, write_json_lines
-    from unmask.images.model import load
+    from unmask.modalities.images.model import load
 
     output = Output(as_json)
     loaded = load(model, device=device, precision=precision)

@@ -30,11 +30,11 @@ def register(group: Any) -> None:
     ) -> None:
         """Pretrain a masked model on patients' events."""
         from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
-        from unmask.events.recipes import RECIPES, EventSettings, with_overrides
+        from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 
         given = run_overrides(context)
         settings = with_recipe(recipe, RECIPES, EventSettings(), with_overrides, given)
-        from unmask.events.pretrain import pretrain
+        from unmask.modalities.events.pretrain import pretrain
 
         output = Output(json_, settings.train.seed)
         finished = pretrain(data, out, settings=settings, resume=resume, trackers=tracker)

@@ -33,11 +33,11 @@ def register(group: Any) -> None:
     ) -> None:
         """Pretrain a masked image model on pictures."""
         from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
-        from unmask.images.recipes import RECIPES, ImageSettings, with_overrides
+        from unmask.modalities.images.recipes import RECIPES, ImageSettings, with_overrides
 
         given = run_overrides(context, strict=strict or None)
         settings = with_recipe(recipe, RECIPES, ImageSettings(), with_overrides, given)
-        from unmask.images.pretrain import pretrain
+        from unmask.modalities.images.pretrain import pretrain
 
         output = Output(json_, settings.train.seed)
         finished = pretrain(data, out, settings=settings, resume=resume, trackers=tracker)

@@ -45,10 +45,10 @@ def register(group: Any) -> None:
         from unmask.cli.common import Output, run_overrides
         from unmask.cli.table import told_schema
         from unmask.errors import UserError
-        from unmask.table.data import read_frame
-        from unmask.table.judged import text_table
-        from unmask.table.pretrain import pretrain
-        from unmask.table.recipes import settings_of
+        from unmask.modalities.table.data import read_frame
+        from unmask.modalities.table.judged import text_table
+        from unmask.modalities.table.pretrain import pretrain
+        from unmask.modalities.table.recipes import settings_of
 
         if minutes is not None:
             raise UserError("--minutes", hint="A table's fit takes seconds; bound it by --steps or --epochs.")

@@ -32,11 +32,11 @@ def register(group: Any) -> None:
     ) -> None:
         """Pretrain a masked language model on raw text."""
         from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
-        from unmask.text.recipes import RECIPES, TextSettings, with_overrides
+        from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 
         given = run_overrides(context)
         settings = with_recipe(recipe, RECIPES, TextSettings(), with_overrides, given)
-        from unmask.text.pretrain import pretrain
+        from unmask.modalities.text.pretrain import pretrain
 
         output = Output(json_, settings.train.seed)
         finished = pretrain(data, out, settings=settings, resume=resume, trackers=tracker)

@@ -30,9 +30,9 @@ def impute_properly(
     Raises:
         UserError: options that contradict each other, or what `MultipleImputation` refuses.
     """
-    from unmask.table.data import read_frame, write_table
-    from unmask.table.multiple import MultipleImputation
-    from unmask.table.shift import read_shifts
+    from unmask.modalities.table.data import read_frame, write_table
+    from unmask.modalities.table.multiple import MultipleImputation
+    from unmask.modalities.table.shift import read_shifts
 
     if not proper:
         raise UserError(

@@ -16,8 +16,8 @@ def finetune(
 ) -> None:  # fmt: skip
     """unmask finetune classify|tag|answer|similarity M TRAIN --validation DEV --out M2"""
     from unmask.cli.common import Output
-    from unmask.tasks import finetune as room
-    from unmask.tasks.data import Columns
+    from unmask.modalities.text.tasks import finetune as room
+    from unmask.modalities.text.tasks.data import Columns
 
     output = Output(as_json, int(settings.get("seed") or 0))
     options = {
@@ -25,7 +25,7 @@ def finetune(
         "metric": metric, "lenient": lenient, "console": not as_json, "say": _say, **settings,
     }  # fmt: skip
     if adapt:
-        from unmask.tasks.recipe import adapt_then_finetune
+        from unmask.modalities.text.tasks.recipe import adapt_then_finetune
 
         found = adapt_then_finetune(task, model, train, adapt, count=seeds, out=out, **options)
     elif seeds > 1:
@@ -60,9 +60,9 @@ def predict(
     """unmask predict M2 FILE --out F.jsonl"""
     from unmask.cli.common import Output, watcher
     from unmask.files import check_place, write_json_lines
-    from unmask.tasks import finetune as room
-    from unmask.tasks import model as models
-    from unmask.tasks.data import Columns
+    from unmask.modalities.text.tasks import finetune as room
+    from unmask.modalities.text.tasks import model as models
+    from unmask.modalities.text.tasks.data import Columns
 
     check_place(out)
     output = Output(as_json, seed)
@@ -81,9 +81,9 @@ def evaluate(
     """unmask evaluate M2 FILE for a fine-tuned model, or a folder of queries and documents."""
     from unmask.cli.common import Output, watcher
     from unmask.errors import UserError
-    from unmask.tasks import figures
-    from unmask.tasks import finetune as room
-    from unmask.tasks.data import Columns
+    from unmask.modalities.text.tasks import figures
+    from unmask.modalities.text.tasks import finetune as room
+    from unmask.modalities.text.tasks.data import Columns
 
     if len(data) != 1:
         raise UserError(f"{len(data)} files", hint="Give one labelled file.")
@@ -112,7 +112,7 @@ def glue(
     """unmask evaluate glue DIR --model M"""
     from unmask.cli.common import Output, overrides
     from unmask.errors import UserError
-    from unmask.tasks.glue import evaluate_glue
+    from unmask.modalities.text.tasks.glue import evaluate_glue
 
     if model is None:
         raise UserError("evaluate glue needs a model", hint="unmask evaluate glue DIR --model M [--out PREDICTIONS]")
@@ -133,7 +133,7 @@ def zeroshot(
     from unmask.cli.common import Output, read_lines
     from unmask.errors import UserError
     from unmask.files import check_place, write_json_lines
-    from unmask.tasks.zeroshot import zero_shot
+    from unmask.modalities.text.tasks.zeroshot import zero_shot
 
     if out is not None:
         check_place(out)

@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import fsync
-from unmask.text.sentences import WAYS
+from unmask.modalities.text.sentences import WAYS
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

@@ -16,7 +16,7 @@ from unmask.core.corruption import hide
 from unmask.core.embed import pool
 from unmask.errors import UserError
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
-from unmask.text.batches import text_example
+from unmask.modalities.text.batches import text_example
 
 MASKED, SENTENCE, ENCODER = "masked", "sentence", "encoder"
 STATES, LOGITS, VECTOR = "last_hidden_state", "logits", "sentence_embedding"

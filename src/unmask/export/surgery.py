@@ -15,8 +15,8 @@ from torch import Tensor
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import Disentangled, Learned, Rotary
 from unmask.errors import UserError
-from unmask.text.codec import TokenCodec
-from unmask.text.tokenizer import Tokenizer
+from unmask.modalities.text.codec import TokenCodec
+from unmask.modalities.text.tokenizer import Tokenizer
 
 
 def extend_positions(model: Any, slots: int) -> None:

@@ -1,0 +1,307 @@
+"""The checks of `audit` that concern events alone, a block of whole subjects at a time; and what a check gives.
+
+Memory does not grow with the number of events, but for 16 bytes of each history's digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unmask.modalities.events.cuts import encounters
+from unmask.modalities.events.meds import BIRTH, DEATH, HOUR, STATIC, Events
+
+LATEST = np.iinfo(np.int64).max
+
+WINDOW = 24 * HOUR
+"""What "shortly before" a prediction time means."""
+DAY = 24 * HOUR
+FEWEST = 20
+"""Events, points or patients below which a check says nothing of a code."""
+TELLS = 0.9
+"""Share of one outcome among those with a code (its lower bound), or difference between the outcomes in how often they
+have it, from which on the code tells the outcome."""
+TELLING_AREA = 0.98
+"""Likewise, the area under the ROC curve of a code's last value."""
+MIDNIGHT = 0.5
+"""Share of a code's events at 00:00:00 from which on they are dates, not times."""
+STEADY = 0.1
+"""Variance of a code's place within its time stamps over that of a random order, below which the place is constant."""
+SHOWN = 20
+"""Codes listed with a finding."""
+CODED = re.compile(r"^(CONDITION|DIAG\w*|DRG|ICD\w*)(//|$)")
+"""Codes that are written for billing when an encounter is over."""
+CLOSING = re.compile(r"(_END|DISCHARGE)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check saw.
+
+    Attributes:
+        check: its name.
+        level: "warning" or "note".
+        sentence: what was seen, with figures.
+        todo: what to do about it.
+        columns, rows: the codes (or patients) concerned, those most so first, `SHOWN` at most.
+    """
+
+    check: str
+    level: str
+    sentence: str
+    todo: str
+    columns: tuple[str, ...] = ()
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return {"check": self.check, "level": self.level, "sentence": self.sentence, "todo": self.todo, "rows": rows}
+
+
+class Block(NamedTuple):
+    """Some whole subjects' events: number of each one's subject, time, code and value, and where they stand."""
+
+    subject: np.ndarray
+    time: np.ndarray
+    code: np.ndarray
+    value: np.ndarray
+    here: slice
+
+
+def block_of(events: Events, owners: slice, here: slice) -> Block:
+    """The events `here` of the subjects `owners`, as `Events.blocks` gives both."""
+    return Block(events.owner(owners), events.time[here], events.code[here], events.value[here], here)
+
+
+def blocks(events: Events) -> Iterator[Block]:
+    """All events, about a million at a time, so that memory does not grow with their number."""
+    return (block_of(events, *both) for both in events.blocks())
+
+
+def named(events: Events, pattern: re.Pattern[str]) -> np.ndarray:
+    """(codes,) whether a code matches."""
+    return np.array([bool(pattern.search(c)) for c in events.codes], bool)
+
+
+@dataclass
+class Tally:
+    """Events that a check hits: how many, of which codes, of how many subjects. Blocks hold whole subjects."""
+
+    codes: int
+    events: int = 0
+    subjects: int = 0
+
+    def __post_init__(self) -> None:
+        self.count = np.zeros(self.codes, np.int64)
+
+    def add(self, block: Block, hit: np.ndarray) -> None:
+        """The events of a block that are hit: booleans, or numbers within it."""
+        code = block.code[hit]
+        self.events += len(code)
+        self.subjects += len(np.unique(block.subject[hit]))
+        self.count += np.bincount(code, minlength=self.codes)
+
+
+def _first(block: Block, chosen: np.ndarray) -> np.ndarray:
+    """(events,) time of the first chosen event of each one's subject, the largest number where there is none."""
+    number = block.subject - block.subject[0]
+    first = np.full(int(number[-1]) + 1, LATEST)
+    np.minimum.at(first, number[chosen], block.time[chosen])
+    return first[number]
+
+
+def midnights(events: Events) -> Iterator[Finding]:
+    """Codes whose events stand at midnight: dates taken for times, visible up to a day before they happened.
+
+    A subject's first time stamp does not count: records are often counted from a nominal midnight.
+    """
+    birth, counted, night = events.begins(BIRTH), Tally(len(events.codes)), Tally(len(events.codes))
+    for block in blocks(events):
+        timed = (block.time != STATIC) & ~birth[block.code]
+        later = timed & (block.time != _first(block, timed))
+        counted.add(block, later)
+        night.add(block, later & (block.time % DAY == 0))
+    share = night.count / np.maximum(counted.count, 1)
+    hit = np.flatnonzero((counted.count >= FEWEST) & (share >= MIDNIGHT))
+    if not len(hit):
+        return
+    whole = night.events / max(1, counted.events)
+    what = (
+        f"{whole:.0%} of all events stand at 00:00:00: the folder knows days, not times"
+        if whole >= 0.9
+        else f"{len(hit)} codes stand at 00:00:00 in half of their {int(counted.count[hit].sum()):,} events or more"
+    )
+    yield Finding(
+        check="midnight", level="warning", sentence=what + "; what happened later that day is known from its start.",
+        todo="Convert dates to the end of their day (unmask events convert does), or keep prediction times at midnight.",
+        columns=("code", "events", "share at midnight"),
+        rows=[(events.codes[i], int(counted.count[i]), round(float(share[i]), 3)) for i in hit[np.argsort(-night.count[hit])][:SHOWN]],
+    )  # fmt: skip
+
+
+def after_death(events: Events) -> Iterator[Finding]:
+    """Events behind a death, and deaths at midnight that stand before events of their day."""
+    death = events.begins(DEATH)
+    if not death.any():
+        return
+    same_day, rest, late, dead = (Tally(len(events.codes)) for _ in range(4))
+    for block in blocks(events):
+        die = death[block.code] & (block.time != STATIC)
+        if not die.any():
+            continue
+        died = _first(block, die)
+        behind = (block.time > died) & ~die
+        midnight = behind & (died % DAY == 0) & (block.time - died < DAY)
+        same_day.add(block, midnight)
+        rest.add(block, behind & ~midnight)
+        late.add(block, behind & ~midnight & (block.time - died > DAY))
+        dead.add(block, die)
+    if same_day.events:
+        yield Finding(
+            check="death before its time", level="warning",
+            sentence=f"{same_day.subjects:,} subjects die at 00:00:00 and have {same_day.events:,} events "
+            "later that day: their death is known up to a day before it happened.",
+            todo="Take the time of death, or the end of its day.", columns=("code", "events"),
+            rows=most_frequent(events, same_day.count),
+        )  # fmt: skip
+    if rest.events:
+        yield Finding(
+            check="after death", level="note",
+            sentence=f"{rest.events:,} events of {rest.subjects:,} of the {dead.subjects:,} "
+            f"subjects who died stand after their death, {late.events:,} of them by more than a day.",
+            todo="Results and codes may be written after a death; where care goes on, the date of death is wrong.",
+            columns=("code", "events"), rows=most_frequent(events, rest.count),
+        )  # fmt: skip
+
+
+def before_birth(events: Events) -> Iterator[Finding]:
+    """Events before their subject's birth (the last one, where it has several)."""
+    birth, early = events.begins(BIRTH), Tally(len(events.codes))
+    for block in blocks(events):
+        born = np.full(int(block.subject[-1] - block.subject[0]) + 1, STATIC)
+        births = birth[block.code] & (block.time != STATIC)
+        number = block.subject - block.subject[0]
+        born[number[births]] = block.time[births]
+        early.add(block, (block.time != STATIC) & (block.time < born[number]))
+    if early.events:
+        yield Finding(
+            check="before birth", level="note",
+            sentence=f"{early.events:,} events of {early.subjects:,} subjects stand before their birth.",
+            todo="Look whether births or times are wrong: ages before 0 are what the model sees.",
+            columns=("code", "events"), rows=most_frequent(events, early.count),
+        )  # fmt: skip
+
+
+def order(events: Events) -> Iterator[Finding]:
+    """Codes whose place among the rows of a time stamp is constant: an artefact of how the files were written."""
+    codes, by_code = len(events.codes), True
+    count = np.zeros(codes, np.int64)
+    place_sum, square_sum, chance_sum = np.zeros(codes), np.zeros(codes), np.zeros(codes)
+    ranks = np.argsort(np.argsort(events.codes))
+    for block in blocks(events):
+        time, subject = block.time, block.subject
+        new = np.r_[True, (time[1:] != time[:-1]) | (subject[1:] != subject[:-1])]
+        inner = ~new[1:] & (time[1:] != STATIC)
+        rank = ranks[block.code]
+        by_code &= bool((rank[1:] >= rank[:-1])[inner].all())
+        stamp = np.cumsum(new) - 1
+        start, size = np.flatnonzero(new), np.bincount(stamp)
+        many = (size[stamp] > 2) & (time != STATIC)
+        k, code = size[stamp][many], block.code[many]
+        place = (np.arange(len(time)) - start[stamp])[many] / (k - 1)
+        count += np.bincount(code, minlength=codes)
+        place_sum += np.bincount(code, place, codes)
+        square_sum += np.bincount(code, place**2, codes)
+        chance_sum += np.bincount(code, (k + 1) / (12 * (k - 1)), codes)
+    mean = place_sum / np.maximum(count, 1)
+    spread = square_sum / np.maximum(count, 1) - mean**2
+    chance = chance_sum / np.maximum(count, 1)
+    hit = np.flatnonzero((count >= FEWEST) & (spread < STEADY * chance))
+    if not len(hit):
+        return
+    how = "rows of one time stamp are sorted by code" if by_code else "files were written in a fixed order"
+    yield Finding(
+        check="row order", level="note",
+        sentence=f"{len(hit)} codes stand at nearly the same place always among the rows of their time stamp ({how}): a model that "
+        "reads the order of rows learns the order, not the patient.",
+        todo="MEDS defines no order there: shuffle the rows of each time stamp before a model that reads it.",
+        columns=("code", "events", "place (0 first, 1 last)"),
+        rows=[(events.codes[i], int(count[i]), round(float(mean[i]), 2)) for i in hit[np.argsort(-count[hit])][:SHOWN]],
+    )  # fmt: skip
+
+
+def duplicates(events: Events) -> Iterator[Finding]:
+    """Events given twice, and subjects with the same history under two ids."""
+    again = Tally(len(events.codes))
+    seen: dict[bytes, int] = {}
+    twins = []
+    for block in blocks(events):
+        value = np.where(np.isfinite(block.value), block.value, np.finfo(np.float32).min).astype(np.float32)
+        turn = np.lexsort((value, block.code, block.time, block.subject))
+        ordered = [column[turn] for column in (block.subject, block.time, block.code, value)]
+        same = np.ones(max(0, len(turn) - 1), bool)
+        for column in ordered:
+            same &= column[1:] == column[:-1]
+        again.add(block, turn[1:][same])
+        edges = np.r_[0, np.flatnonzero(np.diff(ordered[0])) + 1, len(turn)]
+        for a, b in pairwise(edges.tolist()):
+            if b - a < FEWEST:
+                continue
+            content = hashlib.blake2b(digest_size=16)
+            for column in ordered[1:]:
+                content.update(column[a:b].tobytes())
+            i = int(ordered[0][a])
+            other = seen.setdefault(content.digest(), i)
+            if other != i:
+                twins.append((int(events.subjects[other]), int(events.subjects[i])))
+    share = again.events / max(1, len(events.time))
+    if again.events >= max(1, 0.001 * len(events.time)):
+        yield Finding(
+            check="duplicates", level="note",
+            sentence=f"{again.events:,} events ({share:.1%}) stand there twice, with the same time and value.",
+            todo="Counts and frequencies take them double: look whether a table was exported twice.",
+            columns=("code", "copies"), rows=most_frequent(events, again.count),
+        )  # fmt: skip
+    if twins:
+        yield Finding(
+            check="patients twice", level="warning",
+            sentence=f"{len(twins)} subjects have exactly the events of another one: on two sides of a split they are a leak.",
+            todo="Keep one of each, or give both the same id.", columns=("subject", "the same as"), rows=twins[:SHOWN],
+        )  # fmt: skip
+
+
+def coded_early(events: Events) -> Iterator[Finding]:
+    """Billing codes at the first moment of encounters that last a day or more: written at the end, dated to the start."""
+    if events.visit is None:
+        return
+    coded, asked, early = named(events, CODED), 0, Tally(len(events.codes))
+    for owners, here in events.blocks():
+        block = block_of(events, owners, here)
+        stays = encounters(events, owners, here, block.time != STATIC)
+        rows = stays.rows - here.start
+        billed = coded[block.code[rows]] & (stays.end - stays.begin >= DAY)[stays.of]
+        asked += int(billed.sum())
+        early.add(block, rows[billed & (block.time[rows] == stays.begin[stays.of])])
+    if asked < FEWEST or early.events < 0.5 * asked:
+        return
+    yield Finding(
+        check="coded early", level="warning",
+        sentence=f"{early.events:,} of {asked:,} diagnoses of encounters of a day or more stand at the encounter's first "
+        "moment: what was coded at its end is known from its start.",
+        todo="Put diagnoses that are coded for billing at the discharge.", columns=("code", "events"),
+        rows=most_frequent(events, early.count),
+    )  # fmt: skip
+
+
+def most_frequent(events: Events, count: np.ndarray) -> list[tuple[Any, ...]]:
+    """Code and count of the `SHOWN` codes with the highest counts; those without any are left out."""
+    return [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
+
+
+CHECKS = (midnights, after_death, before_birth, coded_early, duplicates, order)

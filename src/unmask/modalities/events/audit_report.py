@@ -1,0 +1,45 @@
+"""An audit's findings for people: lines on the screen, and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.evaluation.charts import table
+from unmask.evaluation.report import Report
+from unmask.modalities.events.audit_events import Finding
+
+ON_SCREEN = 5
+"""Codes listed with a finding on the screen."""
+
+
+def lines(found: Sequence[Finding], about: dict[str, Any]) -> list[str]:
+    """A heading, then of each finding its sentence, what to do, and the first codes."""
+    warnings = sum(f.level == "warning" for f in found)
+    looked = ", ".join(f"{count:,} {name}" for name, count in about.items())
+    out = [f"{looked}: {warnings} warnings, {len(found) - warnings} notes"]
+    for f in found:
+        out += [f"{f.level.upper()} {f.check}: {f.sentence}", f"    {f.todo}"]
+        for row in f.rows[:ON_SCREEN]:
+            out.append("    " + "  ".join(f"{n}: {v}" for n, v in zip(f.columns, row, strict=True)))
+        if len(f.rows) > ON_SCREEN:
+            out.append(f"    and {len(f.rows) - ON_SCREEN} more in --json and --out")
+    return out
+
+
+def page(found: Sequence[Finding], about: dict[str, Any], data: str, out: str | Path) -> Path:
+    """Write the findings as one HTML page.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    report = Report("Audit of patient events", data)
+    report.facts({name.capitalize(): count for name, count in about.items()})
+    report.facts({"Warnings": sum(f.level == "warning" for f in found)})
+    if not found:
+        report.section("Nothing found", "No check saw anything that would let a model know the future.")
+    for f in found:
+        body = table(list(f.columns), [[str(cell) for cell in row] for row in f.rows]) if f.rows else f.todo
+        report.section(f"{f.level.capitalize()}: {f.check}", body, note=f"{f.sentence} {f.todo}")
+    return report.write(out)

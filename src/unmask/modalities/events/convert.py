@@ -1,0 +1,122 @@
+"""`unmask events convert`: a plain event table, FHIR, or an OMOP or MIMIC-IV folder -> a MEDS folder.
+
+Every row (table) or resource (FHIR) gives events, or is left out with a reason that is counted; every file is read, or named
+with the reason. A sample of what was rejected stands in OUT/rejected.jsonl. Nothing is held whole in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from unmask.errors import UserError, suggest
+from unmask.files import files_below
+from unmask.modalities.events.shards import ShardWriter
+from unmask.modalities.events.sources import fhir, folders, plain
+from unmask.modalities.events.sources.ids import Subjects
+from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table
+from unmask.modalities.events.sources.times import ORDERS, Order
+
+
+def convert(
+    source: str | Path | pl.DataFrame, out: str | Path, *, columns: Mapping[str, str] | None = None,
+    dates: str | None = None, onset: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Make a MEDS folder of a table, of FHIR (json, ndjson, zip, a folder of them), of OMOP or MIMIC-IV.
+
+    Args:
+        source: a DataFrame, a table's file (.csv, .csv.gz, .tsv, .parquet), a FHIR file, or a folder: with person it is
+            OMOP, with patients and admissions MIMIC-IV, else FHIR.
+        columns: of a plain table: role (subject, time, code, value, visit, text) -> its name.
+        dates: "month-first" or "day-first", how dates such as 01/02/2020 are meant; they are refused without.
+        onset: FHIR conditions without a time of recording stand at their onset, which may lie before they were known;
+            they are rejected without.
+
+    Returns:
+        rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason), events,
+        subjects, codes; tables (files, rows and events of each), notes (what was done to kept events, with counts),
+        unused (files not read, and why).
+
+    Raises:
+        UserError: nothing readable there, a column is absent, or `out` exists.
+    """
+    if dates is not None and dates not in ORDERS:
+        raise UserError(f"dates {dates!r}", hint=suggest(dates, ORDERS))
+    work = _Work(columns=columns or {}, order=dates, onset=onset)
+    ledger = work.ledger
+    with ShardWriter(out) as shards:
+        for frame in work.events(source):
+            shards.add(frame)
+        if not shards.rows:
+            first = f"; the first: {ledger.samples[0]['row']}" if ledger.samples else ""
+            raise UserError(
+                f"{_name(source)}: no events in {ledger.rows} rows ({dict(ledger.counts)}{first})",
+                hint="Check the columns.",
+            )
+        lines = "".join(json.dumps(s, ensure_ascii=False, default=str) + "\n" for s in ledger.samples)
+        (shards.folder / "rejected.jsonl").write_text(lines, encoding="utf-8")
+        if work.subjects.texts and work.subjects.numbers:
+            (shards.folder / "metadata").mkdir(exist_ok=True)
+            numbers = work.subjects.numbers
+            mapped = pl.DataFrame({"source_id": list(numbers), "subject_id": list(numbers.values())})
+            mapped.write_parquet(shards.folder / "metadata" / "source_ids.parquet")
+        target = shards.finish(name=_name(source), descriptions=work.names)
+        return {
+            "out": str(target), "rows": ledger.rows, "kept_rows": ledger.kept,
+            "rejected_rows": ledger.rows - ledger.kept, "rejected": dict(ledger.counts), "events": shards.rows,
+            "subjects": shards.subjects, "codes": len(shards.counts), "notes": dict(ledger.notes),
+            "tables": {name: dict(count) for name, count in ledger.tables.items()}, "unused": ledger.unused,
+        }  # fmt: skip
+
+
+def _name(source: str | Path | pl.DataFrame) -> str:
+    return "table" if isinstance(source, pl.DataFrame) else Path(source).name
+
+
+@dataclass
+class _Work:
+    """One conversion: what was asked, and what comes up on the way."""
+
+    columns: Mapping[str, str]
+    order: Order | None
+    onset: bool
+    ledger: Ledger = field(default_factory=Ledger)
+    names: dict[str, str] = field(default_factory=dict)
+    subjects: Subjects = field(default_factory=Subjects)
+
+    def events(self, source: str | Path | pl.DataFrame) -> Iterator[pl.DataFrame]:
+        if isinstance(source, pl.DataFrame):
+            yield from plain.from_frame(source, self.columns, self.ledger, self.subjects, self.order)
+            return
+        path = Path(source)
+        if not path.exists():
+            raise UserError(
+                f"{path}: no such file", hint="Give a table (csv, parquet), FHIR, or a folder of OMOP or MIMIC-IV."
+            )
+        if path.is_dir():
+            kind = folders.kind_of(path)
+            if kind is not None:
+                yield from folders.read(kind, path, self.ledger, self.names, self.subjects, self.order)
+                return
+            files = files_below(path)
+            if not any(fhir.is_fhir(p) for p in files):
+                raise UserError(
+                    f"{path}: neither OMOP (person), MIMIC-IV (patients, admissions) nor FHIR (json)",
+                    hint=f"Found {', '.join(str(p.relative_to(path)) for p in files[:20]) or 'no file'}.",
+                )
+            yield from self._fhir(path)
+        elif is_table(path):
+            yield from plain.read(path, self.columns, self.ledger, self.subjects, self.order)
+        elif fhir.is_fhir(path):
+            yield from self._fhir(path)
+        else:
+            known = ", ".join((*ENDINGS, *fhir.ENDINGS))
+            raise UserError(f"{path}: not a kind of file known here", hint=f"Give {known}.")
+
+    def _fhir(self, path: Path) -> Iterator[pl.DataFrame]:
+        return fhir.read(path, self.ledger, self.names, self.subjects, onset=self.onset)

@@ -1,0 +1,289 @@
+"""`unmask finetune outcome`: a pretrained event model and MEDS labels -> a model that predicts, and its report.
+
+Held-out patients are chosen before anything is fitted; head and baselines see the same training patients, cut at the
+same prediction times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from unmask.core.corruption import uniform
+from unmask.errors import UserError
+from unmask.files import check_new_model
+from unmask.modalities.events import outcome_report
+from unmask.modalities.events.clinical import descriptions
+from unmask.modalities.events.features import gather
+from unmask.modalities.events.folder import save_folder
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import SPLITS, Events, Labels, as_events, read_labels
+from unmask.modalities.events.model import EventModel, load
+from unmask.modalities.events.number import Number, number_baselines
+from unmask.modalities.events.outcome import Head, fit_head, folds
+from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.scoring import baselines, scored
+from unmask.modalities.events.splits import whom
+from unmask.modalities.events.summaries import last_values, usual
+from unmask.modalities.events.targets import (
+    Classes,
+    Labelled,
+    MultiLabel,
+    Sorted,
+    Target,
+    TimeToEvent,
+    class_names,
+    target_of,
+)
+from unmask.modalities.events.tune import Tuned
+
+SHARES = (0.1, 0.25, 0.5)
+"""Of the training labels, for the learning curve."""
+FEWEST = 10
+"""Labels that a head is trained on."""
+BASELINE_BYTES = 400e6
+"""Features, in double precision, that baselines are fitted on."""
+
+CALIBRATING = 1000
+"""Points that the intervals of numbers come from: so many folds are set apart, one after the other, as give them."""
+
+
+class Fitted(NamedTuple):
+    """A head, the encoder tuned for it, and what they are asked, which for numbers holds the intervals too."""
+
+    head: Head
+    tuned: Tuned | None
+    target: Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeRun:
+    """A finished fine-tuning: folder and figures."""
+
+    folder: Path
+    figures: dict[str, Any]
+
+
+def finetune_outcome(
+    model: str | Path, data: str | Path | Events, labels: str | Path, out: str | Path, *,
+    settings: OutcomeSettings | None = None,
+) -> OutcomeRun:  # fmt: skip
+    """Fit an outcome head on a MEDS task: a yes or no, classes, a number, or the time to an event.
+
+    Raises:
+        UserError: for anything wrong with model, data or labels; one class only; `out` holds a model.
+    """
+    settings = settings or OutcomeSettings()
+    started, out = time.perf_counter(), check_new_model(out)
+    loaded, events = begin(model, data, settings)
+    points = read_labels(labels, events)
+    held = held_out(events, points, settings)
+    train, test = np.flatnonzero(~held), np.flatnonzero(held)
+    target = target_for(points.take(train), str(labels), settings)
+    work = Work(loaded, loaded.histories(events), points, target, target.encode(points), settings)
+    fitted = work.fit(train)
+    target = cast(Labelled, fitted.target)
+    found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
+    found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
+    found |= loaded.unknown
+    found |= told_of(points, {"training": train, "held_out": test}, labels)
+    if isinstance(target, Number):
+        found["number"] = target.to_dict() | {"taken_as": taken_as(points.take(train))}
+    predicted = work.predict(fitted, test) if len(test) else {}
+    if settings.baselines and len(test):
+        predicted |= work.baselines(train, test)
+    seen = points.take(test)
+    if isinstance(target, Classes):
+        found["unseen_classes"] = dict(Counter(name for name in class_names(seen) or () if name not in target.names))
+    found["results"] = {n: scored(target, seen, p, seed=settings.seed) for n, p in predicted.items()}
+    if settings.curve and len(test):
+        found["curve"] = work.curve(train, test)
+    keep(out, loaded, fitted, settings, found, started, whom(events, points, held))
+    found["subgroups"] = outcome_report.write(
+        out, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data)
+    )
+    return OutcomeRun(folder=out, figures=found)
+
+
+def told_of(points: Labels, parts: dict[str, np.ndarray], labels: str | Path) -> dict[str, Any]:
+    """The outcome's name (of the task folder), and of each part how many patients and positives it has."""
+    path = Path(labels)
+    out: dict[str, Any] = {"outcome": path.parent.name if path.is_file() else path.resolve().name}
+    out["patients"] = {name: len(np.unique(points.subject[rows])) for name, rows in parts.items()}
+    if points.value is not None:
+        out["positives"] = {name: int(points.value[rows].sum()) for name, rows in parts.items()}
+    return out
+
+
+def keep(
+    out: Path, loaded: EventModel, fitted: Fitted, settings: OutcomeSettings, found: dict[str, Any],
+    started: float, patients: dict[str, str],
+) -> None:  # fmt: skip
+    """Write the fine-tuned folder and its figures, to which time, device and precision are added.
+
+    Args:
+        patients: who trained the head and who was held out, see `whom`.
+    """
+    folder = loaded.folder
+    folder.head, folder.tuned, target = fitted
+    folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict(), "patients": patients}
+    save_folder(out, folder)
+    found |= {"seconds": time.perf_counter() - started, "device": str(loaded.device), "precision": loaded.precision}
+    (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
+
+
+def begin(model: str | Path, data: str | Path | Events, settings: OutcomeSettings) -> tuple[EventModel, Events]:
+    """The pretrained model and the events.
+
+    Raises:
+        UserError: for anything wrong with them.
+    """
+    loaded = load(model, device=settings.device, precision=settings.precision)
+    loaded.most_unknown = settings.most_unknown
+    return loaded, as_events(data)
+
+
+def held_out(events: Events, points: Labels, settings: OutcomeSettings) -> np.ndarray:
+    """Which points nothing is fitted on: those of the subjects that the folder's splits hold out, else all those of a share of
+    the patients, chosen by a hash of their ids."""
+    if events.held_out is not None:
+        return events.held_out[points.subject]
+    return uniform(settings.seed, events.subjects[points.subject], 62) < settings.holdout
+
+
+def taken_as(training: Labels) -> str:
+    """How labels that are amounts were taken, and what says otherwise."""
+    assert training.number is not None
+    distinct = np.unique(training.number)
+    told = f"labels are taken as amounts ({len(distinct):,} distinct values from {distinct[0]:g} to {distinct[-1]:g})"
+    whole = bool((distinct == np.round(distinct)).all())
+    return f"{told}; --set problem=single takes whole numbers as classes" if whole else told
+
+
+def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labelled:
+    """What the training labels ask for: classes and cuts of the time are theirs alone.
+
+    Raises:
+        UserError: too few labels to train on, or they are all alike; whole numbers that may be classes or amounts.
+    """
+    if len(training) < FEWEST:
+        raise UserError(
+            f"{labels}: {len(training)} labels to train on", hint=f"Give {FEWEST} or more, or a smaller holdout=."
+        )
+    target = target_of(training, settings.problem)
+    if isinstance(target, Number):
+        return dataclasses.replace(target, level=settings.level)
+    strata = target.strata(target.encode(training))
+    if not tells(target, strata):
+        said = bool(strata[0]) if target.kind == "binary" else "the same"
+        raise UserError(
+            f"{labels}: every label to train on is {said}", hint="Give two outcomes at least, or a smaller holdout=."
+        )
+    return target
+
+
+def tells(target: Labelled, strata: np.ndarray) -> bool:
+    """Whether something can be learnt from labels of these strata: two outcomes, or an event that was seen."""
+    return bool(strata.any()) if isinstance(target, TimeToEvent) else len(np.unique(strata)) > 1
+
+
+class Work:
+    """Features of all points, made once; heads and baselines on parts of them."""
+
+    def __init__(
+        self, loaded: EventModel, histories: Histories, points: Labels, target: Target, y: np.ndarray,
+        settings: OutcomeSettings,
+    ) -> None:  # fmt: skip
+        self.masked, self.histories, self.points = loaded.folder.model, histories, points
+        self.target, self.y, self.settings = target, y, settings
+        whole, names = gather(histories, points, loaded.states if settings.states else None)
+        self.x = whole if settings.summaries else whole.some(np.arange(len(names), whole.shape[1]))
+        used = np.flatnonzero(usual(names))
+        self.plain_names = [names[i] for i in used]
+        self.plain, self.last = whole.some(used), last_values(self.plain_names)
+        self.tuner = loaded.tuner(histories, points, target, settings) if settings.encoder == "tuned" else None
+
+    def fit(self, train: np.ndarray, *, intervals: bool = True) -> Fitted:
+        """Fit on some points; of numbers without `intervals` the expected ones alone."""
+        target = self.target
+        if isinstance(target, Number) and intervals:
+            target = self._calibrated(target, train)
+        return Fitted(*self._fit(train), target)
+
+    def _calibrated(self, target: Number, train: np.ndarray) -> Number:
+        """The target with intervals that come from training patients set apart: a head is fitted on the others, and asked about
+        them. Many labels need one such part, few all five in turn, so that `CALIBRATING` points are asked about."""
+        fold = folds(
+            target.strata(self.y[train]), self.points.subject[train], np.random.default_rng([self.settings.seed, 83])
+        )
+        parts = 1 if self.tuner is not None else min(5, -(-5 * CALIBRATING // len(train)))
+        seen = []
+        for k in range(parts):
+            apart, rest = train[fold == k], train[fold != k]
+            if len(apart) and len(rest):
+                seen.append((self.predict(Fitted(*self._fit(rest), target), apart)["ours"], self.y[apart]))
+        return target.calibrated(*(np.concatenate(part) for part in zip(*seen, strict=True))) if seen else target
+
+    def _fit(self, train: np.ndarray) -> tuple[Head, Tuned | None]:
+        head = fit_head(self.x.part(train), self.y[train], self.points.subject[train], self.settings, self.target)
+        return head, None if self.tuner is None else self.tuner.fit(self.masked, train, self.y[train])
+
+    def predict(self, fitted: Fitted, test: np.ndarray) -> dict[str, np.ndarray]:
+        """(points, outputs) of all voices together, and of the tuned encoder alone where there is one."""
+        head, tuned, _ = fitted
+        if tuned is None or self.tuner is None:
+            return {"ours": head.predict(self.x.part(test), self.target)}
+        alone = self.tuner.predict(tuned, test)
+        ours = head.predict(self.x.part(test), self.target, [alone])
+        # Intervals belong to all voices together.
+        return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, Number) else alone}
+
+    def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+        """Those of a task with labels. They need their points in memory: of very many a random part is taken, which stands
+        in their names."""
+        if not isinstance(self.target, Sorted | Number):
+            start = 1 / (1 + np.exp(-self.target.start(self.y[train])))
+            return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1))}
+        few, told = train, ""
+        most = max(FEWEST, int(BASELINE_BYTES / 8 / max(1, self.plain.shape[1])))
+        if len(train) > most:
+            few = np.sort(np.random.default_rng([self.settings.seed, 79]).permutation(train)[:most])
+            told = f" ({most:,} points)"
+        if isinstance(self.target, Number):
+            found = number_baselines(
+                self.plain[few], self.y[few, 0], self.plain.part(test), last=self.last, names=self.plain_names,
+                seed=self.settings.seed,
+            )  # fmt: skip
+            return {name + told: p for name, p in found.items()}
+        found = baselines(
+            self.plain[few], self.target.strata(self.y[few]), self.plain.part(test), last=self.last,
+            classes=self.target.classes, seed=self.settings.seed,
+        )  # fmt: skip
+        # Of a yes or no the probability of yes alone.
+        return {name + told: p[:, -self.target.outputs :] for name, p in found.items()}
+
+    def curve(self, train: np.ndarray, test: np.ndarray) -> list[dict[str, Any]]:
+        """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""
+        target = self.target
+        assert not isinstance(target, MultiLabel)
+        rng = np.random.default_rng(self.settings.seed)
+        order, out = rng.permutation(train), []
+        for share in SHARES:
+            few = np.sort(order[: round(share * len(order))])
+            if len(few) < 2 * FEWEST or not tells(target, target.strata(self.y[few])):
+                continue
+            predicted = self.predict(self.fit(few, intervals=False), test)
+            if self.settings.baselines:
+                predicted |= self.baselines(few, test)
+            seen = self.points.take(test)
+            for name, p in predicted.items():
+                figures = scored(target, seen, p, draws=100, seed=self.settings.seed)
+                out.append({"labels": len(few), "model": name, **figures})
+        return out

@@ -1,0 +1,311 @@
+"""MEDS 0.4 folders: read and validate, with pyarrow and polars alone.
+
+    FOLDER/data/**/*.parquet              subject_id, time (null = static), code, numeric_value, an encounter (`columns.VISITS`)
+    FOLDER/metadata/codes.parquet         code, description (optional)
+    FOLDER/metadata/subject_splits.parquet   subject_id, split (optional)
+    TASK/**/*.parquet                     subject_id, prediction_time (inclusive), boolean_value (optional to predict)
+
+A subject stands in one shard, contiguous and in order of time. Anything else is an error that names file and row.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from unmask.errors import UserError
+from unmask.modalities.events.columns import BLOCK, Checked, Store, read_columns
+from unmask.modalities.events.columns import NO_VISIT as NO_VISIT
+from unmask.modalities.events.columns import STATIC as STATIC
+from unmask.modalities.events.parquet import read, shards_of
+
+HOUR = 3_600_000_000
+MEDS_VERSION = "0.4.1"
+BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
+SPLITS = "metadata/subject_splits.parquet"
+HELD_OUT, TUNING = "held_out", "tuning"
+"""MEDS's names for the subjects that nothing is fitted on, and for those that choices are made by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events:
+    """All events of a folder as flat arrays, subject by subject.
+
+    Attributes:
+        subjects: (subjects,) their ids, in the order of the files.
+        offsets: (subjects + 1,) the events of subject i are `offsets[i]:offsets[i + 1]`.
+        time: (events,) microseconds since 1970, `STATIC` where null.
+        code: (events,) number into `codes`.
+        value: (events,) float32, NaN where null.
+        codes: the distinct codes.
+        parents: code -> a more general one (the first of parent_codes), where metadata/codes.parquet says so.
+        visit: (events,) number of the encounter, unique within a subject, `NO_VISIT` where none; None without the column.
+        splits: (subjects,) each subject's split from metadata/subject_splits.parquet, "" where it names none; None
+            without the file.
+        pages: of columns that are memory maps; None in memory.
+    """
+
+    subjects: np.ndarray
+    offsets: np.ndarray
+    time: np.ndarray
+    code: np.ndarray
+    value: np.ndarray
+    codes: list[str]
+    parents: dict[str, str] = field(default_factory=dict)
+    visit: np.ndarray | None = None
+    splits: np.ndarray | None = None
+    pages: Checked | None = None
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+    @property
+    def held_out(self) -> np.ndarray | None:
+        """(subjects,) whether the folder's splits keep a subject from all fitting; None where they hold nobody out."""
+        held = None if self.splits is None else self.splits == HELD_OUT
+        return held if held is not None and held.any() else None
+
+    def digest(self) -> dict[str, int]:
+        """CRC-32 of time, code and value: the same in memory and on disk."""
+        out: dict[str, int] = {}
+        for name in ("time", "code", "value"):
+            column = getattr(self, name)
+            known = None if self.pages is None else self.pages.known(name, column)
+            out[name] = zlib.crc32(np.ascontiguousarray(column).data) if known is None else known
+        return out
+
+    def blocks(self, most: int = BLOCK) -> Iterator[tuple[slice, slice]]:
+        """All of it in parts of whole subjects, about `most` events each: (numbers of the subjects, their events)."""
+        start = 0
+        while start < len(self):
+            end = int(np.searchsorted(self.offsets, self.offsets[start] + most, side="right")) - 1
+            end = min(max(end, start + 1), len(self))
+            events = slice(int(self.offsets[start]), int(self.offsets[end]))
+            yield slice(start, end), events
+            if self.pages is not None:
+                self.pages.seen(events.stop - events.start)
+            start = end
+
+    def owner(self, subjects: slice) -> np.ndarray:
+        """(events,) the number of each event's subject, for the subjects `subjects` (as `blocks` gives them)."""
+        size = np.diff(self.offsets[subjects.start : subjects.stop + 1])
+        return np.repeat(np.arange(subjects.start, subjects.stop), size)
+
+    def begins(self, prefix: str) -> np.ndarray:
+        """(codes,) whether a code begins with `prefix`."""
+        return np.array([c.startswith(prefix) for c in self.codes], bool)
+
+    def before(self, subject: int, prediction_time: int | None) -> slice:
+        """The events of subject number `subject` that are known at `prediction_time` (microseconds, inclusive).
+
+        The single cut of the whole room: nothing later reaches features, model or baselines. Static events are
+        always known; None keeps the whole history.
+        """
+        start, stop = int(self.offsets[subject]), int(self.offsets[subject + 1])
+        if self.pages is not None:
+            self.pages.seen(stop - start)
+        if prediction_time is None:
+            return slice(start, stop)
+        return slice(start, start + int(np.searchsorted(self.time[start:stop], prediction_time, side="right")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Prediction points of a task, in the order of the files.
+
+    Attributes:
+        subject: (points,) subject number in the `Events`.
+        time: (points,) microseconds.
+        value: (points,) 0 or 1 from boolean_value, or None.
+        names: class of each point, from categorical_value, or None.
+        number: (points,) from integer_value (int64) or float_value alone (float64), or None: amounts, or the names of classes.
+        days: (points,) from float_value beside boolean_value: days to the event (True) or to the end of what is
+            known (False), or None.
+        outside: labels left out because their subjects have no events in the data.
+    """
+
+    subject: np.ndarray
+    time: np.ndarray
+    value: np.ndarray | None = None
+    names: list[str] | None = None
+    number: np.ndarray | None = None
+    days: np.ndarray | None = None
+    outside: int = 0
+
+    def __len__(self) -> int:
+        return len(self.subject)
+
+    def take(self, chosen: np.ndarray) -> Labels:
+        """The chosen points (numbers or booleans)."""
+        number = np.arange(len(self))[chosen]
+        return Labels(
+            subject=self.subject[number], time=self.time[number],
+            value=None if self.value is None else self.value[number],
+            names=None if self.names is None else [self.names[i] for i in number.tolist()],
+            number=None if self.number is None else self.number[number],
+            days=None if self.days is None else self.days[number], outside=self.outside,
+        )  # fmt: skip
+
+
+def read_meds(folder: str | Path, *, store: Store | None = None) -> Events:
+    """Read and check a MEDS folder.
+
+    Args:
+        store: where events go that do not fit in memory; default: a temporary folder for more than 2 GB of them.
+
+    Raises:
+        UserError: naming file, row and subject where a column is absent or of another type, a code or subject is
+            null, times of a subject go backwards, or a subject stands in two places.
+    """
+    root = Path(folder)
+    found = read_columns(shards_of(root / "data", "a MEDS folder with data/*.parquet"), store or Store(say=_say))
+    return Events(
+        subjects=found.subjects, offsets=np.r_[0, np.cumsum(found.counts)], codes=found.codes, **found.columns,
+        parents=_parents(root / "metadata" / "codes.parquet"), pages=found.pages,
+        splits=_splits(root / SPLITS, found.subjects),
+    )  # fmt: skip
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _splits(path: Path, subjects: np.ndarray) -> np.ndarray | None:
+    """Split of each subject.
+
+    Raises:
+        UserError: the file is damaged, lacks a column, or puts a subject into two splits.
+    """
+    if not path.exists():
+        return None
+    frame = read(path, {"subject_id": "int", "split": "text"}).unique()
+    if frame["subject_id"].is_duplicated().any():
+        subject = frame.filter(frame["subject_id"].is_duplicated())["subject_id"][0]
+        raise UserError(f"{path}: subject {subject} is in two splits", hint="Give each subject one split.")
+    asked = pl.DataFrame({"subject_id": subjects.astype(np.int64)})
+    found = asked.join(frame, on="subject_id", how="left", maintain_order="left")["split"]
+    return np.array(found.fill_null("").to_list(), dtype=np.str_)
+
+
+def as_events(data: str | Path | Events, *, store: Store | None = None) -> Events:
+    """Events read before as they are; a MEDS folder is read."""
+    return data if isinstance(data, Events) else read_meds(data, store=store)
+
+
+def _parents(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    try:
+        frame = pl.read_parquet(path)
+    except Exception as error:  # polars raises many kinds for a damaged file
+        first = str(error).splitlines()[0]
+        raise UserError(f"{path}: not a whole parquet file ({first})", hint="Write it again.") from None
+    if not {"code", "parent_codes"} <= set(frame.columns) or not isinstance(frame["parent_codes"].dtype, pl.List):
+        return {}
+    pairs = frame.select("code", pl.col("parent_codes").list.first()).drop_nulls()
+    return {str(c): str(p) for c, p in pairs.iter_rows() if c != p}
+
+
+FEW = 20
+"""Distinct whole numbers up to which they may as well name classes."""
+
+
+def may_be_classes(number: np.ndarray) -> bool:
+    """Whether labels that are numbers may be classes as well as amounts: whole ones with few distinct values."""
+    distinct = np.unique(number)
+    return len(distinct) <= FEW and bool((distinct == np.round(distinct)).all())
+
+
+LABELS = {"boolean_value": "bool", "integer_value": "int", "float_value": "float", "categorical_value": "text"}
+
+
+def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) -> Labels:
+    """Read a task folder (or file) of prediction times and labels.
+
+    boolean_value alone is a yes or no; categorical_value names a class; integer_value or float_value alone is a number;
+    float_value beside boolean_value is the time to an event in days, and whether it was seen. Labels of subjects without events in the data are
+    left out and counted.
+
+    Raises:
+        UserError: naming file and row of a null, a point given twice, a time that is no number of days, a number that is not finite; or when there is
+            none, or none of a subject in the data.
+    """
+    root = Path(folder)
+    shards = [root] if root.is_file() else shards_of(root, "a MEDS task folder with *.parquet")
+    wanted = {"subject_id": "int", "prediction_time": "time", **LABELS}
+    frames: list[pl.DataFrame] = []
+    for path in shards:
+        frame = read(path, wanted, optional=LABELS)
+        frame = frame.drop(
+            [n for n in LABELS if n in frame.columns and frame[n].null_count() == len(frame) and len(frame)]
+        )
+        for name in frame.columns:
+            if frame[name].null_count() and (need_value or name not in LABELS):
+                raise UserError(f"{path}: row {frame[name].is_null().arg_max()}: {name} is null", hint="Drop the row.")
+        if frames and frame.columns != frames[0].columns and need_value:
+            raise UserError(
+                f"{path}: columns {frame.columns}, in {shards[0]} {frames[0].columns}", hint="One task has one kind."
+            )
+        frames.append(frame)
+    whole = pl.concat(frames, how="diagonal")
+    if not len(whole):
+        raise UserError(f"{root}: no labels", hint="The cohort is empty: give at least one row.")
+    twice = whole.select("subject_id", "prediction_time").is_duplicated()
+    if twice.any():
+        first = whole.filter(twice).row(0)
+        raise UserError(
+            f"{root}: subject {first[0]} at {first[1]} is given twice", hint="One label a prediction point."
+        )
+    order, asked = np.argsort(events.subjects, kind="stable"), whole["subject_id"].to_numpy()
+    place = order[np.searchsorted(events.subjects[order], asked).clip(max=len(order) - 1)]
+    there = events.subjects[place] == asked
+    if not there.any():
+        raise UserError(
+            f"{root}: none of the {len(whole)} labels is of a subject in the data, such as {whole['subject_id'][0]}",
+            hint="Labels and data must be of the same patients.",
+        )
+    outside, whole = len(whole) - int(there.sum()), whole.filter(pl.Series(there))
+    return Labels(
+        subject=place[there], outside=outside,
+        time=whole["prediction_time"].to_physical().to_numpy().astype(np.int64), **_values(whole, root, need_value),
+    )  # fmt: skip
+
+
+def _values(frame: pl.DataFrame, root: Path, need_value: bool) -> dict[str, Any]:
+    """Fields of `Labels` from the value columns that are there and whole."""
+    have = [n for n in LABELS if n in frame.columns and not frame[n].null_count()]
+    if len(have) > 1 and set(have) != {"float_value", "boolean_value"}:
+        raise UserError(
+            f"{root}: labels in {', '.join(have)}",
+            hint="Expected one of boolean_value, integer_value, float_value and categorical_value, or float_value (days) with "
+            "boolean_value (whether the event was seen).",
+        )
+    out: dict[str, Any] = {}
+    if have == ["categorical_value"]:
+        return {"names": frame["categorical_value"].to_list()}
+    if have in (["integer_value"], ["float_value"]):
+        number = frame[have[0]].to_numpy()
+        bad = np.flatnonzero(~np.isfinite(number))
+        if len(bad):
+            raise UserError(f"{root}: row {bad[0]}: float_value is {number[bad[0]]}", hint="Give a number, or drop it.")
+        return {"number": number.astype(np.int64 if have == ["integer_value"] else np.float64)}
+    if "boolean_value" in have:
+        out["value"] = frame["boolean_value"].to_numpy().astype(np.int64)
+    if "float_value" in have:
+        out["days"] = frame["float_value"].to_numpy().astype(np.float64)
+        bad = np.flatnonzero(~(np.isfinite(out["days"]) & (out["days"] >= 0)))
+        if len(bad):
+            raise UserError(
+                f"{root}: row {bad[0]}: float_value is {out['days'][bad[0]]}",
+                hint="Days from the prediction time, 0 or more.",
+            )
+    if need_value and not out:
+        raise UserError(f"{root}: no column of labels", hint=f"Expected one of {', '.join(LABELS)}.")
+    return out

@@ -1,0 +1,260 @@
+"""A trained event model in use: embed, features, predict. `unmask.load(path)` gives one."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from unmask.core.inference import at_rest
+from unmask.core.score import Mode
+from unmask.errors import UserError
+from unmask.files import written
+from unmask.modalities.events.features import Features, gather
+from unmask.modalities.events.fill import SCHEMA, missing_values, next_events
+from unmask.modalities.events.folder import EventFolder, load_folder
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import HELD_OUT, Events, Labels, as_events, read_labels
+from unmask.modalities.events.recipes import OutcomeSettings, structure_of
+from unmask.modalities.events.scoring import constant, scored
+from unmask.modalities.events.splits import Met, met
+from unmask.modalities.events.surprise import By, surprise
+from unmask.modalities.events.targets import MultiLabel, Target, TimeToEvent, class_names, from_dict
+from unmask.modalities.events.tune import Tuner, mean_and_maximum
+from unmask.modalities.events.unknown import unknown_line, unknown_of
+from unmask.training.precision import computing, resolve_device, resolve_precision
+
+
+@dataclass(repr=False)
+class EventModel:
+    """A masked event model, its vocabulary and, where fine-tuned, its outcome head.
+
+    Attributes:
+        most_unknown: data of whose events a larger share has codes that the model does not know is refused.
+        unknown: of the data read last: share of such events, their number and the most frequent of their codes.
+        met: of the data predicted last: who of the subjects trained the head.
+    """
+
+    folder: EventFolder
+    device: torch.device
+    precision: str
+    most_unknown: float = 0.5
+    unknown: dict[str, Any] = field(default_factory=dict)
+    met: Met | None = None
+
+    def __repr__(self) -> str:
+        encoder = self.folder.model.encoder.config
+        count = sum(p.numel() for p in self.folder.model.parameters())
+        head = "" if self.folder.outcome is None else ", with an outcome head"
+        return (
+            f"EventModel({count / 1e6:.3g} M parameters, {encoder.layers} layers of {encoder.width}, "
+            f"{len(self.folder.vocabulary):,} codes{head}, {self.precision} on {self.device})"
+        )
+
+    def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
+        """One vector a patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
+        events = as_events(data)
+        return self.states(self.histories(events), points)
+
+    def histories(self, events: Events) -> Histories:
+        """The patients as this model reads them.
+
+        Raises:
+            UserError: more than `most_unknown` of their events have codes that the model does not know.
+        """
+        made = self._histories(events)
+        self.unknown = unknown_of(made)
+        if self.unknown["unknown_share"] > self.most_unknown:
+            raise UserError(
+                f"{unknown_line(self.unknown)}, above the limit of {self.most_unknown:.0%}",
+                hint="Convert the data as the model's was, or pretrain on it; --most-unknown raises the limit.",
+            )
+        return made
+
+    def _histories(self, events: Events) -> Histories:
+        s = self.folder.settings
+        return Histories(events, self.folder.vocabulary, structure_of(s).marks, s.ties)
+
+    def states(self, histories: Histories, points: Labels | None = None) -> np.ndarray:
+        """Pooled states; of each point the events known at its time."""
+        settings, model = self.folder.settings, self.folder.model.to(self.device)
+        numbers = np.arange(len(histories.events) if points is None else len(points))
+        out = np.zeros((len(numbers), 2 * settings.width), np.float32)
+        with at_rest(model), self._computing():
+            for batch, held in histories.batches(points, numbers, slots=settings.slots):
+                out[held] = mean_and_maximum(model, batch.to(self.device), len(held)).cpu().numpy()
+        return out
+
+    def features(self, histories: Histories, points: Labels, *, states: bool, summaries: bool) -> Features:
+        """What the outcome head reads: summaries, then pooled states."""
+        found, names = gather(histories, points, self.states if states else None)
+        return found if summaries else found.some(np.arange(len(names), found.shape[1]))
+
+    def tuner(
+        self, histories: Histories, points: Labels, target: Target, settings: OutcomeSettings | None = None
+    ) -> Tuner:
+        """What fine-tunes copies of the encoder for a task, and asks them."""
+        settings = settings or OutcomeSettings()
+        return Tuner(
+            histories=histories, points=points, target=target, slots=self.folder.settings.slots, settings=settings.tune,
+            seed=settings.seed, device=self.device, context=self._computing,
+        )  # fmt: skip
+
+    def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
+        """Probability (or number, with its interval) at each prediction point, MEDS-shaped, in the order of the labels.
+
+        The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was held out of
+        that ('held_out'), or the fine-tuning did not have it ('unseen'); null where the model does not know: folders of
+        version 0.1, and data whose ids are other people's by their births. Probabilities of 'train' are too good to judge the model by.
+
+        Raises:
+            UserError: the model has no outcome head, or data or labels are not right.
+        """
+        events = as_events(data)
+        points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
+        self.met = met(events, (self.folder.outcome or {}).get("patients"))
+        frame = pl.DataFrame({
+            "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
+            "split": pl.Series(self.met.split[points.subject].tolist(), dtype=pl.String),
+        }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip
+        return frame, points
+
+    def evaluate(self, data: str | Path | Events, labels: str | Path, *, seed: int = 0) -> dict[str, Any]:
+        """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
+
+        Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the head,
+        known by their subject ids (unless births say that these are other people's).
+
+        Returns:
+            kind, points, patients, outside (labels of subjects without events), trained (points left out because their
+            patients trained the head; None where the model does not know, with the reason under warning: folders of version 0.1,
+            and ids of other people), split, and under `results`
+            the figures of "model" and of "constant" (the shares of these labels themselves; of numbers their mean).
+
+        Raises:
+            UserError: the model has no outcome head, data or labels are not right, or only patients who trained the head
+                have points.
+        """
+        events = as_events(data)
+        points = read_labels(labels, events)
+        split = "all"
+        if events.held_out is not None and events.held_out[points.subject].any():
+            points, split = points.take(events.held_out[points.subject]), HELD_OUT
+        points, trained, warning = self._not_trained_on(events, points)
+        points, target, p = self.probabilities(events, points)
+        if isinstance(target, MultiLabel):
+            raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
+        asked = {
+            "binary": points.value if points.days is None else None, "classes": class_names(points),
+            "number": points.number, "time_to_event": points.days,
+        }  # fmt: skip
+        if asked[target.kind] is None:
+            raise UserError(
+                f"{labels}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
+            )
+        results = {"model": scored(target, points, p, seed=seed)}
+        if not isinstance(target, TimeToEvent):
+            results["constant"] = scored(target, points, constant(target, points), seed=seed)
+        return {
+            "kind": target.kind, "points": len(points), "patients": len(np.unique(points.subject)),
+            "outside": points.outside, "trained": trained, "split": split, "results": results,
+        } | ({} if warning is None else {"warning": warning})  # fmt: skip
+
+    def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
+        """The points of patients who did not train the head, and how many are left out; all of them, None and the reason where
+        the model does not know."""
+        self.met = met(events, (self.folder.outcome or {}).get("patients"))
+        warning = self.met.warning()
+        if warning is not None:
+            return points, None, warning
+        trained = np.asarray(self.met.split[points.subject] == "train", bool)
+        if len(points) and trained.all():
+            raise UserError(
+                f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the model by",
+                hint="Evaluate at points of other patients; held-out figures are in the model's report.html. Patients are known by "
+                "their ids: if these are other people with the same numbers, give them numbers of their own, or births.",
+            )
+        return points.take(~trained), int(trained.sum()), None
+
+    def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
+        """The points, what is predicted of them, and (points, outputs) of it.
+
+        Raises:
+            UserError: the model has no outcome head.
+        """
+        if self.folder.head is None or self.folder.outcome is None:
+            raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
+        target, histories = from_dict(self.folder.outcome["target"]), self.histories(events)
+        x = self.features(histories, points, **{k: self.folder.outcome[k] for k in ("states", "summaries")})
+        others = []
+        if self.folder.tuned is not None:
+            others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
+        return points, target, self.folder.head.predict(x, target, others)
+
+    def fill(self, data: str | Path | Events, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
+        """Missing values with an interval (kind "value"), and the likeliest next events ("next").
+
+        Args:
+            top: next events a patient; 0 leaves them out.
+            level: of the interval.
+
+        Returns:
+            subject_id, kind, time, code, probability, value (median), low, high.
+        """
+        if not 0 < level < 1 or top < 0:
+            raise UserError(f"level={level}, top={top}", hint="Expected a level between 0 and 1, top not below 0.")
+        events = as_events(data)
+        histories = self.histories(events)
+        self.folder.model.to(self.device)
+        parts = []
+        if self.folder.settings.value_weight:
+            parts.append(missing_values(self.folder, histories, level=level))
+        if top:
+            parts.append(next_events(self.folder, histories, top=top, level=level))
+        return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
+
+    def score(self, data: str | Path | Events, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
+        """How natural each patient, visit or event is to the model; see `surprise.surprise`."""
+        events = as_events(data)
+        self.folder.model.to(self.device)
+        with self._computing():
+            return surprise(self.folder, self.histories(events), by=by, mode=mode)
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, codes, and what the model was made with."""
+        s = self.folder.settings
+        return {
+            "parameters": sum(p.numel() for p in self.folder.model.parameters()), "architecture": s.architecture,
+            "width": s.width, "layers": s.layers, "slots": s.slots, "codes": len(self.folder.vocabulary.codes),
+            "outcome_head": self.folder.head is not None,
+        }  # fmt: skip
+
+    def _computing(self) -> contextlib.AbstractContextManager:
+        return computing(self.precision, self.device)
+
+
+def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> EventModel:
+    """The event model in a folder, ready to use.
+
+    Raises:
+        UserError: naming what is missing, corrupt or does not fit together.
+    """
+    where = resolve_device(device)
+    # Small models gain nothing from bf16 at rest, and probabilities should not depend on a measurement.
+    named = "fp32" if precision == "auto" and where.type == "cpu" else resolve_precision(precision, where).name
+    return EventModel(folder=load_folder(folder), device=where, precision=named)
+
+
+def write_predictions(frame: pl.DataFrame, out: str | Path) -> None:
+    """Write a parquet, whole or not at all.
+
+    Raises:
+        UserError: the folder is not there, or cannot be written.
+    """
+    with written(out) as temporary:
+        frame.write_parquet(temporary)

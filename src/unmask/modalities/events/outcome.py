@@ -1,0 +1,207 @@
+"""The outcome head: small networks and randomised trees over pooled encoder states and code summaries.
+
+Every network has a linear path and one hidden layer, all trained side by side in one batched product; each stops on
+patients of its own, so that all labelled patients serve both ends. Networks and trees are averaged on the log scale.
+Features are read some points at a time, so that memory does not grow with the number of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.modalities.events.features import Features, blocks
+from unmask.modalities.events.forest import Forest
+from unmask.modalities.events.number import Number
+from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.targets import Sorted, Target
+from unmask.training.optimiser import AdamW
+
+INPUTS = 512e6
+"""Bytes of standardised inputs that are kept while a head is trained."""
+LOOKED = 8192
+"""Points whose loss is computed in one go."""
+
+
+class Head(nn.Module):
+    """Features -> outputs of a target: standardise (missing is 0 and flagged), then `members` networks and a forest.
+
+    A square stands beside each feature: for most measurements both ends of the scale are bad.
+
+    Args:
+        features: of the input, before the flags.
+        flags: how many features can be missing: each has a flag beside it.
+        members: networks beside each other.
+        hidden: width of a member's hidden layer.
+        outputs: numbers a point gets, see `targets`.
+        forest: sizes of its `Forest`; None for none.
+    """
+
+    def __init__(
+        self, *, features: int, flags: int, members: int, hidden: int, outputs: int = 1,
+        forest: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.sizes = {
+            "features": features, "flags": flags, "members": members, "hidden": hidden, "outputs": outputs,
+        }  # fmt: skip
+        inputs = 2 * features + flags
+        self.forest = None if forest is None else Forest(**forest)
+        for name, length in (("centre", features), ("spread", features)):
+            self.register_buffer(name, torch.ones(length))
+        self.register_buffer("flagged", torch.zeros(flags, dtype=torch.int64))
+        self.linear = nn.Parameter(torch.zeros(members, inputs, outputs))
+        self.first = nn.Parameter(torch.randn(members, inputs, hidden) * (1.0 / max(inputs, 1)) ** 0.5)
+        self.first_bias = nn.Parameter(torch.zeros(members, 1, hidden))
+        self.second = nn.Parameter(torch.randn(members, hidden, outputs) * 0.3 * (1.0 / hidden) ** 0.5)
+        self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
+
+    centre: Tensor
+    spread: Tensor
+    flagged: Tensor
+
+    def shape(self) -> dict[str, Any]:
+        return {**self.sizes, "forest": None if self.forest is None else self.forest.sizes}
+
+    def fit_scale(self, x: np.ndarray | Features) -> None:
+        """Centre and spread of the training features, some points at a time; a constant one is left at 0."""
+        count, total, square = (np.zeros(x.shape[1]) for _ in range(3))
+        for here in blocks(len(x)):
+            part = x[here]
+            seen = ~np.isnan(part)
+            count += seen.sum(0)
+            total += np.where(seen, part, 0).sum(0, dtype=np.float64)
+        present, count = count, np.maximum(count, 1)
+        mean = total / count
+        for here in blocks(len(x)):
+            part = x[here]
+            square += np.where(np.isnan(part), 0, (part - mean) ** 2).sum(0)
+        deviation = np.sqrt(square / count)
+        deviation = np.where(deviation > 1e-6, deviation, np.inf)
+        self.centre.copy_(torch.from_numpy(mean).float())
+        self.spread.copy_(torch.from_numpy(deviation).float())
+        self.flagged.copy_(torch.from_numpy(_flagged(1 - present / max(len(x), 1))))
+
+    def inputs(self, x: np.ndarray) -> Float[Tensor, "points inputs"]:
+        raw = torch.from_numpy(np.asarray(x, np.float32))
+        z = ((raw - self.centre) / self.spread).clamp(-5, 5).nan_to_num(0.0)
+        square = ((z**2 - 1) / 2).clamp_max(5) * (raw.isfinite() & self.spread.isfinite())
+        return torch.cat([z, square, raw[:, self.flagged].isnan().float() - 0.5], 1)
+
+    def logits(self, z: Tensor, dropout: float = 0.0) -> Float[Tensor, "members points outputs"]:
+        z = z.expand(len(self.linear), *z.shape)
+        z = F.dropout(z, dropout, self.training)
+        hidden = F.gelu(z @ self.first + self.first_bias)
+        hidden = F.dropout(hidden, dropout, self.training)
+        return z @ self.linear + hidden @ self.second + self.bias
+
+    @torch.no_grad()
+    def predict(self, x: np.ndarray | Features, target: Target, others: Sequence[np.ndarray] = ()) -> np.ndarray:
+        """(points, outputs) probabilities: of the networks, the forest and `others`, each counting alike."""
+        self.eval()
+        if not len(x):
+            return np.zeros((0, target.outputs))
+        return np.concatenate([self._predict(x[h], target, [voice[h] for voice in others]) for h in blocks(len(x))])
+
+    def _predict(self, x: np.ndarray, target: Target, others: Sequence[np.ndarray]) -> np.ndarray:
+        z = self.inputs(x)
+        voices = [target.probabilities(self.logits(z)).double().numpy()]
+        if self.forest is not None:
+            # Of a yes or no the probability of yes alone; of numbers trees say what is expected, and nothing more.
+            voices.append(self.forest.predict(z.numpy())[:, -target.outputs :])
+        return target.blend([*voices, *others])
+
+
+def flags_of(x: np.ndarray | Features) -> np.ndarray:
+    """Features missing for between 1 % and 99 % of the points: whether they are there says something."""
+    missing = np.zeros(x.shape[1])
+    for here in blocks(len(x)):
+        missing += np.isnan(x[here]).sum(0)
+    return _flagged(missing / max(len(x), 1))
+
+
+def _flagged(share: np.ndarray) -> np.ndarray:
+    return np.flatnonzero((share > 0.01) & (share < 0.99))
+
+
+def fit_head(
+    x: np.ndarray | Features, y: np.ndarray, groups: np.ndarray, settings: OutcomeSettings, target: Target, *,
+    most: float = INPUTS,
+) -> Head:  # fmt: skip
+    """Train the members; patients (`groups`), not rows, are what a member stops on.
+
+    Args:
+        x: (points, features), NaN where missing; read some points at a time.
+        y: (points, ...) as `target.encode` gives it.
+        most: bytes of standardised inputs that are kept. Of more, those of a step's points are made for that step, with the
+            same result, and trees are grown on as many points as fit, see `Forest.grow`.
+    """
+    generator = np.random.default_rng(settings.seed)
+    torch.manual_seed(settings.seed)
+    k = settings.members
+    head = Head(features=x.shape[1], flags=len(flags_of(x)), members=k, hidden=settings.hidden, outputs=target.outputs)
+    head.fit_scale(x)
+    with torch.no_grad():
+        head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
+    wanted, width = torch.from_numpy(y), 2 * x.shape[1] + len(head.flagged)
+    kept_inputs = head.inputs(x[:]) if 4.0 * len(y) * width <= most else None
+
+    def inputs(part: Tensor) -> Tensor:
+        return head.inputs(x[part.numpy()]) if kept_inputs is None else kept_inputs[part]
+
+    def losses() -> Tensor:
+        every = torch.arange(len(y))
+        return torch.cat([target.loss(head.logits(inputs(p)), wanted[p]) for p in every.split(LOOKED)], 1)
+
+    fold = folds(target.strata(y), groups, generator)
+    stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
+    optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    best = torch.full((k,), torch.inf)
+    kept = {n: p.detach().clone() for n, p in head.named_parameters()}
+    # With fewer than five patients some members have nobody to stop on: they watch what they learn from.
+    watched = stop | ~stop.any(1, keepdim=True)
+    waited, size = torch.zeros(k), min(256, max(16, len(y) // 12))
+    for _ in range(settings.epochs):
+        head.train()
+        order = torch.from_numpy(generator.permutation(len(y)))
+        for part in order.split(size):
+            loss = target.loss(head.logits(inputs(part), settings.dropout), wanted[part])
+            weight = (~stop[:, part]).float()
+            (loss * weight).sum(1).div(weight.sum(1).clamp_min(1)).sum().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+        head.eval()
+        with torch.no_grad():
+            loss = losses()
+            held = (loss * watched).sum(1) / watched.sum(1)
+            better = held < best
+            best = torch.where(better, held, best)
+            waited = torch.where(better, 0.0, waited + 1)
+            for name, p in head.named_parameters():
+                kept[name][better] = p[better]
+        if bool((waited >= settings.patience).all()):
+            break
+    head.load_state_dict({**head.state_dict(), **kept})
+    if settings.trees and isinstance(target, Sorted | Number):
+        told, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
+        head.forest = Forest.grow(
+            lambda part: inputs(torch.from_numpy(part)).numpy(), told, trees=settings.trees,
+            classes=classes, seed=settings.seed, most=None if kept_inputs is not None else int(most / 4 / width) + 1,
+        )  # fmt: skip
+    return head.eval()
+
+
+def folds(y: np.ndarray, groups: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Fold 0..4 of every row, by patient, each kind of label spread evenly."""
+    names, first = np.unique(groups, return_index=True)
+    number = np.zeros(len(names), np.int64)
+    for label in np.unique(y):
+        mine = generator.permutation(np.flatnonzero(y[first] == label))
+        number[mine] = np.arange(len(mine)) % 5
+    return number[np.searchsorted(names, groups)]

@@ -1,0 +1,277 @@
+"""Settings of `unmask pretrain events` and `finetune outcome`, and recipes as data. No torch import."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from unmask.errors import UserError
+from unmask.modalities.events.ties import Ties
+from unmask.training.settings import (
+    TrainSettings,
+    apply_run_overrides,
+    check_types,
+    require,
+    require_counts,
+    require_shares,
+    require_whole_rows,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """How a published model reads a history; data, see `STRUCTURES`.
+
+    Attributes:
+        clock: parts of `clock.Clock` that tell the time; joined: laid beside the code's embedding, not added.
+        hides: 'all' of a hidden event (code, value, time), or its 'code' and value alone: then its time is known, and
+            no target.
+        values: numeric values are read.
+        evidence: the head is told which codes stand visibly in the set of a hidden event, see `evidence`.
+        marks: slots between visits: 'sep' behind each visit (BEHRT), 'visit' [VS] ... [VE] around each and time tokens
+            between (CEHR-BERT); never hidden.
+        positions: of slots.
+        gated: a gated feed-forward.
+        post: the norm stands behind each block (BERT) instead of before.
+    """
+
+    clock: tuple[str, ...] = ("scales",)
+    joined: bool = False
+    hides: Literal["all", "code"] = "all"
+    values: bool = True
+    evidence: bool = False
+    marks: Literal["none", "sep", "visit"] = "none"
+    positions: Literal["learned", "rotary", "none"] = "rotary"
+    gated: bool = False
+    post: bool = False
+
+
+STRUCTURES: dict[str, Structure] = {
+    "ours": Structure(evidence=True),
+    "behrt": Structure(
+        clock=("age_months", "visit_waves", "segment"), hides="code", values=False, marks="sep", positions="none",
+        post=True,
+    ),
+    "medbert": Structure(clock=("visit_number",), hides="code", values=False, positions="learned", post=True),
+    "cehrbert": Structure(
+        clock=("time_sines", "age_sines", "order_waves"), joined=True, hides="code", marks="visit", positions="none",
+        post=True,
+    ),
+    "corebehrt": Structure(
+        clock=("segment", "time2vec_age", "time2vec_time"), hides="code", values=False, gated=True,
+    ),
+}  # fmt: skip
+"""BEHRT: a position is the number of the visit. Med-BERT: the visit number as segment, no time. CEHR-BERT: time, age and
+visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec of age and of absolute time."""
+
+
+def structure_of(settings: EventSettings) -> Structure:
+    """The structure that the settings name, with ties='rows' as version 0.1 had it."""
+    shape = STRUCTURES[settings.structure]
+    if settings.ties == "rows" and settings.structure == "ours":
+        return dataclasses.replace(shape, clock=("waves",), evidence=False)
+    return shape
+
+
+def _require_rates(settings: Any) -> None:
+    require(settings, lambda v: 0 < v < math.inf, "a number above 0", "learning_rate")
+    require(settings, lambda v: 0 <= v < math.inf, "a number, 0 or more", "weight_decay")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventSettings:
+    """What is trained on patients' events. `train` says how long and how fast.
+
+    Attributes:
+        structure: how a history is read: 'ours', or as behrt, medbert, cehrbert, corebehrt did; see STRUCTURES.
+        architecture: 'visible_only' (hidden slots dropped, small decoder) or 'in_place'.
+        width, layers, heads, inner: of the encoder.
+        ties: events of one time stamp are a 'set'; or 'rows' in the order of the file, as version 0.1 read them: only
+            folders of that version are meant to say so.
+        slots: longest history; of longer ones static events and the latest whole time stamps are kept.
+        window: time stamps on either side that a slot sees in local layers; 0: every layer sees the whole history. Pays for
+            histories of some thousand slots, see docs/events.md.
+        global_every: with a window, layers 0, this, twice this, ... see the whole history; 0: none does.
+        floor: codes seen less often share one number.
+        rollup: shorter codes: 'parts:N', 'characters:N' (of the last part), or 'parents', which lets a rare code stand
+            for its parent in metadata/codes.parquet.
+        ratio: share of the events to hide; with `ratio_from` each history's is drawn between the two, anew each epoch:
+            a model that only ever saw half a record is a poor judge of one with a single hole.
+        hide: whole 'visit's (events of one time stamp), single 'event's, or 'mixed': visits in every fourth history,
+            drawn anew each epoch.
+        mask, random, keep: what stands in hidden slots.
+        code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
+        holdout: share of patients held out for validation, 4,096 patients at most.
+        store: 'memory' keeps the events there (16 bytes each), 'disk' in files that are mapped; auto takes the disk for more
+            than a quarter of the free memory, or 2 GB.
+        store_folder: where those files go; none is the folder `events` of the run. A folder of its own serves several runs.
+    """
+
+    structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
+    architecture: Literal["visible_only", "in_place"] = "visible_only"
+    ties: Ties = "set"
+    width: int = 64
+    layers: int = 2
+    heads: int = 4
+    inner: int = 128
+    slots: int = 512
+    window: int = 0
+    global_every: int = 3
+    floor: int = 5
+    rollup: str = ""
+    ratio: float = 0.6
+    ratio_from: float | None = 0.1
+    hide: Literal["mixed", "visit", "event"] = "mixed"
+    mask: float = 1.0
+    random: float = 0.0
+    keep: float = 0.0
+    code_weight: float = 1.0
+    value_weight: float = 1.0
+    time_weight: float = 0.1
+    holdout: float = 0.05
+    store: Literal["auto", "memory", "disk"] = "auto"
+    store_folder: str | None = None
+    train: TrainSettings = field(
+        default_factory=lambda: TrainSettings(epochs=10.0, batch_slots=4096, learning_rate=2e-3)
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        require_counts(self, "width", "layers", "heads", "inner", "slots", "floor")
+        require(self, lambda v: v >= 0, "a whole number, 0 or more", "window", "global_every")
+        require_shares(self, "ratio", "holdout")
+        asked = f"a share up to ratio={self.ratio}, or none"
+        require(self, lambda v: v is None or 0 <= v <= self.ratio, asked, "ratio_from")
+        require(self, lambda v: v >= 0, "a number, 0 or more", "code_weight", "value_weight", "time_weight")
+        if not (self.code_weight or self.value_weight or self.time_weight):
+            raise UserError("code_weight, value_weight and time_weight are all 0", hint="Train one of them at least.")
+        shape = STRUCTURES[self.structure]
+        for name, wrong in (("time_weight", shape.hides == "code"), ("value_weight", not shape.values)):
+            if wrong and getattr(self, name):
+                raise UserError(
+                    f"{name}={getattr(self, name)} with structure={self.structure}",
+                    hint=f"What this structure shows of hidden events is no target: {name}=0.",
+                )
+        require_whole_rows(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """How the encoder is fine-tuned.
+
+    Attributes:
+        epochs: passes over the training patients at most, or as many as make `least_steps` steps.
+        patience: looks at the watched patients (one an epoch, or every 20 steps) without improvement before it stops.
+        batch: points a step; learning_rate, weight_decay: the peak, and the decay.
+        drop: share of each history's events left out, others in each epoch; dropout: on the pooled states.
+    """
+
+    epochs: int = 12
+    least_steps: int = 300
+    patience: int = 4
+    batch: int = 32
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    drop: float = 0.3
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        require_counts(self, "epochs", "least_steps", "patience", "batch")
+        require_shares(self, "drop", "dropout")
+        _require_rates(self)
+
+
+Problem = Literal["auto", "single", "regression"]
+"""What labels that are numbers are: one class per point, or an amount; 'auto' looks at them, and asks where they may be either."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeSettings:
+    """The outcome head.
+
+    Attributes:
+        problem: of labels that are whole numbers, whether they are classes ('single') or amounts ('regression').
+        level: of amounts, the share of the points whose interval should hold the number.
+        members: small networks averaged; each stops on a share of the training patients of its own.
+        trees: randomised trees beside the networks (yes or no, classes, and numbers); 0 leaves them out.
+        hidden: width of a member's hidden layer; dropout, weight_decay, learning_rate, epochs, patience: of its training.
+        holdout: share of labelled patients that no member and no baseline sees: the report is about them.
+        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too (`tune` says how), and has a voice of its own
+            beside networks and trees.
+        states: use the pretrained encoder's pooled states; summaries: use each code's last, min, max, mean and count.
+        baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
+        codes: next-visit: what the codes asked for begin with, with commas between.
+        visit_gap: next-visit: hours without an event after which another visit begins, where the data names no encounters; 0: every
+            time stamp is a visit.
+        curve: fit all of them on 10, 25 and 50 % of the training labels too.
+        most_unknown: data of whose events a larger share has codes that the model does not know is refused.
+    """
+
+    problem: Problem = "auto"
+    level: float = 0.9
+    members: int = 5
+    trees: int = 300
+    hidden: int = 64
+    dropout: float = 0.3
+    weight_decay: float = 0.3
+    learning_rate: float = 2e-3
+    epochs: int = 40
+    patience: int = 6
+    holdout: float = 0.2
+    encoder: Literal["frozen", "tuned"] = "frozen"
+    tune: TuneSettings = field(default_factory=TuneSettings)
+    states: bool = True
+    summaries: bool = True
+    baselines: bool = True
+    curve: bool = True
+    most_unknown: float = 0.5
+    codes: str = "CONDITION,DIAGNOSIS"
+    visit_gap: float = 24.0
+    seed: int = 0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        require_counts(self, "members", "hidden", "epochs", "patience")
+        require(self, lambda v: v >= 0, "a whole number, 0 or more", "trees")
+        require_shares(self, "dropout", "holdout")
+        require(self, lambda v: 0 <= v <= 1, "a share between 0 and 1", "most_unknown")
+        require(self, lambda v: 0 <= v < math.inf, "hours, 0 or more", "visit_gap")
+        require(self, lambda v: 0.5 <= v < 1, "a share from 0.5, below 1", "level")
+        _require_rates(self)
+        if not (self.states or self.summaries):
+            raise UserError("states=false and summaries=false", hint="The head needs one of them.")
+
+
+OURS: Mapping[str, Any] = {}
+BEHRT = {
+    "structure": "behrt", "architecture": "in_place", "width": 288, "layers": 6, "heads": 12, "inner": 512, "slots": 128,
+    "ratio": 0.15, "ratio_from": None, "hide": "event", "mask": 0.8, "random": 0.1, "keep": 0.1, "value_weight": 0.0, "time_weight": 0.0,
+}  # fmt: skip
+"""Li et al. 2020: 15 % of the codes, 80/10/10. 128 slots, where the original has 64 to 100."""
+MEDBERT = BEHRT | {
+    "structure": "medbert", "width": 192, "heads": 6, "inner": 64, "slots": 512, "ratio": 1e-6,
+}  # fmt: skip
+"""Rasmy et al. 2021, config.json: one code a patient (the ratio rounds to none, and at least one is always hidden)."""
+CEHRBERT = BEHRT | {"structure": "cehrbert", "width": 128, "layers": 5, "heads": 8, "inner": 512, "slots": 512}
+"""Pang et al. 2021: 15 %; the second objective, the visit's type, is absent from the published port and here."""
+COREBEHRT = BEHRT | {"structure": "corebehrt", "width": 192, "layers": 6, "heads": 6, "inner": 384, "slots": 512}
+"""Odgaard et al. 2024: background facts first, Time2Vec, rotary positions, gated feed-forward."""
+
+RECIPES: dict[str, Mapping[str, Any]] = {
+    "ours": OURS, "behrt": BEHRT, "medbert": MEDBERT, "cehrbert": CEHRBERT, "corebehrt": COREBEHRT,
+}  # fmt: skip
+
+
+def with_overrides(settings: EventSettings, overrides: Mapping[str, Any]) -> EventSettings:
+    """Replace settings by key; keys of `train` may be given bare (`learning_rate=...`) or as `train.learning_rate`.
+
+    Raises:
+        UserError: for an unknown key, with the closest known one.
+    """
+    return apply_run_overrides(settings, overrides)

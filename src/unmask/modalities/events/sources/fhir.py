@@ -1,0 +1,184 @@
+"""FHIR R4, R5 and STU3: bundles (json), ndjson, either of them gzipped, zips and folders of them.
+
+One resource at a time from ndjson, one bundle at a time otherwise. What cannot be read as FHIR is rejected and counted by
+file and line; kinds of resources that make no event are counted by name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, Any, cast
+
+import polars as pl
+
+from unmask.errors import UserError
+from unmask.files import files_below
+from unmask.modalities.events.shards import EXTRA, SCHEMA
+from unmask.modalities.events.sources.fhir_events import Reader, Row
+from unmask.modalities.events.sources.fhir_ids import Scope, scope_of
+from unmask.modalities.events.sources.ids import Subjects
+from unmask.modalities.events.sources.rows import Ledger
+
+CHUNK = 50_000
+"""Events."""
+INNER = (".json", ".ndjson", ".json.gz", ".ndjson.gz")
+ENDINGS = (*INNER, ".zip")
+NOT_FHIR = "not a FHIR resource"
+Opener = Callable[[], AbstractContextManager[IO[bytes]]]
+
+
+def is_fhir(path: Path) -> bool:
+    return path.name.lower().endswith(ENDINGS)
+
+
+def _files(path: Path, ledger: Ledger) -> Iterator[tuple[str, Opener]]:
+    """(name, how to open it) of every json or ndjson; other files are named in the ledger.
+
+    Raises:
+        UserError: a zip is damaged.
+    """
+    for each in files_below(path) if path.is_dir() else [path]:
+        if each.suffix.lower() == ".zip":
+            yield from _zipped(each, ledger)
+        elif is_fhir(each):
+            yield str(each), _opener(each)
+        elif not each.name.startswith((".", "_")):
+            ledger.unused[str(each.relative_to(path))] = f"not one of {', '.join(ENDINGS)}"
+
+
+def _opener(path: Path) -> Opener:
+    def run() -> AbstractContextManager[IO[bytes]]:
+        return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+
+    return run
+
+
+def _zipped(path: Path, ledger: Ledger) -> Iterator[tuple[str, Opener]]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in sorted(archive.namelist()):
+                if not name.lower().endswith(INNER):
+                    if not name.endswith("/"):
+                        ledger.unused[f"{path.name}/{name}"] = f"not one of {', '.join(INNER)}"
+                    continue
+
+                def run(inner: str = name) -> AbstractContextManager[IO[bytes]]:
+                    file = archive.open(inner)
+                    return cast(IO[bytes], gzip.open(file)) if inner.lower().endswith(".gz") else file
+
+                yield f"{path}/{name}", run
+    except zipfile.BadZipFile as error:
+        raise UserError(f"{path}: {error}", hint="The file is damaged; write it again.") from None
+
+
+def _lined(name: str) -> bool:
+    return ".ndjson" in name.lower()
+
+
+def _medications(path: Path) -> dict[str, Any]:
+    """id -> code of the Medication resources in ndjson, which prescriptions may only refer to."""
+    found: dict[str, Any] = {}
+    for name, opened in _files(path, Ledger()):
+        if not _lined(name):
+            continue
+        try:
+            with opened() as file:
+                for line in file:
+                    if b'"Medication"' in line:
+                        _medication(line, found)
+        except (OSError, EOFError):
+            continue  # said when its resources are read
+    return found
+
+
+def _medication(line: bytes, found: dict[str, Any]) -> None:
+    try:
+        resource = json.loads(line)
+    except ValueError:
+        return
+    if isinstance(resource, dict) and resource.get("resourceType") == "Medication" and resource.get("id"):
+        found[str(resource["id"])] = resource.get("code")
+
+
+def _resources(path: Path, ledger: Ledger) -> Iterator[tuple[str, Any, Scope]]:
+    """(where, resource, what it may refer to) of every resource; lines and files that are no JSON are rejected."""
+    plain = Scope(medications=_medications(path))
+    for name, opened in _files(path, ledger):
+        try:
+            with opened() as file:
+                if _lined(name):
+                    yield from _lines(name, file, plain, ledger)
+                    continue
+                found = json.loads(file.read())
+        except (OSError, EOFError, ValueError, RecursionError) as error:
+            _reject(name, str(error), ledger)
+            continue
+        if not isinstance(found, dict):
+            _reject(name, f"a {type(found).__name__}, not an object", ledger)
+        elif found.get("resourceType") != "Bundle":
+            yield name, found, plain
+        else:
+            entries = found.get("entry") or []
+            scope, bases = scope_of(entries)
+            for number, entry in enumerate(entries):
+                resource = entry.get("resource") if isinstance(entry, dict) else entry
+                if resource is not None:  # an entry may hold a request or a response alone
+                    scope.base = bases[number]
+                    if isinstance(resource, dict) and not resource.get("id") and isinstance(entry.get("fullUrl"), str):
+                        resource = {**resource, "id": scope.names[entry["fullUrl"]].id}
+                    yield f"{name} entry {number}", resource, scope
+
+
+def _lines(name: str, file: IO[bytes], scope: Scope, ledger: Ledger) -> Iterator[tuple[str, Any, Scope]]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            _reject(f"{name}:{number}", str(error), ledger)
+            continue
+        yield f"{name}:{number}", found, scope
+
+
+def _reject(where: str, why: str, ledger: Ledger) -> None:
+    ledger.rows += 1
+    ledger.add(NOT_FHIR, {"where": where, "error": why})
+
+
+def read(
+    path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, *, onset: bool = False
+) -> Iterator[pl.DataFrame]:
+    """Events of all resources.
+
+    Args:
+        names: filled with descriptions of codes.
+        subjects: filled with FHIR id -> subject_id, numbered as they come.
+        onset: conditions without any time of recording stand at their onset.
+    """
+    subjects.texts = True
+    reader = Reader(ledger, names, subjects, onset=onset)
+    rows: list[Row] = []
+    for where, resource, scope in _resources(path, ledger):
+        ledger.rows += 1
+        kind = resource.get("resourceType") if isinstance(resource, dict) else type(resource).__name__
+        count = ledger.table(str(kind))
+        count["rows"] += 1
+        try:
+            made = reader.rows(where, resource, scope)
+        except (AttributeError, TypeError, ValueError, LookupError) as error:
+            ledger.add(f"{kind} is not as FHIR has it", {"where": where, "error": str(error)})
+            continue
+        rows += made
+        ledger.kept += bool(made)
+        count["events"] += len(made)
+        if len(rows) >= CHUNK:
+            yield pl.DataFrame(rows, schema=SCHEMA | EXTRA, orient="row")
+            rows = []
+    if rows:
+        yield pl.DataFrame(rows, schema=SCHEMA | EXTRA, orient="row")

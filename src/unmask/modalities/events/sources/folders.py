@@ -1,0 +1,222 @@
+"""Read a folder of tables by its declaration: every file belongs to a table, or is named as not read."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from unmask.errors import UserError
+from unmask.files import files_below
+from unmask.modalities.events.sources.ids import Subjects
+from unmask.modalities.events.sources.mimic import MIMIC
+from unmask.modalities.events.sources.omop import OMOP
+from unmask.modalities.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, first_given, note, parsed, text
+from unmask.modalities.events.sources.tables import Derive, Event, Folder, Table
+from unmask.modalities.events.sources.times import Order, read_times
+from unmask.natural import natural
+
+FOLDERS = (OMOP, MIMIC)
+_SHARD = re.compile(r"[-_.]?(?:part)?[-_.]?\d+(?:[-_.]?of[-_.]?\d+)?$")
+"""What stands behind a table's name in the names of its shards: _000000000000, _1, -00000-of-00010, .part-3."""
+_QUIET = re.compile(r"^(\..*|_.*|.*\.crc|readme.*|license.*|changelog.*|.*sums(\.txt)?|index\.html)$", re.IGNORECASE)
+"""Files that writers of tables leave beside them: never data."""
+
+
+def stem_of(file: Path) -> str | None:
+    """Lower-case name of a table's file without its ending; None where it is no table."""
+    name = file.name.lower()
+    ending = next((e for e in sorted(ENDINGS, key=len, reverse=True) if name.endswith(e)), None)
+    return None if ending is None else name.removesuffix(ending)
+
+
+def table_of(file: Path, root: Path, known: Sequence[str]) -> str | None:
+    """Which of the known tables a file belongs to: by its name, its name without the shard's number, or its folder's."""
+    stem = stem_of(file)
+    if stem is None:
+        return None
+    folders = [re.sub(r"\.(csv|tsv|parquet)$", "", p.lower()) for p in file.relative_to(root).parts[:-1]]
+    for name in (stem, _SHARD.sub("", stem), *reversed(folders)):
+        if name in known:
+            return name
+    return None
+
+
+def kind_of(path: Path) -> Folder | None:
+    """Which kind of folder this is."""
+    files = files_below(path)
+    return next((f for f in FOLDERS if all(any(table_of(p, path, [n]) for p in files) for n in f.known_by)), None)
+
+
+def files_of(kind: Folder, path: Path, ledger: Ledger) -> dict[str, list[Path]]:
+    """The files of every table that is read; the others are named in the ledger, with the reason.
+
+    Raises:
+        UserError: a table stands there twice, in two formats or folders.
+    """
+    read = [t.name for t in kind.tables]
+    known = [*read, *kind.helpers, *kind.unread]
+    found: dict[str, list[Path]] = {}
+    for file in files_below(path):
+        name = table_of(file, path, known)
+        shown = str(file.relative_to(path))
+        if name is None:
+            if stem_of(file) is None and _QUIET.match(file.name):
+                continue
+            ledger.unused[shown] = f"no table of {kind.name}" if stem_of(file) else f"not one of {', '.join(ENDINGS)}"
+        elif name in kind.unread:
+            ledger.unused[shown] = kind.unread[name]
+        else:
+            found.setdefault(name, []).append(file)
+    for name, files in found.items():
+        _refuse_twice(name, files)
+        files.sort(key=lambda f: natural(str(f)))
+    return found
+
+
+def _refuse_twice(name: str, files: Sequence[Path]) -> None:
+    """Shards of one table are of one format; whole tables of one name are two copies."""
+    endings = {file.name.lower().removeprefix(stem_of(file) or ""): file for file in files}
+    whole = [file for file in files if stem_of(file) == name]
+    twice = list(endings.values()) if len(endings) > 1 else whole if len(whole) > 1 else []
+    if twice:
+        raise UserError(
+            f"{name} stands there twice: {twice[0]} and {twice[1]}", hint="Both would be read: take one of them away."
+        )
+
+
+def read(
+    kind: Folder, path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, order: Order | None
+) -> Iterator[pl.DataFrame]:
+    """Events of all tables that are there.
+
+    Args:
+        names: filled with descriptions of codes.
+
+    Raises:
+        UserError: a table lacks a column that its events need, or stands there twice.
+    """
+    files = files_of(kind, path, ledger)
+    derive = kind.context(files, names)
+    for table in kind.tables:
+        count = ledger.table(table.name)
+        for file in files.get(table.name, ()):
+            count["files"] += 1
+            yield from _table(table, file, ledger, derive, subjects, order)
+
+
+def _table(
+    table: Table, path: Path, ledger: Ledger, derive: Derive, subjects: Subjects, order: Order | None
+) -> Iterator[pl.DataFrame]:
+    have = columns_of(path)
+    lower = {c.lower(): c for c in have}
+    if table.subject not in lower:
+        raise UserError(f"{path}: no column {table.subject!r}", hint=f"Found {', '.join(have)}.")
+    for event in table.events:
+        if event.times and not event.optional and not set(event.times) & {*lower, *table.derived}:
+            raise UserError(f"{path}: none of the columns {', '.join(event.times)}", hint=f"Found {', '.join(have)}.")
+    wanted = [c for c in lower if c in _wanted(table)]
+    count = ledger.table(table.name)
+    for raw in chunks(path, [lower[w] for w in wanted], ledger):
+        count["rows"] += len(raw)
+        frame = derive(table, raw.rename({lower[w]: w for w in wanted}))
+        kept = pl.repeat(False, len(frame), eager=True)
+        for event in table.events:
+            rows = _event(event, table, frame, path.name, order, ledger)
+            made, good = parsed(
+                rows, ledger, path.name, subjects, static=not event.times, optional=event.optional
+            )  # fmt: skip
+            kept |= good
+            if event.times and "from" in rows.columns:
+                _note_times(event, table, rows.filter(good)["from"], ledger)
+            count["events"] += len(made)
+            yield made
+        ledger.kept += int(kept.sum())
+
+
+def _wanted(table: Table) -> set[str | None]:
+    """Columns that a table's events read."""
+    used: set[str | None] = {table.subject, table.visit, *(r.column for r in table.refused)}
+    for columns in table.derived.values():
+        used |= set(columns)
+    for event in table.events:
+        used |= {*event.times, event.value, *event.words}
+        for code in (*event.codes, *event.suffixes):
+            used |= {field for _, field, _, _ in string.Formatter().parse(code) if field}
+    return used
+
+
+def _event(
+    event: Event, table: Table, frame: pl.DataFrame, where: str, order: Order | None, ledger: Ledger
+) -> pl.DataFrame:
+    """Raw columns of one event per row, as `rows.parsed` takes them."""
+    have, empty = frame.columns, pl.lit(None, dtype=pl.String)
+    code = pl.coalesce(*(_code(c, have) for c in event.codes))
+    for suffix in event.suffixes:
+        code = code + pl.coalesce(pl.lit("//") + _code(suffix, have), pl.lit(""))
+    refused = empty
+    for rule in table.refused:
+        if rule.column in have:
+            hit = text(rule.column).str.contains(f"(?i){rule.pattern}")
+            refused = pl.coalesce(
+                refused, pl.when(hit).then(pl.format(f"{table.name}: {rule.column} {{}}", text(rule.column)))
+            )
+    words = [w for w in event.words if w in have]
+    out = frame.select(
+        pl.col(table.subject).alias("subject"), code.alias("code"), refused.alias("refused"),
+        (pl.col(event.value) if event.value in have else empty).alias("raw"), first_given(words).alias("words"),
+        (pl.col(table.visit) if table.visit in have else empty).alias("visit"),
+    )  # fmt: skip
+    if event.value in have:  # words stand for a value that is not there, or say that it is a bound
+        bound = pl.col("words").str.contains("^[<>]").fill_null(False)
+        out = out.with_columns(pl.when(text("raw").is_null() | bound).then("words").alias("words"))
+    times = [t for t in event.times if t in have]
+    if not times:
+        return out.with_columns(
+            empty.alias("when"), pl.lit(None, dtype=pl.Datetime("us")).alias("time"), pl.lit(False).alias("given"),
+            pl.lit(False).alias("dated"),
+        )  # fmt: skip
+    return pl.concat([out, _when(event, table, frame, times, where, order)], how="horizontal")
+
+
+def _when(
+    event: Event, table: Table, frame: pl.DataFrame, times: Sequence[str], where: str, order: Order | None
+) -> pl.DataFrame:
+    """time, given, dated, when (as written) and from (the column it is from)."""
+    read = []
+    for name in times:
+        found = read_times(
+            frame[name], f"{where}, column {name!r}", order=order, midnight=table.midnight, start=event.start
+        )
+        read.append(found.with_columns(frame[name].cast(pl.String).alias("when"), pl.lit(name).alias("from")))
+    best = read[0]
+    for other in read[1:]:
+        pair = pl.concat([best, other.rename({c: f"{c}_" for c in other.columns})], how="horizontal")
+        take = ~pl.col("given") & pl.col("given_")
+        if event.latest:
+            take |= (pl.col("time_") > pl.col("time")).fill_null(False)
+        best = pair.select(pl.when(take).then(pl.col(f"{c}_")).otherwise(pl.col(c)).alias(c) for c in best.columns)
+    return best
+
+
+def _note_times(event: Event, table: Table, used: pl.Series, ledger: Ledger) -> None:
+    """Say where a later choice of the times was taken for want of the first."""
+    if len(event.times) < 2 or event.latest or table.midnight or event.start:
+        return
+    for (name,), part in used.to_frame("from").group_by("from"):
+        if name != event.times[0]:
+            note(ledger, f"{table.name} at {name}, for want of {event.times[0]}", len(part))
+
+
+def _code(template: str, have: Sequence[str]) -> pl.Expr:
+    """The template filled in; null where a column is empty or absent."""
+    parts = []
+    for literal, name, _, _ in string.Formatter().parse(template):
+        if literal:
+            parts.append(pl.lit(literal))
+        if name:
+            parts.append(text(name) if name in have else pl.lit(None, dtype=pl.String))
+    return pl.concat_str(parts) if parts else pl.lit(None, dtype=pl.String)

@@ -1,0 +1,147 @@
+"""MIMIC-IV, modules hosp and icu (versions 1.0 to 3.1).
+
+What is coded for billing (diagnoses, procedures, DRGs) is known after the discharge; results when they were stored; a
+death at its time in the admissions table before its date in the patients table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from unmask.modalities.events.meds import BIRTH, DEATH
+from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, text
+from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Refused, Table
+
+
+def _column(files: Files, table: str, key: str, *values: str) -> pl.DataFrame:
+    """Rows of a small table as text, those with a key and any of the values."""
+    parts = []
+    for path in files.get(table, ()):
+        lower = {c.lower(): c for c in columns_of(path)}
+        have = [v for v in values if v in lower]
+        if key not in lower or not have:
+            continue
+        for frame in chunks(path, [lower[key], *(lower[v] for v in have)], Ledger()):
+            frame = frame.rename({lower[n]: n for n in (key, *have)})
+            part = frame.select(text(n).alias(n) for n in (key, *have))
+            parts.append(
+                part.filter(pl.any_horizontal(pl.col(v).is_not_null() for v in have) & pl.col(key).is_not_null())
+            )
+    return pl.concat(parts, how="diagonal") if parts else pl.DataFrame(schema=dict.fromkeys((key, *values), pl.String))
+
+
+def _context(files: Files, names: dict[str, str]) -> Derive:
+    discharge = _column(files, "admissions", "hadm_id", "dischtime").unique("hadm_id", keep="first")
+    died = _column(files, "admissions", "subject_id", "deathtime").sort("deathtime").unique("subject_id", keep="first")
+    for table, key, prefixes in (
+        ("d_labitems", "itemid", ("LAB",)),
+        ("d_items", "itemid", ("CHART", "INFUSION_START", "INFUSION_END", "OUTPUT", "ICU_PROCEDURE", "DATETIME")),
+    ):
+        for number, label in _column(files, table, key, "label").iter_rows():
+            names |= {f"{prefix}//{number}": label for prefix in prefixes}
+    for table, prefix in (("d_icd_diagnoses", "DIAGNOSIS"), ("d_icd_procedures", "PROCEDURE")):
+        for code, version, title in _column(files, table, "icd_code", "icd_version", "long_title").iter_rows():
+            names[f"{prefix}//ICD{version}//{code}"] = title
+
+    def derive(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
+        for name, key, small in (("dischtime", "hadm_id", discharge), ("deathtime", "subject_id", died)):
+            if name in table.derived and key in frame.columns and name not in frame.columns:
+                asked = pl.DataFrame({key: frame.select(text(key).str.replace(r"\.0$", "").alias(key))[key]})
+                frame = frame.with_columns(asked.join(small, on=key, how="left", maintain_order="left")[name])
+        if "birth" in table.derived and {"anchor_year", "anchor_age"} <= set(frame.columns):
+            year, age = (
+                text(c).cast(pl.Float64, strict=False).cast(pl.Int64, strict=False) for c in table.derived["birth"]
+            )
+            frame = frame.with_columns(pl.format("{}-01-01", year - age).alias("birth"))
+        return frame
+
+    return derive
+
+
+_STORED = ("storetime", "charttime")
+_CODED = {"dischtime": ("hadm_id",)}
+_CANCELLED = Refused(column="statusdescription", pattern="^(rewritten|cancel)")
+_UNREAD: Mapping[str, str] = {
+    "emar_detail": "doses of emar, by product", "pharmacy": "repeats prescriptions", "poe": "orders, without what came of them",
+    "poe_detail": "orders, without what came of them", "provider": "no event of a patient", "caregiver": "no event of a patient",
+    "ingredientevents": "derived from inputevents", "d_hcpcs": "descriptions",
+}  # fmt: skip
+MIMIC = Folder(
+    name="MIMIC-IV", known_by=("patients", "admissions"), context=_context, unread=_UNREAD,
+    helpers=("d_labitems", "d_items", "d_icd_diagnoses", "d_icd_procedures"),
+    tables=[
+        Table(name="patients", derived={"deathtime": ("subject_id",), "birth": ("anchor_year", "anchor_age")}, events=[
+            Event(codes=("GENDER//{gender}",)),
+            Event(codes=(BIRTH,), times=("birth",), optional=True, start=True),
+            Event(codes=(DEATH,), times=("deathtime", "dod"), optional=True),
+        ]),
+        Table(name="admissions", visit="hadm_id", events=[
+            Event(codes=("HOSPITAL_ADMISSION//{admission_type}",), times=("admittime",)),
+            Event(codes=("HOSPITAL_DISCHARGE//{discharge_location}", "HOSPITAL_DISCHARGE"), times=("dischtime",), optional=True),
+        ]),
+        Table(name="transfers", visit="hadm_id", events=[
+            Event(codes=("TRANSFER//{eventtype}//{careunit}", "TRANSFER//{eventtype}"), times=("intime",)),
+        ]),
+        Table(name="services", visit="hadm_id", events=[
+            Event(codes=("SERVICE//{curr_service}",), times=("transfertime",)),
+        ]),
+        Table(name="diagnoses_icd", visit="hadm_id", derived=_CODED, events=[
+            Event(codes=("DIAGNOSIS//ICD{icd_version}//{icd_code}",), times=("dischtime",)),
+        ]),
+        Table(name="drgcodes", visit="hadm_id", derived=_CODED, events=[
+            Event(codes=("DRG//{drg_type}//{drg_code}",), times=("dischtime",)),
+        ]),
+        Table(name="procedures_icd", visit="hadm_id", derived=_CODED, events=[
+            Event(codes=("PROCEDURE//ICD{icd_version}//{icd_code}",), times=("dischtime", "chartdate")),
+        ]),
+        Table(name="hcpcsevents", visit="hadm_id", derived=_CODED, events=[
+            Event(codes=("PROCEDURE//HCPCS//{hcpcs_cd}",), times=("dischtime", "chartdate")),
+        ]),
+        Table(name="prescriptions", visit="hadm_id", events=[
+            Event(codes=("MEDICATION//{drug}",), times=("starttime",)),
+        ]),
+        Table(name="emar", visit="hadm_id", refused=[Refused(column="event_txt", pattern=r"(^|\s)not\s|^hold dose")], events=[
+            Event(codes=("MEDICATION_GIVEN//{medication}//{event_txt}", "MEDICATION_GIVEN//{medication}"), times=_STORED),
+        ]),
+        Table(name="labevents", visit="hadm_id", events=[
+            Event(codes=("LAB//{itemid}",), suffixes=("{valueuom}",), times=_STORED, value="valuenum", words=("value",)),
+        ]),
+        Table(name="microbiologyevents", visit="hadm_id", events=[
+            Event(
+                codes=(
+                    "MICROBIOLOGY//{test_name}//{org_name}//{ab_name}//{interpretation}",
+                    "MICROBIOLOGY//{test_name}//{org_name}", "MICROBIOLOGY//{test_name}",
+                ),
+                times=("storetime", "storedate", "charttime", "chartdate"),
+            ),
+        ]),
+        Table(name="omr", events=[
+            Event(codes=("OMR//{result_name}",), times=("chartdate",), value="result_value"),
+        ]),
+        Table(name="icustays", visit="hadm_id", events=[
+            Event(codes=("ICU_ADMISSION//{first_careunit}",), times=("intime",)),
+            Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), optional=True),
+        ]),
+        Table(name="chartevents", visit="hadm_id", events=[
+            Event(codes=("CHART//{itemid}",), suffixes=("{valueuom}",), times=_STORED, value="valuenum", words=("value",)),
+        ]),
+        Table(name="datetimeevents", visit="hadm_id", events=[
+            Event(codes=("DATETIME//{itemid}",), times=_STORED, words=("value",)),
+        ]),
+        Table(name="inputevents", visit="hadm_id", refused=[_CANCELLED], events=[
+            Event(codes=("INFUSION_START//{itemid}",), suffixes=("{rateuom}",), times=("storetime", "starttime"), value="rate"),
+            Event(
+                codes=("INFUSION_END//{itemid}",), suffixes=("{amountuom}",), times=("storetime", "endtime"), latest=True,
+                value="amount", optional=True,
+            ),
+        ]),
+        Table(name="outputevents", visit="hadm_id", events=[
+            Event(codes=("OUTPUT//{itemid}",), suffixes=("{valueuom}",), times=_STORED, value="value"),
+        ]),
+        Table(name="procedureevents", visit="hadm_id", refused=[_CANCELLED], events=[
+            Event(codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime")),
+        ]),
+    ],
+)  # fmt: skip

@@ -1,0 +1,172 @@
+"""OMOP CDM 5.3 and 5.4 (and Athena's vocabulary tables beside it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from unmask.modalities.events.meds import BIRTH, DEATH
+from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, text
+from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Table
+
+NAMED = 200_000
+"""Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
+PREFIXES = ("GENDER", "VISIT", "VISIT_END", "VISIT_DETAIL", "CONDITION", "DRUG", "PROCEDURE", "MEASUREMENT", "OBSERVATION",
+            "DEVICE", "SPECIMEN")  # fmt: skip
+OPERATORS = {"4171756": "<", "4171754": "<=", "4172704": ">", "4171755": ">="}
+"""operator_concept_id of a measured value that is a bound."""
+
+
+def _table(
+    prefix: str, name: str, stem: str, *times: str, value: bool = False, more: Sequence[Event] = (), table: str = ""
+) -> Table:
+    """A clinical table: its concept, when it was known, and where values have units and answers, these."""
+    source = f"{stem}_source_value"
+    derived: dict[str, tuple[str, ...]] = {"concept": (f"{stem}_concept_id", source)}
+    event = Event(codes=(f"{prefix}//{{concept}}", f"{prefix}//SOURCE//{{{source}}}"), times=times)
+    if value:
+        derived |= {
+            "unit": ("unit_concept_id", "unit_source_value"), "answer": ("value_as_concept_id",),
+            "bound": ("operator_concept_id", "value_as_number"),
+        }  # fmt: skip
+        event = Event(
+            codes=event.codes, suffixes=("{unit}", "{answer}"), times=times, value="value_as_number",
+            words=("bound", "value_as_string", "value_source_value"),
+        )  # fmt: skip
+    return Table(
+        name=name, subject="person_id", visit="visit_occurrence_id", derived=derived, events=[event, *more],
+        midnight=True,
+    )  # fmt: skip
+
+
+def _start(stem: str) -> tuple[str, str]:
+    return f"{stem}_start_datetime", f"{stem}_start_date"
+
+
+def _end(prefix: str, stem: str) -> Event:
+    source = f"{stem}_source_value"
+    return Event(
+        codes=(f"{prefix}_END//{{concept}}", f"{prefix}_END//SOURCE//{{{source}}}"),
+        times=(f"{stem}_end_datetime", f"{stem}_end_date"), optional=True,
+    )  # fmt: skip
+
+
+def _context(files: Files, names: dict[str, str]) -> Derive:
+    concepts = Concepts(files, names)
+
+    def derive(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
+        made: dict[str, pl.Series] = {}
+        for name, columns in table.derived.items():
+            first = columns[0]
+            if first not in frame.columns and name in ("concept", "unit", "answer"):
+                made[name] = pl.Series([None] * len(frame), dtype=pl.String)
+            elif name in ("concept", "answer"):
+                made[name] = concepts.codes(frame[first])
+            elif name == "unit":
+                made[name] = concepts.codes(frame[first], bare=True)
+            elif name == "bound" and first in frame.columns and columns[1] in frame.columns:
+                sign = text(first).str.replace(r"\.0$", "").replace_strict(OPERATORS, default=None)
+                made[name] = frame.select(pl.concat_str(sign, text(columns[1])).alias(name))[name]
+            elif name == "birth":
+                made[name] = _birth(frame)
+        frame = frame.with_columns(series.alias(name) for name, series in made.items())
+        if "unit" in made and "unit_source_value" in frame.columns:
+            frame = frame.with_columns(pl.coalesce("unit", text("unit_source_value")).alias("unit"))
+        return frame
+
+    return derive
+
+
+def _birth(frame: pl.DataFrame) -> pl.Series:
+    """The day of birth as text from its parts; a month or day that is not given is the first."""
+    if "year_of_birth" not in frame.columns:
+        return pl.Series([None] * len(frame), dtype=pl.String)
+
+    def part(name: str) -> pl.Expr:
+        found = text(name).str.replace(r"\.0$", "") if name in frame.columns else pl.lit(None, dtype=pl.String)
+        return found.fill_null("1").str.zfill(2)
+
+    year = text("year_of_birth").str.replace(r"\.0$", "")
+    return frame.select(pl.format("{}-{}-{}", year, part("month_of_birth"), part("day_of_birth")).alias("b"))["b"]
+
+
+class Concepts:
+    """concept_id -> VOCABULARY//CODE, where the folder has the concept table; else OMOP//concept_id. 0 is none."""
+
+    def __init__(self, files: Files, names: dict[str, str]) -> None:
+        wanted = ["concept_id", "concept_name", "vocabulary_id", "concept_code"]
+        parts = []
+        for path in files.get("concept", ()):
+            lower = {c.lower(): c for c in columns_of(path)}
+            for frame in chunks(path, [lower[w] for w in wanted if w in lower], Ledger()):
+                frame = frame.rename({lower[w]: w for w in wanted if w in lower})
+                parts.append(frame.select(
+                    text("concept_id").cast(pl.Int64, strict=False).alias("id"),
+                    text("vocabulary_id").alias("vocabulary"), text("concept_code").alias("code"),
+                    text("concept_name").alias("name"),
+                ).drop_nulls("id"))  # fmt: skip
+        empty = {"id": pl.Int64, "vocabulary": pl.String, "code": pl.String, "name": pl.String}
+        whole = (pl.concat(parts) if parts else pl.DataFrame(schema=empty)).unique("id", keep="first").sort("id")
+        if len(whole) <= NAMED:
+            for vocabulary, code, name in whole.select("vocabulary", "code", "name").iter_rows():
+                names |= {f"{prefix}//{vocabulary}//{code}": name for prefix in PREFIXES}
+        self.ids = whole["id"].to_numpy()
+        self.full = whole.select(pl.concat_str("vocabulary", "code", separator="//").alias("c"))["c"]
+        self.code = whole["code"]
+
+    def codes(self, column: pl.Series, *, bare: bool = False) -> pl.Series:
+        """Of each id; with `bare` the code without its vocabulary (units)."""
+        named = column.rename("id").to_frame().select(text("id").str.replace(r"\.0$", "").alias("id"))
+        number = named["id"].cast(pl.Int64, strict=False)
+        plain = named.select(pl.when(pl.col("id") != "0").then(pl.format("OMOP//{}", "id")).alias("c"))["c"]
+        if not len(self.ids):
+            return plain
+        asked = number.fill_null(-1).to_numpy()
+        place = np.minimum(np.searchsorted(self.ids, asked), len(self.ids) - 1)
+        there = pl.Series((self.ids[place] == asked) & (asked != 0))
+        found = (self.code if bare else self.full).gather(place)
+        return found.zip_with(there, plain)
+
+
+PERSON = Table(
+    name="person", subject="person_id",
+    derived={
+        "concept": ("gender_concept_id", "gender_source_value"),
+        "birth": ("year_of_birth", "month_of_birth", "day_of_birth"),
+    },
+    events=[
+        Event(codes=("GENDER//{concept}", "GENDER//SOURCE//{gender_source_value}")),
+        Event(codes=(BIRTH,), times=("birth_datetime", "birth"), optional=True, start=True),
+    ],
+)  # fmt: skip
+_DERIVED = "derived from other tables by rules that look ahead"
+_UNREAD: Mapping[str, str] = {
+    "observation_period": _DERIVED, "drug_era": _DERIVED, "dose_era": _DERIVED, "condition_era": _DERIVED,
+    "episode": _DERIVED, "episode_event": _DERIVED, "cohort": _DERIVED, "cohort_definition": _DERIVED,
+    "note": "free text", "note_nlp": "free text",
+    **dict.fromkeys(("cost", "payer_plan_period"), "no clinical event"),
+    **dict.fromkeys(("care_site", "location", "provider", "fact_relationship", "metadata", "cdm_source"), "no event of a patient"),
+    **dict.fromkeys(
+        ("vocabulary", "domain", "concept_class", "concept_relationship", "relationship", "concept_synonym",
+         "concept_ancestor", "source_to_concept_map", "drug_strength", "concept_cpt4"), "vocabulary beside CONCEPT",
+    ),
+}  # fmt: skip
+OMOP = Folder(
+    name="OMOP", known_by=("person",), context=_context, unread=_UNREAD, helpers=("concept",),
+    tables=[
+        PERSON,
+        _table("VISIT", "visit_occurrence", "visit", *_start("visit"), more=[_end("VISIT", "visit")]),
+        _table("VISIT_DETAIL", "visit_detail", "visit_detail", *_start("visit_detail")),
+        _table("CONDITION", "condition_occurrence", "condition", *_start("condition")),
+        _table("DRUG", "drug_exposure", "drug", *_start("drug_exposure")),
+        _table("PROCEDURE", "procedure_occurrence", "procedure", "procedure_datetime", "procedure_date"),
+        _table("MEASUREMENT", "measurement", "measurement", "measurement_datetime", "measurement_date", value=True),
+        _table("OBSERVATION", "observation", "observation", "observation_datetime", "observation_date", value=True),
+        _table("DEVICE", "device_exposure", "device", *_start("device_exposure")),
+        _table("SPECIMEN", "specimen", "specimen", "specimen_datetime", "specimen_date"),
+        Table(name="death", subject="person_id", midnight=True,
+              events=[Event(codes=(DEATH,), times=("death_datetime", "death_date"))]),
+    ],
+)  # fmt: skip

@@ -1,0 +1,200 @@
+"""Rows of raw columns -> events, in chunks; every row that cannot be an event is counted by its reason, a few are kept."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from unmask.errors import UserError
+from unmask.modalities.events.sources.ids import Subjects, encounters
+
+SAMPLES = 20
+"""Rejected rows kept of each reason."""
+CHUNK_ROWS = 250_000
+BLOCK_BYTES = 2 << 20
+"""Of a csv: its reader holds some 30 blocks ahead of us, so blocks are small and put together again."""
+ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+RAW = ("subject", "when", "time", "given", "dated", "code", "raw", "words", "visit", "refused")
+"""Columns that `parsed` takes."""
+
+
+@dataclass
+class Ledger:
+    """What came in, what was left out, and what was decided.
+
+    Attributes:
+        rows: rows or resources read.
+        kept: those of them that gave an event.
+        counts: events left out, by reason. Most rows have one event; one of a person may have a birth and a death too.
+        samples: a few of each.
+        notes: what was done to events that were kept, and how often.
+        tables: of each table or kind of resource: files, rows, events.
+        unused: files that were not read, and why.
+    """
+
+    rows: int = 0
+    kept: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
+    tables: dict[str, Counter[str]] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, row: Any, count: int = 1) -> None:
+        self.counts[reason] += count
+        if sum(s["reason"] == reason for s in self.samples) < SAMPLES:
+            self.samples.append({"reason": reason, "row": row})
+
+    def table(self, name: str) -> Counter[str]:
+        return self.tables.setdefault(name, Counter({"files": 0, "rows": 0, "events": 0}))
+
+
+def is_table(path: Path) -> bool:
+    return path.name.lower().endswith(ENDINGS)
+
+
+def columns_of(path: Path) -> list[str]:
+    """Names of a table's columns.
+
+    Raises:
+        UserError: it is no table.
+    """
+    try:
+        if path.suffix.lower() == ".parquet":
+            return list(pq.read_schema(path).names)
+        with _csv(path, None, Ledger()) as reader:
+            return list(reader.schema.names)
+    except UserError:
+        raise
+    except Exception as error:  # pyarrow raises many kinds for a damaged file
+        raise UserError(
+            f"{path}: not a table ({str(error).splitlines()[0]})", hint="Give csv in UTF-8, or parquet."
+        ) from None
+
+
+def chunks(path: Path, wanted: list[str], ledger: Ledger) -> Iterator[pl.DataFrame]:
+    """The wanted columns of a csv (as text) or parquet (as they are), a chunk at a time; counts the rows.
+
+    Raises:
+        UserError: a file breaks off or is damaged.
+    """
+    try:
+        if path.suffix.lower() == ".parquet":
+            for batch in pq.ParquetFile(path).iter_batches(CHUNK_ROWS, columns=wanted):
+                yield _counted(pa.Table.from_batches([batch]), ledger)
+            return
+        with _csv(path, wanted, ledger) as reader:
+            waiting: list[pa.RecordBatch] = []
+            for batch in reader:
+                waiting.append(batch)
+                if sum(len(b) for b in waiting) >= CHUNK_ROWS:
+                    yield _counted(pa.Table.from_batches(waiting), ledger)
+                    waiting = []
+            if waiting:
+                yield _counted(pa.Table.from_batches(waiting), ledger)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}", hint="The file is damaged; write it again.") from None
+
+
+def _counted(table: pa.Table, ledger: Ledger) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    ledger.rows += len(frame)
+    return frame
+
+
+def _csv(path: Path, wanted: list[str] | None, ledger: Ledger) -> Any:
+    def broken(row: Any) -> str:
+        ledger.rows += 1
+        ledger.add("wrong number of columns", {"file": path.name, "line": row.number, "text": row.text[:200]})
+        return "skip"
+
+    with pa.input_stream(str(path), compression="detect") as head:
+        start = head.read(1 << 20)
+    if 0 < len(start) < 1 << 20 and b"\n" not in start:
+        raise UserError(f"{path}: one line and nothing below it", hint="Expected a header line and rows.")
+    first = start.split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r").removeprefix("\ufeff")
+    delimiter = max(",\t;|", key=lambda d: len(next(csv.reader([first], delimiter=d), [])))
+    names = next(csv.reader([first], delimiter=delimiter), [])
+    # Athena writes its vocabulary tab-separated and unquoted: quotation marks in it are part of the names.
+    quoted = not (delimiter == "\t" and path.name.lower().startswith("concept"))
+    return pa.csv.open_csv(
+        pa.input_stream(str(path), compression="detect"),
+        read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
+        parse_options=pa.csv.ParseOptions(
+            delimiter=delimiter, quote_char='"' if quoted else False, invalid_row_handler=broken,
+            newlines_in_values=quoted,
+        ),
+        convert_options=pa.csv.ConvertOptions(
+            column_types={n: pa.string() for n in names}, include_columns=wanted, strings_can_be_null=True,
+            quoted_strings_can_be_null=True, null_values=[""], check_utf8=True,
+        ),
+    )  # fmt: skip
+
+
+def text(name: str) -> pl.Expr:
+    """A column as text without surrounding blanks; empty is null."""
+    trimmed = pl.col(name).cast(pl.String).str.strip_chars()
+    return pl.when(trimmed == "").then(None).otherwise(trimmed)
+
+
+def parsed(
+    frame: pl.DataFrame, ledger: Ledger, where: str, subjects: Subjects, *, static: bool = True, optional: bool = False
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Raw columns (`RAW`) -> (events, which rows gave one); the others are counted by reason.
+
+    A value that is no number becomes the event's text_value, and is noted.
+
+    Args:
+        where: file of the rows, for the samples.
+        static: rows without a time are facts; else they are rejected.
+        optional: rows without a time are no events and no rejects either (a discharge that has not been).
+    """
+    number = text("raw").cast(pl.Float32, strict=False)
+    made = frame.with_columns(
+        subjects.of(frame["subject"]).alias("subject_id"), encounters(frame["visit"]).alias("visit_id"),
+        text("code").alias("code"), pl.when(number.is_finite()).then(number).alias("numeric_value"),
+    )  # fmt: skip
+    worded = pl.when(pl.col("numeric_value").is_null()).then(text("raw"))
+    made = made.with_columns(pl.coalesce(text("words"), worded).alias("text_value"))
+    wrong = "subject is not a whole number" if not subjects.texts else "no subject"
+    reason = (
+        pl.when(pl.col("subject_id").is_null()).then(pl.lit(wrong))
+        .when(pl.col("refused").is_not_null()).then(pl.col("refused"))
+        .when(pl.col("code").is_null()).then(pl.lit("no code"))
+        .when(~pl.col("given") & ~pl.lit(static)).then(pl.lit("no time"))
+        .when(pl.col("time").is_null() & pl.col("given")).then(pl.lit("time cannot be read"))
+    )  # fmt: skip
+    made = made.with_columns(reason.alias("reason"), (pl.col("given") | pl.lit(not optional)).alias("asked"))
+    bad = made.filter(pl.col("reason").is_not_null() & pl.col("asked"))
+    for (name,), part in bad.group_by("reason", maintain_order=True):
+        rows = part.head(SAMPLES).select("subject", "when", "code", "raw").to_dicts()
+        for row in rows:
+            ledger.add(str(name), {"file": where, **row}, 0)
+        ledger.counts[str(name)] += len(part)
+    good = made.select(pl.col("reason").is_null() & pl.col("asked")).to_series()
+    kept = made.filter(good)
+    note(ledger, "dates without a time of day, at the end of their day", int(kept["dated"].sum()))
+    told = pl.col("text_value").is_not_null() & pl.col("numeric_value").is_null()
+    note(ledger, "values that are no numbers, kept as text_value", kept.select(told.sum()).item())
+    return kept.select("subject_id", "time", "code", "numeric_value", "text_value", "visit_id"), good
+
+
+def note(ledger: Ledger, what: str, count: int) -> None:
+    """Note what was done, where it was done at all."""
+    if count:
+        ledger.notes[what] += count
+
+
+def first_given(columns: Sequence[str]) -> pl.Expr:
+    """The first of these columns that is not empty, as text; null without any."""
+    return pl.coalesce(*(text(c) for c in columns)) if columns else pl.lit(None, dtype=pl.String)

@@ -1,0 +1,119 @@
+"""From pictures to packed batches: one picture a row, the class token in front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch
+from unmask.modalities.images.arrays import ImageSet
+from unmask.modalities.images.augment import Augment, at_scale
+from unmask.modalities.images.codec import MISSING_SHARE, PatchCodec, PatchCodecConfig, patchify
+from unmask.modalities.images.floats import chunks, model_floats
+from unmask.modalities.images.masking import unit_numbers
+
+PART_BYTES = 8e6
+"""Floats of the pictures that are brought into shape at once: what each step of that takes is a few times as much."""
+
+
+def image_batch(
+    config: PatchCodecConfig, seen: Float[Tensor, "n channels height width"], identity: np.ndarray, *, block: int = 1
+) -> PackedBatch:
+    """One picture a row.
+
+    Args:
+        seen: pictures as the model sees them (`PatchCodec.to_model`), of the model's size; NaN where not measured. A patch
+            with more than half of its numbers missing is not observed.
+        identity: stable number of each picture.
+        block: side of a mask unit in patches.
+    """
+    return batch_of_parts(config, [seen], identity, block=block)
+
+
+def batch_of_parts(
+    config: PatchCodecConfig, parts: Iterable[Float[Tensor, "some channels height width"]], identity: np.ndarray, *,
+    block: int = 1,
+) -> PackedBatch:  # fmt: skip
+    """`image_batch` of pictures that come some at a time: no more than these stand in memory beside the patches.
+
+    Args:
+        parts: pictures as `image_batch` takes them, as many in all as there are identities.
+    """
+    n, first, slots = len(identity), int(config.class_token), config.slots
+    patch = torch.zeros(n, slots, config.features)
+    observed = torch.ones(n, slots, dtype=torch.bool)
+    done = 0
+    for seen in parts:
+        here = slice(done, done + len(seen))
+        patch[here, first:] = patchify(seen, config.patch)
+        gone = patch[here].isnan()
+        if bool(gone.any()):
+            observed[here] = gone.float().mean(-1) <= MISSING_SHARE
+            patch[here].masked_fill_(~observed[here, :, None], torch.nan)
+        done = here.stop
+    special = torch.zeros(n, slots, dtype=torch.bool)
+    special[:, :first] = True
+    unit = torch.full((n, slots), -1, dtype=torch.int64)
+    unit[:, first:] = torch.from_numpy(unit_numbers(config.grid, block))
+    values = {"patch": patch}
+    if config.class_token:
+        values["class"] = special.long()
+    return PackedBatch(
+        values=values,
+        segment=torch.ones(n, slots, dtype=torch.int64),
+        position=torch.arange(slots).expand(n, -1).contiguous(),
+        observed=observed,
+        special=special,
+        unit=unit,
+        identity=torch.from_numpy(np.asarray(identity, np.int64))[:, None].expand(-1, slots).contiguous(),
+        index=torch.arange(n)[:, None].expand(-1, slots).contiguous(),
+    )
+
+
+def nothing(config: PatchCodecConfig) -> PackedBatch:
+    """One row of padding: what a process without data computes on."""
+    batch = image_batch(config, torch.zeros(1, config.channels, *config.image), np.array([-1]))
+    empty = torch.zeros_like(batch.segment)
+    return PackedBatch(
+        values=batch.values, segment=empty, position=batch.position, observed=empty.bool(), special=empty.bool(),
+        unit=empty - 1, identity=empty - 1, index=empty - 1,
+    )  # fmt: skip
+
+
+def batch_maker(
+    codec: PatchCodec, images: ImageSet, *, seed: int, augment: Augment | None, block: int = 1,
+    native: bool = False,
+) -> Callable[[list[list[int]], int, int], PackedBatch]:  # fmt: skip
+    """A function (rows of picture numbers, rows asked, epoch) -> batch of augmented pictures.
+
+    Args:
+        native: without augmentation, the middle of larger pictures is taken, not the whole shrunk.
+    """
+    mean, deviation = codec.mean.cpu().clone(), codec.deviation.cpu().clone()
+    config = codec.config
+
+    def seen(numbers: np.ndarray, epoch: int) -> Tensor:
+        missing = None if images.missing is None else images.missing[numbers]
+        pixels = torch.from_numpy(model_floats(images.pixels[numbers], missing))
+        if augment is not None:
+            pixels = augment(pixels, numbers, key=(seed, epoch), size=config.image)
+        elif native:
+            top, left = ((n - m) // 2 for n, m in zip(pixels.shape[2:], config.image, strict=True))
+            pixels = pixels[:, :, top : top + config.image[0], left : left + config.image[1]].contiguous()
+        elif pixels.shape[2:] != config.image:
+            pixels = at_scale(pixels, config.image)
+        return (pixels - mean) / deviation
+
+    def make(rows: list[list[int]], count: int, epoch: int = 0) -> PackedBatch:
+        numbers = np.array([n for row in rows for n in row], np.int64)
+        if not len(numbers):
+            return nothing(config)
+        some = max(1, int(PART_BYTES / (4 * np.prod(images.pixels.shape[1:]))))
+        parts = (seen(numbers[part], epoch) for part in chunks(len(numbers), some))
+        return batch_of_parts(config, parts, numbers, block=block)
+
+    return make

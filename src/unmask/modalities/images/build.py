@@ -1,0 +1,172 @@
+"""Masked image models from settings: the encoder, the decoder, their position tables and initial weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.core.model import MaskedModel
+from unmask.encoder.config import MLP, Activation, EncoderConfig, Entrance, Learned, Norm
+from unmask.encoder.transformer import Encoder, sin_cos
+from unmask.errors import UserError
+from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
+from unmask.modalities.images.recipes import ImageSettings, sides
+
+
+def grid_table(grid: tuple[int, int], width: int, class_token: bool) -> Float[Tensor, "slots width"]:
+    """Fixed 2-D positions of a grid of patches, zeros for the class token.
+
+    The column's coordinate stands in the first half, as in the official MAE's tables; each half is [sin | cos].
+    """
+    position = torch.arange(grid[0] * grid[1])
+    row, column = position // grid[1], position % grid[1]
+    table = torch.cat([sin_cos(column, width // 2), sin_cos(row, width // 2)], -1)
+    return torch.cat([torch.zeros(int(class_token), width), table])
+
+
+def default_patch(image: tuple[int, int]) -> int:
+    """The largest of 16, 8, 4, 2 that divides both sides and leaves at least 49 patches, else the smallest that divides.
+
+    >>> default_patch((224, 224)), default_patch((32, 32)), default_patch((28, 28)), default_patch((8, 8))
+    (16, 4, 4, 2)
+    """
+    fits = [p for p in (16, 8, 4, 2) if image[0] % p == 0 and image[1] % p == 0]
+    enough = [p for p in fits if (image[0] // p) * (image[1] // p) >= 49]
+    if enough:
+        return enough[0]
+    return fits[-1] if fits else 1
+
+
+def vit_config(
+    width: int, layers: int, heads: int, slots: int, *, epsilon: float = 1e-6, inner: int | None = None,
+    activation: Activation = "gelu",
+) -> EncoderConfig:  # fmt: skip
+    """A pre-norm vision transformer with one position table entry a slot."""
+    return EncoderConfig(
+        width=width, layers=layers, heads=heads, norm=Norm(placement="pre", epsilon=epsilon),
+        positions=Learned(slots=slots), entrance=Entrance(norm=False),
+        feedforward=MLP(inner=inner or 4 * width, activation=activation),
+    )  # fmt: skip
+
+
+def codec_config(
+    settings: ImageSettings,
+    image: tuple[int, int],
+    channels: int,
+    mean: tuple[float, ...],
+    deviation: tuple[float, ...],
+) -> PatchCodecConfig:
+    """The codec the settings ask for, on pictures of this size.
+
+    Raises:
+        UserError: the patch does not divide the picture.
+    """
+    visible_only = settings.architecture == "visible_only"
+    return PatchCodecConfig(
+        image=image, channels=channels, patch=settings.patch or default_patch(image), width=settings.width,
+        head_width=settings.decoder_width if visible_only else settings.width, mean=mean, deviation=deviation,
+        normalised=settings.norm_targets, loss=settings.loss, statistics=settings.statistics,
+        class_token=settings.class_token, mask_embedding=not visible_only,
+    )  # fmt: skip
+
+
+def new_model(settings: ImageSettings, codec: PatchCodecConfig) -> MaskedModel:
+    """A model with initial weights, made from the seed alone."""
+    if codec.patches < 2:
+        raise UserError(f"patch={codec.patch} leaves one patch a picture", hint="Use a smaller patch.")
+    encoder = vit_config(settings.width, settings.layers, settings.heads, codec.slots)
+    decoder = None
+    if settings.architecture == "visible_only":
+        decoder = vit_config(settings.decoder_width, settings.decoder_layers, settings.decoder_heads, codec.slots)
+    return _fresh(codec, encoder, decoder, settings.positions == "learned", settings.train.seed)
+
+
+def untrained(model: MaskedModel, seed: int) -> MaskedModel:
+    """A model of the same shape with initial weights, made from the seed alone."""
+    decoder = model.decoder.config if model.visible_only else None
+    learned = position_tables(model)[0].requires_grad
+    return _fresh(model.codec.config, model.encoder.config, decoder, learned, seed)
+
+
+def _fresh(
+    codec: PatchCodecConfig, encoder: EncoderConfig, decoder: EncoderConfig | None, learned: bool, seed: int
+) -> MaskedModel:
+    torch.manual_seed(seed)
+    model = assemble(codec, encoder, decoder, learned=learned)
+    initialise(model)
+    model.codec.start_statistics()
+    set_positions(model)
+    return model
+
+
+def assemble(
+    codec: PatchCodecConfig, encoder: EncoderConfig, decoder: EncoderConfig | None, *, learned: bool
+) -> MaskedModel:
+    """Tie codec, encoder and decoder together; position tables that are not learned get no gradient."""
+    model = MaskedModel(PatchCodec(codec), Encoder(encoder), decoder, bridge=False)
+    for table in position_tables(model):
+        table.requires_grad_(learned)
+    return model
+
+
+def position_tables(model: MaskedModel) -> list[Any]:
+    """The tables of the encoder and, where there is one, of the decoder."""
+    parts = [model.encoder, *([model.decoder] if model.visible_only else [])]
+    return [part.stem.positions.weight for part in parts]
+
+
+@torch.no_grad()
+def set_positions(model: MaskedModel) -> None:
+    """Fill the position tables with 2-D sines and cosines where they are fixed (learned ones start small and random)."""
+    config = model.codec.config
+    for table in position_tables(model):
+        if table.requires_grad:
+            nn.init.trunc_normal_(table, std=0.02)
+        else:
+            table.copy_(grid_table(config.grid, table.shape[1], config.class_token))
+
+
+@torch.no_grad()
+def initialise(model: nn.Module) -> None:
+    """Xavier-uniform linear layers, zero biases (He et al. 2022, appendix A.1)."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+@torch.no_grad()
+def resize_positions(table: Float[Tensor, "slots width"], old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """A position table of another grid: the grid part resampled in two dimensions (bicubic), leading slots kept."""
+    first = len(table) - old[0] * old[1]
+    if old == new:
+        return table.clone()
+    grid = table[first:].view(1, *old, -1).permute(0, 3, 1, 2)
+    grid = nn.functional.interpolate(grid.float(), new, mode="bicubic", align_corners=False, antialias=True)
+    return torch.cat([table[:first], grid.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table.dtype)])
+
+
+def at_size(model: MaskedModel, size: int | tuple[int, int]) -> MaskedModel:
+    """The same model for pictures of another size, its position tables resampled.
+
+    Raises:
+        UserError: the patch does not divide the size.
+    """
+    old = model.codec.config
+    config = dataclasses.replace(old, image=sides(size))
+    tables = position_tables(model)
+    encoder = dataclasses.replace(model.encoder.config, positions=Learned(slots=config.slots))
+    decoder = None
+    if model.visible_only:
+        decoder = dataclasses.replace(model.decoder.config, positions=Learned(slots=config.slots))
+    new = assemble(config, encoder, decoder, learned=tables[0].requires_grad)
+    state = model.state_dict()
+    for name, table in zip(("encoder", "decoder"), tables, strict=False):
+        state[f"{name}.stem.positions.weight"] = resize_positions(table.detach(), old.grid, config.grid)
+    new.load_state_dict(state)
+    return new.train(model.training)

@@ -1,0 +1,140 @@
+"""PNG, JPEG and all else that Pillow opens, plain TIFFs among them."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, ImageSequence
+
+from unmask.modalities.images.picture import (
+    LYING,
+    Choice,
+    Header,
+    Opened,
+    Picture,
+    Source,
+    chosen_planes,
+    not_measured,
+    reduce_planes,
+)
+
+# What Pillow cannot decode is read by others or refused with a reason; its own remarks would stand on the user's screen per file.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+_DEEP = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
+_GREY = {"1", "L", "LA", "La", "F", *_DEEP}
+_BITS_TAG, _ORIENTATION_TAG = 258, 274
+
+
+def open_image(source: Source) -> Image.Image:
+    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+
+
+def read(source: Source, choice: Choice) -> Opened:
+    """A picture, or the frames of an animation: the first of them unless `planes` says otherwise."""
+    with open_image(source) as image:
+        _check(image)
+        frames = int(getattr(image, "n_frames", 1))
+        width, height = image.size
+        if image.getexif().get(_ORIENTATION_TAG, 1) >= LYING:
+            width, height = height, width
+        channels = 1 if image.mode in _GREY else 3
+        depth = "uint16" if image.mode in _DEEP else "float32" if image.mode == "F" else "uint8"
+        notes = _notes(image)
+    planes: Any = 0 if choice.planes is None else choice.planes
+    if planes == "channels" and frames > 1:
+        raise ValueError("planes=channels, but its planes are the frames of an animation")
+    kept = chosen_planes(planes, frames) if frames > 1 else [0]
+    if frames > 1:
+        notes += (_told(frames, choice.planes),)
+    folded = planes in ("max", "mean") and frames > 1
+    parts = [f"frame={k}" for k in kept] if len(kept) > 1 and not folded else [""]
+    headers = [
+        Header(height=height, width=width, channels=channels, depth=depth, part=part, notes=notes,
+               axes=f"frames={frames}" if frames > 1 else "")
+        for part in parts
+    ]  # fmt: skip
+
+    def decode() -> list[Picture]:
+        with open_image(source) as image:
+            if frames == 1:
+                found = [_picture(image, choice.nodata)]
+            else:
+                found = [
+                    _picture(f.copy(), choice.nodata) for k, f in enumerate(ImageSequence.Iterator(image)) if k in kept
+                ]
+        return [reduce_planes(found, str(planes))] if folded else found
+
+    return Opened(headers=headers, decode=decode)
+
+
+def _told(frames: int, planes: str | int | None) -> str:
+    if planes is None:
+        return f"the first of {frames} frames (planes=all takes them all)"
+    return f"planes={planes} of {frames} frames"
+
+
+def _check(image: Image.Image) -> None:
+    """Raises:
+    ValueError: what Pillow would read as something else: FITS (signed numbers, scale and offset are lost), colours of 16 bits.
+    """
+    if image.format == "FITS":
+        raise ValueError("FITS, whose scale, offset and direction are not read: save it as TIFF or .npy")
+    modes = [str(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1])]
+    deep = any(";16" in mode for mode in modes) or (image.format == "PPM" and _maximum(image) > 255)
+    if deep and image.mode not in _DEEP:
+        raise ValueError(
+            f"{image.format} of {image.mode} with 16 bits, of which 8 would be kept: save it as TIFF or PNG"
+        )
+
+
+def _flat(arguments: Any) -> tuple[Any, ...]:
+    return arguments if isinstance(arguments, tuple) else (arguments,)
+
+
+def _maximum(image: Image.Image) -> int:
+    """What stands for white in a PGM or PPM file."""
+    return max(
+        (int(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1]) if str(part).isdigit()),
+        default=255,
+    )
+
+
+def _notes(image: Image.Image) -> tuple[str, ...]:
+    """What `_picture` does to a picture of this kind."""
+    bits = _flat(getattr(image, "tag_v2", {}).get(_BITS_TAG, 8))[0]
+    if image.mode == "L" and bits < 8:
+        return (f"{bits} bits spread over 0 to 255",)
+    if image.format == "PPM" and _maximum(image) not in (1, 255, 65535):
+        return (f"0 to {_maximum(image)} spread over the full range",)
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        return ("transparency laid on white",)
+    return {"P": ("palette as RGB",), "CMYK": ("CMYK as RGB",), "YCbCr": (), "LAB": ("Lab as RGB",)}.get(image.mode, ())
+
+
+def _picture(image: Image.Image, nodata: float | None) -> Picture:
+    """A picture turned upright by its EXIF tag; palettes and CMYK become RGB, what is transparent lies on white.
+
+    Raises:
+        ValueError: numbers that cannot be pixels.
+    """
+    grey = image.mode in _GREY
+    pixels: np.ndarray
+    image = ImageOps.exif_transpose(image)
+    if image.mode in _DEEP:
+        wide = np.asarray(image).astype(np.int64)
+        if wide.min() < 0 or wide.max() > 65535:
+            raise ValueError("32-bit whole numbers beyond 16 bits")
+        pixels = wide.astype(np.uint16)[..., None]
+    elif image.mode == "F":
+        pixels = np.asarray(image, dtype=np.float32)[..., None]
+    else:
+        if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
+        pixels = np.asarray(image.convert("L" if grey else "RGB"))
+        pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    return Picture(pixels=pixels, missing=not_measured(pixels, nodata))

@@ -1,0 +1,471 @@
+"""Using an image model: fill, reconstruct, embed, evaluate, look at its attention, inspect."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Hidden
+from unmask.core.embed import Pooling, pool
+from unmask.core.fill import Order, fill
+from unmask.core.inference import at_rest
+from unmask.core.model import MaskedModel
+from unmask.core.pretrain import validate
+from unmask.errors import UserError
+from unmask.files import damaged
+from unmask.modalities.images.account import check_fit
+from unmask.modalities.images.arrays import ImageSet
+from unmask.modalities.images.batches import image_batch
+from unmask.modalities.images.build import at_size
+from unmask.modalities.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
+from unmask.modalities.images.decode import scale_of
+from unmask.modalities.images.floats import as_floats, chunks, evenly, model_floats
+from unmask.modalities.images.folder import ImageFolder, load_folder, save_folder
+from unmask.modalities.images.masking import (
+    image_corruption,
+    observed_patches,
+    patches_in_box,
+    patches_in_mask,
+    random_patches,
+)
+from unmask.modalities.images.probe import knn_predict, probe_predict
+from unmask.modalities.images.recipes import sides
+from unmask.modalities.images.shards import Store
+from unmask.modalities.images.sources import read_images
+from unmask.modalities.images.split import held_out_by_class
+from unmask.modalities.images.streaming import StreamedArray
+from unmask.training.precision import computing, precision_of, resolve_device
+
+Statistics = Literal["predicted", "neighbours", "truth"]
+
+PASSING = Store(folder=None, most=256e6)
+"""For one pass over files: sets larger than this are decoded as they come."""
+MOST_PROBED = 50_000
+RESTING = 512e6
+"""Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""
+_RAW_LIMIT = 12_288
+"""Pictures of more numbers than this are not probed as raw pixels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction:
+    """Pictures with hidden patches predicted back, in the units and depth of the input.
+
+    Attributes:
+        original: (n, height, width, channels), at the model's size.
+        hidden: (n, height, width) booleans over pixels.
+        filled: the original where visible, the model's prediction where hidden; floats are NaN where still missing.
+        unknown: (n, height, width), True where the original was not measured; None where all was.
+    """
+
+    original: np.ndarray
+    hidden: np.ndarray
+    filled: np.ndarray
+    unknown: np.ndarray | None = None
+
+
+class ImageModel:
+    """A masked image model ready to use; see `load`."""
+
+    def __init__(self, folder: ImageFolder, device: torch.device, precision: str) -> None:
+        self.folder, self.model, self.device, self.precision = folder, folder.model, device, precision
+
+    def __repr__(self) -> str:
+        config, encoder = self.config, self.model.encoder.config
+        count = sum(p.numel() for p in self.model.parameters())
+        height, width = config.image
+        return (
+            f"ImageModel({count / 1e6:.3g} M parameters, {encoder.layers} layers of {encoder.width}, pictures of {height} x {width}, "
+            f"{config.channels} channels, patches of {config.patch}, {self.precision} on {self.device})"
+        )
+
+    @property
+    def config(self) -> PatchCodecConfig:
+        return self.model.codec.config
+
+    def read(self, images: Any, *, rescale: bool = False, **options: Any) -> ImageSet:
+        """Pictures of any source, brought to the model's size and channels, read as those it was trained on.
+
+        Args:
+            rescale: take pictures of another depth or range than those it was trained on, full range to full range.
+            options: see `sources.read_images`.
+
+        Raises:
+            UserError: another depth, or values far from those it was trained on.
+        """
+        chosen = self.folder.reading | options
+        if isinstance(images, ImageSet) and images.tiles is not None and chosen.get("view") == "tile":
+            # Pieces that random crops were taken from: their middle, not the whole shrunk.
+            images = images if images.size == self.config.image else images.centred(self.config.image)
+        found = read_images(
+            images, size=self.config.image, channels=self.config.channels, depth=self.folder.depth, **chosen
+        )
+        if not rescale and not found.fits:
+            check_fit(found, self.folder.depth, self.folder.range)
+        return dataclasses.replace(found, fits=True)
+
+    def _context(self) -> contextlib.AbstractContextManager:
+        return computing(self.precision, self.device)
+
+    def batches(self, images: ImageSet, rows: int | None = None) -> Iterator[tuple[slice, PackedBatch]]:
+        """Pictures in batches on the model's device, of `rows` or what memory asks for; a picture's identity is its place."""
+        config, rows = self.config, rows or rows_at_rest(self.model)
+        mean, deviation = self.model.codec.mean.cpu(), self.model.codec.deviation.cpu()
+        for part in chunks(len(images), rows):
+            missing = None if images.missing is None else images.missing[part]
+            seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
+            yield part, image_batch(config, seen, np.arange(part.start, part.stop)).to(self.device)
+
+    def reconstruct(
+        self, images: Any, *, ratio: float | None = None, box: tuple[int, int, int, int] | None = None,
+        mask: np.ndarray | None = None, steps: int = 1, order: Order = "random", temperature: float = 0.0,
+        sweeps: int = 0, seed: int = 0, statistics: Statistics | None = None, gaps: bool = False,
+    ) -> Reconstruction:  # fmt: skip
+        """Hide a part of pictures and predict it back, in original pixel units also under normalised targets.
+
+        Args:
+            ratio: share of the patches to hide at random (default 0.75 where neither box, mask nor gaps is given); missing
+                ones are not among them.
+            gaps: hide every patch with a missing pixel, so that what was not measured is predicted.
+            box: left, top, width, height in pixels of the model's picture size; patches it touches are hidden.
+            mask: over pixels or patches, for all pictures or one a picture; non-zero is hidden.
+            steps, order, temperature, sweeps: see `core.fill.fill`; more steps let patches agree with each other.
+            statistics: where a normalised patch's mean and deviation come from: 'predicted' by the model, its visible
+                'neighbours', or the 'truth' (as published figures of MAE are drawn: it knows two numbers of every hidden
+                patch). Default: predicted where the model was trained to, else neighbours.
+
+        Raises:
+            UserError: more than one of ratio, box and mask, or one that does not fit the picture.
+        """
+        found = self.read(images)
+        config = self.config
+        hidden = self._chosen(found, ratio, box, mask, gaps, seed)
+        can = hasattr(self.model.codec, "statistics")
+        if statistics is None:
+            statistics = "predicted" if can else "neighbours"
+        if statistics == "predicted" and config.normalised and not can:
+            raise UserError(
+                "the model was not trained to predict a patch's mean and deviation",
+                hint="Use statistics='neighbours', or pretrain with --set statistics=0.1.",
+            )
+        generator = torch.Generator(device=self.device).manual_seed(seed)
+        first = int(config.class_token)
+        out = []
+        with torch.inference_mode(), self._context():
+            for part, batch in self.batches(found):
+                grid = torch.zeros(batch.shape, dtype=torch.bool, device=self.device)
+                grid[:, first:] = torch.from_numpy(hidden[part]).to(self.device)
+                model: Any = self.model
+                if config.normalised and statistics != "predicted":
+                    model = _GivenStatistics(self.model, borrowed_statistics(batch, grid, config, statistics))
+                filled = fill(
+                    model, batch, grid.flatten().nonzero().flatten(), steps=steps, order=order, temperature=temperature,
+                    sweeps=sweeps, generator=generator,
+                )  # fmt: skip
+                seen = unpatchify(filled.values["patch"][:, first:].float(), config.patch, config.grid)
+                out.append(self.model.codec.to_pixels(seen).cpu().numpy())
+        pixels = hidden.reshape(-1, *config.grid).repeat(config.patch, 1).repeat(config.patch, 2)
+        predicted = as_depth(np.concatenate(out).transpose(0, 2, 3, 1), found.depth)
+        made = np.where(pixels[..., None], predicted, found.pixels)
+        if found.missing is not None and found.depth == "float32":
+            made[found.missing & ~pixels] = np.nan
+        return Reconstruction(original=found.pixels, hidden=pixels, filled=made, unknown=found.missing)
+
+    def fill(self, images: Any, **options: Any) -> np.ndarray:
+        """Pictures with the hidden part predicted: `reconstruct(...).filled`."""
+        return self.reconstruct(images, **options).filled
+
+    def _chosen(
+        self, images: ImageSet, ratio: float | None, box: tuple[int, int, int, int] | None, mask: np.ndarray | None,
+        gaps: bool, seed: int,
+    ) -> np.ndarray:  # fmt: skip
+        """(pictures, patches) booleans: what is hidden."""
+        count = len(images)
+        if sum(x is not None for x in (ratio, box, mask)) + gaps > 1:
+            raise UserError("more than one of ratio, box, mask and gaps", hint="Give one of them.")
+        if gaps:
+            if images.missing is None:
+                raise UserError("gaps, but no pixel is missing", hint="Say what marks them: nodata=.")
+            return np.stack([patches_in_mask(self.config, m) for m in images.missing])
+        if box is not None:
+            return np.tile(patches_in_box(self.config, box), (count, 1))
+        if mask is not None:
+            mask = np.asarray(mask)
+            if mask.ndim == 3 and len(mask) == count:
+                return np.stack([patches_in_mask(self.config, m) for m in mask])
+            return np.tile(patches_in_mask(self.config, mask), (count, 1))
+        ratio = 0.75 if ratio is None else ratio
+        if not 0 < ratio < 1:
+            raise UserError(f"ratio={ratio}", hint="Expected a share between 0 and 1.")
+        return random_patches(self.config, count, ratio, seed) & observed_patches(self.config, images.missing)
+
+    def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
+        """One vector a picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over them. Files of
+        large sets are decoded as they come.
+
+        Args:
+            pooling: 'mean' or 'max' over the patches, 'first' for the class token.
+        """
+        if pooling == "first" and not self.config.class_token:
+            raise UserError("pooling=first, but the model has no class token", hint="Use pooling=mean.")
+        found = self.read(images, store=PASSING)
+        whole = found.tiles is None
+        vectors = features(
+            self.model, found, self._context(), self.device, pooling=pooling, normalise=normalise and whole
+        )
+        if whole:
+            return vectors[settled(found)]
+        from unmask.modalities.images.scenes import pooled
+
+        vectors = pooled(vectors, found)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors
+
+    def evaluate(
+        self, images: Any, *, k: int = 20, seed: int = 0, most: int | None = None, baselines: bool = True,
+        pooling: Pooling = "mean",
+    ) -> dict[str, Any]:  # fmt: skip
+        """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches.
+
+        Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles are judged
+        each by itself; the intervals resample whole groups (patients, and the pictures that tiles and slices are of).
+
+        Args:
+            most: at most this many training and a quarter as many test pictures; None takes all, of sets too large for
+                memory 50 000.
+            baselines: the same two on raw pixels, of small pictures that are in memory.
+
+        Raises:
+            UserError: all pictures are of one class.
+        """
+        from unmask.evaluation.metrics import bootstrap_mean, plain
+
+        found = self.read(images, store=PASSING)
+        if most is None and not isinstance(found.pixels, np.ndarray):
+            most = MOST_PROBED
+        out: dict[str, Any] = {
+            "pictures": len(found),
+            "skipped": len(found.skipped),
+            "loss": self.loss(found, seed=seed),
+        }
+        if found.labels is None:
+            return out
+        train, test = split(found, seed, most)
+        (a, known), (b, asked) = (self._features_and_labels(part, pooling) for part in (train, test))
+        right = {
+            "knn_accuracy": knn_predict(a, known, b, k=k) == asked,
+            "probe_accuracy": probe_predict(a, known, b, seed=seed) == asked,
+        }
+        if baselines and found.pixels[0].size <= _RAW_LIMIT and isinstance(found.pixels, np.ndarray):
+            a, b = (as_floats(part.pixels).reshape(len(part), -1) for part in (train, test))
+            right["raw_knn_accuracy"] = knn_predict(a, known, b, k=k) == asked
+            right["raw_probe_accuracy"] = probe_predict(a, known, b, seed=seed) == asked
+        each = np.arange(len(asked)) if test.groups is None else test.groups[settled(test)]
+        out |= plain({name: bootstrap_mean(r.astype(float), each, seed=seed) for name, r in right.items()})
+        return out | {"classes": found.classes, "training_pictures": len(known), "test_pictures": len(asked)}
+
+    def _features_and_labels(self, part: ImageSet, pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of the pictures that can be read."""
+        vectors = features(self.model, part, self._context(), self.device, pooling=pooling)
+        whole = settled(part)
+        assert part.labels is not None
+        return vectors[whole], part.labels[whole]
+
+    def loss(self, images: Any, *, ratio: float = 0.75, seed: int = 0, most: int = 2000) -> float:
+        """Mean error of hidden patches (in the units of the training loss), with masks that are always the same."""
+        found = self.read(images)
+        if len(found) > most:
+            found = found.take(evenly(np.arange(len(found)), most))
+        corruption = image_corruption(self.config, ratio=ratio, static=True)
+        batches = (batch for _, batch in self.batches(found))
+        return validate(self.model, batches, corruption, seed=seed, autocast=self._context, device=self.device)["loss"]
+
+    def attention(self, images: Any, *, layer: int = -1) -> np.ndarray:
+        """Where a layer looks: (n, heads, rows, columns), weights of the class token's query (or the patches' mean)."""
+        found = self.read(images)
+        with torch.inference_mode():
+            # Rows of one picture each where patches are missing: the encoder's columns are then its observed slots.
+            rows = None if found.missing is None else 1
+            parts = [attention_maps(self.model, batch, layer).cpu().numpy() for _, batch in self.batches(found, rows)]
+        return np.concatenate(parts)
+
+    def resized(self, size: int | tuple[int, int]) -> ImageModel:
+        """The same model for pictures of another size, its position tables resampled (bicubic)."""
+        model = at_size(self.model, size).to(self.device).eval()
+        return ImageModel(dataclasses.replace(self.folder, model=model), self.device, self.precision)
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, shape, FLOPs a picture, memory by precision."""
+        config, encoder = self.config, self.model.encoder.config
+        count = {
+            name: sum(p.numel() for p in part.parameters())
+            for name, part in (("all", self.model), ("encoder", self.model.encoder))
+        }
+        return {
+            "kind": "images", "architecture": "visible_only" if self.model.visible_only else "in_place",
+            "parameters": count["all"], "encoder_parameters": count["encoder"], "layers": encoder.layers,
+            "width": encoder.width, "heads": encoder.heads, "image_height": config.image[0], "image_width": config.image[1],
+            "channels": config.channels, "patch": config.patch, "patches": config.patches,
+            "flops_per_image": config.slots * encoder.flops_per_slot(config.slots),
+            "memory_mb_fp32": count["all"] * 4 / 1e6, "memory_mb_bf16": count["all"] * 2 / 1e6,
+            "tensors_left_random": self.folder.random, "tensors_ignored": self.folder.ignored,
+        }  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Save as a model folder."""
+        save_folder(path, self.model, depth=self.folder.depth, settings=self.folder.settings)
+
+
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **shape: Any) -> Any:
+    """Load an image model: a folder of unmask, a Hugging Face ViTMAE or ViT folder, or a weights file of the official MAE
+    or timm (see `folder.load_folder` for what such a file leaves open). A fine-tuned folder gives a `Classifier`.
+
+    Args:
+        precision: 'auto' computes in fp32 for models under 10 M parameters, else measures.
+    """
+    where = resolve_device(device)
+    with damaged(path):
+        folder = load_folder(path, **shape)
+    name = precision_of(folder.model, precision, where)
+    folder.model.to(where).eval()
+    model = ImageModel(folder, where, name)
+    if folder.classifier is None:
+        return model
+    from unmask.modalities.images.classifier import Classifier
+
+    return Classifier.restore(model)
+
+
+def rows_at_rest(model: MaskedModel) -> int:
+    """Pictures in a batch of a model that is used, not trained: 256, fewer where a layer's states would take over 0.5 GB."""
+    config = model.codec.config
+    return min(256, max(1, int(RESTING / (config.slots * max(config.width, config.head_width) * 12 * 4))))
+
+
+@torch.inference_mode()
+def features(
+    model: MaskedModel, images: ImageSet, context: contextlib.AbstractContextManager, device: torch.device, *,
+    pooling: Pooling = "mean", normalise: bool = False, rows: int | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Pooled encoder states of pictures of the model's size, (pictures, width) float32."""
+    rows = rows or rows_at_rest(model)
+    config, codec = model.codec.config, model.codec
+    mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
+    out = np.zeros((len(images), model.encoder.config.width), np.float32)
+    with at_rest(model), context:
+        for part in chunks(len(images), rows):
+            missing = None if images.missing is None else images.missing[part]
+            seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
+            batch = image_batch(config, seen, np.arange(part.start, part.stop)).to(device)
+            vectors = pool(model, batch, part.stop - part.start, pooling, False)
+            out[part] = (nn.functional.normalize(vectors, dim=-1) if normalise else vectors).cpu().numpy()
+    return out
+
+
+def settled(images: ImageSet) -> np.ndarray:
+    """Booleans: the pictures that could be read, once all were looked at; of a stream, the others join `skipped`."""
+    if not isinstance(images.pixels, StreamedArray):
+        return np.ones(len(images), bool)
+    whole, stream = images.pixels.whole(), images.pixels.stream
+    known = {name for name, _ in images.skipped}
+    for i in np.flatnonzero(~whole):
+        name = images.names[i].partition("#")[0]
+        if name not in known:
+            known.add(name)
+            images.skipped.append((name, stream.broken[int(stream.first[stream.file[images.pixels.which[i]]])]))
+    return whole
+
+
+def split(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSet, ImageSet]:
+    """(training, test) pictures.
+
+    Raises:
+        UserError: one class only, or a part without pictures.
+    """
+    assert images.labels is not None
+    if len(np.unique(images.labels)) < 2:
+        name = images.classes[0] if images.classes else "0"
+        raise UserError(
+            f"all {len(images)} pictures are of one class ({name})",
+            hint="Give a folder with one folder a class, two or more.",
+        )
+    test = images.test if images.test is not None else held_out_by_class(images, 0.2, seed)
+    order = np.random.default_rng(seed).permutation(len(images))
+    parts = [order[~test[order]], order[test[order]]]
+    if not len(parts[0]) or not len(parts[1]):
+        raise UserError(
+            f"{len(parts[0])} training and {len(parts[1])} test pictures", hint="Give at least two a class."
+        )
+    if most is not None:
+        parts = [parts[0][:most], parts[1][: max(most // 4, 1)]]
+    return images.take(parts[0]), images.take(parts[1])
+
+
+def as_depth(pixels: np.ndarray, depth: str) -> np.ndarray:
+    """Floats in the units of `as_floats` -> pixels of a depth; whole numbers are rounded and cut to their range."""
+    if depth == "float32":
+        return pixels.astype(np.float32)
+    full = scale_of(depth)
+    return np.clip(np.round(np.nan_to_num(pixels) * full), 0, full).astype(depth)
+
+
+def borrowed_statistics(batch: PackedBatch, hidden: Tensor, config: PatchCodecConfig, source: Statistics) -> Tensor:
+    """(rows x slots, 2): mean and deviation of every patch, true ones, or means over the visible patches of the picture
+    weighted by 1 / distance^4."""
+    first = int(config.class_token)
+    _, mean, deviation = standardise(batch.values["patch"][:, first:].float())
+    known = torch.cat([mean, deviation], -1)
+    if source == "neighbours":
+        place = torch.arange(config.patches, device=hidden.device)
+        at = torch.stack([place // config.grid[1], place % config.grid[1]], -1).float()
+        near = torch.cdist(at, at).clamp_min(0.5) ** -4
+        weight = near[None] * (~hidden & batch.observed)[:, None, first:]
+        known = weight @ known / weight.sum(-1, keepdim=True).clamp_min(1e-12)
+    return torch.cat([known.new_zeros(len(known), first, 2), known], 1).flatten(0, 1)
+
+
+class _GivenStatistics(MaskedModel):
+    """A model whose patterns get means and deviations from elsewhere."""
+
+    def __init__(self, model: MaskedModel, statistics: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.model, self.codec, self.given = model, model.codec, statistics
+
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> PatchPrediction:
+        found = self.model(batch, hidden, ask=ask)
+        where = hidden.flat if ask is None else ask
+        return PatchPrediction(found.pattern, self.given[where], found.config)
+
+
+def attention_maps(model: MaskedModel, batch: PackedBatch, layer: int) -> Tensor:
+    """(n, heads, rows, columns) attention of one layer over the patch grid, nothing hidden."""
+    config, module = model.codec.config, model.encoder.layers[layer].attention
+    caught: list[Tensor] = []
+    handle = module.register_forward_hook(lambda _, given, __: caught.append(given[0]))
+    try:
+        with at_rest(model):
+            model.states(batch)
+    finally:
+        handle.remove()
+    q, k, _ = module.split(module.qkv(caught[0])).unbind(0)
+    weights = (q.float() @ k.float().transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
+    first = int(config.class_token)
+    if model.drops_missing and not bool(batch.observed.all()):
+        there = batch.observed[0].nonzero().flatten()
+        whole = weights.new_zeros(1, weights.shape[1], batch.shape[1])
+        whole[:, :, there] = (weights[:, :, 0] if first else weights[:, :, : len(there)].mean(2))[:, :, : len(there)]
+        seen = whole[:, :, first:]
+    else:
+        seen = weights[:, :, 0, first:] if first else weights.mean(2)
+    return seen.reshape(*seen.shape[:2], *config.grid)
+
+
+__all__ = ["ImageModel", "Reconstruction", "features", "load", "sides"]

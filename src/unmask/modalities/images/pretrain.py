@@ -1,0 +1,295 @@
+"""`unmask pretrain images`: pictures -> batches of patches -> masked model -> a folder that transformers loads."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.core.batch import PackedBatch
+from unmask.core.model import MaskedModel
+from unmask.core.plan import Plan
+from unmask.errors import UserError
+from unmask.modalities.images.account import describe, told
+from unmask.modalities.images.arrays import ImageSet
+from unmask.modalities.images.augment import Augment
+from unmask.modalities.images.batches import batch_maker
+from unmask.modalities.images.build import codec_config, new_model
+from unmask.modalities.images.codec import PatchCodecConfig
+from unmask.modalities.images.floats import channel_statistics, evenly
+from unmask.modalities.images.folder import save_folder
+from unmask.modalities.images.masking import image_corruption, unit_block
+from unmask.modalities.images.model import features
+from unmask.modalities.images.probe import fit_linear, knn_predict, linear_predict
+from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
+from unmask.modalities.images.shards import Store
+from unmask.modalities.images.sources import read_images
+from unmask.modalities.images.split import held_out_pictures, split_groups
+from unmask.training.ahead import MadeWhenNeeded
+from unmask.training.memory import data_in_memory
+from unmask.training.run import Job, RunResult, run, run_folder, sayer
+from unmask.training.settings import TrainSettings, lasting
+
+VALIDATION = 2048
+"""Held-out pictures that the loss is measured on."""
+VALIDATION_BYTES, VALIDATION_KEPT = 32e6, 256e6
+"""Of a validation batch, about, and of all of them up to which they are kept instead of made at every look."""
+PROBE_TRAIN, PROBE_TEST = 1000, 500
+"""Pictures the live probe learns from and is tested on: a second or two, 20 times a run."""
+PROBE_SHARE = 0.1
+"""No probe while probing has taken more than this share of the run: on a busy machine it must not eat the training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRun:
+    """A finished run: where it is, how it ended, what it was trained on.
+
+    Attributes:
+        shown: the pictures that the report draws from: held-out ones, of the training where none are held out.
+    """
+
+    folder: Path
+    result: RunResult
+    settings: ImageSettings
+    data: dict[str, Any]
+    model: MaskedModel
+    shown: ImageSet
+
+    @property
+    def images_per_second(self) -> float:
+        return self.result.slots_per_second / self.model.codec.config.slots
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.result.summary(
+            self.folder, self.settings.train.seed, data=self.data, images_per_second=round(self.images_per_second, 1)
+        )
+
+
+def pretrain(
+    data: Any, out: str | Path, *, settings: ImageSettings | None = None, resume: bool = False, console: bool = True,
+    trackers: Sequence[str] = (),
+) -> ImageRun:  # fmt: skip
+    """Pretrain a masked image model.
+
+    Args:
+        data: whatever `sources.read_images` reads; of data with a test part, the training part alone is used.
+        out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
+        resume: continue the run in `out`.
+
+    Raises:
+        UserError: for anything wrong with the input, the settings or the folder.
+    """
+    settings = settings or ImageSettings()
+    say = sayer(console)
+    out = run_folder(out, resume=resume)
+    images = prepare(
+        data, settings, store_of(settings.store, settings.store_folder or out / "pictures", settings.train, say)
+    )
+    account = describe(images)
+    for line in told(account):
+        say(line)
+    size = sides(settings.image_size) if settings.image_size is not None else images.size
+    held = held_out_pictures(images, settings.holdout, settings.train.seed)
+    train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
+    if not len(train):
+        raise UserError(f"{len(images)} pictures and none left to train on", hint="Give more pictures, or holdout=0.")
+    mean, deviation = channel_statistics(images, train)
+    model = new_model(settings, codec_config(settings, size, images.channels, mean, deviation))
+    job, settings = make_job(model, images, train, held_out, settings)
+    groups = split_groups(images, held)
+    if groups:
+        say(
+            f"{groups['training_groups']} groups for training, {groups['held_out_groups']} held out whole, "
+            f"{groups['groups_on_both_sides']} on both sides"
+        )
+    shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
+    say(
+        f"{len(train)} training and {len(held_out)} held-out pictures of {shape}, {model.codec.config.patches} patches, "
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters"
+    )
+
+    def save(trained: Any) -> None:
+        about = {"images": as_dict(settings), "classes": images.classes, "data": account}
+        save_folder(out, trained, depth=images.depth, settings=about)
+
+    result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
+    about = account | {
+        "pictures": len(images), "training": len(train), "held_out": len(held_out), "skipped": len(images.skipped),
+        "classes": len(images.classes), "size": list(size), "channels": images.channels, "depth": images.depth,
+        **groups,
+    }  # fmt: skip
+    finished = ImageRun(
+        folder=out,
+        result=result,
+        settings=settings,
+        data=about,
+        model=model,
+        shown=images.take(held_out if len(held_out) else evenly(train, VALIDATION)),
+    )
+    if (out / "model.safetensors").exists():
+        write_report(finished)
+    return finished
+
+
+def store_of(asked: str, folder: str | Path, settings: TrainSettings, say: Callable[[str], None]) -> Store | None:
+    """Where decoded pictures go: see `ImageSettings.store`."""
+    if asked == "memory":
+        return None
+    return Store(folder=Path(folder), most=data_in_memory(asked, settings.memory), say=say)
+
+
+def prepare(data: Any, settings: ImageSettings, store: Store | None = None) -> ImageSet:
+    """The pictures to train on, at the size they are kept at."""
+    images = read_images(
+        data, size=settings.kept_size, channels=settings.channels, workers=settings.workers, strict=settings.strict,
+        column=settings.column, label_column=settings.label_column, group=settings.group, store=store,
+        **settings.reading,
+    )  # fmt: skip
+    if images.test is not None:
+        images = images.take(np.flatnonzero(~images.test))
+    empty = np.zeros(len(images), bool) if images.missing is None else images.missing.all((1, 2))
+    if empty.any():
+        note = f"left out: {int(empty.sum())} {'tiles' if images.tiles else 'pictures'} without a measured pixel"
+        images = images.take(np.flatnonzero(~empty))
+        images = dataclasses.replace(images, notes=[*images.notes, note])
+    return images
+
+
+def make_job(
+    model: MaskedModel, images: ImageSet, train: np.ndarray, held_out: np.ndarray, settings: ImageSettings
+) -> tuple[Job, ImageSettings]:
+    """Tie a model, pictures and a corruption together for the run; the settings come back with the batch in slots."""
+    config = model.codec.config
+    slots, batch = config.slots, min(settings.batch, len(train))
+    plan = Plan(
+        lengths=np.full(len(images), slots), examples=train, slots=slots, rows=batch, seed=settings.train.seed, pool=4
+    )
+    changes: dict[str, Any] = {"batch_slots": batch * slots}
+    if settings.probe_every is not None and settings.train.validate_every is None:
+        changes["validate_every"] = max(1, round(plan.steps_per_epoch() * settings.probe_every))
+    settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **changes))
+    block = unit_block(config, settings.unit) if settings.hide == "unit" else 1
+    augment = Augment(scale=settings.scale, flip=settings.flip, native=settings.view == "crop", turn=settings.turn)
+    make = batch_maker(model.codec, images, seed=settings.train.seed, augment=augment, block=block)
+    # Held-out pictures are looked at as large as those trained on: of crops at native resolution, the middle.
+    native = settings.view == "crop"
+    plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block, native=native)
+    shown = evenly(held_out, VALIDATION)
+    validation = _validation(shown, plain, batch, config)
+    corruption = image_corruption(config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit)
+    job = Job(
+        model=model, plan=plan, make_batch=make, by_epoch=True, corruption=corruption, validation=validation,
+        validation_corruption=dataclasses.replace(corruption, static=True), fingerprint=_fingerprint(settings, images),
+        measure=live_probe(images, train, held_out, config.image, native) if settings.probe else None, unit="pictures",
+        look_ahead=0 if isinstance(images.pixels, np.ndarray) else 1,
+    )  # fmt: skip
+    return job, settings
+
+
+def _validation(
+    numbers: np.ndarray, make: Callable[..., PackedBatch], batch: int, config: PatchCodecConfig
+) -> Sequence[PackedBatch]:
+    """Held-out pictures in batches of at most `batch`: kept where they are small, else made whenever they are looked at."""
+    # A slot holds its patch, and eight numbers of eight bytes or less about it.
+    each = config.slots * (4 * config.features + 40)
+    rows = min(batch, max(1, int(VALIDATION_BYTES // each)))
+    parts = [[[int(n)] for n in numbers[i : i + rows]] for i in range(0, len(numbers), rows)]
+    makers = [functools.partial(make, part, rows, 0) for part in parts]
+    few = len(numbers) * each <= VALIDATION_KEPT
+    return [made() for made in makers] if few else MadeWhenNeeded(makers, rows * config.slots)
+
+
+def live_probe(
+    images: ImageSet, train: np.ndarray, held_out: np.ndarray, size: tuple[int, int], native: bool = False
+) -> Callable[[Any], dict[str, float]] | None:
+    """A function of the model: k-NN and linear accuracy on held-out pictures; None where there is nothing to classify.
+
+    Args:
+        native: the middle of larger pictures is looked at, not the whole shrunk.
+    """
+    if images.labels is None or len(np.unique(images.labels[train])) < 2 or len(held_out) < 20:
+        return None
+    known, asked = (
+        images.take(part).centred(size) if native else read_images(images.take(part), size=size)
+        for part in (evenly(train, PROBE_TRAIN), evenly(held_out, PROBE_TEST))
+    )
+
+    started, spent = time.monotonic(), 0.0
+
+    def measure(model: Any) -> dict[str, float]:
+        nonlocal spent
+        begun = time.monotonic()
+        if spent > PROBE_SHARE * (begun - started):
+            return {}
+        device = next(model.parameters()).device
+        a, b = (features(model, part, contextlib.nullcontext(), device) for part in (known, asked))
+        assert known.labels is not None
+        near = knn_predict(a, known.labels, b, k=10)
+        linear = linear_predict(fit_linear(a, known.labels, penalty=1e-3, steps=30), b)
+        spent += time.monotonic() - begun
+        return {
+            "knn_accuracy": float((near == asked.labels).mean()), "probe_accuracy": float((linear == asked.labels).mean())
+        }  # fmt: skip
+
+    return measure
+
+
+def write_report(finished: ImageRun) -> Path:
+    """report.html of a run: figures, curves, the live probe, triptychs of held-out pictures, attention maps."""
+    from unmask.evaluation.report import Report, training_curves
+    from unmask.modalities.images.pictures import told_drawing
+    from unmask.modalities.images.report import attention_pictures, probe_chart, triptychs
+
+    r, folder = finished.result, finished.folder
+    page = Report("Masked pretraining on images", str(folder))
+    unit = "error of a hidden patch"
+    page.facts({
+        "Held-out loss": r.held_out("loss", "{:.4f}"), "Steps": r.steps,
+        "Time": f"{r.seconds:.0f} s", "Images/s": f"{finished.images_per_second:,.0f}", "Precision": r.precision,
+        "Pictures": f"{finished.data['training']:,}", "Skipped": finished.data["skipped"],
+    })  # fmt: skip
+    page.section("The pictures", "\n\n".join(told(finished.data)))
+    page.section("Training", training_curves(folder / "metrics.jsonl", loss=unit))
+    chart = probe_chart(folder / "metrics.jsonl")
+    if chart is not None:
+        page.section(
+            "Probe on frozen features", chart,
+            note=f"{min(PROBE_TRAIN, finished.data['training']):,} training and "
+            f"{min(PROBE_TEST, finished.data['held_out']):,} held-out pictures, while training.",
+        )  # fmt: skip
+    which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
+    page.section(
+        "Original, masked, reconstructed", triptychs(folder, finished.shown),
+        note=f"{which}; hidden patches are predicted in pixels, visible ones are the original's. "
+        + told_drawing(finished.shown),
+    )  # fmt: skip
+    page.section(
+        "Where the last layer looks", attention_pictures(folder, finished.shown),
+        note="Attention of the class token (or the mean over patches), mean over heads.",
+    )  # fmt: skip
+    page.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
+    return page.write(folder / "report.html")
+
+
+def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
+    """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
+    kept = lasting(as_dict(settings))
+    for name in ("workers", "strict", "store", "store_folder", "probe", "probe_every"):
+        kept.pop(name)
+    step = max(1, len(images) // 256)
+    content = hashlib.sha256(np.ascontiguousarray(images.pixels[::step]).tobytes())
+    if images.missing is not None:
+        content.update(np.packbits(images.missing[::step]).tobytes())
+    return {"settings": kept, "the pictures": [len(images), content.hexdigest()]}
+
+
+__all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

@@ -1,0 +1,55 @@
+"""Which pictures are held out: drawn by the seed, and never a part of a group (patient, plate, slide, file) without the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unmask.core.corruption import uniform
+from unmask.errors import UserError
+from unmask.modalities.images.arrays import ImageSet
+from unmask.modalities.images.probe import stratified
+
+
+def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:
+    """Booleans: the pictures that are held out, drawn by the seed; groups stay whole, at least one on each side.
+
+    Raises:
+        UserError: a share is to be held out of one group.
+    """
+    if images.groups is None:
+        return uniform(seed, np.arange(len(images)), 60) < share
+    if not share:
+        return np.zeros(len(images), bool)
+    numbers, sizes = np.unique(images.groups, return_counts=True)
+    if len(numbers) < 2:
+        raise UserError(
+            "all pictures belong to one group (patient, file, folder): none can be held out whole",
+            hint="Give more of them, or --set holdout=0.",
+        )
+    order = np.argsort(uniform(seed, np.arange(len(numbers)), 61), kind="stable")
+    before = np.cumsum(sizes[order]) - sizes[order]
+    # A group is held out while less than the share is; the first always, the last never.
+    count = min(max(int((before < share * len(images)).sum()), 1), len(numbers) - 1)
+    return np.isin(images.groups, numbers[order[:count]])
+
+
+def held_out_by_class(images: ImageSet, share: float, seed: int) -> np.ndarray:
+    """Booleans: a share of each class; of grouped pictures a share of the groups of each class (a group's is its most
+    frequent one), whole."""
+    assert images.labels is not None
+    if images.groups is None:
+        return stratified(images.labels, share, seed)
+    numbers, place = np.unique(images.groups, return_inverse=True)
+    counts = np.zeros((len(numbers), int(images.labels.max()) + 1), np.int64)
+    np.add.at(counts, (place, images.labels), 1)
+    return stratified(counts.argmax(1), share, seed)[place]
+
+
+def split_groups(images: ImageSet, held: np.ndarray) -> dict[str, Any]:
+    """How many groups stand on each side of the split, and how many on both (none); {} where there are no groups."""
+    if images.groups is None:
+        return {}
+    train, out = set(images.groups[~held].tolist()), set(images.groups[held].tolist())
+    return {"training_groups": len(train), "held_out_groups": len(out), "groups_on_both_sides": len(train & out)}

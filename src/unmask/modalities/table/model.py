@@ -1,0 +1,425 @@
+"""A table model in use: fit, impute, draw, score, embed, synthesise; saved to and loaded from a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.core.corruption import mix
+from unmask.core.inference import one_core
+from unmask.errors import UserError
+from unmask.files import written_folder
+from unmask.modalities.table.absent import widened
+from unmask.modalities.table.additive import Additive
+from unmask.modalities.table.base import FactorBase, Factors
+from unmask.modalities.table.beyond import beyond_range
+from unmask.modalities.table.codec import Coding
+from unmask.modalities.table.complete import changes, holes, impute_frame, recorded_breaches
+from unmask.modalities.table.data import (
+    Frame,
+    encode,
+    handed_out,
+    like_stored,
+    match_columns,
+    new_table,
+    read_frame,
+    stored_types,
+    writes_point,
+)  # fmt: skip
+from unmask.modalities.table.emptiness import empty_rows, said_of_empty
+from unmask.modalities.table.engine import CellTable
+from unmask.modalities.table.fit import Fit, build_network
+from unmask.modalities.table.infer import infer_schema
+from unmask.modalities.table.judged import columns_imputed
+from unmask.modalities.table.marks import spellings_of
+from unmask.modalities.table.network import RowModel
+from unmask.modalities.table.recipes import TableSettings, settings_of
+from unmask.modalities.table.rules import Rules
+from unmask.modalities.table.safety import contents, learn_safety
+from unmask.modalities.table.schema import Schema
+from unmask.modalities.table.uncertainty import interval_frame
+from unmask.training.settings import load_toml, to_dict
+
+FILES = ("config.json", "model.safetensors", "unmask.json")
+PATTERNS = 2000
+"""Rows whose pattern of missing cells is kept with the model."""
+
+
+def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schema | dict[str, Any]:
+    """A schema, or the overrides of one: from a dict, a TOML file, or nothing.
+
+    Raises:
+        UserError: the file is missing or not TOML.
+    """
+    if isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, str | Path):
+        return load_toml(schema)
+    return dict(schema or {})
+
+
+def schema_for(
+    frame: Frame, schema: Schema | Mapping[str, Any] | str | Path | None, *, duration: str | None = None,
+    event: str | None = None, entry: str | None = None, event_level: str | Sequence[str] | None = None,
+    constraints: Sequence[str] | str = (),
+) -> Schema:  # fmt: skip
+    """The schema given, or one inferred from the table under what is given of it; see `infer_schema`.
+
+    Raises:
+        UserError: naming the column and value at fault.
+    """
+    found = read_schema(schema)
+    if not isinstance(found, Schema):
+        decimal = frame.decimal or found.get("decimal")
+        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=decimal)
+        found = infer_schema(
+            frame.names, frame.columns, override={k: v for k, v in found.items() if k != "decimal"}, duration=duration,
+            event=event, entry=entry, event_level=event_level, source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings,
+        )  # fmt: skip
+    more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
+    found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))
+    Rules.of(found)  # whatever is wrong with a rule is said now
+    return found
+
+
+class TableModel:
+    """A fitted table model.
+
+    Attributes:
+        schema: of all columns, in order.
+        table: network, codings and calibration of the modelled ones.
+        facts: rows, seconds, steps, held-out losses and notes of the fit.
+    """
+
+    device = torch.device("cpu")
+    precision = "fp32"
+
+    def __init__(self, schema: Schema, table: CellTable, facts: dict[str, Any]) -> None:
+        self.schema, self.table, self.facts = schema, table, facts
+        self.like: Frame | None = None
+        self.extra: dict[str, np.ndarray] = {}
+
+    def __repr__(self) -> str:
+        names = [self.schema.columns[i].name for i in self.schema.modelled]
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        return f"TableModel({len(names)} columns ({shown}), fitted to {self.facts['rows']:,} rows)"
+
+    @classmethod
+    @one_core()
+    def fit(
+        cls,
+        data: Any,
+        *,
+        schema: Schema | Mapping[str, Any] | str | Path | None = None,
+        duration: str | None = None,
+        event: str | None = None,
+        entry: str | None = None,
+        event_level: str | Sequence[str] | None = None,
+        settings: TableSettings | None = None,
+        weight: np.ndarray | None = None,
+        watch: Callable[..., None] | None = None,
+        constraints: Sequence[str] | str = (),
+        **overrides: Any,
+    ) -> TableModel:
+        """Fit a model to a table with or without missing cells.
+
+        Args:
+            data: a path, pandas, polars or Arrow table, or array.
+            schema: overrides of what is inferred, or a whole schema.
+            duration, event: the survival pair.
+            entry: column of the times from which rows are at risk, where they enter late.
+            event_level: at which level of `event` it happened, one per cause; left out where that is plain.
+            settings, overrides: see `TableSettings`; give one or the other.
+            weight: of each row, for bootstrap copies.
+            watch: called after every step.
+            constraints: rules between columns, kept with the model, that imputed and synthetic rows meet: "a <= b <= c",
+                "a == 1 -> b == 0", "bmi := weight / height**2". Rows that break one as recorded are named in the notes.
+
+        Raises:
+            UserError: naming the row, column and value at fault.
+        """
+        start = time.perf_counter()
+        frame = read_frame(data)
+        found = schema_for(
+            frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
+        )
+        settings = settings or settings_of(**overrides)
+        if not found.modelled:
+            raise UserError(
+                f"{frame.source}: no column to model",
+                hint="All columns are identifiers or empty; declare kinds in a schema if that is wrong.",
+            )
+        columns = encode(frame, found)
+        breaches = recorded_breaches(Rules.of(found), columns, frame.row_name)
+        empty = empty_rows(frame, found)
+        left_out = [f"warning: {text}" for text in said_of_empty(frame, empty, "not counted in the fit")]
+        if left_out:
+            columns, weight = [x[~empty] for x in columns], None if weight is None else weight[~empty]
+        if len(columns[0]) < 2:
+            raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
+        table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, watch=watch)
+        facts = {
+            "rows": len(columns[0]), "columns": len(columns), "steps": table.fitted.steps,
+            "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
+            "history": table.fitted.history,
+            "notes": [*left_out, *found.notes, *breaches],
+        }  # fmt: skip
+        model = cls(found, table, facts)
+        model.like = frame
+        # What rows lack, for synthetic ones that are to lack as much.
+        lacking = np.column_stack(model.holes(columns)).astype(np.uint8)
+        model.extra["holes"] = lacking[np.argsort(mix(settings.train.seed, np.arange(len(lacking)), 46))[:PATTERNS]]
+        model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns, table.fitted.fold)
+        model.extra |= learn_safety(columns, found.sizes)
+        model.facts["point"] = [
+            writes_point(raw, c)
+            for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
+        ]
+        if found.duration is not None:
+            from unmask.modalities.table.outcome import learn_outcome
+
+            model.extra |= learn_outcome(model, columns)
+        model.facts["seconds"] = round(time.perf_counter() - start, 3)
+        return model
+
+    # What is missing, and what of it is filled: see `complete`.
+
+    def holes(self, columns: list[np.ndarray]) -> list[np.ndarray]:
+        """Per modelled column, which cells to fill: missing ones, unless empty by their meaning."""
+        return holes(self.schema, columns)
+
+    def changes(self, holes: list[np.ndarray], filled: list[np.ndarray]) -> dict[int, tuple[np.ndarray, list[Any]]]:
+        """Column of the schema -> (rows, plain values) of what is to be filled."""
+        return changes(self.schema, holes, filled)
+
+    def impute_frame(self, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
+        """The work behind `impute`; see `unmask.modalities.table.complete.impute_frame`."""
+        return impute_frame(self, data, **options)
+
+    def impute(
+        self,
+        data: Any,
+        *,
+        draws: int = 0,
+        seed: int = 0,
+        unseen: str = "error",
+        shift: Mapping[str, float | Mapping[str, float]] | None = None,
+        absent: Sequence[str] | str = (),
+        add_absent: bool = False,
+        constraints: Sequence[str] | str = (),
+    ) -> Any:
+        """The table with its missing cells filled; observed cells are the objects they were.
+
+        Args:
+            draws: 0 for one table of point values (means, likeliest categories); m for a list of m completed tables,
+                drawn from the joint distribution, members taking turns. For Rubin's rules see `MultipleImputation`,
+                whose every table comes from a fit of its own.
+            unseen: what a category that the model does not know is: an "error" or "missing".
+            shift: column -> added to its drawn values, in its unit (delta adjustment for values missing not at random), or
+                {condition: number} for groups. The range of the data does not bind shifted values, bounds given in the
+                schema do, and how many they held back is said.
+            absent: columns that the table may lack: names, or "any"; the outcome of new patients (follow-up time and
+                event) always may. They are hidden in every row, which a warning says. Columns that the model does not
+                know pass through.
+            add_absent: give the lacking columns too, imputed, at the end.
+            constraints: rules besides those the model was fitted with; filled cells meet them all, observed ones are left
+                as they are. What is broken as recorded, and what cannot be met, a warning says with the rows.
+
+        Raises:
+            UserError: the table does not fit the model, naming row, column and value.
+        """
+        tables, _, _ = self.impute_frame(
+            data, draws=draws, seed=seed, unseen=unseen, shift=shift, absent=absent, add_absent=add_absent,
+            constraints=constraints,
+        )  # fmt: skip
+        tables = [handed_out(t) for t in tables]
+        return tables if draws else tables[0]
+
+    fill = impute
+
+    def intervals(
+        self,
+        data: Any,
+        *,
+        coverage: float = 0.9,
+        absent: Sequence[str] | str = (),
+        add_absent: bool = False,
+        constraints: Sequence[str] | str = (),
+    ) -> Any:
+        """A frame with a row per missing cell and how sure its value is, of the kind of the table (polars for files and arrays).
+
+        Columns: row (a pandas index label, the line of a CSV file, else the row's number from 0), column, value; for
+        quantities low and high, the ends of an interval that holds the truth as often as `coverage` says; for categories
+        probability, of the value, and probabilities, of every level. See `uncertainty.interval_frame` for types.
+
+        Args:
+            absent, add_absent, constraints: as in `impute`.
+        """
+        if not 0 < coverage < 1:
+            raise UserError(f"coverage={coverage}", hint="Expected a share between 0 and 1, e.g. 0.9.")
+        given = read_frame(data)
+        records = self.impute_frame(
+            given, interval=coverage, absent=absent, add_absent=add_absent, constraints=constraints
+        )[1]
+        return interval_frame(records, given)
+
+    def score(self, data: Any, *, absent: Sequence[str] | str = ()) -> list[dict[str, Any]]:
+        """Per row its pseudo-log-likelihood, cells observed, and the least likely cell (a coding mistake, often).
+
+        Args:
+            absent: columns that the table may lack, as in `impute`; scores are then of the other cells.
+
+        Columns that are lacking, and cells beyond the training range, are said in a warning: see `beyond_range`.
+        """
+        frame, columns = self._coded(data, absent)
+        log_prob = self.table.log_prob(columns)
+        names = [self.schema.columns[i].name for i in self.schema.modelled]
+        out = []
+        for row, values in enumerate(log_prob):
+            seen = ~np.isnan(values)
+            worst = int(np.nanargmin(values)) if seen.any() else None
+            out.append({
+                "row": frame.row_name(row), "score": float(np.nansum(values)), "slots": int(seen.sum()),
+                "least_likely": None if worst is None else {"column": names[worst], "log_prob": float(values[worst])},
+            })  # fmt: skip
+        return out
+
+    def embed(self, data: Any, *, absent: Sequence[str] | str = ()) -> np.ndarray:
+        """(rows, width) states of the rows with nothing hidden but what is missing; `absent` and warnings as in `score`."""
+        return self.table.embed(self._coded(data, absent)[1])
+
+    def _coded(self, data: Any, absent: Sequence[str] | str) -> tuple[Frame, list[np.ndarray]]:
+        """A table and its modelled columns, with a warning of what the model has to do without or cannot tell apart."""
+        frame, lacking = widened(read_frame(data), self.schema, absent)
+        columns = encode(frame, self.schema)
+        said = [f"not in the table, so hidden in every row: {', '.join(map(repr, lacking))}"] if lacking else []
+        for text in said + beyond_range(self.schema, self.table.codings, columns, frame.row_name):
+            warnings.warn(text, stacklevel=3)
+        return frame, columns
+
+    def synthesize(self, rows: int, **options: Any) -> Any:
+        """New rows; see `unmask.modalities.table.synthesise.synthesize`. A polars table where the model comes from a folder."""
+        from unmask.modalities.table.synthesise import synthesize
+
+        return handed_out(synthesize(self, rows, **options).table)
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, columns and how the fit went."""
+        return {
+            "kind": "table", "recipe": self.table.settings.recipe,
+            "parameters": sum(p.numel() for p in self.table.network.parameters()),
+            "rows": self.facts["rows"], "columns": len(self.schema.modelled),
+            "left_out": [c.name for c in self.schema.columns if not c.modelled],
+            "structural": {c.name: " = ".join(c.structural) for c in self.schema.columns if c.structural},
+            "constraints": list(self.schema.constraints), "duration": self.schema.duration, "event": self.schema.event,
+            "entry": self.schema.entry, "causes": list(self.schema.causes), "steps": self.facts["steps"],
+            "held_out_loss": min((v for _, v in self.facts["history"]), default=None), "notes": self.facts["notes"],
+            "contains": contents(self),
+        }  # fmt: skip
+
+    def wrap(self, columns: dict[int, list[Any]]) -> Any:
+        """New plain values as a table of the kind the model was fitted on; texts where it was a file."""
+        from unmask.modalities.table.data import new_frame
+
+        if self.like is not None and self.like.native is not None:
+            return new_table(self.schema, columns, self.like)
+        return new_frame(self.schema, columns, self.facts["point"])
+
+    def save(self, folder: str | Path) -> Path:
+        """Write config.json, model.safetensors and unmask.json, each by a rename, the weights last.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        from safetensors.numpy import save_file
+
+        folder = Path(folder)
+        with written_folder(folder) as new:
+            tensors = {f"network.{k}": v.contiguous().numpy() for k, v in self.table.network.state_dict().items()}
+            tensors |= {f"scores.{k}": np.asarray(v, np.float64) for k, v in self.table.scores.items()}
+            tensors |= {f"extra.{k}": np.ascontiguousarray(v) for k, v in self.extra.items()}
+            tensors["moments"] = self.table.fitted.moments
+            save_file(tensors, new / "model.safetensors", metadata={"format": "np"})
+            about = {
+                "kind": "table", "schema": self.schema.to_dict(), "facts": self.facts,
+                "codings": [c.to_dict() for c in self.table.codings],
+                "types": None if self.like is None else stored_types(self.like),
+            }  # fmt: skip
+            (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
+            config = {"model_type": "unmask_table", **to_dict(self.table.settings)}
+            (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        return folder
+
+
+def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> TableModel:
+    """A table model from its folder. Tables run on the CPU in fp32, whatever is asked: they are small.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    from safetensors import SafetensorError
+
+    folder = Path(folder)
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: no {name}", hint="Expected a folder written by `unmask pretrain table`.")
+    try:
+        return _loaded(folder)
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{folder}: damaged ({what})", hint="Copy or fit the model again.") from None
+
+
+def _loaded(folder: Path) -> TableModel:
+    from safetensors.numpy import load_file
+
+    from unmask.modalities.table.outcome import stored_outcome
+
+    about = json.loads((folder / "unmask.json").read_text(encoding="utf-8"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tensors = load_file(folder / "model.safetensors")
+    schema = Schema.from_dict(about["schema"])
+    codings = [Coding.from_dict(c) for c in about["codings"]]
+    if len(codings) != len(schema.modelled):
+        raise ValueError(f"{len(codings)} codings of {len(schema.modelled)} columns")
+    train = {k: v for k, v in config.pop("train").items() if v is not None}
+    config.pop("model_type", None)
+    base = TableSettings()
+    settings = dataclasses.replace(base, **config, train=dataclasses.replace(base.train, **train))
+    moments = tensors.pop("moments")
+    network = build_network(codings, moments, settings)
+    state = {k[8:]: torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")}
+    if isinstance(network, RowModel) and "base.loading" in state:
+        factors = Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy())
+        network.base = FactorBase(factors)
+        state.setdefault("base.trust", network.base.trust)  # models of earlier versions
+    if isinstance(network, RowModel) and "additive.table" in state:
+        network.additive = Additive(codings, state["additive.table"])
+    for name, own in network.state_dict().items():
+        if name in state and state[name].is_floating_point() != own.is_floating_point():
+            raise ValueError(f"tensor network.{name} is {state[name].dtype}, {own.dtype} is expected")
+    network.load_state_dict(state)
+    network.eval()
+    if isinstance(network, RowModel):
+        network.settle()
+    scores = {int(k[7:]): v for k, v in tensors.items() if k.startswith("scores.")}
+    fit = Fit(
+        network=network, codings=codings, moments=moments, fold=np.zeros(0, np.int64), steps=about["facts"]["steps"]
+    )
+    model = TableModel(schema, CellTable(fit, settings, scores), about["facts"])
+    model.extra = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    stored_outcome(model)  # whole or not there
+    if about.get("types"):
+        model.like = like_stored(about["types"])
+    return model
+
+
+__all__ = ["TableModel", "load", "read_schema"]

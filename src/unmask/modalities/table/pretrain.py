@@ -1,0 +1,188 @@
+"""`unmask pretrain table`: a CSV or parquet file to a run folder with the model, its curve and a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.core.pretrain import StepReport
+from unmask.modalities.table.data import cell_texts, decode, encode, read_frame
+from unmask.modalities.table.judged import error_removed, figure_texts
+from unmask.modalities.table.model import TableModel, load, schema_for
+from unmask.modalities.table.recipes import TableSettings, settings_of
+from unmask.modalities.table.safety import shown_levels
+from unmask.training.run import run_folder
+from unmask.training.settings import to_dict
+from unmask.training.tracking import Tracker
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRun:
+    """A finished fit and its folder."""
+
+    folder: Path
+    model: TableModel
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"folder": str(self.folder), **self.model.inspect(), "fit_seconds": self.model.facts["seconds"],
+                "columns_imputed": self.model.facts.get("columns_imputed", [])}  # fmt: skip
+
+
+def pretrain(
+    data: Any,
+    out: str | Path,
+    *,
+    schema: Mapping[str, Any] | str | Path | None = None,
+    duration: str | None = None,
+    event: str | None = None,
+    entry: str | None = None,
+    event_level: str | Sequence[str] | None = None,
+    constraints: Sequence[str] | str = (),
+    settings: TableSettings | None = None,
+    resume: bool = False,
+    console: bool = True,
+) -> TableRun:
+    """Fit a table model and write its run folder.
+
+    A fit takes seconds and is the same for the same seed, so nothing is saved on the way: `resume` keeps a finished
+    run as it is and starts an unfinished one anew.
+
+    Raises:
+        UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
+    """
+    out = Path(out)
+    if resume and (out / "unmask.json").exists():
+        return TableRun(folder=out, model=load(out))
+    run_folder(out, resume=resume)
+    settings = settings or settings_of()
+    frame = read_frame(data)
+    found = schema_for(
+        frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
+    )
+    encode(frame, found)  # whatever is wrong with a cell is said before anything is written
+    out.mkdir(parents=True, exist_ok=True)
+    with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:
+
+        def watch(report: StepReport, total: int) -> None:
+            if report.step % 10 == 0 or report.step == total:
+                tracker.log(
+                    report.step, report.step / total, loss=report.loss, accuracy=report.accuracy,
+                    slots_per_second=report.slots / max(report.seconds, 1e-9), hidden_slots=report.hidden,
+                )  # fmt: skip
+
+        model = TableModel.fit(frame, schema=found, settings=settings, watch=watch)
+        for step, loss in model.facts["history"]:
+            tracker.log(step, 1.0, kind="validation", loss=loss)
+        tracker.event("columns_imputed", columns=model.facts["columns_imputed"])
+    model.save(out)
+    write_report(model, out)
+    return TableRun(folder=out, model=model)
+
+
+def write_report(model: TableModel, out: Path) -> Path:
+    """report.html of a fit: how well each column is imputed, columns, what was noticed, the curve, and what to do next."""
+    from unmask.evaluation.charts import table
+    from unmask.evaluation.report import Report, training_curves
+
+    about = model.inspect()
+    best = about["held_out_loss"]
+    report = Report("A masked model of a table", str(out))
+    report.facts({
+        "Rows": about["rows"], "Columns": about["columns"], "Missing": f"{model.facts['missing']:.1%}",
+        "Held-out loss": f"{best:.3f} nats a cell" if best is not None and math.isfinite(best) else "none",
+        "Time": f"{model.facts['seconds']:.1f} s", "Parameters": about["parameters"],
+    })  # fmt: skip
+    add_imputed(report, model)
+    rows = []
+    for c in model.schema.columns:
+        what = shown_levels(model, c)
+        if c.is_quantity and c.modelled:
+            ends = [c.low, c.high]
+            texts = cell_texts(decode(np.array(ends), c), c) if c.kind == "datetime" else [f"{v:g}" for v in ends]
+            what = " to ".join(texts) + (f" {c.unit}" if c.unit else "")
+        role = {model.schema.duration: "follow-up time", model.schema.event: "event", model.schema.entry: "entry"}.get(
+            c.name, ""
+        )
+        rows.append((c.name, c.kind, role, what if c.modelled else "left out", " = ".join(c.structural or ())))
+    report.section("Columns", table(("column", "kind", "role", "values", "empty where"), rows))
+    if about["notes"]:
+        report.section("Noticed", "\n\n".join(about["notes"]))
+    report.section(
+        "Held-out loss", training_curves(out / "metrics.jsonl"),
+        note="Lower is better. On rows that a member never trained on; step 0 is before the network has learnt "
+             "anything.",
+    )  # fmt: skip
+    report.section("What to do next", next_steps(model, out))
+    report.section("What this folder contains", "\n\n".join(about["contains"]))
+    return report.write(out / "report.html")
+
+
+def add_imputed(report: Any, model: TableModel) -> None:
+    """How well each column is imputed, as a picture and a table, onto a report."""
+    from unmask.evaluation.charts import bars, table
+
+    figures = model.facts.get("columns_imputed", [])
+    if not figures:
+        report.section("How well is each column imputed?", "Not judged: " + (
+            "this recipe gives point values alone." if model.table.settings.network == "filter" else "too few rows, or a model of an earlier version."
+        ))  # fmt: skip
+        return
+    good = [f["column"] for f in figures if f["verdict"] == "clearly_better"]
+    poor = [f["column"] for f in figures if f["verdict"] in ("no_better", "worse")]
+    said = f"{len(good)} of {len(figures)} columns are imputed clearly better than by their mean or mode."
+    if poor:
+        said += f" Treat imputed values of {', '.join(poor)} with care: no better than the mean or mode."
+    report.section(
+        "How well is each column imputed?", said,
+        note="The bars: how much of the error of the mean (of quantities) or the mode (of categories) is gone; longer "
+             "is better, and "
+        "the tick stands where it is clearly better. Judged on cells hidden in rows that the member who "
+        "imputes them never trained on: as cells of this table are missing, or a share of 5 to 50 % where none is.",
+    )  # fmt: skip
+    ordered = sorted(figures, key=error_removed, reverse=True)
+    report.chart(
+        bars(
+            [(f["column"], error_removed(f), f["verdict"] == "clearly_better") for f in ordered], label="error removed"
+        )
+    )
+    rows = [(f["column"], *figure_texts(f), f["cells"], f["sentence"]) for f in figures]
+    report.section(
+        "Held-out error by column",
+        table(("column", "error", "error of the mean or mode", "90 % intervals hold", "cells judged", "in words"), rows),
+        note="Error: root of the mean squared error, in the column's unit (of dates in days), or the share of "
+             "categories that are wrong; "
+        "lower is better. 90 % intervals should hold 90 % of the true values: fewer means too narrow, more too wide.",
+    )  # fmt: skip
+
+
+def next_steps(model: TableModel, out: Path) -> Any:
+    """Commands to go on with, as a box."""
+    from markupsafe import Markup
+
+    lines = [
+        (
+            "fill the gaps, and say how sure each cell is",
+            f"unmask impute {out} new.csv --out filled.csv --intervals cells.csv",
+        ),
+        ("cells that look like mistakes", f"unmask score {out} new.csv"),
+    ]
+    if model.table.settings.network != "filter":
+        lines += [
+            (
+                "completed tables for Rubin's rules",
+                f"unmask impute {out} new.csv --out completed.csv --proper 20",
+            ),
+            ("new rows of the same kind", f"unmask synthesize {out} --rows 500 --out synthetic.csv"),
+            ("how good such rows are", f"unmask evaluate {out} held-out.csv training.csv --report fidelity.html"),
+        ]
+    commands = "\n\n".join(f"# {what}\n{command}" for what, command in lines)
+    python = f'# in Python\nimport unmask\nmodel = unmask.load("{out}")\nmodel.impute(table); model.intervals(table)'
+    return Markup("<pre>{}\n\n{}</pre>").format(commands, python)
+
+
+__all__ = ["TableRun", "pretrain", "settings_of", "write_report"]

@@ -1,0 +1,259 @@
+"""The tokenised corpus as flat memory-mapped arrays: tokenised once, read at memory speed, safe against a crash.
+
+Examples are pieces of documents of at most `max_slots` slots with [CLS] and [SEP] counted; pieces are cut between
+units, near a sentence's end where one is near. A document is wholly in training or wholly held out; where a corpus has so
+few that none was drawn, the last examples of its last documents are held out.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.files import fsync, locked
+from unmask.modalities.text.building import FILES, PROGRESS, build_files, told
+from unmask.modalities.text.documents import opened
+from unmask.modalities.text.plain import Parting
+from unmask.modalities.text.sources import expand
+from unmask.modalities.text.tokenising import Ended, cut, is_held_out
+from unmask.modalities.text.tokenizer import Tokenizer
+
+VERSION = 4
+_KNOWN = (*FILES, PROGRESS, f"{PROGRESS}.new", "meta.json", "documents.bin")
+"""The last one is of caches that earlier versions wrote."""
+
+
+class TokenCache:
+    """A tokenised corpus.
+
+    Attributes:
+        folder: where it lies.
+        meta: counts, settings and the reading report.
+        train, validation: example numbers of each split.
+        lengths: slots of each example, [CLS] and [SEP] included.
+    """
+
+    def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
+        self.folder, self.meta = folder, meta
+        self._tokens = _map(folder / "tokens.bin", meta["dtype"])
+        self._starts = _map(folder / "starts.bin", "uint8")
+        self._offsets = _map(folder / "offsets.bin", "int64")
+        split = np.fromfile(folder / "split.bin", dtype=np.uint8)
+        self.train, self.validation = np.flatnonzero(split == 0), np.flatnonzero(split == 1)
+        self._before, self._after = (np.array(meta[side], np.int32) for side in ("before", "after"))
+        self.lengths = np.diff(np.asarray(self._offsets)) + len(self._before) + len(self._after)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, units) of one example with [CLS] and [SEP]; units are -1 on these."""
+        start, end = self._offsets[number], self._offsets[number + 1]
+        ids = np.concatenate([self._before, self._tokens[start:end], self._after]).astype(np.int32)
+        units = np.full(len(ids), -1, np.int32)
+        inside = slice(len(self._before), len(self._before) + int(end - start))
+        units[inside] = np.maximum(np.cumsum(self._starts[start:end], dtype=np.int32) - 1, 0)
+        return ids, units
+
+    def frequencies(self) -> np.ndarray:
+        """Count of each token in the training split."""
+        counts = np.zeros(self.meta["vocabulary"], np.int64)
+        training = np.zeros(len(self), bool)
+        training[self.train] = True
+        for first in range(0, len(self), 8192):
+            edges = self._offsets[first : first + 8193]
+            part = self._tokens[edges[0] : edges[-1]][np.repeat(training[first : first + 8192], np.diff(edges))]
+            counts += np.bincount(part, minlength=len(counts))
+        return counts
+
+    def digest(self) -> int:
+        """CRC-32 of where examples end and of the tokens, of which 64 pieces of 2^18, evenly spread, are enough."""
+        size = 1 << 18
+        parts = max(1, -(-len(self._tokens) // size))
+        found = zlib.crc32(self._offsets.data)
+        for part in np.unique(np.linspace(0, parts - 1, min(parts, 64)).astype(int)):
+            found = zlib.crc32(self._tokens[part * size : (part + 1) * size].data, found)
+        return found
+
+    @classmethod
+    def open(cls, folder: str | Path) -> TokenCache:
+        """Open a finished cache.
+
+        Raises:
+            UserError: not a cache, or a file has another size than was written.
+        """
+        folder = Path(folder)
+        try:
+            meta = json.loads((folder / "meta.json").read_text())
+        except (OSError, ValueError):
+            raise UserError(f"{folder}: not a token cache", hint="Build it again.") from None
+        if not isinstance(meta, dict) or meta.get("version") != VERSION:
+            raise UserError(f"{folder}: a token cache of another version", hint="Remove the folder; it is rebuilt.")
+        for name, size in meta["sizes"].items():
+            have = (folder / name).stat().st_size if (folder / name).exists() else None
+            if have != size:
+                raise UserError(
+                    f"{folder / name}: {have} bytes, expected {size}", hint="Remove the folder; it is rebuilt."
+                )
+        made = cls(folder, meta)
+        if made._offsets[-1] != len(made._tokens) or (np.diff(made._offsets) < 0).any():
+            raise UserError(
+                f"{folder / 'offsets.bin'}: does not fit tokens.bin", hint="Remove the folder; it is rebuilt."
+            )
+        return made
+
+    @classmethod
+    def build(
+        cls,
+        inputs: Sequence[str | Path] | str | Path,
+        tokenizer: Tokenizer,
+        folder: str | Path,
+        *,
+        max_slots: int = 128,
+        column: str | None = None,
+        holdout: float = 0.01,
+        min_tokens: int = 8,
+        seed: int = 0,
+        entities: bool = False,
+        document: Parting = "auto",
+        say: Callable[[str], None] | None = None,
+    ) -> TokenCache:
+        """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
+
+        Args:
+            holdout: share of documents held out, chosen by a hash of the text, so that it is stable. If that draws
+                none (a single book), the last examples are held out instead, and `meta["held_out_by"]` says "tail".
+            min_tokens: shorter pieces are left out.
+            entities: the "entities" of .jsonl rows are units, as whole words are else.
+            document: where documents of plain text end; see `iter_documents`.
+            say: told how far it is, how fast it goes, and what was made of the corpus.
+
+        A build that was killed goes on where it was when it is asked for again. The cores work side by side; the cache is
+        the same on any number of them.
+
+        Raises:
+            UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a folder
+                that holds other things.
+        """
+        names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+        settings: dict[str, Any] = {
+            "max_slots": max_slots,
+            "column": column,
+            "holdout": holdout,
+            "min_tokens": min_tokens,
+            "seed": seed,
+            "entities": entities,
+            "document": document,
+        }
+        key = _key(names, tokenizer, settings)
+        folder = Path(folder)
+        with locked(
+            folder.with_name(f".{folder.name}.lock"),
+            wait=lambda text: print(text, file=sys.stderr, flush=True),
+            busy=f"is tokenising into {folder.name}",
+        ):
+            made = cls._built(folder, key, names, tokenizer, settings, say)
+        for line in told(made.meta) if say is not None else ():
+            say(line)  # type: ignore[misc]
+        return made
+
+    @classmethod
+    def _built(
+        cls, folder: Path, key: str, names: list[str], tokenizer: Tokenizer, settings: dict[str, Any],
+        say: Callable[[str], None] | None,
+    ) -> TokenCache:  # fmt: skip
+        """What is there from the same content and settings, or a new one; this process alone works in the folder."""
+        if (folder / "meta.json").exists():
+            try:
+                there = cls.open(folder)
+                if there.meta["key"] == key:
+                    return there
+            except UserError:
+                pass
+        temporary = folder.with_name(folder.name + ".part")
+        for place in (folder, temporary):
+            _refuse_foreign(place)
+        if any(name.startswith("hf:") for name in names):  # nothing says that they are what they were
+            shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir(parents=True, exist_ok=True)
+            meta = build_files(temporary, key, names, tokenizer, say, **settings)
+            meta |= {"version": VERSION, "key": key, "fingerprint": tokenizer.fingerprint(), "settings": settings}
+            (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
+            _sync(temporary)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(temporary, folder)
+            fsync(folder.parent)
+        except Ended:
+            raise  # it can be gone on with, as after a signal
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise UserError(
+                    f"{folder}: disk full while tokenising", hint="Free some space and run again."
+                ) from None
+            if isinstance(error, PermissionError | NotADirectoryError | FileExistsError):
+                raise UserError(f"{folder}: cannot be written ({error.strerror})", hint="Choose another.") from None
+            raise
+        except Exception:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return cls.open(folder)
+
+
+def _map(path: Path, dtype: str) -> np.ndarray:
+    if path.stat().st_size == 0:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def content_key(inputs: Sequence[str]) -> str:
+    """Hash of what inputs hold: name, size, time, first and last MiB of each file, and the names of data sets on the hub."""
+    digest = hashlib.blake2b(digest_size=16)
+    for item in inputs:
+        if item.startswith("hf:"):
+            digest.update(item.encode())
+            continue
+        for path in expand([item]):
+            with opened(path, unzip=False) as file:
+                stat = os.fstat(file.fileno())
+                digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+                digest.update(file.read(1 << 20))
+                file.seek(max(0, stat.st_size - (1 << 20)))
+                digest.update(file.read())
+    return digest.hexdigest()
+
+
+def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> str:
+    """Hash of what decides the cache: content, tokenizer, settings."""
+    made_of = [VERSION, tokenizer.fingerprint(), tokenizer.tokens, settings, content_key(inputs)]
+    return hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Replacing a folder removes it: only one that holds a cache and nothing else may be."""
+    other = sorted(p.name for p in folder.iterdir() if p.name not in _KNOWN) if folder.is_dir() else []
+    if other:
+        raise UserError(
+            f"{folder}: not a token cache, it holds {', '.join(other[:3])}",
+            hint="Choose a folder that is empty or does not exist yet.",
+        )
+
+
+def _sync(folder: Path) -> None:
+    for path in (*folder.iterdir(), folder):
+        fsync(path)
+
+
+__all__ = ["TokenCache", "content_key", "cut", "is_held_out"]

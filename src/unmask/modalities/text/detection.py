@@ -1,0 +1,72 @@
+"""ELECTRA on text: replaced-token detection, trained by the same run as everything else (Clark et al. 2020).
+
+The run folder is the discriminator, for embedding and fine-tuning; `generator` in it is the masked model it learnt with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.core.detection import ReplacedSlotDetection
+from unmask.core.model import MaskedModel
+from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
+from unmask.encoder.transformer import Encoder
+from unmask.families import Family, by_name
+from unmask.modalities.text.codec import TokenCodec
+from unmask.modalities.text.folder import assemble, save_folder
+from unmask.modalities.text.recipes import TextSettings
+from unmask.modalities.text.tokenizer import Tokenizer
+
+GENERATOR = "generator"
+"""Folder of the generator, in the discriminator's."""
+
+
+def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[ReplacedSlotDetection, Family]:
+    """Generator and discriminator with random weights, in ELECTRA's shape; the token table is one.
+
+    The generator has the discriminator's layers and `settings.generator` of its width, heads and feed-forward.
+    """
+    width, depth = settings.width, settings.width // settings.heads
+    norm, inner = Norm(placement="post", epsilon=1e-12), settings.inner or 4 * settings.width
+    shape: dict[str, Any] = {
+        "layers": settings.layers, "norm": norm, "positions": Learned(slots=max(settings.slots, 16)),
+        "dropout": settings.dropout,
+    }  # fmt: skip
+    encoder = EncoderConfig(width=width, heads=settings.heads, feedforward=MLP(inner=inner), **shape)
+    heads = max(1, round(settings.heads * settings.generator))
+    small = EncoderConfig(
+        width=heads * depth, heads=heads, feedforward=MLP(inner=max(1, inner * heads // settings.heads)),
+        embedding_width=width, **shape,
+    )  # fmt: skip
+    codec = {"types": 2, "head_norm": norm, "width": width, "encoder_width": small.width}
+    generator = assemble(tokenizer.vocab_size, tokenizer, small, codec, None)
+    return ReplacedSlotDetection(generator, Encoder(encoder)), by_name("electra")
+
+
+def save_detection(
+    out: Path, model: ReplacedSlotDetection, tokenizer: Tokenizer, family: Family, settings: Mapping[str, Any]
+) -> None:
+    """Write the discriminator into `out` and the generator into its subfolder; transformers loads both.
+
+    Raises:
+        UserError: a folder cannot be written.
+    """
+    generator = model.generator
+    save_folder(out / GENERATOR, model=generator, tokenizer=tokenizer, family=family, settings=settings)
+    bare = dataclasses.replace(
+        generator.codec.config, head=False, output_bias=False, encoder_width=generator.codec.config.width
+    )
+    codec = TokenCodec(bare)
+    codec.word, codec.token_type = generator.codec.word, generator.codec.token_type
+    head: dict[str, torch.Tensor] = {}
+    for name, module in (("dense", model.transform), ("dense_prediction", model.verdict)):
+        head |= {f"discriminator_predictions.{name}.{k}": v for k, v in module.state_dict().items()}
+    save_folder(
+        out, model=MaskedModel(codec, model.encoder), tokenizer=tokenizer, family=family, passengers=head,
+        hf_config={"architectures": ["ElectraForPreTraining"], "mask_token_id": tokenizer.mask_id}, settings=settings,
+    )  # fmt: skip

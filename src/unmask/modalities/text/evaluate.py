@@ -1,0 +1,87 @@
+"""How well a text model predicts hidden tokens of texts it has not seen: `TextModel.evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from unmask.core.batch import Example
+from unmask.core.inference import budgeted
+from unmask.core.score import scorable
+from unmask.errors import UserError
+from unmask.evaluation.metrics import by_frequency, by_position, masked_metrics, plain
+from unmask.modalities.text.batches import measuring_corruption, text_example
+from unmask.modalities.text.cache import cut
+
+if TYPE_CHECKING:
+    from unmask.modalities.text.model import TextModel
+
+
+def evaluate(
+    model: TextModel, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
+
+    Long texts are cut into windows, as in training.
+
+    Args:
+        frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
+
+    Raises:
+        UserError: no text with a token to hide; a ratio that hides none.
+    """
+    model.require_head()
+    if not 0 < ratio <= 1:
+        raise UserError(f"ratio={ratio}", hint="Expected a share above 0 and up to 1.")
+    examples, document = windows(model, texts)
+    if not any(len(scorable(e)) for e in examples):
+        raise UserError("the texts hold no token to hide", hint="Give text the tokenizer knows.")
+    size = model.tokenizer.vocab_size
+    counts = frequencies
+    if counts is None:
+        counts = np.bincount(np.concatenate([e.values["token"] for e in examples]), minlength=size)
+    elif len(counts) < size:
+        raise UserError(f"frequencies has {len(counts)} entries, the vocabulary {size}", hint="Give one count a token.")
+    corruption = measuring_corruption(ratio)
+    log_prob, rank, owner, place, target = [], [], [], [], []
+    for batch, members in budgeted(examples, model.slots):
+        hidden = corruption.draw(batch, seed=seed).to(model.device)
+        moved = batch.to(model.device)
+        with torch.inference_mode(), model.context():
+            prediction = model.model(moved, hidden)
+            truth = model.model.codec.targets(moved.values, hidden.flat)
+            log_prob.append(prediction.log_prob(truth).float().cpu().numpy())
+            rank.append(prediction.rank(truth).cpu().numpy())
+        row = batch.index.flatten()[hidden.flat.cpu()].numpy()
+        owner.append(np.array([document[m] for m in members])[row])
+        length = np.array([len(examples[m]) for m in members])[row]
+        place.append(batch.position.flatten()[hidden.flat.cpu()].numpy() / np.maximum(length - 1, 1))
+        target.append(truth.cpu().numpy())
+    p, r, d = (np.concatenate(x) for x in (log_prob, rank, owner))
+    right = (r == 0).astype(float)
+    bands = {
+        "by_frequency": by_frequency(right, counts[np.concatenate(target)], d, seed=seed),
+        "by_position": by_position(right, np.concatenate(place), d, seed=seed),
+    }
+    named = {k: [{"band": b.label, **b.estimate.to_dict()} for b in v] for k, v in bands.items()}
+    return plain(masked_metrics(p, r, d, seed=seed)) | named
+
+
+def windows(model: TextModel, texts: Sequence[str]) -> tuple[list[Example], list[int]]:
+    """Texts cut into examples the model can take, and the number of the text each comes from."""
+    examples: list[Example] = []
+    document: list[int] = []
+    before, after = model.tokenizer.before, model.tokenizer.after
+    room = model.slots - len(before) - len(after)
+    for number, e in enumerate(model.tokenizer.encode(list(texts), specials=False)):
+        starts = np.ones(len(e), np.uint8)
+        starts[1:] = e.units[1:] != e.units[:-1]
+        for begin, end in cut(e.ids, starts, room, np.zeros(0, np.int64)):
+            ids = np.concatenate([before, e.ids[begin:end], after]).astype(np.int64)
+            units = np.concatenate([[-1] * len(before), e.units[begin:end], [-1] * len(after)]).astype(np.int64)
+            examples.append(text_example(ids, units, np.isin(ids, model.tokenizer.special_ids), len(examples)))
+            document.append(number)
+    return examples, document

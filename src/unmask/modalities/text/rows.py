@@ -1,0 +1,145 @@
+"""Texts in a column of rows: .jsonl, .csv, .tsv, .parquet files and Hugging Face datasets."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from unmask.errors import UserError, suggest
+from unmask.modalities.text.documents import Document, ReadReport, opened
+
+COLUMNS = ("text", "content", "body", "document", "abstract")
+_LONGEST_ROW = 256 << 20
+"""A row of .jsonl or .csv cannot be parsed in pieces: beyond this many bytes it is refused, not read into memory."""
+
+
+def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
+    columns = [str(c) for c in columns]
+    there = ", ".join(columns[:20]) or "no columns"
+    if column is not None:
+        if column not in columns:
+            raise UserError(f"{where}: no column {column!r} among {there}", hint=suggest(column, columns))
+        return column
+    for name in COLUMNS:
+        if name in columns:
+            return name
+    raise UserError(f"{where}: no text column among {there}", hint="Name it with --set column=NAME.")
+
+
+def _text(value: Any, where: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UserError(f"{where}: text is a {type(value).__name__}, not a string", hint="Choose another column.")
+    return value
+
+
+def _rows(file: IO[bytes], path: Path) -> Iterator[str]:
+    """Whole lines; bytes that are not UTF-8 become lone surrogates, so that only their row is lost."""
+    number = 0
+    while line := file.readline(_LONGEST_ROW):
+        number += 1
+        if len(line) == _LONGEST_ROW:
+            raise UserError(
+                f"{path}:{number}: a line of more than {_LONGEST_ROW >> 20} MiB",
+                hint="Expected one row a line; give plain text as .txt, which may have lines of any length.",
+            )
+        yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8", "surrogateescape")
+
+
+def _undecodable(text: str, where: str, report: ReadReport) -> bool:
+    if text.isascii() or not any("\udc80" <= c <= "\udcff" for c in text):
+        return False
+    report.undecodable += 1
+    report.note(where, "not UTF-8, left out")
+    return True
+
+
+def jsonl_documents(path: Path, column: str | None, report: ReadReport, entities: bool) -> Iterator[Document]:
+    """The documents of a .jsonl file: one per line."""
+    with opened(path) as file:
+        for number, line in enumerate(_rows(file, path), start=1):
+            where = f"{path}:{number}"
+            if not line.strip() or _undecodable(line, where, report):
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{where}: not JSON ({error})", hint="Expected one JSON object a line.") from None
+            found = _entities(row, where) if entities and isinstance(row, dict) else []
+            if isinstance(row, dict):
+                row = row[_pick(list(row), column, where)]
+            elif not isinstance(row, str):
+                raise UserError(f"{where}: a JSON {type(row).__name__}", hint="Expected an object with a text key.")
+            yield Document(_text(row, where), str(path), number, found)
+
+
+def _entities(row: dict[str, Any], where: str) -> list[tuple[int, int]]:
+    try:
+        return [(int(e["start"]), int(e["end"])) for e in row.get("entities", [])]
+    except (TypeError, KeyError, ValueError):
+        raise UserError(
+            f"{where}: entities is {json.dumps(row['entities'])[:60]}",
+            hint='Expected a list of {"start": ..., "end": ...}, in characters of the text.',
+        ) from None
+
+
+def csv_documents(path: Path, column: str | None, report: ReadReport, separator: str) -> Iterator[Document]:
+    """The documents of a .csv or .tsv file: one per row."""
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_ROW))
+    start = 1
+    with opened(path) as file:
+        reader = csv.reader(_rows(file, path), delimiter=separator)
+        try:
+            header = next(reader, [])
+            index = header.index(_pick(header, column, str(path)))
+            start = reader.line_num + 1
+            for row in reader:
+                where = f"{path}:{start}"
+                if row and len(row) != len(header):
+                    raise UserError(
+                        f"{where}: {len(row)} fields, the header has {len(header)}",
+                        hint="Quote fields that contain the separator, and close every quote.",
+                    )
+                if row and not _undecodable(row[index], where, report):
+                    yield Document(row[index], str(path), start)
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise UserError(f"{path}:{start}: {error}", hint="Is a quote left open in this row?") from None
+
+
+def parquet_documents(path: Path, column: str | None) -> Iterator[Document]:
+    """The documents of a .parquet file: one per row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            name = _pick(file.schema_arrow.names, column, str(path))
+            # Few rows at a time: a row may be a whole book.
+            for batch in file.iter_batches(batch_size=256, columns=[name]):
+                for text in batch.column(0).to_pylist():
+                    number += 1
+                    yield Document(_text(text, f"{path}:{number}"), str(path), number)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a parquet file ({error})", hint="Copy the file again.") from None
+
+
+def hub_documents(name: str, column: str | None) -> Iterator[Document]:
+    """The documents of a Hugging Face dataset, `NAME` or `NAME:SPLIT`: one per row."""
+    try:
+        from datasets import load_dataset  # type: ignore[import-not-found]
+    except ImportError:
+        raise UserError(f"hf:{name} needs the datasets package", hint="Run: pip install 'unmask[datasets]'") from None
+    where, _, split = name.partition(":")
+    try:
+        rows = load_dataset(where, split=split or "train", streaming=True)
+    except Exception as error:  # the hub raises many kinds
+        raise UserError(f"hf:{name}: cannot be loaded ({error})", hint="Check the name and the network.") from None
+    for number, row in enumerate(rows, start=1):
+        text = row[_pick(list(row), column, f"hf:{name}")]
+        yield Document(_text(text, f"hf:{name}:{number}"), f"hf:{name}", number)

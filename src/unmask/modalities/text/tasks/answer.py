@@ -1,0 +1,203 @@
+"""Extractive question answering: a span of the context, or no answer.
+
+Contexts longer than the model are read in overlapping windows; a window without the answer is trained to point at its
+first slot, which stands for "no answer here" (Devlin et al. 2019, sec. 4.3). A span's probability is a softmax over all
+spans of all windows and "no answer". Offsets are characters of the context as given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch
+from unmask.core.inference import first_slots
+from unmask.families.heads import SPAN
+from unmask.modalities.text.tasks import scorers
+from unmask.modalities.text.tasks.encoding import Encoder, Window
+from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.squad import Question
+from unmask.modalities.text.tasks.tag import by_example
+from unmask.modalities.text.tasks.task import Prepared
+
+LONGEST = 30
+"""Longest answer in tokens (the published scripts' limit)."""
+KEPT = 20
+
+
+class Answer:
+    """A span of the context for a question."""
+
+    name, head, metric = "answer", SPAN, "f1"
+    outputs = 2
+    windowed = True
+
+    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
+        self.encoder, self.about = encoder, about
+
+    @classmethod
+    def from_items(cls, encoder: Encoder, items: Sequence[Question], settings: FinetuneSettings) -> Answer:
+        about = {
+            "name": "answer", "slots": encoder.slots, "stride": settings.stride, "null_threshold": settings.null_threshold,
+            "no_answer": any(not q.answers for q in items),
+        }  # fmt: skip
+        return cls(encoder, about)
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def prepare(self, items: Sequence[Question], *, labelled: bool) -> Prepared:
+        contexts = list(dict.fromkeys(q.context for q in items))
+        texts = dict(zip(contexts, self.encoder.texts(contexts), strict=True))
+        encoded = [texts[q.context] for q in items]
+        questions = self.encoder.texts([q.question for q in items])
+        stride = int(self.about.get("stride") or 0)
+        examples, windows = self.encoder.windows(encoded, stride=stride, before=questions)
+        groups: list[list[int]] = [[] for _ in items]
+        for i, window in enumerate(windows):
+            groups[window.owner].append(i)
+        extra: dict[str, Any] = {"windows": windows, "offsets": [e.offsets for e in encoded]}
+        if labelled:
+            places = [token_span(q, e.offsets) for q, e in zip(items, encoded, strict=True)]
+            extra["target"] = torch.tensor([_in_window(w, places[w.owner]) for w in windows]).reshape(-1, 2)
+        return Prepared(items, examples, groups, extra)
+
+    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+        logits = padded(model(batch, len(numbers)).float(), batch, len(numbers))
+        target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
+        return (F.cross_entropy(logits[..., 0], target[:, 0]) + F.cross_entropy(logits[..., 1], target[:, 1])) / 2
+
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> float:
+        return float(len(numbers))
+
+    def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
+        return by_example(logits, batch, len(numbers))
+
+    def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
+        windows, offsets = prepared.extra["windows"], prepared.extra["offsets"]
+        threshold = self.about.get("null_threshold")
+        out = []
+        for number, (q, mine) in enumerate(zip(prepared.items, prepared.groups, strict=True)):
+            spans, total, null = [], -np.inf, np.inf
+            for w in mine:
+                scored, mass, nothing = _spans(found[w], windows[w])
+                spans += scored
+                total = np.logaddexp(total, mass)
+                null = min(null, nothing)
+            if self.about.get("no_answer"):
+                total = np.logaddexp(total, null)
+            ranked = _distinct(q, offsets[number], sorted(spans, key=lambda s: -s[0]))
+            nbest = [
+                {"text": q.context[a:b], "start": a, "end": b, "probability": float(np.exp(s - total))}
+                for s, a, b in ranked
+            ]
+            best: dict[str, Any] = dict(nbest[0]) if nbest else {"text": "", "start": 0, "end": 0, "probability": 0.0}
+            row: dict[str, Any] = {"answer": best, "nbest": nbest}
+            if self.about.get("no_answer") or not nbest:
+                gap = float(null - ranked[0][0]) if ranked else np.inf
+                row["no_answer_score"] = gap if np.isfinite(gap) else 1e9
+                row["no_answer_probability"] = float(np.exp(null - total)) if np.isfinite(total) else 1.0
+                if gap > (threshold if threshold is not None else 0.0):
+                    row["answer"] = {"text": "", "start": 0, "end": 0, "probability": row["no_answer_probability"]}
+            out.append(row)
+        return out
+
+    def score(self, predictions: list[dict[str, Any]], items: Sequence[Question]) -> dict[str, float]:
+        names = [str(i) for i in range(len(items))]  # ids need not be unique in a resampled list
+        guesses = {n: p["answer"]["text"] for n, p in zip(names, predictions, strict=True)}
+        return scorers.squad_scores(
+            guesses, {n: [t for t, _ in q.answers or ()] for n, q in zip(names, items, strict=True)}
+        )
+
+    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
+        """The no-answer threshold with the best F1 on validation data (as the v2 script's best_f1)."""
+        if not self.about.get("no_answer") or self.about.get("null_threshold") is not None:
+            return
+        rows = self.decode(found, prepared)
+        gaps = np.array([row["no_answer_score"] for row in rows])
+        best = [row["nbest"][0]["text"] if row["nbest"] else "" for row in rows]
+        truths = [[t for t, _ in q.answers or ()] for q in prepared.items]
+        keep = np.array([scorers.squad_f1(g, t) for g, t in zip(best, truths, strict=True)])
+        drop = np.array([scorers.squad_f1("", t) for t in truths])
+        order = np.argsort(gaps)
+        # Answering the k questions with the smallest gaps and none of the others.
+        totals = np.concatenate([[0], np.cumsum(keep[order])]) + (
+            drop.sum() - np.concatenate([[0], np.cumsum(drop[order])])
+        )
+        k = int(totals.argmax())
+        s = gaps[order]
+        self.about["null_threshold"] = float(
+            s[0] - 1 if k == 0 else s[-1] + 1 if k == len(s) else (s[k - 1] + s[k]) / 2
+        )
+
+
+def token_span(q: Question, offsets: np.ndarray) -> tuple[int, int] | None:
+    """First and last token of the first answer, None where there is none or no token of it."""
+    if not q.answers:
+        return None
+    text, start = q.answers[0]
+    inside = np.flatnonzero((offsets[:, 0] < start + len(text)) & (offsets[:, 1] > start))
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+
+def _in_window(window: Window, place: tuple[int, int] | None) -> tuple[int, int]:
+    if place is None or place[0] < window.first or place[1] >= window.last:
+        return (0, 0)
+    return (place[0] - window.first + window.shift, place[1] - window.first + window.shift)
+
+
+def padded(logits: Tensor, batch: PackedBatch, count: int) -> Tensor:
+    """(rows * slots, k) -> (count, longest, k), with a large negative number behind the end of each example."""
+    index = batch.index.flatten()
+    first = torch.from_numpy(first_slots(batch, count)).to(index.device)
+    real = (index >= 0).nonzero().flatten()
+    column = real - first[index[real]]
+    out = logits.new_full((count, int(column.max()) + 1, logits.shape[1]), -1e9)
+    return out.index_put((index[real], column), logits[real])
+
+
+def _spans(logits: np.ndarray, window: Window) -> tuple[list[tuple[float, int, int]], float, float]:
+    """(best spans as (score, first token, last token), log of the summed exp of all spans, score of no answer)."""
+    start, end = logits[:, 0].astype(np.float64), logits[:, 1].astype(np.float64)
+    null = float(start[0] + end[0])
+    here = slice(window.shift, window.shift + window.last - window.first)
+    s, e = start[here], end[here]
+    n = len(s)
+    if n == 0:
+        return [], -np.inf, null
+    width = min(LONGEST, n)
+    table = np.full((n, width), -np.inf)
+    for k in range(width):
+        table[: n - k, k] = s[: n - k] + e[k:]
+    flat = table.ravel()
+    top = flat.argpartition(-min(KEPT, flat.size - 1) - 1)[-KEPT:] if flat.size > KEPT else np.arange(flat.size)
+    found = [
+        (float(flat[i]), window.first + int(i) // width, window.first + int(i) // width + int(i) % width)
+        for i in top
+        if np.isfinite(flat[i])
+    ]
+    peak = float(flat.max())
+    return found, peak + float(np.log(np.exp(flat - peak).sum())), null
+
+
+def _distinct(
+    q: Question, offsets: np.ndarray, spans: Sequence[tuple[float, int, int]]
+) -> list[tuple[float, int, int]]:
+    """Token spans as characters, without white space at their ends, each once, at most `KEPT`; empty ones left out."""
+    seen: set[tuple[int, int]] = set()
+    out: list[tuple[float, int, int]] = []
+    for score, first, last in spans:
+        a, b = int(offsets[first, 0]), int(offsets[last, 1])
+        while a < b and q.context[a].isspace():
+            a += 1
+        while b > a and q.context[b - 1].isspace():
+            b -= 1
+        if a < b and (a, b) not in seen and len(out) < KEPT:
+            seen.add((a, b))
+            out.append((score, a, b))
+    return out

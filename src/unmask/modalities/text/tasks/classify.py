@@ -1,0 +1,261 @@
+"""Classification of texts and pairs: one class of several, several at once, or a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch
+from unmask.errors import UserError, suggest
+from unmask.families.heads import SEQUENCE
+from unmask.modalities.text.tasks import scorers
+from unmask.modalities.text.tasks.data import Item
+from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.task import Prepared
+from unmask.natural import natural
+
+_PROBLEMS = {"single": "single_label_classification", "multi": "multi_label_classification", "regression": "regression"}
+
+
+class Classify:
+    """One label (or several, or a number) a text or pair.
+
+    Args:
+        encoder: makes examples for the model.
+        about: labels, problem, temperature: what unmask.json keeps.
+        weights: a weight a class for the loss, None for all alike.
+        metric: what early stopping goes by; default accuracy, micro F1 or Pearson's correlation.
+
+    Raises:
+        UserError: the problem has no such metric.
+    """
+
+    name, head = "classify", SEQUENCE
+
+    def __init__(
+        self, encoder: Encoder, about: dict[str, Any], *, weights: Tensor | None = None, metric: str | None = None
+    ) -> None:
+        self.encoder, self.about, self.weights = encoder, about, weights
+        self.problem, self.labels = about["problem"], list(about.get("labels") or [])
+        self.number = {label: i for i, label in enumerate(self.labels)}
+        self.metric = metric or {"single": "accuracy", "multi": "f1_micro", "regression": "pearson"}[self.problem]
+        if self.metric not in (known := self._metrics()):
+            raise UserError(f"metric={metric}", hint=suggest(str(metric), known))
+
+    @classmethod
+    def from_items(
+        cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings, **options: Any
+    ) -> Classify:
+        """Look at the training labels: which there are, and what kind of problem they make.
+
+        Raises:
+            UserError: fewer than two classes, or nearly as many classes as rows.
+        """
+        problem = settings.problem if settings.problem != "auto" else guess_problem(items)
+        about: dict[str, Any] = {
+            "name": "classify", "problem": problem, "slots": encoder.slots, "temperature": 1.0,
+            "abstain": settings.abstain, "threshold": settings.threshold, "pair": items[0].text2 is not None,
+        }  # fmt: skip
+        if problem == "regression":
+            values = np.array([_number(item) for item in items])
+            about |= {"labels": [], "low": float(values.min()), "high": float(values.max())}
+            return cls(encoder, about, **options)
+        labels = sorted({name for item in items for name in names_of(item)}, key=natural)
+        if len(labels) < 2:
+            shown = labels[0] if labels else "none"
+            raise UserError(f"training data has one label only: {shown!r}", hint="Two or more are needed.")
+        if problem == "single" and len(labels) > len(items) / 2 and len(items) > 4:
+            raise UserError(
+                f"{len(labels)} labels in {len(items)} training rows",
+                hint="Is this the label column? For numbers use --set problem=regression; else give more rows a label.",
+            )
+        about["labels"] = labels
+        weights = None
+        if settings.class_weights == "balanced":
+            count = np.bincount([labels.index(n) for item in items for n in names_of(item)], minlength=len(labels))
+            weights = torch.tensor(len(items) / (len(labels) * np.maximum(count, 1)), dtype=torch.float32)
+        return cls(encoder, about, weights=weights, **options)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels) or 1
+
+    def config(self) -> dict[str, Any]:
+        labels = self.labels or ["LABEL_0"]
+        return {
+            "problem_type": _PROBLEMS[self.problem], "num_labels": len(labels),
+            "id2label": {str(i): n for i, n in enumerate(labels)}, "label2id": {n: i for i, n in enumerate(labels)},
+        }  # fmt: skip
+
+    def _metrics(self) -> list[str]:
+        """Names of what `score` measures, by scoring one made-up prediction."""
+        made_up = self.decode([np.zeros(self.outputs)], Prepared([], [], []))
+        label = 0.0 if self.problem == "regression" else self.labels[0]
+        return list(self.score(made_up, [Item(text="", label=label)]))
+
+    def prepare(self, items: Sequence[Item], *, labelled: bool) -> Prepared:
+        if any((i.text2 is None) != (items[0].text2 is None) for i in items):
+            raise UserError("some rows have a second text and some have none", hint="Fill in the second column.")
+        pair = items[0].text2 is not None
+        if self.about.get("pair", pair) != pair:
+            given, learnt = ("pairs", "single texts") if pair else ("single texts", "pairs")
+            raise UserError(
+                f"{items[0].where}: the model was fine-tuned on {learnt} and is given {given}",
+                hint="Give columns text and text2 (--text2 COLUMN) to a model of pairs, and one column to another.",
+            )
+        examples = self.encoder.whole([i.text for i in items], [i.text2 for i in items])
+        extra = {"target": self._targets(items)} if labelled else {}
+        return Prepared(items, examples, [[i] for i in range(len(items))], extra)
+
+    def _targets(self, items: Sequence[Item]) -> Tensor:
+        if self.problem == "regression":
+            return torch.tensor([_number(item) for item in items], dtype=torch.float32)
+        for item in items:
+            for name in names_of(item):
+                if name not in self.number:
+                    raise UserError(
+                        f"{item.where}: label {name!r} is not among those of the training data",
+                        hint=f"Known: {', '.join(self.labels[:20])}.",
+                    )
+        if self.problem == "single":
+            return torch.tensor([self.number[names_of(item)[0]] for item in items])
+        target = torch.zeros(len(items), len(self.labels))
+        for i, item in enumerate(items):
+            target[i, [self.number[n] for n in names_of(item)]] = 1.0
+        return target
+
+    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+        logits = model(batch, len(numbers)).float()
+        target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
+        weights = None if self.weights is None else self.weights.to(logits.device)
+        if self.problem == "single":
+            return F.cross_entropy(logits, target, weight=weights)
+        if self.problem == "multi":
+            return F.binary_cross_entropy_with_logits(logits, target, pos_weight=weights)
+        return F.mse_loss(logits[:, 0], target)
+
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> float:
+        if self.problem == "single" and self.weights is not None:
+            return float(self.weights[prepared.extra["target"][torch.from_numpy(numbers)]].sum())
+        return float(len(numbers))
+
+    def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
+        return list(logits.cpu().numpy())
+
+    def probabilities(self, found: Sequence[np.ndarray]) -> np.ndarray:
+        """(items, labels), calibrated."""
+        logits = np.stack(found).astype(np.float64) / self.about.get("temperature", 1.0)
+        if self.problem == "multi":
+            return 1 / (1 + np.exp(-logits))
+        e = np.exp(logits - logits.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
+        if self.problem == "regression":
+            return [{"label": float(x[0]), "value": float(x[0])} for x in found]
+        out = []
+        abstain = self.about.get("abstain")
+        for p in self.probabilities(found):
+            best = int(p.argmax())
+            row: dict[str, Any] = {"label": self.labels[best], "probability": float(p[best])}
+            row["probabilities"] = {n: float(x) for n, x in zip(self.labels, p, strict=True)}
+            if self.problem == "multi":
+                row["labels"] = [
+                    n for n, x in zip(self.labels, p, strict=True) if x >= self.about.get("threshold", 0.5)
+                ]
+            if abstain is not None:
+                row["abstained"] = bool(p[best] < abstain)
+            out.append(row)
+        return out
+
+    def score(self, predictions: list[dict[str, Any]], items: Sequence[Item]) -> dict[str, float]:
+        if self.problem == "regression":
+            guess, value = [p["value"] for p in predictions], [_number(i) for i in items]
+            error = np.subtract(guess, value)
+            return {
+                "pearson": scorers.pearson(guess, value), "spearman": scorers.spearman(guess, value),
+                "rmse": float(np.sqrt(np.mean(error**2))),
+            }  # fmt: skip
+        if self.problem == "multi":
+            truth, sets = [names_of(i) for i in items], [p["labels"] for p in predictions]
+            both = {f"f1_{a}": scorers.multilabel_f1(truth, sets, average=a) for a in ("micro", "macro")}
+            return both | {"exact": scorers.accuracy([set(t) for t in truth], [set(g) for g in sets])}
+        one, said = [names_of(i)[0] for i in items], [p["label"] for p in predictions]
+        chance = [p["probability"] for p in predictions]
+        right = [a == b for a, b in zip(one, said, strict=True)]
+        out = {
+            "accuracy": scorers.accuracy(one, said), "f1_macro": scorers.f1(one, said),
+            "matthews": scorers.matthews(one, said), "calibration_error": scorers.calibration_error(chance, right),
+        }  # fmt: skip
+        if len(self.labels) == 2:
+            out["f1"] = scorers.f1(one, said, average="binary", positive=self.labels[1])
+        kept = [r for r, p in zip(right, predictions, strict=True) if not p.get("abstained")]
+        if self.about.get("abstain") is not None:
+            out |= {
+                "answered": len(kept) / max(1, len(right)),
+                "accuracy_answered": float(np.mean(kept)) if kept else 0.0,
+            }
+        return out
+
+    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
+        """Temperature by the likelihood of validation labels (Guo et al. 2017, sec. 4.2); it changes no decision."""
+        if self.problem != "single" or len(found) < 10:
+            return
+        logits = torch.from_numpy(np.stack(found)).double()
+        self.about["temperature"] = fit_temperature(logits, prepared.extra["target"])
+
+
+def fit_temperature(logits: Tensor, target: Tensor) -> float:
+    """The temperature between 0.05 and 20 under which the targets are likeliest, by golden-section search."""
+
+    def loss(log_t: float) -> float:
+        return float(F.cross_entropy(logits / float(np.exp(log_t)), target))
+
+    low, high, ratio = np.log(0.05), np.log(20.0), (np.sqrt(5) - 1) / 2
+    a, b = high - ratio * (high - low), low + ratio * (high - low)
+    fa, fb = loss(a), loss(b)
+    for _ in range(40):
+        if fa < fb:
+            high, b, fb = b, a, fa
+            a = high - ratio * (high - low)
+            fa = loss(a)
+        else:
+            low, a, fa = a, b, fb
+            b = low + ratio * (high - low)
+            fb = loss(b)
+    return float(np.exp((low + high) / 2))
+
+
+def names_of(item: Item) -> list[str]:
+    """The labels of an item as names; whole numbers in floats lose their '.0'."""
+    if isinstance(item.label, tuple):
+        return [str(n) for n in item.label]
+    label = item.label
+    return [str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()]
+
+
+def guess_problem(items: Sequence[Item]) -> str:
+    """'multi' for lists, 'regression' for numbers of which some are fractions, else 'single'."""
+    if any(isinstance(i.label, tuple) for i in items):
+        return "multi"
+    try:
+        values = np.array([float(i.label) for i in items])  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return "single"
+    return "single" if (values == np.round(values)).all() else "regression"
+
+
+def _number(item: Item) -> float:
+    try:
+        value = float(item.label)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not np.isfinite(value):
+        raise UserError(f"{item.where}: label {item.label!r} is not a number", hint="Regression needs numbers.")
+    return value

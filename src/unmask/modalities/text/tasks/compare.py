@@ -1,0 +1,202 @@
+"""What was fine-tuned beside simpler models, on the same held-out rows: a table with intervals, and which of them is kept."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unmask.core.inference import one_core
+from unmask.modalities.text.tasks import simpler
+from unmask.modalities.text.tasks.beside import Beside, Kind, vectors_apart
+from unmask.modalities.text.tasks.model import TaskModel
+from unmask.modalities.text.tasks.task import Prepared, merit
+
+DRAWS = 100
+SHARES = (0.5, 1.0)
+
+
+@dataclass
+class Rival:
+    """A simpler model's predictions of the held-out rows.
+
+    Attributes:
+        beside: the model itself, where it can be saved in the folder.
+        outputs: its outputs, for averaging with the encoder's.
+    """
+
+    name: str
+    predictions: list[dict[str, Any]]
+    beside: Beside | None = None
+    outputs: Sequence[np.ndarray] | None = None
+
+
+def rivals(
+    work: Any, model: TaskModel | None, training: Prepared, held: Prepared, *, found: Sequence[np.ndarray], slots: int,
+    context: Callable, seed: int,
+) -> list[Rival]:  # fmt: skip
+    """The simpler models of a task, fitted to the training rows.
+
+    Args:
+        model: the state that fine-tuning starts from; None where only `tag` and `answer` are asked for.
+        found: its outputs on the held-out rows.
+    """
+    where: dict[str, Any] = {"slots": slots, "context": context}
+    with one_core():
+        if work.name == "answer":
+            return [Rival("sentence with the most words in common", [_sentence(q) for q in held.items])]
+        out = []
+        if work.name == "classify":
+            out += _constants(work, model, training, held, where)
+        for kind in simpler.kinds_of(work, training):
+            beside = simpler.fit(kind, work, model, training, seed=seed, **where)  # type: ignore[arg-type]
+            if beside is None:
+                continue
+            outputs = simpler.outputs(beside, work, model, held, found, **where)  # type: ignore[arg-type]
+            out.append(Rival(_name(kind, work), untempered(work).decode(outputs, held), beside, outputs))
+        return out
+
+
+def _name(kind: Kind, work: Any) -> str:
+    if kind == "words":
+        return "TF-IDF + ridge regression" if work.problem == "regression" else "TF-IDF + logistic regression"
+    if kind == "apart" and work.name == "similarity":
+        return "ridge regression of the frozen vectors"
+    return {
+        "apart": "frozen vectors of the two texts", "cosine": "cosine of TF-IDF vectors", "tags": "most frequent tag of each word"
+    }[kind]  # fmt: skip
+
+
+def _constants(work: Any, model: Any, training: Prepared, held: Prepared, where: dict[str, Any]) -> list[Rival]:
+    """The most frequent class (label, the mean), and of numbers for pairs the cosine, which is fitted to nothing."""
+    constant = simpler.targets(work, training).mean(0)
+    if work.problem != "regression":
+        share = constant.clip(1e-6, 1 - 1e-6)
+        constant = np.log(share) - (np.log(1 - share) if work.problem == "multi" else 0)
+    often = {"single": "most frequent class", "multi": "most frequent labels", "regression": "mean"}[work.problem]
+    plain = untempered(work)
+    found = [Rival(often, plain.decode([constant] * len(held.items), held))]
+    if work.problem == "regression" and training.items[0].text2 is not None:
+        u, v = vectors_apart(model.masked, work.encoder, held.items, **where)
+        cosine = (u * v).sum(1) / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-9)
+        found.append(Rival("cosine of the frozen vectors", plain.decode([np.array([x]) for x in cosine], held)))
+    return found
+
+
+def untempered(work: Any) -> Any:
+    """The task with a temperature of 1, which is what is fitted for the outputs of one model alone; the task itself stays as it is."""
+    if work.name != "classify":
+        return work
+    plain = copy.copy(work)
+    plain.about = {**work.about, "temperature": 1.0}
+    return plain
+
+
+def _sentence(question: Any) -> dict[str, Any]:
+    """The sentence of the context that shares most words with the question, longer ones at a discount."""
+    asked = set(re.findall(r"\w+", question.question.lower()))
+    sentences = [s for s in re.split(r"(?<=[.!?])\s+", question.context) if s.strip()] or [""]
+    found = [len(asked & set(re.findall(r"\w+", s.lower()))) / (1 + len(s.split())) ** 0.5 for s in sentences]
+    return {"answer": {"text": sentences[int(np.argmax(found))]}}
+
+
+@dataclass
+class Verdict:
+    """What the comparison came to.
+
+    Attributes:
+        table: rows of `model`, `value`, `low`, `high` (95 %, over the held-out rows) and `kept`.
+        beside: a simpler model that goes into the folder, its share set.
+        kept: name of the row that is kept.
+        better: name of a simpler model that did better and cannot be kept in the folder.
+        reason: why a state that scored higher is not kept.
+    """
+
+    table: list[dict[str, Any]]
+    kept: str
+    beside: Beside | None = None
+    better: str | None = None
+    reason: str | None = None
+
+
+def judge(
+    work: Any, own: list[tuple[str, list[dict[str, Any]]]], kept: str, found: Sequence[np.ndarray], others: Sequence[Rival],
+    held: Prepared, *, seed: int,
+) -> Verdict:  # fmt: skip
+    """Set the candidates side by side.
+
+    Args:
+        own: (name, predictions) of the states of encoder and head.
+        kept: which of them is kept.
+        found: the kept state's outputs.
+    """
+
+    def value(predictions: list[dict[str, Any]]) -> float:
+        return float(work.score(predictions, held.items)[work.metric])
+
+    best = merit(work.metric, value(dict(own)[kept]))
+    beside, better, extra = None, None, []
+    for rival in sorted(others, key=lambda r: -merit(work.metric, value(r.predictions))):
+        if merit(work.metric, value(rival.predictions)) <= best:
+            break
+        if rival.beside is None:
+            better = better or rival.name
+            continue
+        assert rival.outputs is not None
+        for share in SHARES if rival.beside.kind == "words" else SHARES[-1:]:
+            rival.beside.share = share
+            said = untempered(work).decode(rival.beside.mixed(found, rival.outputs), held)
+            name = rival.name if share == 1 else f"{rival.name}, averaged with the encoder"
+            if share < 1:
+                extra.append((name, said))
+            if merit(work.metric, value(said)) > best or (beside is None and share == 1):
+                best, beside, kept, chosen_share = merit(work.metric, value(said)), rival.beside, name, share
+        if beside is not None:
+            beside.share = chosen_share
+        break
+    if better is not None and beside is not None:
+        better = None
+    rows = [*((r.name, r.predictions) for r in others), *own, *extra]
+    table = [{"model": name, **_interval(work, said, held.items, seed), "kept": name == kept} for name, said in rows]
+    return Verdict(table, kept, beside, better)
+
+
+def gain(
+    work: Any, one: list[dict[str, Any]], other: list[dict[str, Any]], items: Sequence[Any], *, seed: int
+) -> tuple[float, float]:
+    """By how much `one` is better than `other` (of an error too: more is better), and the standard error of that over the rows."""
+
+    def difference(chosen: Sequence[int]) -> float:
+        told = [
+            merit(work.metric, work.score([p[i] for i in chosen], [items[i] for i in chosen])[work.metric])
+            for p in (one, other)
+        ]
+        return told[0] - told[1]
+
+    rng, n = np.random.default_rng([seed, 29]), len(items)
+    drawn = [difference(rng.integers(n, size=n).tolist()) for _ in range(DRAWS if n > 1 else 0)]
+    return difference(range(n)), float(np.std(drawn)) if drawn else 0.0
+
+
+def _interval(work: Any, predictions: list[dict[str, Any]], items: Sequence[Any], seed: int) -> dict[str, Any]:
+    rng, n = np.random.default_rng(seed), len(items)
+    values = []
+    for _ in range(DRAWS if n > 1 else 0):
+        drawn = rng.integers(n, size=n)
+        values.append(work.score([predictions[i] for i in drawn], [items[i] for i in drawn])[work.metric])
+    low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
+    value = float(work.score(predictions, items)[work.metric])
+    return {"value": value, "low": None if low is None else float(low), "high": None if high is None else float(high)}
+
+
+def lines(verdict: Verdict, metric: str, rows: int) -> list[str]:
+    """The table in words, for a terminal."""
+    out = [f"{metric} on {rows:,} held-out rows:"]
+    for row in verdict.table:
+        span = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
+        out.append(f"  {row['model']:52}{row['value']:.3f}{span}{'  kept' if row['kept'] else ''}")
+    return out

@@ -1,0 +1,199 @@
+"""Tagged text: CoNLL columns in any of the usual schemes, or jsonl with character spans.
+
+A CoNLL sentence becomes a text, its words joined by single spaces, with the character span of each word: what is
+predicted is then always characters of one text, wherever it came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.files import split_lines
+from unmask.modalities.text.tasks.data import read_rows, read_text, suffix
+from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.scorers import Span, spans_of
+
+COLUMNS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2", ".annotated")
+
+HINT = "Each line holds a word and its tag; sentences are parted by a blank line."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """A text with its entities.
+
+    Attributes:
+        spans: (start, end, label) in characters, None where not labelled.
+        words: character spans of the words that are tagged, None where the tokenizer's own units are.
+        row: what the file holds of it, carried along by `predict`.
+    """
+
+    text: str
+    spans: tuple[Span, ...] | None = None
+    words: tuple[tuple[int, int], ...] | None = None
+    where: str = ""
+    row: dict[str, Any] | None = None
+
+
+def as_sentences(data: Any, *, labelled: bool, trouble: Trouble | None = None) -> list[Sentence]:
+    """Sentences from a file (CoNLL columns, jsonl, csv, parquet, or texts a line), or rows of Python.
+
+    Args:
+        trouble: notes what is wrong with rows, which are left out or refused together; None refuses.
+
+    Raises:
+        UserError: naming file and line of a missing column, an unknown tag or a span outside its text.
+    """
+    noted = Trouble() if trouble is None else trouble
+    if isinstance(data, str | Path):
+        path = Path(data)
+        kind = suffix(path)
+        if kind in (".jsonl", ".ndjson", ".parquet", ".csv") or str(data).startswith("hf:"):
+            found = noted.each(read_rows(data), lambda where, row: _row(where, row, labelled))
+        elif kind == ".txt" and not labelled and not _has_columns(path):
+            lines = split_lines(read_text(path))
+            return [Sentence(text=line, where=f"{path}:{n}", row={"text": line}) for n, line in enumerate(lines, 1)]
+        else:
+            found = read_conll(path, noted)
+        noted.settle("rows" if kind in (".jsonl", ".ndjson", ".parquet", ".csv") else "lines")
+        if not found:
+            raise UserError(f"{data}: no sentences", hint="Each line holds a word and its tag.")
+        return found if labelled else [dataclasses.replace(s, row=s.row or {"text": s.text}) for s in found]
+    rows = list(data)
+    if rows and isinstance(rows[0], Sentence):
+        return rows
+    return [
+        Sentence(text=row, where=f"row {i}") if isinstance(row, str) else _row(f"row {i}", dict(row), labelled)
+        for i, row in enumerate(rows, 1)
+    ]
+
+
+def _has_columns(path: Path) -> bool:
+    """Whether the first lines look like tagged words."""
+    lines = [line.split() for line in split_lines(read_text(path))[:200] if line.strip()]
+    return bool(lines) and all(len(c) >= 2 and (c[-1] == "O" or c[-1][1:2] == "-") for c in lines)
+
+
+def read_conll(path: Path, trouble: Trouble | None = None) -> list[Sentence]:
+    """Word first, tag last on each line, tab- or space-separated; blank lines and -DOCSTART- part sentences.
+
+    Args:
+        trouble: notes bad lines; a word that is white space goes alone, any other bad line takes its sentence with it. None
+            refuses them.
+
+    Raises:
+        UserError: lines have fewer columns than the first one, a word that is white space, or a last column that is no tag: all
+            of them are counted, and the first ones named.
+    """
+    noted = Trouble() if trouble is None else trouble
+    sentences: list[Sentence] = []
+    words: list[str] = []
+    tags: list[str] = []
+    began, width, spoilt = 1, 0, False
+
+    def close() -> None:
+        nonlocal spoilt
+        if words and not spoilt:
+            sentences.append(joined(words, tags, where=f"{path}:{began}"))
+        words.clear()
+        tags.clear()
+        spoilt = False
+
+    for n, line in enumerate(read_text(path).split("\n"), start=1):
+        line = line.rstrip("\r")
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            close()
+            continue
+        # Tabs only where there are some: a word may hold a no-break space.
+        cells = line.split("\t") if "\t" in line else line.split(" ")
+        cells = [c.strip() for c in cells if c.strip()] if "\t" not in line else [c.strip(" ") for c in cells]
+        width = width or len(cells)
+        where = f"{path}:{n}"
+        if "\t" in line and len(cells) >= max(2, width) and not cells[0].strip():
+            noted.add(where, f"the word is white space: {line[:60]!r}", HINT)
+            continue
+        if len(cells) < max(2, width):
+            noted.add(where, f"{len([c for c in cells if c])} columns, expected {max(2, width)}: {line[:60]!r}", HINT)
+            spoilt = True
+            continue
+        if not is_tag(cells[-1]):
+            noted.add(where, f"tag {cells[-1]!r}", "Expected O, B-TYPE or I-TYPE (or E, S, L, U).")
+            spoilt = True
+            continue
+        if not words:
+            began = n
+        words.append(cells[0])
+        tags.append(cells[-1])
+    close()
+    if trouble is None:
+        noted.settle("lines")
+    if not sentences and not noted.found:
+        raise UserError(f"{path}: no sentences", hint="Each line holds a word and its tag.")
+    return sentences
+
+
+def is_tag(tag: Any) -> bool:
+    """Whether this is O or a tag of a known scheme."""
+    return tag == "O" or (isinstance(tag, str) and tag[:1] in "BIESLU" and tag[1:2] == "-" and bool(tag[2:]))
+
+
+def checked(tag: Any, where: str) -> str:
+    """A tag, if it is one.
+
+    Raises:
+        UserError: it is of no known scheme.
+    """
+    if is_tag(tag):
+        return str(tag)
+    raise UserError(f"{where}: tag {tag!r}", hint="Expected O, B-TYPE or I-TYPE (or E, S, L, U).")
+
+
+def joined(words: Sequence[str], tags: Sequence[str] | None, *, where: str = "") -> Sentence:
+    """A sentence from words, joined by single spaces, and their tags."""
+    places, at = [], 0
+    for word in words:
+        places.append((at, at + len(word)))
+        at += len(word) + 1
+    spans = None
+    if tags is not None:
+        spans = tuple((places[a][0], places[b - 1][1], label) for a, b, label in spans_of(tags))
+    return Sentence(text=" ".join(words), spans=spans, words=tuple(places), where=where)
+
+
+def _row(where: str, row: dict[str, Any], labelled: bool) -> Sentence:
+    """{"text", "entities": [{start, end, label}]}, or {"tokens", "tags"}."""
+    words = row.get("tokens") or row.get("words")
+    if isinstance(words, list):
+        words = [str(w) for w in words]
+        if not labelled:
+            return dataclasses.replace(joined(words, None, where=where), row=row)
+        tags: list[Any] = next((row[k] for k in ("tags", "ner_tags", "labels") if isinstance(row.get(k), list)), [])
+        if len(tags) != len(words):
+            raise UserError(f"{where}: {len(words)} tokens, {len(tags)} tags", hint="Give one tag a token.")
+        return joined(words, [checked(tag, where) for tag in tags], where=where)
+    text = row.get("text") if isinstance(row.get("text"), str) else row.get("sentence")
+    if not isinstance(text, str):
+        raise UserError(f"{where}: no 'text'", hint='Expected {"text": ..., "entities": [{"start", "end", "label"}]}.')
+    found = row.get("entities", row.get("spans"))
+    if found is None:
+        if labelled:
+            raise UserError(f"{where}: no 'entities'", hint="Give a list of {start, end, label}; it may be empty.")
+        return Sentence(text=text, where=where, row=row)
+    spans = []
+    for e in found:
+        try:
+            start, end, label = (int(e["start"]), int(e["end"]), str(e["label"])) if isinstance(e, dict) else e
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{where}: entity {e!r}", hint="Expected start, end and label.") from None
+        if not 0 <= start < end <= len(text):
+            raise UserError(
+                f"{where}: entity {start}..{end} in a text of {len(text)} characters",
+                hint="Offsets count characters (code points) from 0; the end is exclusive.",
+            )
+        spans.append((start, end, label))
+    return Sentence(text=text, spans=tuple(spans), where=where, row=None if labelled else row)

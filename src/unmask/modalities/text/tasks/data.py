@@ -1,0 +1,374 @@
+"""Labelled texts from files: csv, tsv, jsonl, parquet (.gz of the first three), or a Hugging Face dataset (hf:NAME).
+
+Columns are guessed by their names, said (`Columns`), and overridable. Every item remembers its file and line, so that a
+complaint can name them.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError, suggest
+from unmask.files import split_lines
+from unmask.modalities.text.tasks.header import has_header
+from unmask.modalities.text.tasks.lenient import Trouble
+
+TEXT = (
+    "text",
+    "sentence",
+    "sentence1",
+    "text1",
+    "premise",
+    "question1",
+    "question",
+    "content",
+    "document",
+    "#1 string",
+    "note",
+    "report",
+    "review",
+    "comment",
+    "abstract",
+    "message",
+)
+TEXT2 = ("text2", "sentence2", "hypothesis", "question2", "#2 string", "second", "positive")
+NEGATIVE = ("negative", "hard_negative", "text3")
+LABEL = ("label", "labels", "class", "category", "score", "similarity", "target", "intent", "gold_label", "quality",
+         "diagnosis", "outcome", "sentiment", "rating", "topic")  # fmt: skip
+TASKS = ("tokens", "words", "tags", "ner_tags", "entities", "context", "answers", "query-id", "corpus-id")
+"""Names in files of the other tasks; with those above they tell a header from a row."""
+Label = str | float | int | tuple[str, ...] | None
+
+
+PARTS = ("text", "text2", "label", "negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A text, or a pair, or a triple, with its label (None where there is none) and where it came from."""
+
+    text: str
+    text2: str | None = None
+    negative: str | None = None
+    label: Label = None
+    where: str = ""
+    row: Mapping[str, Any] | None = None
+    """All columns of an unlabelled row, carried along by `predict`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which column plays which part; what is None is guessed from the names.
+
+    Attributes:
+        header: whether the first line of a csv or tsv names the columns; None where the file tells (see `header`).
+    """
+
+    text: str | None = None
+    text2: str | None = None
+    label: str | None = None
+    negative: str | None = None
+    header: bool | None = None
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of columns that are given."""
+        return [name for name in (self.text, self.text2, self.label, self.negative) if name is not None]
+
+    def said(self) -> str:
+        """One line for people."""
+        parts = ", ".join(f"{part}: {getattr(self, part)!r}" for part in PARTS if getattr(self, part) is not None)
+        return f"{parts} (by position: the file has no header)" if self.header is False else parts
+
+
+def suffix(path: Path) -> str:
+    """The suffix below .gz."""
+    return Path(path.stem).suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text file, .gz or not, without its byte order mark.
+
+    Raises:
+        UserError: it is absent, not UTF-8 or a broken gzip.
+    """
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file", hint="Give a csv, tsv, jsonl or parquet file.") from None
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read ({error})", hint="Copy the file again.") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
+
+
+def read_rows(
+    source: str | Path, columns: Columns | None = None, *, broken: list[str] | None = None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Rows of a file as ("file:line", column -> value).
+
+    A csv or tsv without a header is read by position: text, label, or text, text2, label.
+
+    Args:
+        columns: what a person said of them: the names asked for, and whether there is a header.
+        broken: where given, lines with too few or too many cells are left out and named here.
+
+    Raises:
+        UserError: the file is missing, empty, broken, or of no known kind; there is no telling whether it has a header.
+    """
+    return _rows(source, columns or Columns(), broken)[0]
+
+
+def _rows(
+    source: str | Path, columns: Columns, broken: list[str] | None = None
+) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
+    """The rows, and whether their columns have names."""
+    headed = True
+    if str(source).startswith("hf:"):
+        return _dataset(str(source)[3:]), headed
+    path = Path(source)
+    kind = suffix(path)
+    if kind == ".parquet":
+        rows = _parquet(path)
+    elif kind in (".jsonl", ".ndjson"):
+        rows = _jsonl(path)
+    elif kind in (".csv", ".tsv"):
+        rows, headed = _separated(path, "," if kind == ".csv" else "\t", columns, broken)
+    elif kind == ".txt":
+        lines = split_lines(read_text(path))
+        rows = [(f"{path}:{n}", {"text": line}) for n, line in enumerate(lines, start=1)]
+    else:
+        raise UserError(
+            f"{path}: {kind or 'no suffix'}", hint="Expected .csv, .tsv, .jsonl, .parquet, .txt or hf:NAME."
+        )
+    if not rows:
+        raise UserError(f"{path}: no rows", hint="Give at least one labelled text.")
+    return rows, headed
+
+
+def _dataset(name: str) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(f"hf:{name}: datasets is not installed", hint="Run: pip install 'unmask[datasets]'") from None
+    where, _, split = name.partition(":")
+    try:
+        found = datasets.load_dataset(where, split=split or "train")
+    except Exception as error:  # the hub raises many kinds
+        raise UserError(
+            f"hf:{name}: cannot be loaded ({error})", hint="Check the name, the split and the network."
+        ) from None
+    return [
+        (f"hf:{where}:{i}", {column: _named(value, found.features.get(column)) for column, value in row.items()})
+        for i, row in enumerate(found)
+    ]
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """Numbers of classes as their names; -1, where a published test set hides its labels, stays."""
+    if isinstance(value, list):
+        return [_named(v, getattr(feature, "feature", None)) for v in value]
+    names = getattr(feature, "names", None)
+    return names[value] if names and isinstance(value, int) and value >= 0 else value
+
+
+def _parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    import polars
+
+    try:
+        frame = polars.read_parquet(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file", hint="Give a csv, tsv, jsonl or parquet file.") from None
+    except Exception as error:
+        raise UserError(f"{path}: not a parquet file ({error})", hint="Copy the file again.") from None
+    return [(f"{path}:{n}", row) for n, row in enumerate(frame.iter_rows(named=True), start=1)]
+
+
+def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    rows = []
+    for n, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}:{n}: not JSON ({error})", hint="One JSON object a line.") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{path}:{n}: {type(row).__name__}, not an object", hint="One JSON object a line.")
+        rows.append((f"{path}:{n}", row))
+    return rows
+
+
+def _separated(
+    path: Path, separator: str, columns: Columns, broken: list[str] | None = None
+) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
+    text = read_text(path)
+    # Published tsv files hold unpaired quotes: there, a quote is a character like any other.
+    quoting: Any = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
+    csv.field_size_limit(1 << 28)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
+    lines: list[tuple[int, list[str]]] = []
+    try:
+        for cells in reader:
+            if cells:
+                lines.append((reader.line_num, cells))
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: {error}", hint="Check the quotes around that line.") from None
+    while lines and not any(cell.strip() for cell in lines[-1][1]):
+        lines.pop()  # what spreadsheets leave below a table
+    if not lines:
+        return [], True
+    known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS}
+    headed = columns.header
+    if headed is None:
+        headed = has_header(lines, known=known, asked=columns.asked, path=path)
+    if headed:
+        names, lines = [cell.strip() for cell in lines[0][1]], lines[1:]
+        lowered = [name.lower() for name in names]
+        if twice := [name for name in lowered if name and lowered.count(name) > 1]:
+            raise UserError(f"{path}:1: column {twice[0]!r} is there twice", hint="Rename one of them.")
+    else:
+        width = len(lines[0][1])
+        names = {1: ["text"], 2: ["text", "label"], 3: ["text", "text2", "label"]}.get(width) or _cola(lines, path)
+    rows = []
+    for n, cells in lines:
+        if len(cells) != len(names) and broken is not None:
+            broken.append(f"{path}:{n}")
+            continue
+        if len(cells) != len(names):
+            raise UserError(
+                f"{path}:{n}: {len(cells)} columns, expected {len(names)} ({', '.join(names)})",
+                hint="Put quotes around cells that hold the separator." if separator == "," else "Check the tabs.",
+            )
+        rows.append((f"{path}:{n}", dict(zip(names, cells, strict=True))))
+    return rows, headed
+
+
+def _cola(lines: Sequence[tuple[int, list[str]]], path: Path) -> list[str]:
+    """CoLA's published layout has no header: source, label, the author's mark, sentence."""
+    if len(lines[0][1]) == 4 and all(cells[1] in ("0", "1") for _, cells in lines[:50] if len(cells) == 4):
+        return ["source", "label", "mark", "text"]
+    raise UserError(
+        f"{path}:1: no header with a known column name ({', '.join(lines[0][1])[:80]})",
+        hint="Expected columns text[,text2],label in the first line.",
+    )
+
+
+def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
+    """The columns to read: those asked for, checked, and guesses for the others.
+
+    Raises:
+        UserError: a column asked for is not there, or no column looks like a text.
+    """
+    names = list(names)
+    lowered = {name.strip().lower(): name for name in names}
+    chosen: dict[str, str | None] = {}
+    for part, usual in (("text", TEXT), ("text2", TEXT2), ("label", LABEL), ("negative", NEGATIVE)):
+        asked = getattr(columns, part)
+        if asked is not None and asked not in names:
+            raise UserError(f"{where}: no column {asked!r}", hint=suggest(asked, names))
+        free = [n for n in usual if n in lowered and lowered[n] not in chosen.values()]
+        chosen[part] = asked if asked is not None else next((lowered[n] for n in free), None)
+    if chosen["text"] is None:
+        raise UserError(f"{where}: no column of texts among {', '.join(names)}", hint="Name it with --text COLUMN.")
+    return Columns(**chosen, header=columns.header)
+
+
+def read_items(
+    source: str | Path, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
+) -> tuple[list[Item], Columns]:
+    """Items of a file, and the columns they were read from.
+
+    Args:
+        labelled: a label column must be there, and hold something in every row.
+        trouble: notes rows without a text or label, which are left out or refused together; None refuses.
+
+    Raises:
+        UserError: naming file, line and column of a text or label that is missing.
+    """
+    noted = Trouble() if trouble is None else trouble
+    broken: list[str] | None = [] if noted.lenient else None
+    rows, headed = _rows(source, columns or Columns(), broken)
+    for where in broken or ():
+        noted.add(where, "too few or too many cells")
+    found = choose(rows[0][1], dataclasses.replace(columns or Columns(), header=headed), where=str(source))
+    if labelled and found.label is None:
+        raise UserError(
+            f"{source}: no label column among {', '.join(map(str, rows[0][1]))}", hint="Name it with --label COLUMN."
+        )
+    items = noted.each(rows, lambda where, row: _item(where, row, found, labelled=labelled))
+    noted.settle("rows")
+    if not items:
+        raise UserError(f"{source}: no rows", hint="Give at least one labelled text.")
+    return items, found
+
+
+def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: bool) -> Item:
+    texts: dict[str, str | None] = {}
+    for part in ("text", "text2", "negative"):
+        name = getattr(columns, part)
+        if name is None:
+            texts[part] = None
+            continue
+        value = row.get(name)
+        if not isinstance(value, str) or (labelled and not value.strip()):
+            raise UserError(
+                f"{where}: column {name!r} is {'empty' if value in (None, '') or isinstance(value, str) else repr(value)}",
+                hint="Every row needs a text: fill it in or leave the row out.",
+            )
+        texts[part] = value
+    label = row.get(columns.label) if columns.label is not None else None
+    if labelled and (label is None or (isinstance(label, str) and not label.strip())):
+        raise UserError(f"{where}: column {columns.label!r} is empty", hint="Every row needs a label.")
+    assert texts["text"] is not None
+    carried = None if labelled else row
+    return Item(
+        text=texts["text"], text2=texts["text2"], negative=texts["negative"], label=_label(label), where=where, row=carried
+    )  # fmt: skip
+
+
+def _label(value: Any) -> Label:
+    if isinstance(value, list | tuple):
+        return tuple(str(v) for v in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str | float | int) or value is None else str(value)
+
+
+def as_items(
+    data: Any, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
+) -> tuple[list[Item], str]:
+    """Items from a file name, or from Python: (text, label) or (text, text2, label) tuples, dicts, or texts.
+
+    Returns:
+        The items, and in words which columns were read.
+    """
+    if isinstance(data, str | Path):
+        items, found = read_items(data, columns, labelled=labelled, trouble=trouble)
+        return items, found.said()
+    rows = list(data)
+    if rows and isinstance(rows[0], Item):
+        return rows, ""
+    if not rows:
+        raise UserError("no rows", hint="Give at least one text.")
+    if isinstance(rows[0], dict):
+        found = choose(rows[0], columns or Columns(), where="data")
+        return [_item(f"row {i}", r, found, labelled=labelled) for i, r in enumerate(rows, 1)], found.said()
+    if isinstance(rows[0], str):
+        return [Item(text=text, where=f"row {i}") for i, text in enumerate(rows, 1)], ""
+    items = []
+    for i, row in enumerate(rows, 1):
+        second = row[1] if len(row) == 3 else None
+        items.append(Item(text=row[0], text2=second, label=_label(row[-1]), where=f"row {i}"))
+    return items, ""

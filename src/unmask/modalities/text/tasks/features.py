@@ -1,0 +1,86 @@
+"""States as features: one vector a text, or one a token, to .npy or .parquet; and search among a few texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.core.inference import at_rest, budgeted
+from unmask.errors import UserError
+from unmask.files import written
+from unmask.modalities.text.model import TextModel
+
+
+def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """For each text its tokens, their character offsets and their (tokens, width) states, special ones left out."""
+    encoded = model.tokenizer.encode(list(texts), max_slots=model.slots)
+    examples = model.examples(texts, max_slots=model.slots)
+    out: list[dict[str, Any]] = [{} for _ in texts]
+    with at_rest(model.model), model.context():
+        for batch, numbers in budgeted(examples, model.slots):
+            states = model.model.states(batch.to(model.device)).float().cpu().numpy()
+            states, index = states.reshape(-1, states.shape[-1]), batch.index.numpy().ravel()
+            for i, number in enumerate(numbers.tolist()):
+                e = encoded[number]
+                keep = ~e.special
+                out[number] = {
+                    "tokens": [model.tokenizer.token(t) for t in e.ids[keep]], "offsets": e.offsets[keep],
+                    "states": states[index == i][keep],
+                }  # fmt: skip
+    return out
+
+
+def write_features(
+    model: TextModel, texts: Sequence[str], out: str | Path, *, per_token: bool = False, pooling: Any = None
+) -> Path:
+    """Write features: .npy (texts, width), or .parquet with text, and vector or tokens, starts, ends and vectors.
+
+    Raises:
+        UserError: per-token features into .npy, or another suffix.
+    """
+    path = Path(out)
+    if path.suffix not in (".npy", ".parquet") or (per_token and path.suffix == ".npy"):
+        raise UserError(f"{out}", hint="Per-token features go to .parquet, pooled ones to .npy or .parquet.")
+    with written(path) as temporary:
+        if path.suffix == ".npy":
+            np.save(temporary, model.embed(list(texts), pooling=pooling))
+        else:
+            import polars
+
+            table: dict[str, Any] = {"text": list(texts)}
+            if per_token:
+                found = token_features(model, texts)
+                table |= {
+                    "tokens": [f["tokens"] for f in found], "start": [f["offsets"][:, 0].tolist() for f in found],
+                    "end": [f["offsets"][:, 1].tolist() for f in found], "states": [f["states"].tolist() for f in found],
+                }  # fmt: skip
+            else:
+                table["vector"] = model.embed(list(texts), pooling=pooling).tolist()
+            polars.DataFrame(table).write_parquet(temporary)
+    return path
+
+
+class Index:
+    """Search among texts that fit into memory: exact, by cosine.
+
+    Args:
+        model: a text model; one fine-tuned for similarity gives the better vectors.
+    """
+
+    def __init__(self, model: TextModel, texts: Sequence[str], *, pooling: Any = None) -> None:
+        self.model, self.texts, self.pooling = model, list(texts), pooling
+        self.vectors = model.embed(self.texts, pooling=pooling, normalise=True)
+
+    def search(self, queries: Sequence[str], *, top: int = 10) -> list[list[dict[str, Any]]]:
+        """For each query its nearest texts: number, text, score (cosine), best first."""
+        found = self.model.embed(list(queries), pooling=self.pooling, normalise=True) @ self.vectors.T
+        top = min(top, len(self.texts))
+        out = []
+        for row in found:
+            best = np.argpartition(-row, top - 1)[:top]
+            best = best[np.argsort(-row[best], kind="stable")]
+            out.append([{"number": int(i), "text": self.texts[i], "score": float(row[i])} for i in best])
+        return out

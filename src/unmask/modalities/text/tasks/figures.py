@@ -1,0 +1,74 @@
+"""How well classes and labels of texts were predicted: areas, sensitivity and specificity with intervals, class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unmask.evaluation.classes import class_figures, wilson
+from unmask.evaluation.labels import label_figures
+from unmask.modalities.text.tasks.classify import names_of
+
+MOST = 20
+"""Classes up to which each one's area under the precision-recall curve is worked out, with 500 resamples."""
+
+
+def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[Any], *, seed: int = 0) -> dict[str, Any]:
+    """{"figures": ...} of a classifier of classes or labels, else nothing.
+
+    Returns:
+        `figures`, as `evaluation.classes.class_figures` (one of several classes) or `evaluation.labels.label_figures` (several
+        labels at once) has it. Rows of classes have besides `sensitivity` and `specificity` (Wilson's intervals) of the
+        predicted class, and up to 20 classes `auprc` and `prevalence`, what it is by chance. Of two classes, `auroc`, `auprc`,
+        `sensitivity` and `specificity` of the second one stand at the top too, with `positive`, its name.
+    """
+    if task.name != "classify" or task.problem == "regression" or not len(items):
+        return {}
+    labels = task.labels
+    chance = np.array([[p["probabilities"][name] for name in labels] for p in predictions])
+    number = {name: i for i, name in enumerate(labels)}
+    truth = np.zeros((len(items), len(labels)), bool)
+    for i, item in enumerate(items):
+        truth[i, [number[name] for name in names_of(item)]] = True
+    if task.problem == "multi":
+        return {"figures": label_figures(truth, chance, labels, threshold=task.about.get("threshold", 0.5), seed=seed)}
+    found = class_figures(truth.argmax(1), chance, labels, seed=seed)
+    said = np.eye(len(labels), dtype=bool)[chance.argmax(1)]
+    detail = label_figures(truth, chance, labels, seed=seed)["by_label"] if len(labels) <= MOST else None
+    for c, row in enumerate(found["by_class"]):
+        row["sensitivity"] = row["recall"]
+        row["specificity"] = _share(~said[:, c] & ~truth[:, c], ~truth[:, c])
+        if detail is not None:
+            row["auprc"], row["prevalence"] = detail[c]["auprc"], detail[c]["prevalence"]
+    out: dict[str, Any] = {"figures": found}
+    if len(labels) == 2:
+        row = found["by_class"][1]
+        out |= {"positive": labels[1], **{k: row[k] for k in ("auroc", "auprc", "sensitivity", "specificity")}}
+    return out
+
+
+def _share(hits: np.ndarray, among: np.ndarray) -> dict[str, Any] | None:
+    n = int(among.sum())
+    return {"value": float(hits.sum() / n), "interval": wilson(int(hits.sum()), n)} if n else None
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The figures in words, for a terminal."""
+    from unmask.evaluation.classes import class_lines
+    from unmask.evaluation.labels import label_lines
+
+    held = found.get("figures")
+    if held is None:
+        return []
+    if "by_label" in held:
+        return [line.replace("pictures", "texts") for line in label_lines(held)]
+    out = class_lines(held)
+    for name in ("auroc", "auprc", "sensitivity", "specificity"):
+        figure = found.get(name)
+        if figure is not None and figure["value"] is not None:
+            low, high = figure["interval"]
+            span = "" if low is None else f" [{low:.3f}, {high:.3f}]"
+            out.append(f"{name + ' of ' + repr(found['positive']):32}{figure['value']:.3f}{span}")
+    return out

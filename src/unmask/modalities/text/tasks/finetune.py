@@ -1,0 +1,466 @@
+"""Fine-tune, predict, evaluate: the same three verbs for every text task."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError, suggest
+from unmask.files import check_new_model, written_folder
+from unmask.modalities.text.folder import load_folder
+from unmask.modalities.text.tasks import compare, effort, loop, simpler
+from unmask.modalities.text.tasks import model as models
+from unmask.modalities.text.tasks.data import Columns, as_items
+from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.figures import figures
+from unmask.modalities.text.tasks.fit import Fitted, Run
+from unmask.modalities.text.tasks.held_out import overlap, split
+from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.model import TaskFolder
+from unmask.modalities.text.tasks.resume import Keeper
+from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
+from unmask.modalities.text.tasks.settings import FinetuneSettings, settled
+from unmask.modalities.text.tasks.task import merit
+from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.settings import apply_overrides, to_dict
+from unmask.training.tracking import Tracker
+
+TASKS = ("classify", "tag", "answer", "similarity")
+
+
+def read(
+    task: str, data: Any, *, labelled: bool, columns: Columns | None = None, trouble: Trouble | None = None
+) -> tuple[list[Any], str]:
+    """Items of a task from a file (or Python rows), and which columns they came from; `trouble` notes rows that are wrong."""
+    if task == "tag":
+        from unmask.modalities.text.tasks.conll import as_sentences
+
+        return as_sentences(data, labelled=labelled, trouble=trouble), ""
+    if task == "answer":
+        from unmask.modalities.text.tasks.squad import as_questions
+
+        return as_questions(data, labelled=labelled, trouble=trouble), ""
+    if task == "similarity":
+        from unmask.modalities.text.tasks.similarity import as_pairs
+
+        return as_pairs(data, columns, labelled=labelled, trouble=trouble)
+    return as_items(data, columns, labelled=labelled, trouble=trouble)
+
+
+def make_task(name: str, encoder: Encoder, about: dict[str, Any]) -> Any:
+    """A trained task from what its folder keeps."""
+    if name == "tag":
+        from unmask.modalities.text.tasks.tag import Tag
+
+        return Tag(encoder, about)
+    if name == "answer":
+        from unmask.modalities.text.tasks.answer import Answer
+
+        return Answer(encoder, about)
+    if name == "similarity":
+        from unmask.modalities.text.tasks.similarity import Similarity
+
+        return Similarity(encoder, about)
+    from unmask.modalities.text.tasks.classify import Classify
+
+    return Classify(encoder, about)
+
+
+def new_task(name: str, encoder: Encoder, items: Sequence[Any], settings: FinetuneSettings, **options: Any) -> Any:
+    """A task to train, from its training items."""
+    if name == "tag":
+        from unmask.modalities.text.tasks.tag import Tag
+
+        return Tag.from_items(encoder, items, settings)
+    if name == "answer":
+        from unmask.modalities.text.tasks.answer import Answer
+
+        return Answer.from_items(encoder, items, settings)
+    if name == "similarity":
+        from unmask.modalities.text.tasks.similarity import Similarity
+
+        return Similarity.from_items(encoder, items, settings)
+    from unmask.modalities.text.tasks.classify import Classify
+
+    return Classify.from_items(encoder, items, settings, **options)
+
+
+def finetune(
+    task: str,
+    model: str | Path,
+    train: Any,
+    *,
+    validation: Any = None,
+    out: str | Path | None = None,
+    settings: FinetuneSettings | None = None,
+    columns: Columns | None = None,
+    metric: str | None = None,
+    checkpoints: bool = False,
+    resume: bool = False,
+    lenient: bool = False,
+    console: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Fine-tune a text model for a task and write a folder.
+
+    Args:
+        task: classify, tag, answer or similarity.
+        model: folder or hub name of a text model; a fine-tuned one is trained on.
+        train: a file, or rows (see `data.as_items`).
+        validation: the same; early stopping, the best state, temperature and thresholds go by it. Without it the last
+            state is kept and nothing is calibrated.
+        out: where the folder goes; None trains and scores without writing (for several seeds).
+        columns: which columns to read where names do not tell.
+        metric: classify: what early stopping goes by.
+        checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run.
+        resume: go on from the checkpoint of an interrupted run to `out`, on the same data with the same settings.
+        lenient: rows that are wrong (a word that is white space, an answer that is not at its offset, an empty label) are
+            counted, said and left out; else all of them are named and nothing is trained.
+        say: called with remarks for people (which columns were read, what was guessed).
+        overrides: any field of `FinetuneSettings`.
+
+    Returns:
+        task, metric, value, metrics (on the validation data), steps, seconds, tokens_per_second, peak_memory_mb, stopped,
+        seed, device, precision, and out. Where `stopped` is 'signal' there is no folder yet, and no metrics.
+
+    Raises:
+        UserError: naming what is wrong in the model, the data or the settings.
+    """
+    if task not in TASKS:
+        raise UserError(f"task {task!r}", hint=suggest(task, TASKS))
+    if metric is not None and task != "classify":
+        raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
+    chosen = apply_overrides(settings or FinetuneSettings(), overrides)
+    target = None if out is None else Path(out)
+    if target is not None:
+        check_new_model(target)
+    trouble = Trouble(lenient=lenient, say=say)
+    items, read_from = read(task, train, labelled=True, columns=columns, trouble=trouble)
+    held = None
+    if validation is not None:
+        held, _ = read(task, validation, labelled=True, columns=columns, trouble=trouble)
+    if read_from:
+        say(f"columns: {read_from}")
+    text = load_folder(model)
+    if text.model.visible_only:
+        say("the decoder of the visible-only model is left out: tasks stand on its encoder")
+    device = resolve_device(chosen.device)
+    chosen = settled(chosen, text.model.encoder.config.width)
+    shared, taken = _validation(items, held, chosen, say)
+    rest, held = taken or (items, held)
+    keeper = None
+    if target is not None and (checkpoints or resume):
+        keeper = Keeper(
+            target.with_name(f".{target.name}.training"), seconds=chosen.checkpoint_seconds, resume=resume,
+            fingerprint={
+                "settings": {"task": task, "metric": metric, **to_dict(chosen)},
+                "the training data": _digest(items), "the validation data": _digest(held),
+            },
+        )  # fmt: skip
+    if resume and chosen.minutes is not None:
+        raise UserError(
+            "--resume with --minutes", hint="A run that ends by the clock starts anew: give --epochs to resume."
+        )
+    resumed = keeper.found if keeper else None
+    precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
+    slots = min(chosen.slots or 10**9, text.model.encoder.config.longest or 512)
+    options = {"metric": metric} if task == "classify" else {}
+    classes = items  # what labels there are is learnt from all rows
+
+    def make(encoder: Encoder, _: Sequence[Any], given: FinetuneSettings) -> Any:
+        return new_task(task, encoder, classes, given, **options)
+
+    again = taken is not None and chosen.refit is not False and chosen.minutes is None and target is not None
+    run = Run(make=make, settings=chosen, device=device, precision=precision.name, slots=slots, say=say)
+    scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
+    if keeper is not None:
+        scratch, keeper.precision, keeper.more = keeper.folder, precision.name, again
+    done, work_ratio = False, None
+    try:
+        step = resumed.step if resumed else None
+        with Tracker(scratch, total="fine-tuning", console=console, resumed_step=step) as tracker:
+            if not resumed:
+                tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device), task=task)
+            fitted = run.fit(
+                text, rest, held, keeper=keeper, tracker=tracker if target is not None or console else None
+            )
+            outcome, trained_on = fitted.outcome, len(rest)
+            stopped = outcome.stopped
+            if stopped != "signal" and again and outcome.kept_step:
+                work_ratio = effort.beyond(fitted, chosen)
+                again = bool(chosen.refit) or work_ratio <= 1
+                if not again:
+                    say(
+                        f"not trained again on all {len(items):,} rows: with choosing that would be {work_ratio:.1f} times the work of as "
+                        "many epochs in padded steps of 8 rows (--set refit=true does it)"
+                    )
+            if stopped != "signal" and taken is not None and again:
+                say(f"chosen on {len(taken[1]):,} rows held out; training on all {len(items):,} by the same recipe")
+                fitted = run.refit(load_folder(model), items, fitted)
+                outcome, trained_on = fitted.outcome, len(items)
+        work, verdict = fitted.work, fitted.verdict
+        metrics = outcome.best
+        if stopped == "signal":
+            metrics, target = {}, None
+        elif fitted.checked is not None and fitted.predictions is not None:
+            metrics = work.score(fitted.predictions, fitted.checked.items)
+        result: dict[str, Any] = {
+            "task": task, "metric": work.metric, "value": metrics.get(work.metric), "metrics": metrics,
+            "steps": outcome.steps, "kept_step": outcome.kept_step, "train_seconds": round(outcome.seconds, 3),
+            "cpu_seconds": round(outcome.cpu_seconds, 3),
+            "validation_seconds": round(outcome.validation_seconds, 3), "stopped": outcome.stopped,
+            "tokens_per_second": outcome.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
+            "rows_held_out": len(taken[1]) if taken else 0, "rows_trained_on": trained_on, "rows_in_both": shared,
+            "work_ratio": work_ratio, "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
+            "precision": precision.name, "history": outcome.history,
+            "probe": None if fitted.probed is None else dataclasses.asdict(fitted.probed),
+            "comparison": None if verdict is None else verdict.table, "kept": None if verdict is None else verdict.kept,
+        }  # fmt: skip
+        if target is not None:
+            said = _verdict_lines(fitted, trained_on, len(items))
+            result["lines"] = said
+            work.about |= {"settings": to_dict(chosen), "metrics": metrics, "comparison": result["comparison"],
+                           "kept": result["kept"], "rows_trained_on": trained_on, "rows_held_out": result["rows_held_out"]}  # fmt: skip
+            beside = None if verdict is None else verdict.beside
+            if beside is not None:
+                work.about["beside"] = beside.kind
+            models.save(
+                target, fitted.folder.text, fitted.folder.model, kind=work.head, about=work.about, config=work.config(),
+                beside=beside,
+            )  # fmt: skip
+            assert scratch is not None
+            shutil.move(scratch / "metrics.jsonl", target / "metrics.jsonl")
+            from unmask.modalities.text.tasks.analysis import write_report
+
+            write_report(target, fitted.folder, work, fitted.checked, fitted.predictions, result)
+            result["out"] = str(target)
+        done = stopped != "signal"
+    finally:
+        if scratch is not None and (keeper is None or done or not keeper.kept()):
+            shutil.rmtree(scratch, ignore_errors=True)
+    return result
+
+
+def _validation(
+    items: list[Any], held: list[Any] | None, settings: FinetuneSettings, say: Callable[[str], None]
+) -> tuple[int, tuple[list[Any], list[Any]] | None]:
+    """(validation rows that are training rows too, (rows to train on, rows held out) where no validation data is given)."""
+    if held is not None:
+        if shared := overlap(items, held):
+            say(
+                f"warning: {shared:,} of {len(held):,} validation rows are training rows too (blanks and case aside): "
+                "scores on them are too good"
+            )
+        return shared, None
+    if settings.start == "plain" or settings.held == 0:
+        return 0, None
+    rest, out = split(items, settings.held, settings.seed)
+    if not out:
+        say(f"{len(items):,} rows: too few to hold some out; nothing is compared (--validation DATA gives others)")
+        return 0, None
+    if hasattr(out[0], "label") and any(item.label is None for item in items):
+        return 0, None  # similarity without grades: there is no score to hold rows out for
+    say(f"no validation data: {len(out):,} of {len(items):,} rows are held out (--set held=0 for none)")
+    return 0, (rest, out)
+
+
+def _verdict_lines(fitted: Fitted, trained_on: int, rows: int) -> list[str]:
+    """What was compared, what is kept, and on which rows it was trained, for a terminal."""
+    verdict = fitted.verdict
+    if verdict is None or fitted.checked is None:
+        return []
+    found = compare.lines(verdict, fitted.work.metric, len(fitted.checked.items))
+    if verdict.reason is not None:
+        found.append(f"{verdict.reason}: the simpler one is kept")
+    if verdict.beside is not None:
+        found.append(
+            f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; transformers and exports "
+            "of this folder have the encoder and its head alone"
+        )
+    if verdict.better is not None:
+        found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
+    whole = "all" if trained_on == rows else f"{trained_on:,} of"
+    seen = "; the scores are of the model before it saw the held-out ones" if fitted.refitted else ""
+    found.append(f"trained on {whole} {rows:,} rows{seen}")
+    return found
+
+
+def _digest(items: Any) -> int:
+    return zlib.crc32(json.dumps(items, default=str).encode())
+
+
+def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, Any]:
+    """A task folder and its task."""
+    folder = model if isinstance(model, TaskFolder) else models.load(model, device=device, precision=precision)
+    encoder = Encoder(folder.tokenizer, slots=folder.slots, types=folder.types)
+    return folder, make_task(folder.about["name"], encoder, folder.about)
+
+
+def predict(
+    model: str | Path | TaskFolder,
+    data: Any,
+    *,
+    columns: Columns | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    watch: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """One prediction an input, in order.
+
+    Args:
+        watch: called after every batch with how many examples (texts, windows of them) the encoder has read, of how many.
+
+    Returns:
+        classify: label, probability, probabilities (and labels, or value); tag: entities, each start, end, label, text,
+        probability; answer: answer with text, start, end, probability, and nbest; similarity: score of a pair, or
+        embedding of a text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
+    """
+    folder, task = opened(model, device=device, precision=precision)
+    items, _ = read(task.name, data, labelled=False, columns=columns)
+    return [
+        _carried(item) | row for item, row in zip(items, _predict(folder, task, items, watch=watch)[0], strict=True)
+    ]
+
+
+def _carried(item: Any) -> dict[str, Any]:
+    """What a row brought along."""
+    row = getattr(item, "row", None)
+    if row is None:
+        return {}
+    named = next((value for name, value in row.items() if str(name).strip().lower() == "id"), None)
+    return json.loads(json.dumps(({} if named is None else {"id": named}) | {"input": dict(row)}, default=str))
+
+
+def _predict(
+    folder: TaskFolder,
+    task: Any,
+    items: Sequence[Any],
+    *,
+    labelled: bool = False,
+    watch: Callable[[int, int], None] | None = None,
+) -> tuple[list[dict[str, Any]], Any]:
+    prepared = task.prepare(items, labelled=labelled)
+    return task.decode(outputs_of(folder, task, prepared, watch), prepared), prepared
+
+
+def outputs_of(
+    folder: TaskFolder, task: Any, prepared: Any, watch: Callable[[int, int], None] | None = None
+) -> list[np.ndarray]:
+    """What a folder says about every example: its encoder and head, and the simpler model beside them where it has one."""
+    where: dict[str, Any] = {"slots": folder.slots, "context": folder.context}
+    found = loop.outputs(folder.model, task, prepared, device=folder.device, watch=watch, **where)
+    if folder.beside is None:
+        return found
+    own = simpler.outputs(folder.beside, task, folder.model, prepared, found, **where)
+    return folder.beside.mixed(found, own)
+
+
+def evaluate(
+    model: str | Path | TaskFolder, data: Any, *, columns: Columns | None = None, seed: int = 0, device: str = "auto",
+    precision: str = "auto", draws: int = 200, lenient: bool = False, say: Callable[[str], None] = lambda line: None,
+    watch: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The task's metrics on labelled data, with a 95 % interval of its main one over items.
+
+    The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents, queries
+    and judgements goes to `retrieval.evaluate_retrieval`. Of classes and labels `figures` holds the scores of each with
+    intervals, beside the most frequent class (see `figures`).
+
+    Raises:
+        UserError: a label the model was not trained for, with its row.
+    """
+    if is_collection(data) and not isinstance(model, TaskFolder):
+        return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
+    folder, task = opened(model, device=device, precision=precision)
+    items, _ = read(task.name, data, labelled=True, columns=columns, trouble=Trouble(lenient=lenient, say=say))
+    predictions, _ = _predict(folder, task, items, labelled=True, watch=watch)
+    metrics = task.score(predictions, items)
+    values = []
+    generator = np.random.default_rng(seed)
+    for _ in range(draws if len(items) > 1 else 0):
+        drawn = generator.integers(len(items), size=len(items))
+        values.append(task.score([predictions[i] for i in drawn], [items[i] for i in drawn])[task.metric])
+    low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
+    return {
+        "task": task.name, "metric": task.metric, "value": metrics[task.metric],
+        "low": None if low is None else float(low), "high": None if high is None else float(high), "rows": len(items),
+        **metrics, **figures(task, predictions, items, seed=seed), "device": str(folder.device), "precision": folder.precision,
+    }  # fmt: skip
+
+
+def seeds(
+    task: str, model: str | Path, train: Any, *, count: int, out: str | Path | None = None, **options: Any
+) -> dict[str, Any]:
+    """Fine-tune with seeds first..first+count-1; mean and 95 % t interval of the metric. `out` gets the best one."""
+    from scipy.stats import t
+
+    runs, best = over_seeds(task, model, train, count=count, out=out, **options)
+    values = values_of(runs)
+    half = float(t.ppf(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
+    summary = {
+        "mean": float(values.mean()), "low": float(values.mean() - half) if count > 1 else None,
+        "high": float(values.mean() + half) if count > 1 else None, "values": values.tolist(), "seeds": count,
+    }  # fmt: skip
+    return runs[best] | {"over_seeds": summary}
+
+
+def over_seeds(
+    task: str,
+    model: str | Path,
+    train: Any,
+    *,
+    count: int,
+    out: str | Path | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> tuple[list[dict[str, Any]], int]:
+    """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one.
+
+    Raises:
+        UserError: no validation data; `out` holds a model, or cannot be written; and what `finetune` raises.
+    """
+    require_validation(options, "several seeds")
+    if out is not None:
+        check_new_model(out)
+    runs: list[dict[str, Any]] = []
+    best = 0
+    with contextlib.nullcontext() if out is None else written_folder(out) as kept:
+        for number in range(count):
+            trial = None if kept is None else kept.with_name(f"{kept.name}.trial")
+            try:
+                runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
+                best = max(range(len(runs)), key=lambda i: merit(runs[i]["metric"], runs[i]["value"]))
+                if trial is not None and kept is not None and best == number:
+                    shutil.rmtree(kept)
+                    trial.rename(kept)
+            finally:
+                if trial is not None:
+                    shutil.rmtree(trial, ignore_errors=True)
+    if out is not None:
+        runs[best]["out"] = str(out)
+    return runs, best
+
+
+def values_of(runs: Sequence[dict[str, Any]]) -> np.ndarray:
+    """The metric of each run."""
+    return np.array([r["value"] for r in runs], np.float64)
+
+
+def require_validation(options: Mapping[str, Any], what: str) -> None:
+    """Refuse work whose results could not be compared.
+
+    Raises:
+        UserError: there is no validation data to compare `what` on.
+    """
+    if options.get("validation") is None:
+        raise UserError(f"{what} without validation data", hint="Give --validation DATA: they are compared on it.")

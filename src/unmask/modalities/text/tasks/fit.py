@@ -1,0 +1,220 @@
+"""One fine-tuning run: the head's start, the steps, the state that is kept, and the simpler models it is set beside."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.tasks import compare, loop, simpler
+from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.model import TaskFolder, build
+from unmask.modalities.text.tasks.probe import Probed
+from unmask.modalities.text.tasks.resume import Keeper
+from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.start import keeps_its_head, start_head
+from unmask.modalities.text.tasks.task import Prepared
+from unmask.training.tracking import Tracker
+
+TUNED = "fine-tuned"
+BEFORE = {True: "linear probe of the frozen encoder", False: "the model before fine-tuning"}
+
+
+@dataclass(kw_only=True)
+class Fitted:
+    """A model after one run.
+
+    Attributes:
+        work: the task.
+        checked: the held-out rows, None without any.
+        found, predictions: the kept state's outputs on them.
+        probed: how the head started; None where it was the folder's own, random, or there is none.
+        verdict: the comparison, None where nothing was compared.
+        compared_vectors: a linear model of the two texts' frozen vectors was fitted.
+        refitted: trained on the held-out rows too, after they were scored.
+    """
+
+    folder: TaskFolder
+    work: Any
+    training: Prepared
+    checked: Prepared | None
+    outcome: loop.Outcome
+    found: list[np.ndarray] | None = None
+    predictions: list[dict[str, Any]] | None = None
+    probed: Probed | None = None
+    verdict: compare.Verdict | None = None
+    compared_vectors: bool = False
+    refitted: bool = False
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What every run of one call shares.
+
+    Attributes:
+        make: (encoder, items, settings) -> the task.
+        slots: longest example.
+        say: called with what was guessed from the data.
+    """
+
+    make: Callable[[Encoder, Sequence[Any], FinetuneSettings], Any]
+    settings: FinetuneSettings
+    device: torch.device
+    precision: str
+    slots: int
+    say: Callable[[str], None] = lambda line: None
+
+    def fit(
+        self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None, *, tracker: Tracker | None = None,
+        keeper: Keeper | None = None,
+    ) -> Fitted:  # fmt: skip
+        """Start, train, keep the best state by `held`, calibrate, and set it beside simpler models."""
+        settings = self.settings
+        fitted, random = self._begin(text, items, held)
+        for guess in ("problem", "loss"):
+            if guess in fitted.work.about and getattr(settings, guess) == "auto":
+                self.say(
+                    f"{guess}: {fitted.work.about[guess]}, by the labels and columns (--set {guess}=... overrules)"
+                )
+        work, built, training, checked = fitted.work, fitted.folder.model, fitted.training, fitted.checked
+        context = fitted.folder.context
+        where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}
+        compares = settings.start == "probe" and checked is not None
+        if settings.start == "probe" and not keeps_its_head(text, work, random):
+            fitted.probed = start_head(text, built, work, training, settings, slots=self.slots, context=context)
+            built.to(self.device)
+        first, before, others = None, None, []
+        if compares and checked is not None:
+            found = loop.outputs(built, work, checked, **where)
+            before = work.decode(found, checked)
+            first = work.score(before, checked.items)
+            others = compare.rivals(
+                work, built, training, checked, found=found, slots=self.slots, context=context, seed=settings.seed
+            )
+            fitted.compared_vectors = any(o.beside is not None and o.beside.kind == "apart" for o in others)
+        begun: dict[str, Tensor] | None = None
+        if compares:
+            begun = copy.deepcopy(built.state_dict())
+        fitted.outcome = loop.train(
+            built, work, training, checked, settings, **where, tracker=tracker, keeper=keeper, first=first, begun=begun
+        )
+        if fitted.outcome.stopped == "signal" or checked is None:
+            return fitted
+        if settings.freeze:  # stored states stand for the frozen layers only while training
+            checked = fitted.checked = work.prepare(checked.items, labelled=True)
+        self._judge(fitted, before, begun, others, where)
+        verdict = fitted.verdict
+        if verdict is not None and verdict.beside is not None and verdict.beside.kind == "apart":
+            assert begun is not None  # its vectors are those of the frozen encoder
+            built.load_state_dict(begun)
+            fitted.outcome.kept_step = 0
+        return fitted
+
+    def _begin(self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None) -> tuple[Fitted, list[str]]:
+        """The task on its examples, its model with the head as the folder has it, and what of it is random."""
+        encoder = Encoder(text.tokenizer, slots=self.slots, types=bool(text.model.codec.config.types))
+        work = self.make(encoder, items, self.settings)
+        torch.manual_seed(self.settings.seed)
+        built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
+        built.to(self.device)
+        folder = TaskFolder(
+            text=text, model=built, about=work.about, device=self.device, precision=self.precision, random=random
+        )
+        training = work.prepare(items, labelled=True)
+        checked = None if held is None else work.prepare(held, labelled=True)
+        nothing: Any = None
+        return Fitted(folder=folder, work=work, training=training, checked=checked, outcome=nothing), random
+
+    def _judge(
+        self, fitted: Fitted, before: Any, begun: Any, others: Sequence[compare.Rival], where: dict[str, Any]
+    ) -> None:
+        work, checked = fitted.work, fitted.checked
+        assert checked is not None
+        fitted.found = loop.outputs(fitted.folder.model, work, checked, **where)
+        work.calibrate(fitted.found, checked)
+        fitted.predictions = work.decode(fitted.found, checked)
+        if before is None:
+            return
+        name = BEFORE[fitted.probed is not None]
+        tuned, reason = fitted.predictions if fitted.outcome.kept_step else None, None
+        if tuned is not None:
+            gain, error = compare.gain(work, tuned, before, checked.items, seed=self.settings.seed)
+            if gain <= error:  # the simpler of two that the rows cannot tell apart (Breiman et al. 1984, sec. 3.4.3)
+                reason = f"fine-tuned is better by {gain:.3f}, no more than the standard error of that ({error:.3f})"
+                fitted.folder.model.load_state_dict(begun)
+                fitted.outcome.kept_step = 0
+                fitted.found = loop.outputs(fitted.folder.model, work, checked, **where)
+                work.calibrate(fitted.found, checked)
+                fitted.predictions = work.decode(fitted.found, checked)
+        first = fitted.predictions if not fitted.outcome.kept_step else before
+        own = [(name, first), *([(TUNED, tuned)] if tuned is not None else [])]
+        kept = TUNED if fitted.outcome.kept_step else name
+        verdict = compare.judge(work, own, kept, fitted.found, others, checked, seed=self.settings.seed)
+        verdict.reason = reason
+        if tuned is None and fitted.outcome.history[1:]:
+            verdict.table.append(
+                {"model": TUNED, "value": _best_later(fitted, work), "low": None, "high": None, "kept": False}
+            )
+        fitted.verdict = verdict
+        if verdict.beside is not None:
+            beside = verdict.beside
+            own_outputs = next(o.outputs for o in others if o.beside is beside)
+            assert own_outputs is not None
+            fitted.found = beside.mixed(fitted.found, own_outputs)
+            work.calibrate(fitted.found, checked)
+            fitted.predictions = work.decode(fitted.found, checked)
+
+    def refit(self, text: TextFolder, items: Sequence[Any], fitted: Fitted, tracker: Tracker | None = None) -> Fitted:
+        """The recipe that `fitted` came to, on all rows: pooling and C, as many epochs, the simpler model beside it.
+
+        Temperature and thresholds stay as fitted on the rows that were held out.
+        """
+        settings = dataclasses.replace(self.settings, patience=None)
+        new, _ = self._begin(text, items, None)
+        context = new.folder.context
+        if fitted.probed is not None:
+            start_head(
+                text, new.folder.model, new.work, new.training, settings, slots=self.slots, context=context,
+                chosen=fitted.probed,
+            )  # fmt: skip
+            new.folder.model.to(self.device)
+        verdict = fitted.verdict
+        beside = None if verdict is None else verdict.beside
+        if verdict is not None and beside is not None:
+            verdict.beside = again = simpler.fit(
+                beside.kind, new.work, new.folder.model, new.training, slots=self.slots, context=context, seed=settings.seed,
+                strength=beside.model.strength,
+            )  # fmt: skip
+            assert again is not None  # the training rows held words
+            again.share = beside.share
+        new.outcome = fitted.outcome
+        if fitted.outcome.kept_step:
+            taken = fitted.outcome.kept_step / fitted.outcome.total
+            more = loop.train(
+                new.folder.model, new.work, new.training, None, settings, slots=self.slots, device=self.device,
+                context=context, tracker=tracker, until=taken,
+            )  # fmt: skip
+            old = fitted.outcome
+            new.outcome = dataclasses.replace(
+                old, seconds=old.seconds + more.seconds, cpu_seconds=old.cpu_seconds + more.cpu_seconds,
+                tokens=old.tokens + more.tokens, peak_memory_mb=max(old.peak_memory_mb, more.peak_memory_mb),
+            )  # fmt: skip
+        new.folder.model.eval()
+        new.work.about.update(fitted.work.about)
+        new.checked, new.found, new.predictions = fitted.checked, fitted.found, fitted.predictions
+        new.probed, new.verdict, new.refitted = fitted.probed, fitted.verdict, True
+        return new
+
+
+def _best_later(fitted: Fitted, work: Any) -> float:
+    """The best value of the looks after the first."""
+    from unmask.modalities.text.tasks.task import merit
+
+    return max((row[work.metric] for row in fitted.outcome.history[1:]), key=lambda v: merit(work.metric, v))

@@ -1,0 +1,163 @@
+"""An encoder with a task head, and the Hugging Face folder it lives in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.embed import Pooling, pool
+from unmask.errors import UserError
+from unmask.families.heads import CLASSES, TaskHead, new_head
+from unmask.kinds import task_of
+from unmask.modalities.text.folder import TextFolder, find_folder, load_folder, save_folder
+from unmask.modalities.text.tasks.beside import Beside, load_beside
+from unmask.training.precision import computing, precision_of, resolve_device
+
+
+class TaskModel(nn.Module):
+    """Codec and encoder of a masked model with a head on top.
+
+    Args:
+        masked: the masked model, in place; its decoder, if it has one, is not used.
+        head: None for a task that works on pooled states alone (similarity).
+        pooling: of the states where there is no head.
+    """
+
+    def __init__(self, masked: Any, head: TaskHead | None, pooling: Pooling = "mean") -> None:
+        super().__init__()
+        self.masked, self.head, self.pooling = masked, head, pooling
+
+    def forward(self, batch: PackedBatch, count: int) -> Tensor:
+        """(count, outputs), or for a head on each slot (rows * slots, outputs)."""
+        if self.head is None:
+            return pool(self.masked, batch, count, self.pooling, True)
+        return self.head.logits(self.masked, batch, count)
+
+
+@dataclass(repr=False)
+class TaskFolder:
+    """A loaded task model.
+
+    Attributes:
+        text: the text folder it stands on.
+        model: encoder and head.
+        about: the task's own part of unmask.json: name, labels, temperature and so on.
+        random: names of head tensors that were not in the file.
+        beside: a simpler model that predictions are mixed with, or made by.
+    """
+
+    text: TextFolder
+    model: TaskModel
+    about: dict[str, Any]
+    device: torch.device
+    precision: str
+    random: list[str] = field(default_factory=list)
+    beside: Beside | None = None
+
+    def __repr__(self) -> str:
+        beside = "" if self.beside is None else ", a simpler model beside it"
+        return f"TaskFolder({self.about.get('name')}{beside}: {self.text!r}, {self.precision} on {self.device})"
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.text.tokenizer
+
+    @property
+    def slots(self) -> int:
+        """Longest input in tokens."""
+        return int(self.about.get("slots") or self.text.model.encoder.config.longest or 512)
+
+    @property
+    def types(self) -> bool:
+        return bool(self.text.model.codec.config.types)
+
+    def context(self) -> contextlib.AbstractContextManager:
+        return computing(self.precision, self.device)
+
+
+def build(
+    text: TextFolder, kind: str | None, outputs: int, *, pooling: Pooling | None = None
+) -> tuple[TaskModel, list[str]]:
+    """An encoder with a head of `outputs` outputs, whatever head weights the folder holds read; (model, random names)."""
+    if kind is None:
+        return TaskModel(text.model, None, pooling or "mean"), []
+    head = new_head(text.family, kind, text.model, text.hf_config, outputs)
+    return TaskModel(text.model, head), head.read(text.passengers)
+
+
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TaskFolder:
+    """A fine-tuned folder, ready to predict: ours, or one that transformers wrote.
+
+    Raises:
+        UserError: it holds no trained head.
+    """
+    where = resolve_device(device)
+    name = task_of(path)
+    if name is None:
+        raise UserError(
+            f"{path}: not a fine-tuned model", hint="Make one: unmask finetune classify MODEL TRAIN --out DIR."
+        )
+    text = load_folder(path)
+    about = dict(text.settings.get("task") or {})
+    kinds = {"classify": "sequence", "tag": "token", "answer": "span"}
+    names = text.hf_config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # as transformers has it
+    labels = [str(v) for _, v in sorted(names.items(), key=lambda kv: int(kv[0]))]
+    if not about:
+        problem = {"multi_label_classification": "multi", "regression": "regression"}
+        about = {"name": name, "labels": labels, "slots": text.model.encoder.config.longest}
+        about["problem"] = problem.get(
+            str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single"
+        )
+    outputs = len(about.get("labels") or labels)
+    if name == "answer":
+        outputs = 2
+    elif about.get("problem") == "regression":
+        outputs = 1
+    model, random = build(text, kinds.get(name), outputs, pooling=about.get("pooling"))
+    if random:
+        raise UserError(
+            f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task."
+        )
+    model.to(where).eval()
+    chosen = precision_of(model, precision, where)
+    beside = None
+    if about.get("beside"):
+        asked = str(about["problem"]) if name == "classify" else {"similarity": "pair"}.get(name, name)
+        beside = load_beside(find_folder(path), asked, 1 if name == "similarity" else outputs)
+    return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen, beside=beside)
+
+
+def save(
+    folder: Path,
+    text: TextFolder,
+    model: TaskModel,
+    *,
+    kind: str | None,
+    about: Mapping[str, Any],
+    config: Mapping[str, Any],
+    beside: Beside | None = None,
+) -> None:
+    """Write a folder that `transformers` loads with the task's class (or as a plain encoder, without a head)."""
+    passengers = dict(text.passengers)
+    hf = dict(text.hf_config) | dict(config)
+    if model.head is not None and kind is not None:
+        passengers |= model.head.published()
+        for name in [n for n in passengers if n.startswith("classifier") and n not in model.head.published()]:
+            del passengers[name]  # of another task
+        stem = text.family.architecture.removesuffix("ForMaskedLM")
+        hf["architectures"] = [stem + CLASSES[kind]]
+    masked_too = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
+    settings = {k: v for k, v in text.settings.items() if k not in ("task",)} | {"kind": "text", "task": dict(about)}
+    save_folder(
+        folder, model=text.model, tokenizer=text.tokenizer, family=text.family, hf_config=hf, passengers=passengers,
+        settings=settings, without=() if masked_too else text.random,
+    )  # fmt: skip
+    if beside is not None:
+        beside.save(folder)

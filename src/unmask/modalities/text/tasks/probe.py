@@ -1,0 +1,253 @@
+"""Heads that start as linear probes: the best regularised linear model of the frozen encoder's states, put into the head.
+
+A random head on top of a trained encoder spends its first hundreds of steps on what a convex problem solves in seconds, and
+bends the encoder while it does (Kumar et al. 2022, sec. 3). The layer in front of the last one, where a family has one, is
+made to pass standardised states on, so that the last one is a linear model of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unmask.core.inference import at_rest, budgeted
+from unmask.encoder.transformer import activation
+from unmask.families.heads import TaskHead
+from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.tasks import linear
+from unmask.modalities.text.tasks.pooling import add_mean_layer, can_add_mean_layer, pooled_both, through_mean_layer
+from unmask.modalities.text.tasks.task import Prepared
+
+MOST_WORDS, MOST_WINDOWS = 40_000, 160
+"""Words, and windows of contexts, that a probe of each slot is fitted to."""
+SHIFT = 1.5
+"""Behind relu and gelu standardised states are moved up by this, so that most of them pass."""
+HALF = 0.5
+"""tanh is given standardised states times this."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """How a head started.
+
+    Attributes:
+        pooling: 'first' or 'mean' (classify), 'each' (tag, answer).
+        strength: C, chosen by cross-validation within the training rows.
+        added: whether a layer that averages was put on top.
+        rows: examples, words or slots it was fitted to.
+        loss: mean loss of rows held out in that; the head is scaled to it.
+    """
+
+    pooling: str
+    strength: float
+    added: bool
+    rows: int
+    loss: float = float("nan")
+
+
+def start_classifier(
+    text: TextFolder, head: TaskHead, training: Prepared, target: Tensor, kind: linear.Kind, *,
+    slots: int, context: Callable, weights: np.ndarray | None = None, seed: int = 0, chosen: Probed | None = None,
+) -> Probed:  # fmt: skip
+    """Fit a probe of pooled states and make the head one; pooling and C by cross-validation.
+
+    Args:
+        target: class numbers, (n, labels) of 0 and 1, or numbers, by `kind`.
+        weights: of the rows.
+        chosen: use this pooling and C, and do not choose.
+    """
+    first, mean = pooled(text, training, slots=slots, context=context)
+    y = _outputs(target, kind, head)
+    candidates = {"first": first}
+    adds = False
+    if head.head.pooling_key is not None:
+        candidates["mean"] = mean
+    elif head.pool == "first" and can_add_mean_layer(text):
+        adds = True
+        candidates["mean"] = through_mean_layer(first, mean, text.model.encoder.config.norm.epsilon)
+    if chosen is not None:
+        candidates = {chosen.pooling: candidates[chosen.pooling]}
+    seen = {name: _in_front(head, x) for name, x in candidates.items()}
+    names = list(seen)
+    if chosen is None:
+        at, strength, loss = linear.cross_validated(
+            [_standard(seen[name][0])[0] for name in names], y, kind, seed=seed, weights=weights
+        )
+    else:
+        at, strength, loss = 0, chosen.strength, chosen.loss
+    pooling = names[at]
+    features, layers = seen[pooling]
+
+    def solved(x: np.ndarray) -> linear.Linear:
+        found = linear.fit(x, y, kind, strength, weights=weights)
+        return found if kind == "squared" else linear.tempered(found, x, y, kind, loss)
+
+    _settle(head, features, layers, solved)
+    if pooling == "mean" and adds:
+        add_mean_layer(text)
+    elif head.head.pooling_key is not None:
+        head.pool = pooling
+        text.hf_config = {**text.hf_config, head.head.pooling_key[0]: {"first": "cls"}.get(pooling, pooling)}
+    return Probed(pooling, strength, pooling == "mean" and adds, len(y), loss)
+
+
+def start_tagger(
+    text: TextFolder, head: TaskHead, training: Prepared, labels: int, *, slots: int, context: Callable, seed: int = 0,
+    chosen: Probed | None = None,
+) -> Probed:  # fmt: skip
+    """The same for a tag per word: a multinomial regression on the state of each word's first token."""
+    rng = np.random.default_rng([seed, 19])
+    order, taken, total = rng.permutation(len(training.examples)), [], 0
+    for number in order:
+        taken.append(int(number))
+        total += int(np.count_nonzero(training.examples[number].values["target"]))
+        if total >= MOST_WORDS:
+            break
+    states, tags, owner = [], [], []
+    for x, batch, numbers in _passes(text, [training.examples[i] for i in sorted(taken)], slots, context):
+        here = batch.values["target"].flatten()
+        where = here.nonzero().flatten()
+        states.append(x.flatten(0, 1)[where].float())
+        tags.append(here[where] - 1)
+        owner.append(torch.from_numpy(numbers)[batch.index.flatten()[where]])
+    features, layers = _in_front(head, torch.cat(states))
+    y = np.eye(labels, dtype=np.float32)[torch.cat(tags).numpy()]
+    strength, loss = (chosen.strength, chosen.loss) if chosen else (1.0, float("nan"))
+    if chosen is None:
+        _, strength, loss = linear.cross_validated(
+            [_standard(features)[0]],
+            y,
+            "softmax",
+            seed=seed,
+            groups=torch.cat(owner).numpy(),
+            strengths=(0.01, 0.1, 1, 10),
+        )
+    _settle(
+        head,
+        features,
+        layers,
+        lambda x: linear.tempered(linear.fit(x, y, "softmax", strength, steps=100), x, y, "softmax", loss),
+    )
+    return Probed("each", strength, False, len(y), loss)
+
+
+def start_answerer(
+    text: TextFolder, head: TaskHead, training: Prepared, *, slots: int, context: Callable, seed: int = 0,
+    chosen: Probed | None = None,
+) -> Probed:  # fmt: skip
+    """The same for start and end: a softmax over the slots of each window; C by one window in four held out."""
+    rng = np.random.default_rng([seed, 20])
+    taken = np.sort(rng.permutation(len(training.examples))[:MOST_WINDOWS])
+    target = training.extra["target"].numpy()
+    rows: dict[int, Tensor] = {}
+    for x, batch, numbers in _passes(text, [training.examples[i] for i in taken], slots, context):
+        flat, index = x.flatten(0, 1).float(), batch.index.flatten()
+        for i, number in enumerate(numbers.tolist()):
+            rows[number] = flat[index == i]
+    parts = [rows[i] for i in range(len(taken))]
+    size = np.array([len(p) for p in parts])
+    features, layers = _in_front(head, torch.cat(parts))
+    begins = np.cumsum(size) - size
+    y = np.zeros((len(features), 2), np.float32)
+    for column in (0, 1):
+        y[begins + target[taken, column], column] = 1.0
+    window = np.repeat(np.arange(len(taken)), size)
+    strength = chosen.strength if chosen else 1.0
+    if chosen is None and len(taken) >= 8:
+        x = _standard(features)[0]
+        held = rng.permutation(len(taken)) % 4 == 0
+        outside = held[window]
+        inner, outer = (np.cumsum(size[m]) - size[m] for m in (~held, held))
+        found, best = None, np.inf
+        for tried in (0.01, 0.1, 1.0):
+            found = linear.fit(x[~outside], y[~outside], "pointer", tried, segments=inner, start=found, steps=60)
+            loss = linear.pointer_loss(found, x[outside], y[outside], outer)
+            if loss < best:
+                best, strength = loss, tried
+    _settle(head, features, layers, lambda x: linear.fit(x, y, "pointer", strength, segments=begins, steps=100))
+    return Probed("each", strength, False, len(y))
+
+
+def pooled(text: TextFolder, prepared: Prepared, *, slots: int, context: Callable) -> tuple[Tensor, Tensor]:
+    """(first, mean) states of each example, each (n, width) fp32 on the CPU."""
+    width = text.model.encoder.config.width
+    first, mean = torch.empty(len(prepared.examples), width), torch.empty(len(prepared.examples), width)
+    for x, batch, numbers in _passes(text, prepared.examples, slots, context):
+        a, b = pooled_both(x, batch, len(numbers))
+        first[numbers], mean[numbers] = a.cpu(), b.cpu()
+    return first, mean
+
+
+def _passes(text: TextFolder, examples: Any, slots: int, context: Callable) -> Any:
+    """(states, batch, numbers) of the frozen encoder, batch by batch."""
+    device = next(text.model.parameters()).device
+    with at_rest(text.model), context():
+        for batch, numbers in budgeted(examples, slots):
+            batch = batch.to(device)
+            yield text.model.states(batch), batch, numbers
+
+
+def _outputs(target: Tensor, kind: linear.Kind, head: TaskHead) -> np.ndarray:
+    if kind == "softmax":
+        return np.eye(last_layer(head).out_features, dtype=np.float32)[target.numpy()]
+    return target.numpy().reshape(len(target), -1).astype(np.float32)
+
+
+def last_layer(head: TaskHead) -> nn.Linear:
+    """The linear layer whose outputs are the head's."""
+    found = head.layers[head.head.steps[-1][0].replace(".", "/")]
+    assert isinstance(found, nn.Linear)
+    return found
+
+
+def _in_front(head: TaskHead, x: Tensor) -> tuple[np.ndarray, dict[str, tuple[Tensor, Tensor]]]:
+    """(what the last layer is given, fp32; weights and biases of the layers in front), of states (n, width)."""
+    x = x.detach().clone().float().cpu()
+    layers: dict[str, tuple[Tensor, Tensor]] = {}
+    with torch.no_grad():
+        for (name, _), act in zip(head.head.steps[:-1], head.activations[:-1], strict=True):
+            if name.startswith("="):
+                codec = head._codec[0]
+                device = next(codec.parameters()).device
+                x = codec.norm(codec.activation(codec.transform(x.to(device)))).float().cpu()
+                continue
+            mean, deviation = x.mean(0), x.std(0, correction=0).clamp_min(1e-4)
+            scale = HALF if act == "tanh" else 1.0
+            weight = torch.diag(scale / deviation)
+            bias = -mean / deviation * scale + (0.0 if act in ("tanh", None) else SHIFT)
+            layers[name] = weight, bias
+            x = x @ weight + bias
+            if act is not None:
+                x = activation(act)(x)
+    return x.numpy(), layers
+
+
+def _standard(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(standardised features, their means, their deviations)."""
+    mean, deviation = x.mean(0), np.maximum(x.std(0), 1e-4)
+    return ((x - mean) / deviation).astype(np.float32), mean, deviation
+
+
+def _settle(
+    head: TaskHead,
+    features: np.ndarray,
+    layers: dict[str, tuple[Tensor, Tensor]],
+    fit: Callable[[np.ndarray], linear.Linear],
+) -> None:
+    """Write the layers in front and the fitted last one into the head."""
+    x, mean, deviation = _standard(features)
+    found = fit(x)
+    weight = found.weight / deviation[:, None]
+    with torch.no_grad():
+        for name, (w, b) in layers.items():
+            layer: Any = head.layers[name.replace(".", "/")]
+            layer.weight.copy_(w.t())
+            layer.bias.copy_(b)
+        last = last_layer(head)
+        last.weight.copy_(torch.from_numpy(weight.T.copy()))
+        last.bias.copy_(torch.from_numpy(found.bias - mean @ weight))

@@ -1,0 +1,137 @@
+"""Retrieval in the file layout of BEIR (Thakur et al. 2021): which documents a model's vectors find for a query.
+
+DIR/corpus.jsonl       {"_id": "d1", "title": "", "text": "..."}
+    queries.jsonl      {"_id": "q1", "text": "..."}
+    qrels/test.tsv     query-id <tab> corpus-id <tab> score, with that header; above 0 is relevant
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.evaluation.metrics import bootstrap_mean
+from unmask.kinds import task_of
+from unmask.modalities.text.tasks import scorers
+from unmask.modalities.text.tasks.data import read_rows
+from unmask.modalities.text.tasks.features import Index
+
+DEEPEST = 100
+"""Documents ranked for each query: recall is published at 100, all else at 10."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collection:
+    """Documents, and the queries that have some relevant among them.
+
+    Attributes:
+        documents: title and text of each.
+        queries: their texts.
+        relevant: for each query document number -> relevance above 0.
+        itself: for each query the number of the document with the same name, None where there is none.
+    """
+
+    documents: list[str]
+    queries: list[str]
+    relevant: list[dict[int, float]]
+    itself: list[int | None]
+
+
+def is_collection(data: Any) -> bool:
+    """Whether data is a folder with queries."""
+    return isinstance(data, str | Path) and (Path(data) / "queries.jsonl").is_file()
+
+
+def read_collection(folder: str | Path) -> Collection:
+    """Read a folder; the judgements are qrels/test.tsv, or the only file there.
+
+    Raises:
+        UserError: naming file and line of what is missing, there twice, or not among queries and documents.
+    """
+    home = Path(folder)
+    documents, queries = _texts(home / "corpus.jsonl"), _texts(home / "queries.jsonl")
+    number = {name: i for i, name in enumerate(documents)}
+    relevant: dict[str, dict[int, float]] = {}
+    path = _judgements(home)
+    for where, row in read_rows(path):
+        query, document = str(row.get("query-id")), str(row.get("corpus-id"))
+        for name, known, file in ((query, queries, "queries.jsonl"), (document, documents, "corpus.jsonl")):
+            if name not in known:
+                raise UserError(
+                    f"{where}: {name!r} is not in {file}", hint="Expected columns query-id, corpus-id, score, by tabs."
+                )
+        try:
+            score = float(row["score"])
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{where}: score {row.get('score')!r}", hint="Expected a number.") from None
+        if score > 0:
+            relevant.setdefault(query, {})[number[document]] = score
+    if not relevant:
+        raise UserError(f"{path}: no query has a relevant document", hint="Relevant ones have a score above 0.")
+    return Collection(
+        documents=list(documents.values()), queries=[queries[name] for name in relevant],
+        relevant=list(relevant.values()), itself=[number.get(name) for name in relevant],
+    )  # fmt: skip
+
+
+def _texts(path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for where, row in read_rows(path):
+        name, text = row.get("_id"), row.get("text")
+        if name is None or not isinstance(text, str):
+            raise UserError(f"{where}: no {'_id' if name is None else 'text'}", hint='Expected "_id" and "text".')
+        if str(name) in found:
+            raise UserError(f"{where}: _id {name!r} is there twice", hint="Names must differ.")
+        found[str(name)] = f"{row.get('title') or ''} {text}".strip()
+    return found
+
+
+def _judgements(home: Path) -> Path:
+    found = sorted((home / "qrels").glob("*.tsv"))
+    chosen = [path for path in found if path.stem == "test"] or found
+    if len(chosen) != 1:
+        names = ", ".join(path.name for path in found)
+        raise UserError(f"{home / 'qrels'}: {names or 'no .tsv file'}", hint="Expected test.tsv, or one file.")
+    return chosen[0]
+
+
+def evaluate_retrieval(
+    model: str | Path, folder: str | Path, *, seed: int = 0, device: str = "auto", precision: str = "auto"
+) -> dict[str, Any]:
+    """nDCG, MRR and recall at 10, and recall at 100, means over queries; a 95 % interval of nDCG@10 over queries.
+
+    All documents are ranked by cosine, exactly. As in the published scores, a document with the name of the query does
+    not count as found.
+
+    Args:
+        model: fine-tuned for similarity, or any text model whose vectors are to be compared.
+        seed: of the interval's resampling.
+
+    Raises:
+        UserError: a model fine-tuned for something else; and what `read_collection` raises.
+    """
+    from unmask.modalities.text.model import load
+
+    if (task := task_of(model)) not in (None, "similarity"):
+        raise UserError(f"{model}: fine-tuned for {task}", hint="Retrieval needs a model fine-tuned for similarity.")
+    data = read_collection(folder)
+    loaded = load(model, device=device, precision=precision)
+    hits = Index(loaded, data.documents).search(data.queries, top=DEEPEST + 1)
+    rows: list[dict[str, float]] = []
+    for found, truth, itself in zip(hits, data.relevant, data.itself, strict=True):
+        ranked = [hit["number"] for hit in found if hit["number"] != itself]
+        deep = scorers.retrieval_scores([ranked], [truth], k=DEEPEST)
+        rows.append(scorers.retrieval_scores([ranked], [truth]) | {f"recall@{DEEPEST}": deep[f"recall@{DEEPEST}"]})
+    metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    main = bootstrap_mean([row["ndcg@10"] for row in rows], groups=np.arange(len(rows)), seed=seed)
+    return {
+        "task": "retrieval", "metric": "ndcg@10", "value": main.value,
+        "low": main.low if math.isfinite(main.low) else None, "high": main.high if math.isfinite(main.high) else None,
+        "queries": len(data.queries), "documents": len(data.documents), **metrics,
+        "device": str(loaded.device), "precision": loaded.precision,
+    }  # fmt: skip

@@ -1,0 +1,158 @@
+"""Bi-encoders: texts as vectors whose cosine says how alike they are.
+
+Three losses: CoSENT for graded pairs (Su 2022), multiple negatives for positive pairs, with hard negatives where given
+(Henderson et al. 2017, sec. 4.4), and SimCSE for bare texts, two dropout draws of the same text, with the masked-token
+loss beside it (Gao et al. 2021, sec. 3 and 6.3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch
+from unmask.errors import UserError
+from unmask.modalities.text.tasks import scorers
+from unmask.modalities.text.tasks.data import Columns, Item, as_items
+from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.task import Prepared
+
+
+def as_pairs(
+    data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None = None
+) -> tuple[list[Item], str]:
+    """Items; a label is needed for none of the losses but CoSENT."""
+    items, read_from = as_items(data, columns, labelled=False, trouble=trouble)
+    return [dataclasses.replace(item, row=None) for item in items] if labelled else items, read_from
+
+
+class Similarity:
+    """Vectors of texts."""
+
+    name, head, metric = "similarity", None, "spearman"
+    outputs = 0
+
+    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
+        self.encoder, self.about = encoder, about
+        self.uses_vocabulary = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
+
+    @classmethod
+    def from_items(cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings) -> Similarity:
+        """Choose the loss by what the data holds.
+
+        Raises:
+            UserError: the loss asked for needs a column that is not there.
+        """
+        pairs, graded = items[0].text2 is not None, items[0].label is not None
+        chosen = settings.loss
+        if chosen == "auto":
+            chosen = "simcse" if not pairs else "cosent" if graded else "multiple_negatives"
+        if chosen != "simcse" and not pairs:
+            raise UserError(f"loss={chosen} needs pairs", hint="Give columns text and text2, or use loss=simcse.")
+        if chosen == "cosent":
+            for item in items:
+                _score(item)
+            if len({_score(i) for i in items}) < 2:
+                raise UserError("all pairs have the same score", hint="Use --set loss=multiple_negatives.")
+        about = {
+            "name": "similarity", "slots": encoder.slots, "pooling": settings.pooling, "loss": chosen,
+            "temperature": settings.temperature, "mlm_weight": settings.mlm_weight, "seed": settings.seed,
+        }  # fmt: skip
+        return cls(encoder, about)
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def prepare(self, items: Sequence[Item], *, labelled: bool) -> Prepared:
+        texts: list[str] = []
+        groups = []
+        for item in items:
+            parts = [t for t in (item.text, item.text2, item.negative if labelled else None) if t is not None]
+            groups.append(list(range(len(texts), len(texts) + len(parts))))
+            texts += parts
+        extra: dict[str, Any] = {"owner": np.repeat(np.arange(len(items)), [len(g) for g in groups])}
+        if labelled and items[0].text2 is not None and items[0].label is not None:
+            extra["target"] = torch.tensor([_score(i) for i in items], dtype=torch.float32)
+        return Prepared(items, self.encoder.whole(texts), groups, extra)
+
+    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+        vectors = F.normalize(model(batch, len(numbers)), dim=-1)
+        kind, t = self.about["loss"], float(self.about["temperature"])
+        if kind == "simcse":
+            other = F.normalize(model(batch, len(numbers)), dim=-1)
+            found = in_batch(vectors, other, t)
+            if self.uses_vocabulary:
+                found = found + float(self.about["mlm_weight"]) * self._masked(model, batch)
+            return found
+        owner = prepared.extra["owner"][numbers]
+        _, place, size = np.unique(owner, return_index=True, return_counts=True)
+        place, size = place[np.argsort(place)], size[np.argsort(place)]
+        first, second = vectors[torch.from_numpy(place)], vectors[torch.from_numpy(place + 1)]
+        if kind == "cosent":
+            target = prepared.extra["target"][torch.from_numpy(owner[place])].to(vectors.device)
+            return cosent((first * second).sum(-1), target, t)
+        hard = torch.from_numpy(place[size == 3] + 2)
+        return in_batch(first, torch.cat([second, vectors[hard]]), t)
+
+    def _masked(self, model: Any, batch: PackedBatch) -> Tensor:
+        """The masked-token loss of the batch's texts, another draw at every step."""
+        from unmask.core.corruption import Corruption, Replacement, Uniform
+
+        corruption = Corruption(select=Uniform(ratio=0.15), replace=Replacement())
+        number = int(torch.randint(2**31, ()))  # torch's generator is what a resumed run puts back
+        hidden = corruption.draw(batch, seed=int(self.about.get("seed") or 0), epoch=number).to(batch.segment.device)
+        prediction = model.masked(batch, hidden)
+        return prediction.loss(model.masked.codec.targets(batch.values, hidden.flat)) / max(1, len(hidden.flat))
+
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> None:
+        """None: every loss here compares the texts of a step with each other."""
+
+    def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
+        return list(F.normalize(logits, dim=-1).cpu().numpy())
+
+    def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
+        return [
+            {"score": float(found[g[0]] @ found[g[1]])} if len(g) > 1 else {"embedding": found[g[0]].tolist()}
+            for g in prepared.groups
+        ]
+
+    def score(self, predictions: list[dict[str, Any]], items: Sequence[Item]) -> dict[str, float]:
+        if "score" not in predictions[0] or items[0].label is None:
+            raise UserError(
+                "validation data for similarity needs text, text2 and a score",
+                hint="Give graded pairs (0 and 1 will do).",
+            )
+        guess, truth = [p["score"] for p in predictions], [_score(i) for i in items]
+        return {"spearman": scorers.spearman(guess, truth), "pearson": scorers.pearson(guess, truth)}
+
+    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
+        """Nothing is fitted."""
+
+
+def _score(item: Item) -> float:
+    try:
+        return float(item.label)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{item.where}: score {item.label!r} is not a number", hint="Pairs are graded by numbers."
+        ) from None
+
+
+def in_batch(queries: Tensor, documents: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of finding document i for query i among all documents; those behind the first n are hard negatives."""
+    return F.cross_entropy(queries @ documents.t() / temperature, torch.arange(len(queries), device=queries.device))
+
+
+def cosent(cosine: Tensor, target: Tensor, temperature: float) -> Tensor:
+    """log(1 + sum over pairs i, j with target i > target j of exp((cosine j - cosine i) / temperature))."""
+    gap = (cosine[None, :] - cosine[:, None]) / temperature
+    gap = gap.masked_fill(target[:, None] <= target[None, :], -torch.inf).flatten()
+    return torch.logsumexp(torch.cat([gap.new_zeros(1), gap]), 0)

@@ -1,0 +1,128 @@
+"""The simpler models of each task: fitted to its training rows, and asked for outputs in the form in which its own model gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from unmask.modalities.text.tasks import loop
+from unmask.modalities.text.tasks.beside import Beside, Kind, fit_apart, fit_cosine, fit_tags, fit_words, vectors_apart
+from unmask.modalities.text.tasks.model import TaskModel
+from unmask.modalities.text.tasks.start import KINDS, row_weights
+from unmask.modalities.text.tasks.task import Prepared
+
+MOST_PAIRS = 20_000
+"""Pairs that a linear model of frozen vectors is fitted to, drawn by the seed: a pair of 768 wide vectors takes 12 kB."""
+
+
+def kinds_of(work: Any, training: Prepared) -> list[Kind]:
+    """Which simpler models can be fitted for a task, and kept in its folder."""
+    if work.name == "classify":
+        return ["words"] if training.items[0].text2 is None else ["words", "apart"]
+    if work.name == "similarity":
+        graded = training.items[0].text2 is not None and "target" in training.extra
+        return ["cosine", "apart"] if graded else ["cosine"]
+    return ["tags"] if work.name == "tag" else []
+
+
+def fit(
+    kind: Kind, work: Any, model: TaskModel, training: Prepared, *, slots: int, context: Callable, seed: int = 0,
+    strength: float | None = None,
+) -> Beside | None:  # fmt: skip
+    """A simpler model of the training rows; None where their texts hold no words.
+
+    Of pairs 'apart' is a linear model (ridge regression where numbers are predicted) of |u - v|, u * v and the cosine of the frozen
+    vectors of the two texts (Tai et al. 2015, sec. 4.2; as in SentEval, Conneau & Kiela 2018).
+
+    Args:
+        model: whose vectors 'apart' takes, as they are now.
+        strength: C; None chooses it by cross-validation.
+    """
+    if kind == "tags":
+        return fit_tags(_tagged(work, training), work.outputs)
+    if kind == "cosine":
+        return fit_cosine(training.items)
+    target, weights = targets(work, training), row_weights(work, training)
+    problem, loss = ("pair", KINDS["regression"]) if work.name == "similarity" else (work.problem, KINDS[work.problem])
+    options: dict[str, Any] = {"seed": seed, "strength": strength}
+    if kind == "words":
+        return fit_words(training.items, target, loss, problem, weights=weights, **options)
+    chosen = np.arange(len(target))
+    if len(chosen) > MOST_PAIRS:
+        chosen = np.sort(np.random.default_rng([seed, 31]).permutation(len(chosen))[:MOST_PAIRS])
+    items = [training.items[i] for i in chosen.tolist()]
+    where: dict[str, Any] = {"slots": slots, "context": context}
+    if work.name == "similarity":
+        prepared = work.prepare(items, labelled=False)
+        found = loop.outputs(model, work, prepared, device=_device(model), **where)
+        vectors = _both(found, prepared.groups)
+    else:
+        vectors = vectors_apart(model.masked, work.encoder, items, **where)
+    weights = None if weights is None else weights[chosen]
+    return fit_apart(vectors, target[chosen], loss, problem, weights=weights, **options)
+
+
+def outputs(
+    beside: Beside, work: Any, model: TaskModel, prepared: Prepared, found: Sequence[np.ndarray], *, slots: int,
+    context: Callable,
+) -> list[np.ndarray]:  # fmt: skip
+    """What a simpler model says about every example, in the form of the model's own outputs.
+
+    The score of a pair of similarity stands as two vectors of one number whose product it is; a text alone keeps its vector.
+
+    Args:
+        found: what encoder and head say (similarity: the vectors).
+    """
+    if beside.kind == "tags":
+        return list(_looked_up(beside, work, prepared))
+    if work.name != "similarity":
+        vectors = None
+        if beside.kind == "apart":
+            vectors = vectors_apart(model.masked, work.encoder, prepared.items, slots=slots, context=context)
+        return list(beside.outputs(prepared.items, vectors))
+    pairs = [i for i, group in enumerate(prepared.groups) if len(group) > 1]
+    out = list(found)
+    if pairs:
+        groups = [prepared.groups[i] for i in pairs]
+        vectors = _both(found, groups) if beside.kind == "apart" else None
+        for group, score in zip(groups, beside.outputs([prepared.items[i] for i in pairs], vectors), strict=True):
+            out[group[0]], out[group[1]] = np.asarray(score, np.float64), np.ones(1)
+    return out
+
+
+def targets(work: Any, prepared: Prepared) -> np.ndarray:
+    """(n, k) targets of classify and similarity as a linear model takes them."""
+    target = prepared.extra["target"].numpy()
+    if work.name == "classify" and work.problem == "single":
+        return np.eye(work.outputs, dtype=np.float32)[target]
+    return target.reshape(len(target), -1).astype(np.float32)
+
+
+def _device(model: TaskModel) -> Any:
+    return next(model.parameters()).device
+
+
+def _both(found: Sequence[np.ndarray], groups: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of the first and of the second texts of pairs."""
+    return np.stack([found[g[0]] for g in groups]), np.stack([found[g[1]] for g in groups])
+
+
+def _tagged(work: Any, training: Prepared) -> Iterator[tuple[str, int]]:
+    """Every word of the training rows with its tag; where windows overlap, as often as it is read."""
+    for number, window in enumerate(training.extra["windows"]):
+        item, here = training.items[window.owner], training.examples[number].values["target"]
+        for token, start, end in training.extra["words"][window.owner]:
+            if window.first <= token < window.last and (tag := int(here[token - window.first + window.shift])):
+                yield item.text[start:end], tag - 1
+
+
+def _looked_up(beside: Beside, work: Any, prepared: Prepared) -> Iterator[np.ndarray]:
+    for number, window in enumerate(prepared.extra["windows"]):
+        text = prepared.items[window.owner].text
+        here = [w for w in prepared.extra["words"][window.owner] if window.first <= w[0] < window.last]
+        scores = np.zeros((len(prepared.examples[number]), work.outputs))
+        places = [token - window.first + window.shift for token, _, _ in here]
+        scores[places] = beside.look_up((text[a:b] for _, a, b in here), work.outputs)
+        yield scores

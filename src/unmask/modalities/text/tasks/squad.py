@@ -1,0 +1,125 @@
+"""Questions with contexts and answers: SQuAD json (v1 and v2), or jsonl with the same fields flat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.modalities.text.tasks.data import read_rows, read_text, suffix
+from unmask.modalities.text.tasks.lenient import Trouble
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question about a context.
+
+    Attributes:
+        answers: (text, start) pairs; empty where there is none; None where not labelled.
+        row: what the file holds of it but the context and the answers, carried along by `predict`.
+    """
+
+    name: str
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...] | None = None
+    where: str = ""
+    row: dict[str, Any] | None = None
+
+
+def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -> list[Question]:
+    """Questions from a SQuAD json file, flat rows (question, context, answers), or rows of Python.
+
+    Args:
+        trouble: notes answers that are not at their offset, and rows that cannot be read, which are left out or refused
+            together; None refuses.
+
+    Raises:
+        UserError: naming the question whose answer is not at its offset, or whatever is missing.
+    """
+    noted = Trouble() if trouble is None else trouble
+
+    def made(where: str, row: Any) -> Question:
+        q = row if isinstance(row, Question) else _question(where, row, keep=not labelled)
+        if labelled and q.answers is None:
+            raise UserError(f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer.")
+        for text, start in (q.answers or ()) if labelled else ():
+            check(q, text, start)
+        return q
+
+    if isinstance(data, str | Path):
+        path = Path(data)
+        found = noted.each(_squad(path) if suffix(path) == ".json" else read_rows(data), made)
+    else:
+        found = noted.each([(getattr(r, "where", "") or f"row {i}", r) for i, r in enumerate(data, 1)], made)
+    noted.settle("questions")
+    if not found:
+        raise UserError(f"{data}: no questions", hint="Expected SQuAD json.")
+    return found
+
+
+def check(q: Question, text: str, start: int) -> None:
+    """An answer must stand where it says.
+
+    Raises:
+        UserError: it does not; says where it does.
+    """
+    there = q.context[start : start + len(text)] if start >= 0 else ""
+    if there != text or not text:
+        place = q.context.find(text) if text else -1
+        raise UserError(
+            f"{q.where}: question {q.name!r}: answer {text[:40]!r} is not at {start}, there stands {there[:40]!r}",
+            hint=f"It is at {place}: offsets count characters (code points)."
+            if place >= 0
+            else "It is not in the context.",
+        )
+
+
+def _squad(path: Path) -> list[tuple[str, Any]]:
+    try:
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})", hint="Expected SQuAD json.") from None
+    out = []
+    try:
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                out += [(str(path), qa | {"context": paragraph["context"]}) for qa in paragraph["qas"]]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: no {error}", hint="Expected SQuAD's data/paragraphs/qas/context layout.") from None
+    return out
+
+
+def _question(where: str, row: Mapping[str, Any], *, keep: bool = False) -> Question:
+    """A question from its fields, whichever file they came from.
+
+    Raises:
+        UserError: naming the question and the field that is missing or no text or no number.
+    """
+    name = str(row.get("id", where))
+    for field in ("question", "context"):
+        if not isinstance(row.get(field), str):
+            raise UserError(f"{where}: {field} of {name!r} is {row.get(field)!r}", hint="Expected a text.")
+    answers = row.get("answers")
+    pairs: tuple[tuple[str, int], ...] | None = None
+    try:
+        if isinstance(answers, Mapping):  # as Hugging Face datasets have it
+            pairs = tuple(zip(answers["text"], (int(s) for s in answers["answer_start"]), strict=True))
+        elif isinstance(answers, list):
+            pairs = tuple(
+                (str(a["text"]), int(a["answer_start"] if "answer_start" in a else a["start"])) for a in answers
+            )
+        elif answers is not None:
+            raise TypeError(type(answers).__name__)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{where}: answers of question {name!r} cannot be read ({error})",
+            hint='Expected [{"text": ..., "answer_start": ...}]; an empty list says: no answer.',
+        ) from None
+    if row.get("is_impossible"):
+        pairs = ()
+    kept = {"id": name} | {k: v for k, v in row.items() if k not in ("context", "answers")} if keep else None
+    return Question(name=name, question=row["question"], context=row["context"], answers=pairs, where=where, row=kept)

@@ -1,0 +1,198 @@
+"""Tagging of words: entities as character spans, whatever the tokenizer.
+
+A word's first token carries its tag. Words are those of the data (CoNLL) or the tokenizer's own units; a word's span is
+cut to what is not white space, so text[start:end] is exactly the entity. Texts longer than the model are read in
+overlapping windows, and each token is believed where it has most context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.core.batch import Example, PackedBatch
+from unmask.errors import UserError
+from unmask.families.heads import TOKEN
+from unmask.modalities.text.tasks import scorers
+from unmask.modalities.text.tasks.conll import Sentence
+from unmask.modalities.text.tasks.encoding import Encoder, best_window
+from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.task import Prepared
+from unmask.modalities.text.tokenizer import Encoded
+
+
+class Tag:
+    """A tag a word, entities out."""
+
+    name, head, metric = "tag", TOKEN, "f1"
+    windowed = True
+
+    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
+        self.encoder, self.about = encoder, about
+        self.labels: list[str] = list(about["labels"])
+        self.number = {tag: i for i, tag in enumerate(self.labels)}
+        self.bilou = any(tag.startswith("U-") for tag in self.labels)
+
+    @classmethod
+    def from_items(cls, encoder: Encoder, items: Sequence[Sentence], settings: FinetuneSettings) -> Tag:
+        """Tags of the types that occur.
+
+        Raises:
+            UserError: there is no entity at all.
+        """
+        types = sorted({label for item in items for *_, label in item.spans or ()})
+        if not types:
+            raise UserError("the training data has no entity", hint="Are the tags in the last column?")
+        marks = "BI" if settings.scheme == "bio" else "BILU"
+        labels = ["O", *(f"{mark}-{kind}" for kind in types for mark in marks)]
+        return cls(encoder, {"name": "tag", "labels": labels, "slots": encoder.slots, "stride": settings.stride})
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "num_labels": len(self.labels), "id2label": {str(i): n for i, n in enumerate(self.labels)},
+            "label2id": self.number,
+        }  # fmt: skip
+
+    def prepare(self, items: Sequence[Sentence], *, labelled: bool) -> Prepared:
+        encoded = self.encoder.texts([item.text for item in items])
+        examples, windows = self.encoder.windows(encoded, stride=int(self.about.get("stride") or 0))
+        words = [words_of(item, e) for item, e in zip(items, encoded, strict=True)]
+        if labelled:
+            targets = [self._tags(item, w, len(e)) for item, w, e in zip(items, words, encoded, strict=True)]
+            for i, window in enumerate(windows):
+                here = np.zeros(len(examples[i]), np.int64)  # 0: no target; k + 1: tag k
+                here[window.shift : window.shift + window.last - window.first] = targets[window.owner][
+                    window.first : window.last
+                ]
+                values = {**examples[i].values, "target": here}
+                examples[i] = Example(values=values, identity=i, special=examples[i].special)
+        groups: list[list[int]] = [[] for _ in items]
+        for i, window in enumerate(windows):
+            groups[window.owner].append(i)
+        lengths = [len(e) for e in encoded]
+        return Prepared(items, examples, groups, {"windows": windows, "words": words, "lengths": lengths})
+
+    def _tags(self, item: Sentence, words: list[tuple[int, int, int]], length: int) -> np.ndarray:
+        tags = ["O"] * len(words)
+        for start, end, kind in item.spans or ():
+            inside = [i for i, (_, a, b) in enumerate(words) if a < end and b > start and tags[i] == "O"]
+            if f"B-{kind}" not in self.number:
+                raise UserError(
+                    f"{item.where}: entity type {kind!r} is not among those of the training data",
+                    hint=f"Known: {', '.join(sorted({t[2:] for t in self.labels[1:]}))}.",
+                )
+            for place, i in enumerate(inside):
+                first, last = place == 0, place == len(inside) - 1
+                mark = "B" if first else "I"
+                if self.bilou:
+                    mark = "U" if first and last else "B" if first else "L" if last else "I"
+                tags[i] = f"{mark}-{kind}"
+        out = np.zeros(length, np.int64)
+        for (token, _, _), tag in zip(words, tags, strict=True):
+            if token >= 0:
+                out[token] = self.number[tag] + 1
+        return out
+
+    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+        target = batch.values["target"].flatten()
+        where = target.nonzero().flatten()
+        logits = model(batch, len(numbers))[where].float()
+        return F.cross_entropy(logits, target[where] - 1)
+
+    def terms(self, prepared: Prepared, numbers: np.ndarray) -> float:
+        return float(sum(np.count_nonzero(prepared.examples[i].values["target"]) for i in numbers))
+
+    def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
+        return by_example(torch.log_softmax(logits, -1), batch, len(numbers))
+
+    def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
+        windows, lengths = prepared.extra["windows"], prepared.extra["lengths"]
+        best = best_window(windows, lengths)
+        out = []
+        for item, chosen, words, length in zip(prepared.items, best, prepared.extra["words"], lengths, strict=True):
+            scores = np.full((length, len(self.labels)), -30.0)
+            for number in np.unique(chosen):
+                window = windows[number]
+                mine = np.flatnonzero(chosen == number)
+                scores[mine] = found[number][mine - window.first + window.shift]
+            nothing = np.full(len(self.labels), -30.0)
+            nothing[0] = 0.0
+            rows = np.array([scores[t] if t >= 0 else nothing for t, _, _ in words]).reshape(-1, len(self.labels))
+            out.append({"entities": self._entities(item.text, words, rows)})
+        return out
+
+    def _entities(self, text: str, words: list[tuple[int, int, int]], scores: np.ndarray) -> list[dict[str, Any]]:
+        if not len(words):
+            return []
+        guess = scores.argmax(-1)
+        entities = []
+        for first, last, kind in scorers.spans_of([self.labels[i] for i in guess]):
+            start, end = words[first][1], words[last - 1][2]
+            chance = float(np.exp(scores[np.arange(first, last), guess[first:last]].mean()))
+            entities.append({"start": start, "end": end, "label": kind, "text": text[start:end], "probability": chance})
+        return entities
+
+    def score(self, predictions: list[dict[str, Any]], items: Sequence[Sentence]) -> dict[str, float]:
+        guess = [[(e["start"], e["end"], e["label"]) for e in p["entities"]] for p in predictions]
+        return scorers.entity_scores([item.spans or () for item in items], guess)
+
+    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
+        """Nothing is fitted."""
+
+
+def by_example(values: Tensor, batch: PackedBatch, count: int) -> list[np.ndarray]:
+    """(rows * slots, k) values -> one (slots of it, k) array an example."""
+    flat, index = values.float().cpu().numpy(), batch.index.cpu().numpy().ravel()
+    order = np.argsort(index, kind="stable")
+    sizes = np.bincount(index[index >= 0], minlength=count)
+    ends = int((index < 0).sum()) + np.cumsum(sizes)
+    return [flat[order[end - size : end]] for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+
+
+def words_of(item: Sentence, e: Encoded) -> list[tuple[int, int, int]]:
+    """(first token, start, end) of each word; the token is -1 where the tokenizer made none of it."""
+    starts = _trimmed(item.text, e)
+    if item.words is not None:
+        begin = np.array([s for s, _ in starts], np.int64)
+        out = []
+        for start, end in item.words:
+            t = int(np.searchsorted(begin, start))
+            # A token that began in the word before may reach in (a tokenizer that ignores spaces).
+            if (t == len(begin) or begin[t] >= end) and t > 0 and starts[t - 1][1] > start:
+                t -= 1
+            ok = t < len(begin) and begin[t] < end
+            out.append((t if ok else -1, start, end))
+        return out
+    out, last = [], -2
+    for t, (start, end) in enumerate(starts):
+        if start >= end:
+            continue
+        unit = int(e.units[t])
+        if unit == last and out and unit >= 0:
+            out[-1] = (out[-1][0], out[-1][1], max(out[-1][2], end))
+        else:
+            out.append((t, start, end))
+        last = unit
+    return out
+
+
+def _trimmed(text: str, e: Encoded) -> list[tuple[int, int]]:
+    """Tokens' character spans without the white space that some tokenizers count in; starts never go back."""
+    out, low = [], 0
+    for start, end in e.offsets.tolist():
+        while start < end and text[start].isspace():
+            start += 1
+        while end > start and text[end - 1].isspace():
+            end -= 1
+        low = max(low, start)
+        out.append((low, max(end, low)))
+    return out

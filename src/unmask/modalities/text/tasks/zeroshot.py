@@ -1,0 +1,191 @@
+"""Classification without training: by a natural-language-inference head, or by masked prompts with any masked model.
+
+Masked prompts (Schick & Schütze 2021): a text stands in a template with a blank; each label is one or more words, of any
+number of tokens; a word's log probability is exact along the model's left-to-right chain over its blanks. Contextual
+calibration (Zhao et al. 2021; Holtzman et al. 2021 divide the same way) subtracts what the template says of each label
+without a text; batch calibration (Zhou et al. 2024, sec. 3.2) what it says of each on average over the texts asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax, logsumexp
+
+from unmask.core.batch import Example
+from unmask.core.score import score
+from unmask.errors import UserError
+from unmask.kinds import task_of
+from unmask.modalities.text.batches import text_example
+from unmask.modalities.text.model import BLANK, TextModel
+from unmask.modalities.text.tasks import model as models
+
+TEMPLATE = "{text} It was [MASK]."
+HYPOTHESIS = "This example is {label}."
+CONTENT_FREE = ("N/A", "[MASK]", "")
+"""Stand-ins for a text that says nothing (Zhao et al. 2021, sec. 5)."""
+CALIBRATIONS = ("context", "batch", "none")
+
+
+def zero_shot(
+    model: str | Path | TextModel, texts: Sequence[str], labels: Sequence[str], *,
+    template: str | Sequence[str] | None = None, verbalisers: Mapping[str, Sequence[str]] | None = None,
+    calibrate: str | None = None, priors: Sequence[str] = CONTENT_FREE,
+    device: str = "auto", precision: str = "auto",
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
+    """Label texts.
+
+    Args:
+        template: with {text} and [MASK]; for an NLI model a hypothesis with {label}. Of several the calibrated scores
+            are averaged.
+        verbalisers: label -> words that stand for it; default the label itself. A label's score is the mean over its words.
+        calibrate: what is subtracted of a label's score: "context", its score averaged over `priors` in place of the
+            text; "batch", the log of its share averaged over all `texts` (give many, and expect labels about equally
+            often: an answer then depends on the other texts); "none". Default: context for prompts, none for NLI models,
+            which have no blank to ask without a text.
+
+    Returns:
+        (rows with text, label, probability and probabilities, in order; method, template, device and precision).
+
+    Raises:
+        UserError: fewer than two labels, a template without its blank, a word the vocabulary does not know, a
+            calibration that is not known or that the model does not allow.
+    """
+    if calibrate not in (None, *CALIBRATIONS):
+        raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
+    templates = [template] if isinstance(template, str) else list(template or [])
+    labels = list(dict.fromkeys(labels))
+    if len(labels) < 2:
+        raise UserError(f"{len(labels)} labels", hint="Give two or more.")
+    asked: Prompts | Hypotheses
+    if not isinstance(model, TextModel) and task_of(model) == "classify":
+        asked = Hypotheses(model, labels, device=device, precision=precision)
+        templates, calibrate = templates or [HYPOTHESIS], calibrate or "none"
+        if calibrate == "context":
+            raise UserError("calibrate='context' of an NLI model", hint="It has no blank: expected batch or none.")
+    else:
+        asked = Prompts(model, labels, verbalisers or {}, device=device, precision=precision)
+        templates, calibrate = templates or [TEMPLATE], calibrate or "context"
+    for one in templates:
+        asked.check(one)
+    scores = np.zeros((len(texts), len(labels)))
+    for one in templates:
+        found = asked.scores(texts, one)
+        if calibrate == "context":
+            found = found - asked.scores(priors, one).mean(0)
+        scores += (_level(found) if calibrate == "batch" else found) / len(templates)
+    rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
+    about = {"method": asked.method, "template": templates, "calibrated": calibrate}
+    return rows, about | {"device": str(asked.model.device), "precision": asked.model.precision}
+
+
+class Prompts:
+    """Labels asked for in the blank of a template, of any masked model."""
+
+    method = "masked prompt"
+
+    def __init__(
+        self, model: str | Path | TextModel, labels: Sequence[str], verbalisers: Mapping[str, Sequence[str]], *,
+        device: str, precision: str,
+    ) -> None:  # fmt: skip
+        if not isinstance(model, TextModel):
+            from unmask.modalities.text.model import load
+
+            model = load(model, device=device, precision=precision)
+        self.model = model
+        self.words = {name: list(verbalisers.get(name) or [name]) for name in labels}
+
+    def check(self, template: str) -> None:
+        if template.count("{text}") != 1 or template.count(BLANK) != 1:
+            raise UserError(f"template {template!r}", hint="It needs {text} once and [MASK] once.")
+
+    def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
+        """(texts, labels) mean log probability of each label's words."""
+        return label_scores(self.model, texts, template, self.words)
+
+
+class Hypotheses:
+    """Labels put to an NLI model: the log odds of entailment against contradiction (Yin et al. 2019)."""
+
+    method = "entailment"
+
+    def __init__(self, model: str | Path, labels: Sequence[str], *, device: str, precision: str) -> None:
+        self.model, self.labels = models.load(model, device=device, precision=precision), labels
+        lowered = {str(name).lower(): str(name) for name in self.model.about.get("labels") or []}
+        yes = next((lowered[n] for n in lowered if n.startswith("entail")), None)
+        no = next((lowered[n] for n in lowered if n.startswith(("contradict", "not_entail"))), None)
+        if yes is None or no is None:
+            raise UserError(
+                f"{model}: labels {', '.join(lowered.values())[:80]}",
+                hint="Zero-shot needs a masked language model, or an NLI model with entailment and contradiction.",
+            )
+        self.yes, self.no = yes, no
+
+    def check(self, template: str) -> None:
+        if "{label}" not in template:
+            raise UserError(f"template {template!r}", hint="For an NLI model it needs {label}.")
+
+    def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
+        """(texts, labels) log odds."""
+        from unmask.modalities.text.tasks.finetune import predict
+
+        pairs = [{"text": text, "text2": template.replace("{label}", n)} for text in texts for n in self.labels]
+        p = np.array([[row["probabilities"][n] for n in (self.yes, self.no)] for row in predict(self.model, pairs)])
+        odds = np.diff(np.log(np.maximum(p, 1e-12)), axis=1)
+        return -odds.reshape(len(texts), len(self.labels))
+
+
+def label_scores(
+    model: TextModel, texts: Sequence[str], template: str, words: Mapping[str, Sequence[str]]
+) -> np.ndarray:
+    """(texts, labels) mean log probability of each label's words in the blank; a long text is cut, never the template."""
+    before, after = template.split(BLANK)
+    flat = [(label, word) for label, listed in words.items() for word in listed]
+    tokens = model.tokenizer
+    for label, word in flat:
+        ids = tokens.encode([word], specials=False)[0].ids
+        if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
+            raise UserError(
+                f"label {label!r}: {word!r} is not in the vocabulary", hint="Give other words: --words LABEL=word."
+            )
+    fixed = max(
+        len(e) for e in tokens.encode([before.replace("{text}", "") + w + after.replace("{text}", "") for _, w in flat])
+    )
+    room = model.slots - fixed - 2
+    cut = [_shortened(model, text, room) for text in texts]
+    examples: list[Example] = []
+    for text in cut:
+        head, tail = before.replace("{text}", text), after.replace("{text}", text)
+        for e, word in zip(tokens.encode([head + w + tail for _, w in flat]), (w for _, w in flat), strict=True):
+            inside = (e.offsets[:, 0] < len(head) + len(word)) & (e.offsets[:, 1] > len(head)) & ~e.special
+            examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
+    with model.context():
+        found = np.array([s.total for s in score(model.model, examples, slots=model.slots, mode="unit")])
+    table = found.reshape(len(texts), len(flat))
+    owner = np.array([list(words).index(label) for label, _ in flat])
+    return np.stack([table[:, owner == i].mean(1) for i in range(len(words))], 1)
+
+
+def _level(scores: np.ndarray) -> np.ndarray:
+    """(texts, labels) log probabilities, each label's share averaged over the texts divided out."""
+    shares = log_softmax(scores, 1)
+    return shares - (logsumexp(shares, 0) - np.log(max(len(shares), 1)))
+
+
+def _shortened(model: TextModel, text: str, room: int) -> str:
+    text = text.replace(BLANK, model.tokenizer.mask_token)
+    e = model.tokenizer.encode([text], specials=False)[0]
+    return text if len(e) <= room else text[: int(e.offsets[max(room, 1) - 1, 1])]
+
+
+def _row(text: str, labels: Sequence[str], scores: np.ndarray) -> dict[str, Any]:
+    e = np.exp(scores - scores.max())
+    p = e / e.sum()
+    best = int(p.argmax())
+    return {
+        "text": text, "label": labels[best], "probability": float(p[best]),
+        "probabilities": {n: float(x) for n, x in zip(labels, p, strict=True)},
+    }  # fmt: skip

@@ -1,0 +1,487 @@
+"""The Rust tokenizers behind one small face: train, load, save, encode with units and character offsets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.files import read_object, written
+from unmask.modalities.text.units import inside_word, word_units
+
+Kind = Literal["wordpiece", "bpe", "unigram"]
+_BATCH_CHARACTERS = 1_000_000
+_CONFIGS = ("special_tokens_map.json", "tokenizer_config.json")
+
+_ROLES = {
+    "pad": ("[PAD]", "<pad>", "<|padding|>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<cls>", "<|cls|>"),
+    "sep": ("[SEP]", "</s>", "<sep>", "<eos>", "<|sep|>"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>"),
+}
+"""Usual spellings of the special tokens; a tokenizer_config.json or special_tokens_map.json goes first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """One text, tokenised.
+
+    Attributes:
+        ids: (slots,) token ids.
+        units: (slots,) unit numbers, -1 at special tokens.
+        offsets: (slots, 2) character offsets into the text.
+        special: True at tokens the tokenizer added ([CLS], [SEP]). A mask token written in the text is not special:
+            its id is `mask_id` and it is a unit of its own.
+        type_ids: for pairs, the token types the model expects (BERT: 0 first text, 1 second); else None.
+    """
+
+    ids: np.ndarray
+    units: np.ndarray
+    offsets: np.ndarray
+    special: np.ndarray
+    type_ids: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer` that knows its special tokens.
+
+    Attributes:
+        backend: the `tokenizers.Tokenizer`.
+        vocab_size: number of entries, added tokens included (largest id + 1).
+        pad_id, unk_id, cls_id, sep_id, mask_id: ids, None where there is none.
+        special_ids: ascending ids that are never hidden and never proposed.
+        before, after: ids put in front of and behind a text ([CLS], [SEP]), in training as in use; empty where
+            tokenizer.json has no post-processor that adds any, whatever its vocabulary holds.
+    """
+
+    def __init__(self, backend: Any, roles: dict[str, str] | None = None) -> None:
+        self.backend = backend
+        backend.no_padding()
+        backend.no_truncation()
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values()) + 1
+        self._vocabulary = vocabulary
+        self.tokens: dict[str, str] = {}
+        for role, spellings in _ROLES.items():
+            for spelling in ((roles or {}).get(role), *spellings):
+                if spelling is not None and spelling in vocabulary:
+                    self.tokens[role] = spelling
+                    break
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            vocabulary.get(self.tokens.get(role, "")) for role in ("pad", "unk", "cls", "sep", "mask")
+        )
+        added = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
+        named = {vocabulary[token] for token in self.tokens.values()}
+        self.special_ids = np.array(sorted(added | named), dtype=np.int64)
+        self.before, self.after = _edges(backend, next(iter(self.tokens.values()), "a"))
+        ordinary = (token for token, number in vocabulary.items() if number not in added | named)
+        # An unknown piece is still part of its word; any other special token written in the text stands alone.
+        self._written = np.zeros(self.vocab_size, bool)
+        self._written[[i for i in self.special_ids.tolist() if i != self.unk_id]] = True
+        # Residues and letters: no white space between them, yet each is a unit.
+        self._by_character = type(backend.model).__name__ == "WordLevel" and all(len(token) == 1 for token in ordinary)
+
+    @property
+    def mask_token(self) -> str:
+        self.require_mask()
+        return self.tokens["mask"]
+
+    def require_mask(self) -> int:
+        """The mask token's id.
+
+        Raises:
+            UserError: the tokenizer has none.
+        """
+        if self.mask_id is None:
+            raise UserError(
+                "the tokenizer has no mask token",
+                hint="Add one ([MASK] or <mask>) to tokenizer.json, or use the tokenizer of a masked language model.",
+            )
+        return self.mask_id
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Load from a folder or file.
+
+        In this order: tokenizer.json, vocab.txt (BERT), vocab.json + merges.txt (byte-level BPE), and for residue or
+        letter models a vocab.json of single characters or a fairseq dict.txt.
+
+        Raises:
+            UserError: nothing to load there, or not a tokenizer.
+        """
+        path = Path(path)
+        folder = path if path.is_dir() else path.parent
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder", hint="Give a tokenizer.json or a model folder.")
+        roles = _configured_roles(folder)
+        try:
+            if path.is_file() and path.suffix == ".json" and path.name not in ("vocab.json", *_CONFIGS):
+                return cls(_from_file(path), roles)
+            if (folder / "tokenizer.json").exists():
+                return cls(_from_file(folder / "tokenizer.json"), roles)
+            if (folder / "vocab.txt").exists():
+                return cls(_bert(folder), roles)
+            if (folder / "vocab.json").exists():
+                made = _byte_bpe(folder) if (folder / "merges.txt").exists() else _characters(folder, roles)
+                return cls(made, roles)
+            if (folder / "dict.txt").exists():
+                return cls(_characters(folder, roles), roles)
+        except UserError:
+            raise
+        except Exception as error:  # the Rust side raises bare Exception
+            raise UserError(f"{folder}: not a tokenizer ({error})", hint="Copy its files again.") from None
+        names = "tokenizer.json, vocab.txt, vocab.json or dict.txt"
+        raise UserError(f"{folder}: no tokenizer here", hint=f"Expected {names}.")
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        *,
+        kind: Kind = "wordpiece",
+        vocab_size: int = 16384,
+        lowercase: bool | None = None,
+        min_frequency: int = 2,
+        show_progress: bool = False,
+    ) -> Tokenizer:
+        """Train on texts. Special tokens [PAD] [UNK] [CLS] [SEP] [MASK] get ids 0 to 4.
+
+        Args:
+            lowercase: default True for WordPiece, False for the others.
+        """
+        from tokenizers import Tokenizer as Backend
+        from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        lowercase = kind == "wordpiece" if lowercase is None else lowercase
+        common: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
+        trainer: Any
+        if kind == "wordpiece":
+            backend = Backend(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+            backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+            backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            backend.decoder = decoders.WordPiece(prefix="##")
+            texts = [_sound(text) for text in texts]
+            common["special_tokens"] = special + continuations(texts, backend.normalizer.normalize_str)
+            trainer = trainers.WordPieceTrainer(min_frequency=min_frequency, **common)
+        elif kind == "bpe":
+            backend = Backend(models.BPE())
+            backend.normalizer = normalizers.Lowercase() if lowercase else None
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            backend.decoder = decoders.ByteLevel()
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            trainer = trainers.BpeTrainer(min_frequency=min_frequency, initial_alphabet=alphabet, **common)
+        elif kind == "unigram":
+            backend = Backend(models.Unigram())
+            steps = [normalizers.NFKC()] + ([normalizers.Lowercase()] if lowercase else [])
+            backend.normalizer = normalizers.Sequence(steps)
+            backend.pre_tokenizer = pre_tokenizers.Metaspace()
+            backend.decoder = decoders.Metaspace()
+            trainer = trainers.UnigramTrainer(unk_token="[UNK]", **common)
+        else:
+            raise UserError(f"tokenizer kind {kind!r}", hint="Expected wordpiece, bpe or unigram.")
+        counted = _Counted(texts)
+        backend.train_from_iterator(counted, trainer=trainer)
+        if not counted.texts:
+            raise UserError("no text to train a tokenizer on", hint="Give at least some sentences.")
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        return cls(_canonical(backend, len(special)))
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, as transformers reads them."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        named = {f"{role}_token": token for role, token in self.tokens.items()}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
+        for name, text in (
+            ("tokenizer.json", self.backend.to_str()),
+            ("tokenizer_config.json", json.dumps(config, indent=2)),
+            ("special_tokens_map.json", json.dumps(named, indent=2)),
+        ):
+            with written(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+
+    def encode(self, texts: Sequence[str], *, max_slots: int | None = None, specials: bool = True) -> list[Encoded]:
+        """Tokenise texts, in parallel on all cores.
+
+        Args:
+            max_slots: cut longer ones (keeping the last special token); None keeps all.
+            specials: add [CLS] and [SEP], or what this tokenizer has for them.
+        """
+        out: list[Encoded] = []
+        for group in _groups(texts):
+            encodings = self.backend.encode_batch(group, add_special_tokens=specials)
+            out += [self._encoded([text], e) for text, e in zip(group, encodings, strict=True)]
+        return out if max_slots is None else [_shorten(e, max_slots) for e in out]
+
+    def ids(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[np.ndarray]:
+        """Token ids alone, special ones included: several times faster than `encode`, which also knows words.
+
+        Args:
+            max_slots: cut longer ones, keeping the last special token.
+        """
+        out: list[np.ndarray] = []
+        last = self.sep_id
+        fast = getattr(self.backend, "encode_batch_fast", self.backend.encode_batch)
+        for group in _groups(texts):
+            for encoding in fast(group):
+                ids = np.array(encoding.ids, np.int64)
+                if max_slots is not None and len(ids) > max_slots:
+                    keep_last = len(ids) > 0 and int(ids[-1]) == last
+                    ids = np.append(ids[: max_slots - 1], ids[-1]) if keep_last else ids[:max_slots]
+                out.append(ids)
+        return out
+
+    def encode_pair(self, first: str, second: str, *, max_slots: int | None = None) -> Encoded:
+        """Tokenise two texts as one example; offsets are into each its own text, units of the second follow the first's.
+
+        Args:
+            max_slots: cut the longer text until the pair fits.
+        """
+        pair = (_sound(first), _sound(second))
+        encoding = self.backend.encode_batch([pair])[0]
+        made = self._encoded(pair, encoding)
+        if max_slots is None or len(made) <= max_slots:
+            return made
+        belongs = np.array([-1 if s is None else s for s in encoding.sequence_ids])
+        places = [np.flatnonzero(belongs == 0).tolist(), np.flatnonzero(belongs == 1).tolist()]
+        fixed = len(made) - len(places[0]) - len(places[1])
+        if max_slots < fixed + 2:
+            raise UserError(f"slots={max_slots}: no room for two texts", hint=f"Use {fixed + 2} or more.")
+        for _ in range(len(made) - max_slots):
+            max(places, key=len).pop()
+        keep = np.sort(np.concatenate([np.flatnonzero(belongs < 0), *places]).astype(np.int64))
+        return _select(made, keep)
+
+    def _encoded(self, texts: Sequence[str], encoding: Any) -> Encoded:
+        """Arrays from the Rust side's lists; `texts` are the one or two texts of the encoding."""
+        ids, offsets, words = np.array(encoding.ids, np.int32), encoding.offsets, encoding.word_ids
+        special = np.array(encoding.special_tokens_mask, bool)
+        if self.mask_id is not None:
+            special &= ids != self.mask_id
+        written = self._written[ids]
+        apart = written.tolist() if written.any() else None
+        types = None
+        if self._by_character:
+            real = np.array([w is not None for w in words], bool)
+            units = np.where(real, np.cumsum(real) - 1, -1).astype(np.int32)
+        elif len(texts) == 1:
+            units = word_units(texts[0], offsets, words, apart=apart)
+        else:
+            units = np.full(len(ids), -1, np.int32)
+            for which, text in enumerate(texts):
+                own = [w if s == which else None for w, s in zip(words, encoding.sequence_ids, strict=True)]
+                part = word_units(text, offsets, own, apart=apart)
+                units = np.where(part >= 0, part + units.max(initial=-1) + 1, units)
+        if len(texts) == 2:
+            types = np.array(encoding.type_ids, np.int32)
+        flat = np.fromiter(chain.from_iterable(offsets), np.int32, 2 * len(offsets))
+        return Encoded(ids=ids, units=units, offsets=flat.reshape(-1, 2), special=special, type_ids=types)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Text of some ids, special tokens left out."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def token(self, number: int) -> str:
+        """The entry with this id, as the vocabulary spells it."""
+        return self.backend.id_to_token(int(number)) or ""
+
+    def id(self, token: str) -> int | None:
+        """The id of a vocabulary entry, None where there is none."""
+        return self._vocabulary.get(token)
+
+    def fingerprint(self) -> str:
+        """Hash of everything that decides how text is cut."""
+        return hashlib.blake2b(self.backend.to_str().encode(), digest_size=8).hexdigest()
+
+
+def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: int = 1000) -> list[str]:
+    """'##x' for the commonest characters that can stand inside a word, in code-point order.
+
+    The trainer would number them in hash-map order, which differs from process to process and decides between merges
+    of equal count. Given in a fixed order, the same texts give the same vocabulary everywhere.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    common = sorted(counts, key=lambda c: (-counts[c], c))[:most]
+    return [f"##{c}" for c in sorted(set(normalise("".join(common)))) if inside_word(c)]
+
+
+def _canonical(backend: Any, fixed: int) -> Any:
+    """The same tokenizer with entries in a fixed order: the trainers number them by hash-map order, anew in each process.
+
+    WordPiece entries go alphabetically, Unigram's by falling score (rounded, as the last digits differ as well); the
+    first `fixed` special ones stay. BPE is deterministic already: its numbers are its merge order. Unigram's scores are
+    sums made in parallel, so that two trainings may still differ in a last digit.
+    """
+    from tokenizers import Tokenizer as Backend
+
+    data = json.loads(backend.to_str())
+    model = data["model"]
+    data["added_tokens"] = [t for t in data["added_tokens"] if t["id"] < fixed]
+    if model["type"] == "WordPiece":
+        first = sorted((t for t, i in model["vocab"].items() if i < fixed), key=model["vocab"].get)
+        model["vocab"] = {t: i for i, t in enumerate([*first, *sorted(set(model["vocab"]) - set(first))])}
+    elif model["type"] == "Unigram":
+        rest = sorted(([p, round(s, 4)] for p, s in model["vocab"][fixed:]), key=lambda e: (-e[1], e[0]))
+        model["vocab"] = [*model["vocab"][:fixed], *rest]
+    return Backend.from_str(json.dumps(data))
+
+
+def _edges(backend: Any, text: str) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts in front of and behind a text."""
+    e = backend.encode(text)
+    inside = [i for i, sequence in enumerate(e.sequence_ids) if sequence is not None] or [len(e.ids)]
+    return e.ids[: inside[0]], e.ids[inside[-1] + 1 :]
+
+
+class _Counted:
+    """Texts, sound for the Rust side, counted as they pass."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.source, self.texts = texts, 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.texts = 0
+        for text in self.source:
+            self.texts += bool(text.strip())
+            yield _sound(text)
+
+
+def _sound(text: str) -> str:
+    """The text with half surrogate pairs, which Rust refuses, replaced one for one so that offsets hold."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+    return text
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Texts in groups of bounded size: an encoding takes some 50 times the memory of its text until it is an array."""
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        if group and size + len(text) > _BATCH_CHARACTERS:
+            yield group
+            group, size = [], 0
+        group.append(_sound(text))
+        size += len(text)
+    if group:
+        yield group
+
+
+def _select(e: Encoded, keep: np.ndarray) -> Encoded:
+    types = None if e.type_ids is None else e.type_ids[keep]
+    return Encoded(
+        ids=e.ids[keep], units=e.units[keep], offsets=e.offsets[keep], special=e.special[keep], type_ids=types
+    )
+
+
+def _shorten(e: Encoded, most: int) -> Encoded:
+    if len(e) <= most:
+        return e
+    keep = np.arange(most)
+    if most and e.special[-1]:
+        keep[-1] = len(e) - 1
+    return _select(e, keep)
+
+
+def _from_file(path: Path) -> Any:
+    from tokenizers import Tokenizer as Backend
+
+    if not path.is_file():
+        raise UserError(f"{path}: not a plain file", hint="Copy the file again.")
+    return Backend.from_file(str(path))
+
+
+def _configured_roles(folder: Path) -> dict[str, str]:
+    roles: dict[str, str] = {}
+    for name in _CONFIGS:
+        config = read_object(folder / name) or {}
+        for role in _ROLES:
+            token = config.get(f"{role}_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                roles.setdefault(role, token)
+    return roles
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    return read_object(folder / "tokenizer_config.json") or {}
+
+
+def _bert(folder: Path) -> Any:
+    from tokenizers import BertWordPieceTokenizer
+
+    lower = _settings(folder).get("do_lower_case")
+    if lower is None:
+        # Nothing says: a vocabulary with capitals in its words is a cased one, and lowered text would be all [UNK].
+        words = (folder / "vocab.txt").read_text(encoding="utf-8").split()
+        lower = not any(w != w.lower() for w in words if not (w[0] == "[" and w[-1] == "]"))
+    made = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=bool(lower))
+    return made._tokenizer
+
+
+def _byte_bpe(folder: Path) -> Any:
+    from tokenizers import ByteLevelBPETokenizer
+    from tokenizers.processors import RobertaProcessing
+
+    made = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    made.add_special_tokens([t for t in ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if made.token_to_id(t) is not None])
+    cls, sep = made.token_to_id("<s>"), made.token_to_id("</s>")
+    if cls is not None and sep is not None:
+        made._tokenizer.post_processor = RobertaProcessing(("</s>", sep), ("<s>", cls), add_prefix_space=False)
+    return made._tokenizer
+
+
+def _characters(folder: Path, roles: dict[str, str]) -> Any:
+    """A vocabulary of single characters (protein and nucleotide models): text is cut letter by letter."""
+    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Backend
+
+    listed = folder / "vocab.json"
+    vocabulary: dict[str, int] = (
+        json.loads(listed.read_text("utf-8")) if listed.exists() else _fairseq(folder / "dict.txt")
+    )
+    bracketed = [t for t in vocabulary if len(t) > 1 and t[0] in "<[" and t[-1] in ">]"]
+    if any(len(t) > 1 for t in set(vocabulary) - set(bracketed)):
+        raise UserError(
+            f"{folder}: a vocabulary of more than letters, without merges.txt",
+            hint="Add merges.txt, or a tokenizer.json.",
+        )
+    unknown = next((t for t in (roles.get("unk"), "<unk>", "[UNK]") if t in vocabulary), None)
+    backend = Backend(models.WordLevel(vocabulary, unk_token=unknown) if unknown else models.WordLevel(vocabulary))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), "isolated")]
+    )
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens([AddedToken(t, special=True) for t in bracketed])
+    cls, sep = (next((t for t in _ROLES[r] if t in vocabulary), None) for r in ("cls", "sep"))
+    if cls and sep:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} {sep} $B {sep}",
+            special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+        )  # fmt: skip
+    return backend
+
+
+def _fairseq(path: Path) -> dict[str, int]:
+    """A fairseq dict.txt ("letter count" a line): four special tokens stand before it, the mask after it."""
+    letters = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return {t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *letters, "<mask>"])}
