@@ -20,7 +20,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 TESTS = Path(__file__).parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "table"), str(TESTS / "events")]
+sys.path[:0] = [str(TESTS), str(TESTS / "modalities" / "table"), str(TESTS / "modalities" / "events")]
 LIMIT = 2 * 1024 * 1024
 """Kilobytes that this process may hold."""
 Uses = dict[str, list[list[str]]]

@@ -5,7 +5,7 @@ Both are what libraries do where they have several kernels (AVX2, AVX512, AMX): 
 an element at another place, comes out with other last bits. A test that passes on one processor and compares bits across
 shapes fails on the next; under this it fails everywhere. Results stay deterministic, and right to single precision.
 
-    UNMASK_TEST_PROCESSOR=other pytest tests/table
+    UNMASK_TEST_PROCESSOR=other pytest tests/modalities/table
 """
 
 from __future__ import annotations

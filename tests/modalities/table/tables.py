@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / ".." / "shared")) / "data" / "tables"
+SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[3] / ".." / "shared")) / "data" / "tables"
 
 
 def patients(rows: int = 200, seed: int = 0, missing: float = 0.0) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from unmask.cli import main
 from unmask.modalities.events.audit import audit
 from unmask.modalities.events.shards import write_meds
 
-SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2].parent / "shared")) / "data" / "events"
+SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[3].parent / "shared")) / "data" / "events"
 SUBJECTS = 120
 Row = tuple[int, datetime | None, str, float | None, int | None]
 

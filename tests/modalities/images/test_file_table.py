@@ -1,5 +1,5 @@
 """Every kind of file that microscopists, radiologists and satellite people have: filled and embedded as what it is, or refused with
-what to say. Some of the kinds are taken through the command line, training included; `python tests/images/test_file_table.py
+what to say. Some of the kinds are taken through the command line, training included; `python tests/modalities/images/test_file_table.py
 FOLDER` does it with all, and keeps the runs to look at."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 import unmask
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ome, ramp
 from tiny_images import TINY

@@ -30,7 +30,7 @@ def test_training_is_the_same_in_every_process(kind):
         "import sys; sys.path.insert(0, sys.argv[1]); from text_corpus import tokenizer; "
         "print(tokenizer(sys.argv[2]).fingerprint())"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parents[1]), kind]
+    command = [sys.executable, "-c", code, str(Path(__file__).parents[2]), kind]
     other = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert other == tokenizer(kind).fingerprint()
 
