@@ -47,7 +47,7 @@ def main() -> None:
         print(f"{data} is not there: nothing to measure")
         return
     from events_rivals import shuffled
-    from unmask.core.corruption import uniform
+    from unmask.core.hashing import uniform
     from unmask.modalities.events.meds import read_meds
 
     events = read_meds(data)
@@ -109,7 +109,7 @@ def parsed(more: dict[str, Any]) -> dict[str, Any]:
 
 def questions_of(events: Any, folder: Any, asked: np.ndarray, mixed: Any) -> list[dict[str, Any]]:
     """Hidden events of the asked patients, and what stands around them; `mixed` are the events with shuffled ties."""
-    from unmask.core.corruption import uniform
+    from unmask.core.hashing import uniform
     from unmask.modalities.events.histories import Histories
     from unmask.modalities.events.recipes import structure_of
     from unmask.modalities.events.vocabulary import FIRST
@@ -151,7 +151,7 @@ def questions_of(events: Any, folder: Any, asked: np.ndarray, mixed: Any) -> lis
 def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: argparse.Namespace) -> dict[str, Any]:
     """Accuracy at 1, 5 and 10 of the model and of simple rules, on the same hidden codes; ties are shuffled."""
     from events_rivals import KNOBS, Rules, shuffled
-    from unmask.core.corruption import uniform
+    from unmask.core.hashing import uniform
     from unmask.modalities.events.fill import Question, answers
     from unmask.modalities.events.histories import Histories
     from unmask.modalities.events.vocabulary import FIRST

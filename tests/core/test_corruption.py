@@ -8,43 +8,8 @@ import torch
 
 from tiny import MODALITIES
 from unmask.core.batch import pack
-from unmask.core.corruption import (
-    ALL_MASK,
-    MASK,
-    Chosen,
-    Corruption,
-    Replacement,
-    Uniform,
-    hide,
-    maskable_slots,
-    mix,
-    uniform,
-)
+from unmask.core.corruption import ALL_MASK, MASK, Chosen, Corruption, Replacement, Uniform, hide, maskable_slots
 from unmask.errors import UserError
-
-
-def test_hashed_numbers_are_uniform_and_uncorrelated():
-    n = 100_000
-    x = uniform(7, 3, np.arange(n), 1)
-    assert x.min() >= 0
-    assert x.max() < 1
-    counts = np.histogram(x, 20, (0, 1))[0]
-    assert ((counts - n / 20) ** 2 / (n / 20)).sum() < 50  # chi-square with 19 degrees of freedom
-    for other in (
-        x[1:],
-        uniform(7, 3, np.arange(n), 2),
-        uniform(7, 4, np.arange(n), 1),
-        uniform(8, 3, np.arange(n), 1),
-    ):
-        assert abs(np.corrcoef(x[: len(other)], other)[0, 1]) < 5 / np.sqrt(n)
-
-
-def test_hash_keys_broadcast_and_their_order_counts():
-    table = mix(1, np.arange(3)[:, None], np.arange(4))
-    assert table.shape == (3, 4)
-    assert len(np.unique(table)) == 12
-    assert table[2, 3] == mix(1, 2, 3)
-    assert mix(-1) != mix(1)
 
 
 def test_slots_are_numbered_within_their_example():

@@ -167,10 +167,14 @@ MUTANTS = [
     mutant(
         6,
         "table: copied masks are the same in every epoch",
-        (TABLE_CELLS, "donor = (mix(*key, slots.identity, 32)", "donor = (mix(key[0], slots.identity * 0, 32)"),
         (
             TABLE_CELLS,
-            "borrows = uniform(*key, slots.identity, 31) < self.copied",
+            "donor = (hash_keys(*key, slots.identity, Salt.CELL_DONOR)",
+            "donor = (hash_keys(key[0], slots.identity * 0, Salt.CELL_DONOR)",
+        ),
+        (
+            TABLE_CELLS,
+            "borrows = uniform(*key, slots.identity, Salt.CELL_HOLES_COPIED) < self.copied",
             "borrows = slots.identity == slots.identity",
         ),
     ),
@@ -249,25 +253,37 @@ MUTANTS = [
             "return _in_random_order(slots, slots.unit, key)[0] < count[slots.example]",
         ),
     ),
-    mutant(5, "counts always rounded down", (CORRUPTION, "share * size + uniform(*key, identity, 12)", "share * size")),
+    mutant(
+        5,
+        "counts always rounded down",
+        (CORRUPTION, "share * size + uniform(*key, identity, Salt.HIDDEN_COUNT)", "share * size"),
+    ),
     mutant(
         5,
         "counts drawn slot by slot",
         (
             CORRUPTION,
             "return rank < count[slots.example]\n\n\ndef _in_random",
-            "return uniform(*key, slots.identity, slots.slot, 1) < 0.4\n\n\ndef _in_random",
+            "return uniform(*key, slots.identity, slots.slot, Salt.SLOT_ORDER) < 0.4\n\n\ndef _in_random",
         ),
     ),
     mutant(
         5,
         "a mixture blends its selectors",
-        (CORRUPTION, "uniform(*key, slots.identity, 6) < self.share", "uniform(*key, slots.slot, 6) < self.share"),
+        (
+            CORRUPTION,
+            "uniform(*key, slots.identity, Salt.MIXTURE) < self.share",
+            "uniform(*key, slots.slot, Salt.MIXTURE) < self.share",
+        ),
     ),
     mutant(
         5,
         "a mixture chooses once for all epochs",
-        (CORRUPTION, "uniform(*key, slots.identity, 6) < self.share", "uniform(slots.identity, 6) < self.share"),
+        (
+            CORRUPTION,
+            "uniform(*key, slots.identity, Salt.MIXTURE) < self.share",
+            "uniform(slots.identity, Salt.MIXTURE) < self.share",
+        ),
     ),
     mutant(5, "spans too short", (CORRUPTION, "< 1.0 / self.mean_length", "< 2.0 / self.mean_length")),
     mutant(6, "key without epoch", (CORRUPTION, "key = (seed, 0 if self.static else epoch)", "key = (seed, 0)")),
@@ -276,14 +292,22 @@ MUTANTS = [
     mutant(
         6,
         "place in the batch instead of identity",
-        (CORRUPTION, "uniform(*key, slots.identity, slots.slot, 1)", "uniform(*key, slots.example, slots.slot, 1)"),
+        (
+            CORRUPTION,
+            "uniform(*key, slots.identity, slots.slot, Salt.SLOT_ORDER)",
+            "uniform(*key, slots.example, slots.slot, Salt.SLOT_ORDER)",
+        ),
     ),
     mutant(
         6,
         "place in the row instead of the example",
         (CORRUPTION, "slot = flat - first[run[flat]]", "slot = flat % slots"),
     ),
-    mutant(6, "noise bits from the process", (CORRUPTION, "bits = mix(*key, ", "bits = mix(hash('bits'), *key, ")),
+    mutant(
+        6,
+        "noise bits from the process",
+        (CORRUPTION, "bits = hash_keys(*key, ", "bits = hash_keys(hash('bits'), *key, "),
+    ),
     mutant(
         7,
         "mean over micro-batches",

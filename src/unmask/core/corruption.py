@@ -16,34 +16,11 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
+from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.errors import UserError
 
 MASK, RANDOM, KEEP = 0, 1, 2
 """What stands in a hidden slot: the mask embedding, codec noise, or the value itself."""
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def mix(*keys: int | np.ndarray) -> np.ndarray:
-    """Hash integer keys, broadcast together, to uniform 64-bit numbers (splitmix64 finaliser, Steele et al. 2014).
-
-    >>> bool(mix(1, 2) == mix(1, 2)), bool(mix(1, 2) == mix(2, 1))
-    (True, False)
-    """
-    state = np.asarray(np.uint64(0))
-    with np.errstate(over="ignore"):
-        for key in keys:
-            state = state ^ np.asarray(key).astype(np.int64).view(np.uint64)
-            state = state + _GOLDEN
-            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            state = state ^ (state >> np.uint64(31))
-    return np.asarray(state)
-
-
-def uniform(*keys: int | np.ndarray) -> np.ndarray:
-    """Hash integer keys to floats in [0, 1)."""
-    return (mix(*keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +91,8 @@ def draw_counts(ratio: Ratio, slots: Slots, key: tuple[int, int], progress: floa
     size = np.bincount(slots.example, minlength=slots.examples)
     identity = np.zeros(slots.examples, np.int64)
     identity[slots.example] = slots.identity
-    share = low + (high - low) * uniform(*key, identity, 11)
-    count = np.floor(share * size + uniform(*key, identity, 12)).astype(np.int64)
+    share = low + (high - low) * uniform(*key, identity, Salt.HIDDEN_SHARE)
+    count = np.floor(share * size + uniform(*key, identity, Salt.HIDDEN_COUNT)).astype(np.int64)
     return np.minimum(np.maximum(count, at_least if high > 0 else 0), size)
 
 
@@ -146,7 +123,7 @@ class Uniform:
 
     def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
         count = draw_counts(self.ratio, slots, key, progress, self.at_least)
-        rank = _rank_within(slots.example, uniform(*key, slots.identity, slots.slot, 1))
+        rank = _rank_within(slots.example, uniform(*key, slots.identity, slots.slot, Salt.SLOT_ORDER))
         return rank < count[slots.example]
 
 
@@ -155,7 +132,7 @@ def _in_random_order(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The units of each example in random order: (rank of each slot in its example, unit of each slot as a number of the
     batch, slots of each unit, slots before it)."""
-    score = uniform(*key, slots.identity, unit, 2)
+    score = uniform(*key, slots.identity, unit, Salt.UNIT_ORDER)
     order = np.lexsort((slots.slot, unit, score, slots.example))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
@@ -187,7 +164,7 @@ def _select_evenly(slots: Slots, unit: np.ndarray, count: np.ndarray, key: tuple
     _, group, size, before = _in_random_order(slots, unit, key)
     one = _first_of(group)
     fits = (count[slots.example[one]] - before) / size
-    return (uniform(*key, slots.identity[one], unit[one], 7) < fits)[group]
+    return (uniform(*key, slots.identity[one], unit[one], Salt.UNIT_FITS) < fits)[group]
 
 
 def _first_of(group: np.ndarray) -> np.ndarray:
@@ -232,7 +209,9 @@ class Spans:
         new_unit[1:] = ~same
         edge = np.ones(len(slots.flat), bool)
         edge[1:] = slots.example[1:] != slots.example[:-1]
-        starts = edge | (new_unit & (uniform(*key, slots.identity, slots.unit, 3) < 1.0 / self.mean_length))
+        starts = edge | (
+            new_unit & (uniform(*key, slots.identity, slots.unit, Salt.SPAN_START) < 1.0 / self.mean_length)
+        )
         # Cut spans over the longest length: count units since the span's start.
         unit_number = np.cumsum(new_unit)
         since = unit_number - unit_number[np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))]
@@ -281,7 +260,7 @@ class Mixture:
 
     def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
         chosen = [select(slots, key=key, progress=progress) for select in (self.first, self.second)]
-        return np.where(uniform(*key, slots.identity, 6) < self.share, *chosen)
+        return np.where(uniform(*key, slots.identity, Salt.MIXTURE) < self.share, *chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,7 +302,7 @@ class Replacement:
 
     def __call__(self, slots: Slots, hidden: np.ndarray, *, key: tuple[int, int]) -> np.ndarray:
         """Return MASK, RANDOM or KEEP for every hidden slot."""
-        u = uniform(*key, slots.identity[hidden], slots.slot[hidden], 4)
+        u = uniform(*key, slots.identity[hidden], slots.slot[hidden], Salt.REPLACEMENT)
         return np.where(u < self.mask, MASK, np.where(u < self.mask + self.random, RANDOM, KEEP)).astype(np.int8)
 
 
@@ -373,7 +352,7 @@ class Corruption:
         chosen = self.select(slots, key=key, progress=progress)
         order = np.argsort(slots.flat[chosen], kind="stable")
         action = self.replace(slots, chosen, key=key)[order]
-        bits = mix(*key, slots.identity[chosen], slots.slot[chosen], 5)[order].view(np.int64)
+        bits = hash_keys(*key, slots.identity[chosen], slots.slot[chosen], Salt.NOISE)[order].view(np.int64)
         return Hidden(
             flat=torch.from_numpy(slots.flat[chosen][order]),
             action=torch.from_numpy(action),

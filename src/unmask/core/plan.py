@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.core.batch import place_best_fit
-from unmask.core.corruption import mix
+from unmask.core.hashing import Salt, hash_keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,15 @@ class Plan:
             epoch += 1
 
     def _epoch(self, epoch: int) -> Iterator[list[list[int]]]:
-        order = self.examples[np.argsort(mix(self.seed, epoch, self.examples, 21), kind="stable")]
+        order = self.examples[np.argsort(hash_keys(self.seed, epoch, self.examples, Salt.PLAN_EXAMPLES), kind="stable")]
         budget = self.pool * self.rows * self.slots
         pools = np.cumsum(self.lengths[order]) // max(budget, 1)
         waiting: list[list[int]] = []
         for number in range(int(pools[-1]) + 1 if len(pools) else 0):
             members = order[np.searchsorted(pools, number) : np.searchsorted(pools, number, side="right")]
             placed = place_best_fit(self.lengths[members], self.slots)
-            placed = [placed[i] for i in np.argsort(mix(self.seed, epoch, number, np.arange(len(placed)), 22))]
+            order_of_rows = hash_keys(self.seed, epoch, number, np.arange(len(placed)), Salt.PLAN_ROWS).argsort()
+            placed = [placed[i] for i in order_of_rows]
             waiting += [[int(members[i]) for i in row] for row in placed]
             while len(waiting) >= self.rows:
                 yield waiting[: self.rows]

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from unmask.core.corruption import mix
+from unmask.core.hashing import hash_keys
 from unmask.errors import UserError
 from unmask.training.checkpoint import Checkpoint, capture_random_state, restore_random_state
 from unmask.training.precision import resolve_device
@@ -184,7 +184,7 @@ def own_random_numbers(seed: int, rank: int, found: Checkpoint | None) -> None:
         if rank < len(states):
             return restore_random_state(states[rank])
     if rank:
-        torch.manual_seed(int(mix(seed, rank, found.step if found else 0)) >> 1)
+        torch.manual_seed(int(hash_keys(seed, rank, found.step if found else 0)) >> 1)
     return None
 
 

@@ -13,7 +13,7 @@ import pytest
 from event_data import main_ok
 
 import unmask
-from unmask.core.corruption import uniform
+from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.events.finetune import finetune_outcome
 from unmask.modalities.events.meds import Labels
@@ -36,7 +36,10 @@ def task(folder: Path, home: Path, **columns: object) -> Path:
 @pytest.fixture
 def held(home: Path) -> np.ndarray:
     """Which patients the default settings hold out."""
-    return uniform(0, pl.read_parquet(home / "task" / "0.parquet")["subject_id"].to_numpy(), 62) < QUICK.holdout
+    return (
+        uniform(0, pl.read_parquet(home / "task" / "0.parquet")["subject_id"].to_numpy(), Salt.HELD_OUT_POINT)
+        < QUICK.holdout
+    )
 
 
 @pytest.mark.parametrize("settings", [QUICK, TUNED], ids=["frozen", "tuned"])

@@ -13,7 +13,7 @@ import torch
 from event_data import main_fails, main_ok
 
 import unmask
-from unmask.core.corruption import uniform
+from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.events.audit_points import outcomes
 from unmask.modalities.events.finetune import finetune_outcome
@@ -203,7 +203,7 @@ def test_numbers_from_labels_to_a_report(home: Path, task: Path, tmp_path: Path,
 
 
 def test_held_out_numbers_are_not_looked_at(home: Path, task: Path, tmp_path: Path):
-    held = uniform(0, read_meds(home / "meds").subjects, 62) < SMALL.holdout
+    held = uniform(0, read_meds(home / "meds").subjects, Salt.HELD_OUT_POINT) < SMALL.holdout
     changed, frame = tmp_path / "task", pl.read_parquet(task / "0.parquet")
     changed.mkdir()
     held_ids = read_meds(home / "meds").subjects[held].tolist()

@@ -11,7 +11,7 @@ import torch
 from event_data import main_ok
 
 import unmask
-from unmask.core.corruption import uniform
+from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.events.finetune import finetune_outcome
 from unmask.modalities.events.histories import Histories
@@ -100,7 +100,7 @@ def test_held_out_patients_are_not_looked_at_while_fitting(home: Path, tmp_path:
     monkeypatch.setattr(tune.Tuner, "fit", fitted)
     short = replace(TUNED, tune=TuneSettings(epochs=1, least_steps=1))
     finetune_outcome(home / "model", home / "meds", home / "task", tmp_path / "m", settings=short)
-    held = np.flatnonzero(uniform(0, read_meds(home / "meds").subjects, 62) < TUNED.holdout)
+    held = np.flatnonzero(uniform(0, read_meds(home / "meds").subjects, Salt.HELD_OUT_POINT) < TUNED.holdout)
     assert len(set(seen)) == 240 - len(held)
     assert not set(seen) & set(held.tolist())
 

@@ -331,7 +331,7 @@ def test_one_class_only(home: Path, tmp_path: Path):
 
 
 def test_predictions_say_who_trained_the_head(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from unmask.core.corruption import uniform
+    from unmask.core.hashing import Salt, uniform
 
     given = ["--set", "baselines=false", "--set", "curve=false", "--set", "trees=5", "--set", "epochs=2"]
     meds, task = str(home / "meds"), str(home / "task")
@@ -339,7 +339,7 @@ def test_predictions_say_who_trained_the_head(home: Path, tmp_path: Path, capsys
     capsys.readouterr()
     main_ok(["predict", str(tmp_path / "m"), meds, "--labels", task, "--out", str(tmp_path / "p.parquet")])
     frame = pl.read_parquet(tmp_path / "p.parquet")
-    held = uniform(0, frame["subject_id"].to_numpy(), 62) < 0.2
+    held = uniform(0, frame["subject_id"].to_numpy(), Salt.HELD_OUT_POINT) < 0.2
     assert (frame["split"] == "held_out").to_list() == held.tolist()
     assert (frame["split"] == "train").sum() == (~held).sum()
     assert f"{(~held).sum()} of {len(frame)} are of patients who trained the head" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from unmask.core.corruption import uniform
+from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.files import check_new_model
 from unmask.modalities.events import outcome_report
@@ -155,7 +155,7 @@ def held_out(events: Events, points: Labels, settings: OutcomeSettings) -> np.nd
     the patients, chosen by a hash of their ids."""
     if events.held_out is not None:
         return events.held_out[points.subject]
-    return uniform(settings.seed, events.subjects[points.subject], 62) < settings.holdout
+    return uniform(settings.seed, events.subjects[points.subject], Salt.HELD_OUT_POINT) < settings.holdout
 
 
 def taken_as(training: Labels) -> str:

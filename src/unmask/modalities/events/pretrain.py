@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from unmask.core.batch import PackedBatch, packer, place_best_fit
-from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, Uniform, Units, uniform
+from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, Uniform, Units
+from unmask.core.hashing import Salt, uniform
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
@@ -72,7 +73,7 @@ def pretrain(
     out = run_folder(out, resume=resume)
     events = as_events(data, store=store_of(settings, out, sayer(console)))
     chosen = subjects_to_learn_from(events) if subjects is None else np.asarray(subjects)
-    drawn = uniform(settings.train.seed, events.subjects[chosen], 61)
+    drawn = uniform(settings.train.seed, events.subjects[chosen], Salt.HELD_OUT_SUBJECT)
     held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)
     tuning = np.zeros(len(chosen), bool) if events.splits is None else events.splits[chosen] == TUNING
     if tuning.any():  # the folder says who is judged by
@@ -149,7 +150,9 @@ def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], 
 def asked_at(histories: Histories, subject: int) -> int | None:
     """The time of asking that half of the histories are told in pretraining: behind their last event, by nothing up to
     five years, evenly on the log scale; drawn for each patient once."""
-    drawn, gap = (float(uniform(np.array([subject]), n)[0]) for n in (67, 68))
+    drawn, gap = (
+        float(uniform(np.array([subject]), salt)[0]) for salt in (Salt.ASKING_TIME_SHOWN, Salt.ASKING_TIME_GAP)
+    )
     last = int(histories.events.time[histories.events.offsets[subject + 1] - 1])
     if histories.ties == "rows" or drawn < 0.5 or last == STATIC:
         return None

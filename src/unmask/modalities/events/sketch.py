@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unmask.core.corruption import mix
+from unmask.core.hashing import Salt, hash_keys
 
 KEYS = 1 << 24
 """Keys kept in a level, about: 128 MB."""
@@ -65,7 +65,7 @@ class QuantileSketch:
         if not full.any():
             return keys, np.zeros(0, np.uint64)
         self._halvings += 1
-        half = (mix(self._halvings, owner, 67) & np.uint64(1)).astype(np.int64)
+        half = (hash_keys(self._halvings, owner, Salt.SKETCH_HALF) & np.uint64(1)).astype(np.int64)
         place = np.arange(len(keys)) - np.repeat(first, size)
         # Of an odd number the last one stays.
         moved = np.repeat(full, size) & (place < np.repeat(size // 2 * 2, size))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unmask.core.corruption import mix
+from unmask.core.hashing import Salt, hash_keys
 from unmask.modalities.events.meds import BIRTH, HOUR, STATIC, Events, Labels
 
 SPLIT_NAMES = ("train", "held_out")
@@ -92,12 +92,12 @@ def birth_bits(events: Events) -> np.ndarray:
         for owners, here in events.blocks():
             chosen = births[events.code[here]] & (events.time[here] != STATIC)
             day[events.owner(owners)[chosen]] = events.time[here][chosen] // (24 * HOUR)
-    bit = (mix(79, events.subjects.astype(np.int64), day) >> np.uint64(63)).astype(np.uint8)
+    bit = (hash_keys(Salt.BIRTH, events.subjects.astype(np.int64), day) >> np.uint64(63)).astype(np.uint8)
     return np.where(day == STATIC, np.uint8(0), np.uint8(2) + bit)
 
 
 def hashes(subjects: np.ndarray) -> np.ndarray:
-    return mix(73, np.asarray(subjects, np.int64)).astype(np.uint64)
+    return hash_keys(Salt.SUBJECT, np.asarray(subjects, np.int64)).astype(np.uint64)
 
 
 __all__ = ["Met", "birth_bits", "met", "whom"]

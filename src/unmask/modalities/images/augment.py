@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.core.corruption import uniform
+from unmask.core.hashing import Salt, uniform
+
+_CROP_SALTS = (Salt.CROP_AREA, Salt.CROP_SHAPE, Salt.CROP_LEFT, Salt.CROP_TOP, Salt.MIRROR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class Augment:
 
     def boxes(self, identity: np.ndarray, key: tuple[int, int]) -> np.ndarray:
         """(n, 5): centre x and y, width, height (shares of the picture), and -1 where mirrored, else 1."""
-        area, shape, left, top, side = (uniform(*key, identity, 50 + k) for k in range(5))
+        area, shape, left, top, side = (uniform(*key, identity, salt) for salt in _CROP_SALTS)
         area = self.scale[0] + (self.scale[1] - self.scale[0]) * area
         if self.scale[0] == 1.0:
             ratio = np.ones(len(identity))
@@ -70,8 +72,8 @@ class Augment:
         high, wide = int(images.shape[2]), int(images.shape[3])
         height, width = size or (high, wide)
         top, left = (
-            torch.from_numpy(np.floor(uniform(*key, identity, k) * (room + 1)).astype(np.int64)).to(images.device)
-            for k, room in ((57, high - height), (58, wide - width))
+            torch.from_numpy(np.floor(uniform(*key, identity, salt) * (room + 1)).astype(np.int64)).to(images.device)
+            for salt, room in ((Salt.WINDOW_TOP, high - height), (Salt.WINDOW_LEFT, wide - width))
         )
         rows = top[:, None] + torch.arange(height, device=images.device)
         columns = left[:, None] + torch.arange(width, device=images.device)
@@ -83,7 +85,9 @@ class Augment:
 
     def _turned(self, images: Tensor, identity: np.ndarray, key: tuple[int, int]) -> Tensor:
         square = images.shape[2] == images.shape[3]
-        quarters = np.floor(uniform(*key, identity, 56) * (4 if square else 2)).astype(int) * (1 if square else 2)
+        quarters = np.floor(uniform(*key, identity, Salt.TURN) * (4 if square else 2)).astype(int) * (
+            1 if square else 2
+        )
         out = images.clone()
         for quarter in (1, 2, 3):
             some = torch.from_numpy(np.flatnonzero(quarters == quarter)).to(images.device)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.corruption import mix
+from unmask.core.hashing import hash_keys
 from unmask.core.prediction import Gaussian
 from unmask.errors import UserError
 
@@ -246,7 +246,7 @@ class PatchCodec(nn.Module):
 
     def noise(self, values: dict[str, Tensor], flat: Tensor, bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
         """Patches of independent normal pixels, made from the bits alone."""
-        numbers = mix(bits.cpu().numpy()[:, None], torch.arange(2 * self.config.features).numpy())
+        numbers = hash_keys(bits.cpu().numpy()[:, None], torch.arange(2 * self.config.features).numpy())
         uniform = torch.from_numpy((numbers >> 11).astype("float64") * 2.0**-53).float()
         first, second = uniform.clamp_min(1e-7).chunk(2, -1)
         normal = (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()

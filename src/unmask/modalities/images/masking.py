@@ -17,14 +17,14 @@ from unmask.core.corruption import (
     Uniform,
     Units,
     draw_counts,
-    mix,
-    uniform,
 )
+from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.errors import UserError
 from unmask.modalities.images.codec import MISSING_SHARE, PatchCodecConfig
 
 _RECTANGLES = 24
 """Rectangles drawn per image; at 40 % hidden a handful is needed."""
+_RECTANGLE_SALTS = (Salt.RECTANGLE_AREA, Salt.RECTANGLE_SHAPE, Salt.RECTANGLE_TOP, Salt.RECTANGLE_LEFT)
 
 
 def hidden_count(patches: int, ratio: float) -> int:
@@ -71,7 +71,7 @@ class Rectangles:
         wanted = count[slots.example]
         covered_by = np.full(len(slots.flat), _RECTANGLES, np.int64)
         for number in range(_RECTANGLES):
-            area, shape, top, left = (uniform(*key, slots.identity, number, 30 + k) for k in range(4))
+            area, shape, top, left = (uniform(*key, slots.identity, number, salt) for salt in _RECTANGLE_SALTS)
             low = np.minimum(self.least, wanted)
             size = low + area * np.maximum(wanted - low, 0)
             ratio = np.exp((2 * shape - 1) * -math.log(self.aspect))
@@ -82,7 +82,7 @@ class Rectangles:
             left = np.floor(left * (self.columns + width - 1)) - (width - 1)
             inside = (row >= top) & (row < top + height) & (column >= left) & (column < left + width)
             covered_by = np.where(inside, np.minimum(covered_by, number), covered_by)
-        score = uniform(*key, slots.identity, slots.slot, 40)
+        score = uniform(*key, slots.identity, slots.slot, Salt.RECTANGLE_ORDER)
         order = np.lexsort((score, covered_by, slots.example))
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order)) - np.searchsorted(slots.example, slots.example, side="left")[order]
@@ -180,6 +180,6 @@ def observed_patches(config: PatchCodecConfig, missing: np.ndarray | None) -> np
 def random_patches(config: PatchCodecConfig, count: int, ratio: float, seed: int) -> np.ndarray:
     """(count, patches) booleans: patches hidden at random, the same number in every image; a pure function of the seed."""
     hidden = hidden_count(config.patches, ratio)
-    score = mix(seed, np.arange(count)[:, None], np.arange(config.patches)[None], 41)
+    score = hash_keys(seed, np.arange(count)[:, None], np.arange(config.patches)[None], Salt.HIDDEN_PATCHES)
     rank = score.argsort(1).argsort(1)
     return rank < hidden

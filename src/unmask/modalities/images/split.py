@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.core.corruption import uniform
+from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.probe import stratified
@@ -19,7 +19,7 @@ def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:
         UserError: a share is to be held out of one group.
     """
     if images.groups is None:
-        return uniform(seed, np.arange(len(images)), 60) < share
+        return uniform(seed, np.arange(len(images)), Salt.HELD_OUT_PICTURE) < share
     if not share:
         return np.zeros(len(images), bool)
     numbers, sizes = np.unique(images.groups, return_counts=True)
@@ -28,7 +28,7 @@ def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:
             "all pictures belong to one group (patient, file, folder): none can be held out whole",
             hint="Give more of them, or --set holdout=0.",
         )
-    order = np.argsort(uniform(seed, np.arange(len(numbers)), 61), kind="stable")
+    order = np.argsort(uniform(seed, np.arange(len(numbers)), Salt.HELD_OUT_PICTURE_GROUP), kind="stable")
     before = np.cumsum(sizes[order]) - sizes[order]
     # A group is held out while less than the share is; the first always, the last never.
     count = min(max(int((before < share * len(images)).sum()), 1), len(numbers) - 1)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import ALL_MASK, Corruption, Slots, Uniform, mix, uniform
+from unmask.core.corruption import ALL_MASK, Corruption, Slots, Uniform
+from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.modalities.table.codec import Coding
 from unmask.modalities.table.scale import fit_scale
 
@@ -128,10 +129,10 @@ class CellMasks:
         wide = Uniform(ratio=(self.low, self.high))(slots, key=key, progress=progress)
         if not self.copied:
             return wide
-        borrows = uniform(*key, slots.identity, 31) < self.copied
+        borrows = uniform(*key, slots.identity, Salt.CELL_HOLES_COPIED) < self.copied
         if self.patterns is None or not len(self.patterns):
             return np.where(borrows, Uniform(ratio=(0.05, 0.5))(slots, key=key, progress=progress), wide)
-        donor = (mix(*key, slots.identity, 32) % np.uint64(len(self.patterns))).astype(np.int64)
+        donor = (hash_keys(*key, slots.identity, Salt.CELL_DONOR) % np.uint64(len(self.patterns))).astype(np.int64)
         copied = self.patterns[donor, slots.slot]
         if self.else_random:
             borrows &= (np.bincount(slots.example, copied, minlength=slots.examples) > 0)[slots.example]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import ALL_MASK, Corruption, hide, mix, uniform
+from unmask.core.corruption import ALL_MASK, Corruption, hide
+from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.core.inference import at_rest, on_cores, one_core
 from unmask.modalities.table.cells import CellMasks, Cells, batch_of, to_cells
 from unmask.modalities.table.codec import Coding
@@ -40,6 +41,7 @@ CALIBRATION_LEAST = 30
 CALIBRATION_WANTED = 200
 """Scores wanted of every quantity: small tables are masked several times over."""
 CALIBRATION_ROUNDS = 8
+_CELL_SALTS = (Salt.CELL_NUMBER, Salt.CELL_WITHIN, Salt.CELL_BROAD)
 Found = dict[int, list[Judged]]
 """Judged cells by column."""
 
@@ -217,7 +219,7 @@ class CellTable:
         members = self.network.codec.members
         rows = np.flatnonzero(cells.seen.any(1) & (self.fitted.fold < members))
         if len(rows) > CALIBRATION_ROWS:
-            order = np.argsort(mix(self.settings.train.seed, rows, 45), kind="stable")
+            order = np.argsort(hash_keys(self.settings.train.seed, rows, Salt.CALIBRATION_ROWS), kind="stable")
             rows = rows[np.sort(order[:CALIBRATION_ROWS])]
         lacking = ~cells.seen[~cells.seen.all(1)]
         random = Corruption(select=CellMasks(low=0.05, high=0.5, copied=0.0), replace=ALL_MASK)
@@ -227,7 +229,7 @@ class CellTable:
         # in those rows alone: where a cause is missing in survivors, age would be judged in survivors.)
         found: tuple[Found, Found] = {}, {}
         for epoch in range(CALIBRATION_ROUNDS):
-            borrows = uniform(self.settings.train.seed, epoch, rows, 71) < (0.5 if len(lacking) else 0.0)
+            borrows = uniform(self.settings.train.seed, epoch, rows, Salt.COPIED_HOLES) < (0.5 if len(lacking) else 0.0)
             for member in range(members):
                 own = self.fitted.fold[rows] == member
                 with self.fitted.without(member):
@@ -313,9 +315,9 @@ class CellTable:
             here = torch.from_numpy(column == c)
             prediction = self.network(batch, hide(flat[gone]), ask=flat[here])
             identity = take[(flat[here] // slots).numpy()]
-            u = np.stack([uniform(seed, identity, c, 50 + k, 0) for k in range(3)], -1)
+            u = np.stack([uniform(seed, identity, c, salt, 0) for salt in _CELL_SALTS], -1)
             if member is None:
-                which = (mix(seed, identity, 49) % np.uint64(members)).astype(np.int64)
+                which = (hash_keys(seed, identity, Salt.CELL_MEMBER) % np.uint64(members)).astype(np.int64)
             else:
                 which = np.full(len(identity), member % members)
             own = torch.from_numpy(which % prediction.members)
@@ -377,7 +379,7 @@ def _by_row(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.
 
 def visiting_order(slots: int, seed: int) -> list[int]:
     """Columns in an order that is random but the same for every row of a draw, so that rows do not depend on company."""
-    return np.argsort(mix(seed, np.arange(slots), 48), kind="stable").tolist()
+    return np.argsort(hash_keys(seed, np.arange(slots), Salt.COLUMN_ORDER), kind="stable").tolist()
 
 
 def _exact(value: np.ndarray, coding: Coding) -> np.ndarray:

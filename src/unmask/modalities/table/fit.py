@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import ALL_MASK, Corruption, Hidden, mix
+from unmask.core.corruption import ALL_MASK, Corruption, Hidden
+from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import on_cores
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import Machine, StepReport, pretrain
@@ -153,7 +154,9 @@ def base_factors(
 ) -> Factors:
     """The linear part fitted to some rows, on a sample of them where they are many."""
     if len(rows) > BASE_ROWS:
-        rows = np.sort(rows[np.argsort(mix(settings.train.seed, rows, 41), kind="stable")[:BASE_ROWS]])
+        rows = np.sort(
+            rows[np.argsort(hash_keys(settings.train.seed, rows, Salt.LINEAR_PART_ROWS), kind="stable")[:BASE_ROWS]]
+        )
     part = cells[rows]
     x, v = network.dims(torch.from_numpy(part.number), torch.from_numpy(part.score), torch.from_numpy(part.seen))
     count = factors_for(len(network.dims), len(rows), settings)
@@ -276,7 +279,9 @@ def _refine(fit: Fit, cells: Cells, settings: TableSettings, weight: np.ndarray 
     rows keep."""
     rows = np.flatnonzero(cells.seen.any(1))
     if len(rows) > MOST_ROWS:
-        rows = np.sort(rows[np.argsort(mix(settings.train.seed, rows, 46), kind="stable")[:MOST_ROWS]])
+        rows = np.sort(
+            rows[np.argsort(hash_keys(settings.train.seed, rows, Salt.MOST_ROWS), kind="stable")[:MOST_ROWS]]
+        )
     network, seed, held_out = fit.network, settings.train.seed + 3, fit.held_out
     assert isinstance(network, RowModel)
     assert held_out is not None
@@ -297,7 +302,7 @@ def folds(rows: int, settings: TableSettings) -> np.ndarray:
     """Which member a row is held out from: about equal shares, decided by the row alone. One member: a sixth of the
     rows is held out from it (fold 0), the others are marked 1."""
     count = settings.members if settings.members > 1 else 6
-    number = (mix(settings.train.seed, np.arange(rows), 42) % np.uint64(count)).astype(np.int64)
+    number = (hash_keys(settings.train.seed, np.arange(rows), Salt.FOLD) % np.uint64(count)).astype(np.int64)
     return number if settings.members > 1 else np.minimum(number, 1)
 
 
@@ -354,7 +359,7 @@ def row_batches(
     """Endless batches of rows, a fresh order every epoch; (epoch, [batch]). A short rest of an epoch is left out."""
     epoch = 0
     while True:
-        order = usable[np.argsort(mix(seed, epoch, usable, 43), kind="stable")]
+        order = usable[np.argsort(hash_keys(seed, epoch, usable, Salt.BATCH_ORDER), kind="stable")]
         for start in range(0, max(len(order) - rows + 1, 1), rows):
             take = order[start : start + rows]
             yield epoch, [batch_of(cells[take], take, extra={"weight": share[take]})]
@@ -382,7 +387,7 @@ class Checker:
         held = fit.fold < self.members
         rows = np.flatnonzero(cells.seen.any(1) & held)
         if len(rows) > CHECKED_ROWS:
-            rows = np.sort(np.argsort(mix(seed, rows, 44), kind="stable")[:CHECKED_ROWS])
+            rows = np.sort(np.argsort(hash_keys(seed, rows, Salt.CHECKED_ROWS), kind="stable")[:CHECKED_ROWS])
             rows = np.flatnonzero(cells.seen.any(1) & held)[rows]
         select: Any = corruption.select
         imputing = dataclasses.replace(select, copied=1.0) if isinstance(select, CellMasks) else select

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from unmask.core.corruption import mix
+from unmask.core.hashing import Salt, hash_keys
 from unmask.modalities.table.base import fit_factors
 from unmask.modalities.table.cells import Cells
 from unmask.modalities.table.codec import Coding
@@ -50,7 +50,7 @@ def estimate_margins(
     """
     rows = np.arange(len(cells))
     if len(rows) > ROWS:
-        rows = np.sort(np.argsort(mix(seed, rows, 47), kind="stable")[:ROWS])
+        rows = np.sort(np.argsort(hash_keys(seed, rows, Salt.MARGIN_ROWS), kind="stable")[:ROWS])
     part = cells[rows]
     x, v = dims(torch.from_numpy(part.number), torch.from_numpy(part.score), torch.from_numpy(part.seen))
     found = fit_factors(

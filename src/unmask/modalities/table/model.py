@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.core.corruption import mix
+from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.files import written_folder
@@ -176,7 +176,8 @@ class TableModel:
         model.like = frame
         # What rows lack, for synthetic ones that are to lack as much.
         lacking = np.column_stack(model.holes(columns)).astype(np.uint8)
-        model.extra["holes"] = lacking[np.argsort(mix(settings.train.seed, np.arange(len(lacking)), 46))[:PATTERNS]]
+        order = hash_keys(settings.train.seed, np.arange(len(lacking)), Salt.SAVED_HOLES).argsort()
+        model.extra["holes"] = lacking[order[:PATTERNS]]
         model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns, table.fitted.fold)
         model.extra |= learn_safety(columns, found.sizes)
         model.facts["point"] = [

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.core.corruption import mix, uniform
+from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.core.inference import at_rest, on_cores
 from unmask.errors import UserError
 from unmask.modalities.table.conditions import Limit
@@ -114,11 +114,11 @@ class RowSampler:
 
     def _block(self, rows: np.ndarray, block: int, seed: int) -> list[np.ndarray]:
         n, columns = len(rows), len(self.codings)
-        member = int(mix(seed, block, 61) % np.uint64(self.network.codec.members))
+        member = int(hash_keys(seed, block, Salt.SYNTHETIC_MEMBER) % np.uint64(self.network.codec.members))
         state = BlockState(self.network, n, columns, member)
         values = [np.full(n, np.nan) for _ in range(columns)]
         # Columns under a condition come first: what follows is then drawn given that it holds.
-        key = mix(seed, block, np.array(self.free), 62)
+        key = hash_keys(seed, block, np.array(self.free), Salt.SYNTHETIC_COLUMN_ORDER)
         bound = [p in self.conditioned for p in self.free]
         order = [self.free[k] for k in np.lexsort((key, ~np.array(bound)))]
         for place in order:
@@ -159,7 +159,9 @@ class RowSampler:
                 f"{names}: nothing is left for {self.columns[place].name!r} in {int(dead.sum())} rows",
                 hint="The conditions and constraints contradict each other.",
             )
-        u = np.stack([uniform(seed, rows, place, 63 + k) for k in range(2)], -1)
+        u = np.stack(
+            [uniform(seed, rows, place, salt) for salt in (Salt.SYNTHETIC_CELL, Salt.SYNTHETIC_CELL_WITHIN)], -1
+        )
         if self.codings[place].scale is None:
             assert allowed is not None
             number = state.categories(
@@ -192,10 +194,10 @@ class RowSampler:
     def _draw_outcome(self, state: BlockState, values: list[np.ndarray], rows: np.ndarray, seed: int) -> None:
         assert self.outcome is not None
         time, event = pair_places(self.model)
-        # The first two numbers have the keys they had when there was one cause.
-        u = np.stack(
-            [uniform(seed, rows, 66 + k if k < 2 else 80 + k) for k in range(1 + len(self.outcome.causes))], -1
-        )
+        later = (Salt.SYNTHETIC_LATER_CAUSES + k for k in range(len(self.outcome.causes) - 1))
+        # The first two numbers have the salts they had when there was one cause.
+        salts = (Salt.SYNTHETIC_TIME, Salt.SYNTHETIC_CAUSE, *later)
+        u = np.stack([uniform(seed, rows, salt) for salt in salts], -1)
         design, entry = outcome_design(self.model, values), entries(self.model, values)
         # A formula without a result (a division by 0, a column that is empty in this row) tells nothing of the outcome.
         design = np.where(np.isfinite(design), design, self.outcome.center)

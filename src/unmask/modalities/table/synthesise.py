@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.core.corruption import mix, uniform
+from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.errors import UserError
 from unmask.modalities.table.absent import in_order, with_added
 from unmask.modalities.table.conditions import Limit, parse_where
@@ -165,7 +165,9 @@ def _share(model: TableModel, place: int, limit: Limit) -> float:
 def _punch(model: TableModel, values: list[np.ndarray], kept: set[int], seed: int) -> None:
     """Empty the cells that a training row, drawn for every new row, lacked."""
     patterns = model.extra["holes"]
-    donor = (mix(seed, np.arange(len(values[0])), 68) % np.uint64(len(patterns))).astype(np.int64)
+    donor = (hash_keys(seed, np.arange(len(values[0])), Salt.SYNTHETIC_HOLES) % np.uint64(len(patterns))).astype(
+        np.int64
+    )
     for place in set(range(len(values))) - kept:
         values[place][patterns[donor, place] != 0] = np.nan
 
@@ -231,7 +233,7 @@ def perturb(model: TableModel, data: Any, *, share: float = 0.5, seed: int = 0, 
     frame = read_frame(data)
     columns = encode(frame, model.schema)
     rows = np.arange(len(columns[0]))
-    holed = [np.where(uniform(seed, rows, c, 69) < share, np.nan, x) for c, x in enumerate(columns)]
+    holed = [np.where(uniform(seed, rows, c, Salt.REDRAWN_CELL) < share, np.nan, x) for c, x in enumerate(columns)]
     filled = drawn_under(Rules.of(model.schema, constraints), model.table, holed, seed=seed)
     filled = [np.where(np.isnan(x), np.nan, f) for x, f in zip(columns, filled, strict=True)]
     return handed_out(
