@@ -38,7 +38,7 @@ def run_law(law: int, source: Path) -> subprocess.CompletedProcess[str]:
 def test_every_mutant_still_applies(mutant: Mutant, tmp_path: Path):
     """Quick: the source still holds what the slow test breaks, and the broken copy compiles."""
     for file, *_ in mutant.edits:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PACKAGE / file, tmp_path / file)
     mutant.apply(tmp_path)
     for file, *_ in mutant.edits:
