@@ -16,11 +16,12 @@ from tiny import make_model, ratio_corruption
 from tiny_run import EXAMPLES, TEXT, job, lines, trained
 from unmask.core.batch import pack
 from unmask.errors import UserError
+from unmask.training import compute, validation
 from unmask.training import run as room
 from unmask.training.ahead import MadeWhenNeeded, ahead
 from unmask.training.budget import Need, fit, gigabytes, measure
 from unmask.training.memory import Free, _group_memory, free_memory, held_memory
-from unmask.training.run import sample
+from unmask.training.validation import sample
 
 CPU = torch.device("cpu")
 
@@ -109,17 +110,17 @@ def test_not_even_one_row_is_refused_with_the_numbers():
 
 def test_a_split_step_learns_what_a_whole_one_does(tmp_path, monkeypatch):
     most_rows: list[int] = []
-    validate = room.validate
+    validate = validation.validate
 
     def looked(model, parts, *given, **more):
         parts = list(parts)
         most_rows.append(max(part.shape[0] for part in parts))
         return validate(model, parts, *given, **more)
 
-    monkeypatch.setattr(room, "validate", looked)
+    monkeypatch.setattr(validation, "validate", looked)
     whole = trained(tmp_path / "whole")
-    monkeypatch.setattr(room, "free_memory", lambda *_, **__: Free(1e9, "a test"))
-    monkeypatch.setattr(room, "measure", lambda *_, **__: need(row=400e6))
+    monkeypatch.setattr(compute, "free_memory", lambda *_, **__: Free(1e9, "a test"))
+    monkeypatch.setattr(compute, "measure", lambda *_, **__: need(row=400e6))
     split = trained(tmp_path / "split")
     assert (whole.micro_batches, split.micro_batches) == (1, 4)
     a, b = ([line["loss"] for line in lines(tmp_path / n, "train")] for n in ("whole", "split"))

@@ -11,8 +11,9 @@ import pytest
 from tiny_run import job, lines, trained
 from unmask.errors import UserError
 from unmask.training import run as room
+from unmask.training import validation
 from unmask.training.checkpoint import load_latest
-from unmask.training.run import run, run_folder
+from unmask.training.run import check_run_folder, run
 from unmask.training.settings import TrainSettings
 
 
@@ -29,8 +30,8 @@ def test_a_file_is_no_runs_folder(tmp_path):
     (tmp_path / "file").write_text("mine")
     for out in ("file", "file/run"):
         with pytest.raises(UserError, match="file is not a folder"):
-            run_folder(tmp_path / out, resume=False)
-    assert run_folder(tmp_path / "new" / "run", resume=False) == tmp_path / "new" / "run"
+            check_run_folder(tmp_path / out, resume=False)
+    assert check_run_folder(tmp_path / "new" / "run", resume=False) == tmp_path / "new" / "run"
 
 
 def test_a_launchers_precision_is_not_on_top_of_ours(tmp_path, monkeypatch):
@@ -76,7 +77,7 @@ def test_a_run_that_stopped_early_stays_so_until_it_is_given_another_end(tmp_pat
 def falling_then_rising(monkeypatch, losses: list[float]) -> None:
     """Held-out losses as planned; what the model does otherwise stays as it is."""
     looks = iter(losses)
-    monkeypatch.setattr(room, "_validate", lambda *_: {"loss": next(looks, 9.0)})
+    monkeypatch.setattr(validation, "held_out_metrics", lambda *_, **__: {"loss": next(looks, 9.0)})
 
 
 @pytest.mark.parametrize("resumed", [False, True])

@@ -220,7 +220,7 @@ def run_lines(result: Any, out: str, *, rate: str, held: str, notes: Sequence[st
     """What a pretraining run tells people.
 
     Args:
-        result: a `training.run.RunResult`.
+        result: a `training.job.RunResult`.
         rate: how fast it was.
         held: a format for the held-out figures, by their names without "validation_"; one there is not shows as nan.
     """

@@ -6,5 +6,6 @@
 - `precision`: which device and number format, by capability and a short measurement, with the reason.
 - `memory`: keep freed memory in the process; page faults are the dear part of a small training step.
 - `checkpoint`: atomic, verified, safetensors only; reading published weights safely; clean stop on signals.
+- `run`: one pretraining run, on a `job`; `compute`, `micro_batches`, `progress`, `validation` and `best` are its parts.
 - `tracking`: metrics.jsonl, the live line on stderr, optional external trackers.
 """

@@ -1,12 +1,15 @@
-"""The best weights of a run that can stop early, kept for its end."""
+"""When a run stops early, and its best weights, kept for its end."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from unmask.files import written
+
+StopWhen = Callable[[dict[str, float]], bool]
 
 
 class BestWeights:
@@ -45,3 +48,43 @@ class BestWeights:
                     self.step = step
         except (OSError, SafetensorError):
             return
+
+
+class EarlyStopping:
+    """Which look at the held-out data was the best, and whether the run is to stop.
+
+    Args:
+        patience: looks without improvement before the run stops; None never stops.
+        stop_when: ends the run at once, whatever the loss; what it saw then is never the best.
+
+    Attributes:
+        loss: the lowest so far; None before the first look.
+        waited: looks since then.
+    """
+
+    def __init__(self, patience: int | None, stop_when: StopWhen | None) -> None:
+        self.patience, self.stop_when = patience, stop_when
+        self.loss: float | None = None
+        self.waited = 0
+
+    @property
+    def possible(self) -> bool:
+        """Whether the run can stop early at all."""
+        return self.patience is not None or self.stop_when is not None
+
+    def improves(self, metrics: dict[str, float]) -> bool:
+        """Whether these metrics are better than those of the best look."""
+        better = self.loss is None or metrics["validation_loss"] < self.loss
+        return better and not self._refused(metrics)
+
+    def look(self, metrics: dict[str, float]) -> tuple[bool, bool]:
+        """Count a look; (whether it is the best so far, whether the run is to stop)."""
+        refused = self._refused(metrics)
+        loss = metrics["validation_loss"]
+        improved = not refused and (self.loss is None or loss < self.loss)
+        self.loss = loss if improved else self.loss
+        self.waited = 0 if improved else self.waited + 1
+        return improved, refused or (self.patience is not None and self.waited >= self.patience)
+
+    def _refused(self, metrics: dict[str, float]) -> bool:
+        return self.stop_when is not None and self.stop_when(metrics)

@@ -188,6 +188,14 @@ def own_random_numbers(seed: int, rank: int, found: Checkpoint | None) -> None:
     return None
 
 
+def first_process_says(accelerator: Any, value: float) -> float:
+    """The first process's value, in all of them; called by all."""
+    if accelerator.num_processes == 1:
+        return value
+    shared = torch.tensor([value if accelerator.is_main_process else 0.0], device=accelerator.device)
+    return float(accelerator.reduce(shared, "sum"))
+
+
 def random_states(accelerator: Any) -> list[dict[str, Any]]:
     """Random states of all processes but the first, as JSON, for the checkpoint; called by all."""
     if accelerator.num_processes == 1:

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -147,6 +147,11 @@ class Tracker:
             total = f" of {self.total}" if self.total else ""
             line = [f"step {self.step}", f"{self.progress:.0%}{total}", *parts]
             print("  ".join(line), file=sys.stderr, flush=True)
+
+
+def console_logger(console: bool) -> Callable[[str], None]:
+    """What tells people a line on stderr as long work goes on; nothing where no console is asked for."""
+    return (lambda line: print(line, file=sys.stderr, flush=True)) if console else (lambda line: None)
 
 
 def _progress_bar(total: str) -> tuple[Any, Any]:

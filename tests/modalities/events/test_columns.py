@@ -19,7 +19,7 @@ from unmask.modalities.events.meds import Events, read_meds
 from unmask.modalities.events.pretrain import batch_maker, pretrain
 from unmask.modalities.events.recipes import EventSettings, with_overrides
 from unmask.modalities.events.vocabulary import Vocabulary
-from unmask.training.run import run_folder
+from unmask.training.run import check_run_folder
 
 
 @pytest.fixture
@@ -149,4 +149,4 @@ def test_training_from_disk_is_training_from_memory(meds: Path, tmp_path: Path):
     assert not (tmp_path / "memory" / "events").exists()
     # A run begun in memory goes on from disk.
     settings = with_overrides(EventSettings(), few | {"store": "disk", "steps": 4})
-    pretrain(meds, run_folder(tmp_path / "memory", resume=True), settings=settings, resume=True, console=False)
+    pretrain(meds, check_run_folder(tmp_path / "memory", resume=True), settings=settings, resume=True, console=False)

@@ -28,9 +28,11 @@ from unmask.modalities.events.meds import HOUR, SPLITS, STATIC, TUNING, Events, 
 from unmask.modalities.events.recipes import EventSettings, structure_of
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
+from unmask.training.job import Job, RunResult
 from unmask.training.memory import data_in_memory
-from unmask.training.run import Job, RunResult, run, run_folder, sayer
+from unmask.training.run import check_run_folder, run
 from unmask.training.settings import lasting
+from unmask.training.tracking import console_logger
 
 VISITS = 0.25
 """Share of the histories whose whole visits are hidden with hide=mixed: of them codes are learnt slowly."""
@@ -70,8 +72,8 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     settings = settings or EventSettings()
-    out = run_folder(out, resume=resume)
-    events = as_events(data, store=store_of(settings, out, sayer(console)))
+    out = check_run_folder(out, resume=resume)
+    events = as_events(data, store=store_of(settings, out, console_logger(console)))
     chosen = subjects_to_learn_from(events) if subjects is None else np.asarray(subjects)
     drawn = uniform(settings.train.seed, events.subjects[chosen], Salt.HELD_OUT_SUBJECT)
     held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)
@@ -98,7 +100,7 @@ def pretrain(
         "rare_codes": dict(list(histories.unknown.items())[:20]), "events_cut": cut,
         "patients_cut": int((whole > lengths).sum()), "kept_out": 0 if subjects is not None else len(events) - len(chosen),
     }  # fmt: skip
-    sayer(console)(
+    console_logger(console)(
         f"{len(train)} training and {len(held_out)} held-out patients, {count:,} events, "
         f"{len(vocabulary.codes)} codes; {cut:,} oldest events of long histories left out"
         + (f"; {about['kept_out']} patients kept out by {SPLITS}" if about["kept_out"] else "")

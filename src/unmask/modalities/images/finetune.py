@@ -35,7 +35,6 @@ from unmask.training.budget import Fitted, fit, measure_loss
 from unmask.training.memory import free_memory, held_memory, keep_freed_memory, peak_memory
 from unmask.training.optimiser import AdamW, NanGuard, step
 from unmask.training.precision import resolve_precision
-from unmask.training.run import sayer
 from unmask.training.schedule import rate
 from unmask.training.settings import (
     TrainSettings,
@@ -44,7 +43,7 @@ from unmask.training.settings import (
     require,
     require_shares,
 )
-from unmask.training.tracking import Tracker
+from unmask.training.tracking import Tracker, console_logger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,14 +160,14 @@ def finetune_classify(
     train_settings = settings.train
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
     base: ImageModel = loaded.model if isinstance(loaded, Classifier) else loaded
-    store = store_of(settings.store, settings.store_folder or out / "pictures", train_settings, sayer(console))
+    store = store_of(settings.store, settings.store_folder or out / "pictures", train_settings, console_logger(console))
     train, held = _pictures(base, data, validation, settings, store)
     objective = objective_of(train, settings.problem, settings.threshold)
     smoothing = _smoothing(settings, objective.problem)
     truth = objective.truth(train)
     account = describe(train)
     for line in told(account):
-        sayer(console)(line)
+        console_logger(console)(line)
     torch.manual_seed(train_settings.seed)
     masked = copy.deepcopy(base.model)
     if isinstance(loaded, Classifier):
@@ -260,7 +259,7 @@ def _train(
     objective = classifier.objective
     fitted = _fitted(classifier, feed, batch, held is not None and settings.keep_best, ts)
     for line in fitted.told():
-        sayer(console)(line)
+        console_logger(console)(line)
     best: dict[str, Any] = {"score": -math.inf}
     number = images = 0
 

@@ -35,9 +35,11 @@ from unmask.modalities.images.shards import Store
 from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.split import held_out_pictures, split_groups
 from unmask.training.ahead import MadeWhenNeeded
+from unmask.training.job import Job, RunResult
 from unmask.training.memory import data_in_memory
-from unmask.training.run import Job, RunResult, run, run_folder, sayer
+from unmask.training.run import check_run_folder, run
 from unmask.training.settings import TrainSettings, lasting
+from unmask.training.tracking import console_logger
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
@@ -89,8 +91,8 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     settings = settings or ImageSettings()
-    say = sayer(console)
-    out = run_folder(out, resume=resume)
+    say = console_logger(console)
+    out = check_run_folder(out, resume=resume)
     images = prepare(
         data, settings, store_of(settings.store, settings.store_folder or out / "pictures", settings.train, say)
     )

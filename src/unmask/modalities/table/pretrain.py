@@ -16,7 +16,7 @@ from unmask.modalities.table.judged import error_removed, figure_texts
 from unmask.modalities.table.model import TableModel, load, schema_for
 from unmask.modalities.table.recipes import TableSettings, settings_of
 from unmask.modalities.table.safety import shown_levels
-from unmask.training.run import run_folder
+from unmask.training.run import check_run_folder
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
 
@@ -58,7 +58,7 @@ def pretrain(
     out = Path(out)
     if resume and (out / "unmask.json").exists():
         return TableRun(folder=out, model=load(out))
-    run_folder(out, resume=resume)
+    check_run_folder(out, resume=resume)
     settings = settings or settings_of()
     frame = read_frame(data)
     found = schema_for(

@@ -23,7 +23,8 @@ from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.sources import plain_text, resolve
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.processes import first_process_first
-from unmask.training.run import refuse_compile, run, run_folder, sayer
+from unmask.training.run import check_run_folder, refuse_compile, run
+from unmask.training.tracking import console_logger
 
 ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
@@ -93,7 +94,7 @@ def adapt(
     out = Path(out)
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UserError(f"{out} is the model to adapt", hint="Choose another --out; the original is kept.")
-    run_folder(out, resume=resume)
+    check_run_folder(out, resume=resume)
     settings = settings or adapt_settings({})
     refuse_compile(settings.train)
     torch.manual_seed(settings.train.seed)  # of a head that the model lacks, and must be the same in every process
@@ -104,7 +105,7 @@ def adapt(
             settings, {"slots": longest, "batch_slots": settings.train.batch_slots // longest * longest}
         )
     loaded.tokenizer.require_mask()
-    say = sayer(console)
+    say = console_logger(console)
     if why := loaded.why_not_masked():
         say(f"{model}: {why}; what is missing is learnt from scratch")
 

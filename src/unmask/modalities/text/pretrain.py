@@ -25,9 +25,11 @@ from unmask.modalities.text.recipes import TextSettings, as_dict
 from unmask.modalities.text.sampling import sampled
 from unmask.modalities.text.sources import iter_documents, resolve
 from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.training.job import Job, RunResult
 from unmask.training.processes import first_process_first
-from unmask.training.run import Job, RunResult, refuse_compile, run, run_folder, sayer
+from unmask.training.run import check_run_folder, refuse_compile, run
 from unmask.training.settings import lasting
+from unmask.training.tracking import console_logger
 
 TOKENIZER_CHARACTERS = 60_000_000
 """A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to nothing."""
@@ -150,9 +152,9 @@ def pretrain(
     settings = settings or TextSettings()
     refuse_compile(settings.train)
     data = [data] if isinstance(data, str) else list(data)
-    out = run_folder(out, resume=resume)
+    out = check_run_folder(out, resume=resume)
     data = resolve(data, out)
-    say = sayer(console)
+    say = console_logger(console)
     with first_process_first(settings.train) as first:
         started = resume and (out / "checkpoints").exists()
         tokenizer = build_tokenizer(data, out, settings, say, reuse=started or not first)

@@ -1,0 +1,131 @@
+"""What a run computes on and in: the processes of its launcher, device, precision, and steps split to fit the memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch, place_best_fit
+from unmask.training.budget import Fitted, fit, measure
+from unmask.training.checkpoint import Checkpoint
+from unmask.training.job import Job
+from unmask.training.memory import free_memory, held_memory
+from unmask.training.precision import Precision, computing, resolve_device, resolve_precision
+from unmask.training.processes import first_process_says
+from unmask.training.settings import TrainSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """Where a run computes.
+
+    Attributes:
+        accelerator: Accelerate's, which knows the other processes.
+        device: of this process.
+        precision: the number format, with the reason for it; the same in all processes.
+    """
+
+    accelerator: Any
+    device: torch.device
+    precision: Precision
+
+    @classmethod
+    def choose(cls, settings: TrainSettings, accelerator: Any, found: Checkpoint | None) -> Compute:
+        """Device and precision of a run; a resumed one computes as it did before, and all processes as the first.
+
+        Args:
+            found: the checkpoint that is resumed.
+        """
+        asked, device = settings.precision, accelerator.device
+        if found is not None and asked == "auto":
+            asked = found.extra["precision"]
+        if accelerator.num_processes == 1:
+            return cls(accelerator=accelerator, device=device, precision=resolve_precision(asked, device))
+        first = resolve_precision(asked, device) if accelerator.is_main_process else None
+        half = first_process_says(accelerator, float(first is not None and first.name == "bf16"))
+        precision = first or resolve_precision("bf16" if half else "fp32", device)
+        return cls(accelerator=accelerator, device=device, precision=precision)
+
+    @property
+    def first_process(self) -> bool:
+        """Whether this is the process that writes files and tells people."""
+        return bool(self.accelerator.is_main_process)
+
+    @property
+    def processes(self) -> int:
+        """How many processes share a step."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+        return int(self.accelerator.process_index)
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which the model computes in the run's precision."""
+        return computing(self.precision.name, self.device)
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of a tensor over all processes."""
+        return x if self.processes == 1 else self.accelerator.reduce(x.clone(), "sum")
+
+    def any_process(self, holds: bool) -> bool:
+        """Whether something holds in any of the processes."""
+        return bool(self.total(torch.tensor([float(holds)], device=self.device)) > 0)
+
+    def from_first(self, value: float) -> float:
+        """The first process's value, in all of them."""
+        return first_process_says(self.accelerator, value)
+
+
+def launch(settings: TrainSettings) -> Any:
+    """Accelerate's view of the processes and their devices.
+
+    The precision is ours to choose: a launcher's own would be on top of it.
+    """
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=resolve_device(settings.device).type == "cpu", mixed_precision="no")
+
+
+def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Checkpoint | None) -> Fitted:
+    """What the run will need, and micro-batches that fit; all processes split a step as the first does.
+
+    Args:
+        found: the checkpoint that is resumed, whose split is kept.
+
+    Raises:
+        UserError: not even one row at a time fits.
+    """
+    plan, processes = job.plan, compute.processes
+    some = plan.examples[: 64 * max(1, plan.slots // max(int(plan.lengths[0]), 1))]
+    placed = place_best_fit(plan.lengths[some], plan.slots)
+    rows = [[int(some[i]) for i in row] for row in placed]
+
+    def make(count: int) -> PackedBatch:
+        return job.make_batch((rows * count)[:count], count, *((0,) if job.by_epoch else ()))
+
+    waiting = job.look_ahead + bool(job.look_ahead)
+    need = measure(job.model, make, job.corruption, device=compute.device, autocast=compute.autocast, waiting=waiting)
+    on_cpu = compute.device.type == "cpu"
+    free = free_memory(settings.memory, device=compute.device)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if on_cpu else 1
+    fitted = fit(
+        need,
+        rows=-(-plan.rows // processes),
+        asked=settings.accumulate,
+        free=free._replace(bytes=free.bytes / here),
+        held=held_memory() if on_cpu else 0.0,
+        unit=job.unit,
+        fixed=None if found is None else found.extra.get("parts", settings.accumulate),
+    )
+    if processes == 1:
+        return fitted
+    parts = int(compute.from_first(float(fitted.parts)))
+    return dataclasses.replace(fitted, parts=parts, rows=-(-plan.rows // (parts * processes)))

@@ -1,0 +1,79 @@
+"""Looks at the held-out batches of a run, in no more memory than a step takes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Corruption
+from unmask.core.pretrain import validate
+from unmask.training.ahead import MadeWhenNeeded
+from unmask.training.compute import Compute
+from unmask.training.job import Job
+from unmask.training.tracking import Tracker
+
+
+def sample(batches: Sequence[PackedBatch], slots: int) -> Sequence[PackedBatch]:
+    """At most about `slots` slots of the batches, evenly spread over them, always the same; at least one batch."""
+    lazy = batches if isinstance(batches, MadeWhenNeeded) else None
+    size = sum(b.segment.numel() for b in batches) if lazy is None else len(lazy) * lazy.slots
+    count = max(1, min(len(batches), round(len(batches) * slots / max(size, 1))))
+    numbers = [int(i * len(batches) / count) for i in range(count)]
+    return [batches[i] for i in numbers] if lazy is None else lazy.some(numbers)
+
+
+def held_out_metrics(
+    model: nn.Module, batches: Sequence[PackedBatch], corruption: Corruption, *, rows: int, compute: Compute
+) -> dict[str, float]:
+    """Loss per hidden slot, and accuracy where the prediction has one, over all processes.
+
+    Args:
+        rows: rows that the model looks at in one go: as many as a micro-batch has, so that looking never takes more
+            memory than a step does.
+    """
+    mine = batches[compute.rank :: compute.processes]
+    # Neither the chain nor the map holds on to a batch while the next one is made, as a loop would.
+    parts = itertools.chain.from_iterable(map(operator.methodcaller("cut", rows), mine))
+    part = validate(model, parts, corruption, seed=0, autocast=compute.autocast, device=compute.device)
+    n = part["hidden_slots"]
+    right = part.get("accuracy", math.nan) * n
+    sums = compute.total(torch.tensor([part["loss"] * n, right, n], dtype=torch.float64, device=compute.device))
+    loss, right, hidden = (float(x) for x in sums)
+    accuracy = {} if math.isnan(right) else {"accuracy": right / max(hidden, 1)}
+    return {"loss": loss / max(hidden, 1), **accuracy}
+
+
+class Validation:
+    """Looks at the held-out sets of a run.
+
+    Args:
+        slots: about how many slots of each set a look on the way takes; the last one takes all.
+        rows: rows that the model looks at in one go.
+    """
+
+    def __init__(self, job: Job, *, slots: int, rows: int, compute: Compute) -> None:
+        self.job, self.slots, self.rows, self.compute = job, slots, rows, compute
+        self.sets = {"validation": job.validation, **(job.extra_validation or {})}
+
+    def look(self, tracker: Tracker, step: int, progress: float, *, whole: bool = False) -> dict[str, float]:
+        """Metrics of the sets, such as 'validation_loss', logged; what the job measures itself is logged beside them.
+
+        Args:
+            whole: look at all held-out batches, not at a sample.
+        """
+        model, found = self.job.model, dict[str, float]()
+        for name, batches in self.sets.items():
+            some = batches if whole else sample(batches, self.slots)
+            corruption = self.job.validation_corruption
+            metrics = held_out_metrics(model, some, corruption, rows=self.rows, compute=self.compute)
+            found |= {f"{name}_{metric}": value for metric, value in metrics.items()}
+        tracker.log(step, progress, kind="validation", **found)
+        if self.job.measure is not None and self.compute.first_process and (measured := self.job.measure(model)):
+            tracker.log(step, progress, kind="probe", **measured)
+        return found
