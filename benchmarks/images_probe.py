@@ -92,8 +92,9 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
 
 def probed(work: Path, images, most: int | None) -> dict[str, Any]:
     from unmask.modalities.images.build import untrained
+    from unmask.modalities.images.features import features
     from unmask.modalities.images.floats import as_floats
-    from unmask.modalities.images.model import features, load
+    from unmask.modalities.images.model import load
     from unmask.modalities.images.probe import knn_predict, probe_predict
 
     model = load(work / "model", precision="fp32")

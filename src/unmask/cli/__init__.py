@@ -53,7 +53,7 @@ def build() -> Any:
     @app.callback(invoke_without_command=True)
     def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
         if version:
-            from unmask import __version__
+            from unmask.version import __version__
 
             print(f"unmask {__version__}")
             raise typer.Exit

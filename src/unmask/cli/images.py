@@ -147,7 +147,8 @@ def embed(
 
     from unmask.cli.common import Output, write_array
     from unmask.files import check_place
-    from unmask.modalities.images.model import PASSING, load
+    from unmask.modalities.images.features import PASSING
+    from unmask.modalities.images.model import load
 
     check_place(out)
     output = Output(as_json)
@@ -170,7 +171,8 @@ def evaluate(
     from unmask.cli.common import Output
     from unmask.errors import UserError
     from unmask.files import check_place
-    from unmask.modalities.images.model import PASSING, load
+    from unmask.modalities.images.features import PASSING
+    from unmask.modalities.images.model import load
     from unmask.modalities.images.scored_report import evaluation_report, scored_lines
 
     output = Output(as_json, seed)

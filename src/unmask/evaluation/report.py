@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from unmask.evaluation.charts import bar, bars, cell_text, line_chart, table
 from unmask.files import written
+from unmask.version import __version__
 
 _SMOOTHED = 200  # a training curve is drawn with at most this many points, each a mean of successive records
 
@@ -55,8 +56,6 @@ class Report:
 
     def html(self) -> str:
         """The page."""
-        from unmask import __version__
-
         return _template().render(
             title=self.title,
             subtitle=self.subtitle,

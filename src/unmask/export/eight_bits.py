@@ -77,6 +77,15 @@ def sample(model: Any, kind: str, texts: Sequence[str] | None, inputs: Sequence[
     return Sample(feeds, hidden if kind == MASKED else None, source)
 
 
+def session(path: Path) -> Any:
+    """An onnxruntime session on the CPU that keeps quiet."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
 def eight_bits(path: Path, small: Path, graph: Graph, given: Sample) -> dict[str, Any]:
     """Write the 8-bit file: products in 8 bits where that keeps the answers, else weights alone in 8 bits.
 
@@ -84,8 +93,6 @@ def eight_bits(path: Path, small: Path, graph: Graph, given: Sample) -> dict[str
         int8_bytes, int8_products, int8_agreement and what it is (int8_measure), what a file that always gave the commonest
         answer would have (int8_constant, where answers are choices), and the texts (int8_texts).
     """
-    from unmask.export.onnx import session
-
     full = _answers(session(path), graph, given)
     found = (
         quantise(path, small)
@@ -279,4 +286,4 @@ def _weight(node: Any) -> str | None:
     return str(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None
 
 
-__all__ = ["AGREES", "Sample", "eight_bits", "quantise", "quiet", "sample"]
+__all__ = ["AGREES", "Sample", "eight_bits", "quantise", "quiet", "sample", "session"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.export.eight_bits import eight_bits, quantise, quiet, sample
+from unmask.export.eight_bits import eight_bits, quantise, quiet, sample, session
 from unmask.export.folders import sentence_files, whole_folder
 from unmask.export.graph import BY_TEXT, ENCODER, LOGITS, MASKED, OUTPUTS, SENTENCE, Graph, class_name, said_here, what
 from unmask.families.heads import SEQUENCE
@@ -202,15 +202,6 @@ def _in_graph(name: str, graph: Graph) -> bool:
     """Whether the outputs depend on a tensor: of the codec's prediction only where tokens are predicted."""
     embeds = ("model.codec.word.", "model.codec.token_type.", "model.encoder.", "head.")
     return graph.kind == MASKED or name.startswith(embeds)
-
-
-def session(path: Path) -> Any:
-    """An onnxruntime session on the CPU that keeps quiet."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def _ragged(model: Any, types: bool, rows: int = 3, longest: int = 40) -> dict[str, np.ndarray]:

@@ -17,11 +17,11 @@ from unmask.modalities.images.augment import Augment, at_scale
 from unmask.modalities.images.batches import image_batch
 from unmask.modalities.images.build import codec_config, new_model
 from unmask.modalities.images.codec import PatchPrediction
+from unmask.modalities.images.features import features
 from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify
 from unmask.modalities.images.finetune import with_overrides as finetune_with
 from unmask.modalities.images.floats import channel_statistics
 from unmask.modalities.images.masking import image_corruption
-from unmask.modalities.images.model import features
 from unmask.modalities.images.pretrain import pretrain
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
 from unmask.modalities.images.sources import read_images

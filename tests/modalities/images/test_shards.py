@@ -179,7 +179,7 @@ def read(folder: Path, store=None):
 def test_a_set_that_is_not_in_memory_reads_as_one_that_is(tmp_path, kept):
     files = photos(tmp_path / "p")
     Path(files[8]).write_bytes(Path(files[8]).read_bytes()[:300])
-    from unmask.modalities.images.model import settled
+    from unmask.modalities.images.features import settled
     from unmask.modalities.images.shards import Store
 
     whole = read(tmp_path / "p")

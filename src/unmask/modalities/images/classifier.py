@@ -18,10 +18,9 @@ from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 from unmask.modalities.images.arrays import ImageSet, some_pictures
 from unmask.modalities.images.codec import PatchCodecConfig
+from unmask.modalities.images.features import PASSING, pooled, settled
 from unmask.modalities.images.folder import save_folder
-from unmask.modalities.images.model import PASSING, settled
 from unmask.modalities.images.objectives import Objective, OneClass, objective_from
-from unmask.modalities.images.scenes import pooled
 
 ClassPooling = Literal["mean", "first"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
-from unmask.core.embed import Pooling, pool
+from unmask.core.embed import Pooling
 from unmask.core.fill import Order, fill
 from unmask.core.inference import at_rest
 from unmask.core.model import MaskedModel
@@ -28,6 +28,7 @@ from unmask.modalities.images.batches import image_batch
 from unmask.modalities.images.build import at_size
 from unmask.modalities.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
 from unmask.modalities.images.decode import scale_of
+from unmask.modalities.images.features import PASSING, features, pooled, rows_at_rest, settled
 from unmask.modalities.images.floats import as_floats, chunks, evenly, model_floats
 from unmask.modalities.images.folder import ImageFolder, load_folder, save_folder
 from unmask.modalities.images.masking import (
@@ -39,19 +40,12 @@ from unmask.modalities.images.masking import (
 )
 from unmask.modalities.images.probe import knn_predict, probe_predict
 from unmask.modalities.images.recipes import sides
-from unmask.modalities.images.shards import Store
 from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.split import held_out_by_class
-from unmask.modalities.images.streaming import StreamedArray
 from unmask.training.precision import computing, precision_of, resolve_device
 
 Statistics = Literal["predicted", "neighbours", "truth"]
-
-PASSING = Store(folder=None, most=256e6)
-"""For one pass over files: sets larger than this are decoded as they come."""
 MOST_PROBED = 50_000
-RESTING = 512e6
-"""Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""
 _RAW_LIMIT = 12_288
 """Pictures of more numbers than this are not probed as raw pixels."""
 
@@ -224,8 +218,6 @@ class ImageModel:
         )
         if whole:
             return vectors[settled(found)]
-        from unmask.modalities.images.scenes import pooled
-
         vectors = pooled(vectors, found)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors
 
@@ -342,46 +334,6 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
     from unmask.modalities.images.classifier import Classifier
 
     return Classifier.restore(model)
-
-
-def rows_at_rest(model: MaskedModel) -> int:
-    """Pictures in a batch of a model that is used, not trained: 256, fewer where a layer's states would take over 0.5 GB."""
-    config = model.codec.config
-    return min(256, max(1, int(RESTING / (config.slots * max(config.width, config.head_width) * 12 * 4))))
-
-
-@torch.inference_mode()
-def features(
-    model: MaskedModel, images: ImageSet, context: contextlib.AbstractContextManager, device: torch.device, *,
-    pooling: Pooling = "mean", normalise: bool = False, rows: int | None = None,
-) -> np.ndarray:  # fmt: skip
-    """Pooled encoder states of pictures of the model's size, (pictures, width) float32."""
-    rows = rows or rows_at_rest(model)
-    config, codec = model.codec.config, model.codec
-    mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
-    out = np.zeros((len(images), model.encoder.config.width), np.float32)
-    with at_rest(model), context:
-        for part in chunks(len(images), rows):
-            missing = None if images.missing is None else images.missing[part]
-            seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
-            batch = image_batch(config, seen, np.arange(part.start, part.stop)).to(device)
-            vectors = pool(model, batch, part.stop - part.start, pooling, False)
-            out[part] = (nn.functional.normalize(vectors, dim=-1) if normalise else vectors).cpu().numpy()
-    return out
-
-
-def settled(images: ImageSet) -> np.ndarray:
-    """Booleans: the pictures that could be read, once all were looked at; of a stream, the others join `skipped`."""
-    if not isinstance(images.pixels, StreamedArray):
-        return np.ones(len(images), bool)
-    whole, stream = images.pixels.whole(), images.pixels.stream
-    known = {name for name, _ in images.skipped}
-    for i in np.flatnonzero(~whole):
-        name = images.names[i].partition("#")[0]
-        if name not in known:
-            known.add(name)
-            images.skipped.append((name, stream.broken[int(stream.first[stream.file[images.pixels.which[i]]])]))
-    return whole
 
 
 def split(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSet, ImageSet]:

@@ -25,10 +25,10 @@ from unmask.modalities.images.augment import Augment
 from unmask.modalities.images.batches import batch_maker
 from unmask.modalities.images.build import codec_config, new_model
 from unmask.modalities.images.codec import PatchCodecConfig
+from unmask.modalities.images.features import features
 from unmask.modalities.images.floats import channel_statistics, evenly
 from unmask.modalities.images.folder import save_folder
 from unmask.modalities.images.masking import image_corruption, unit_block
-from unmask.modalities.images.model import features
 from unmask.modalities.images.probe import fit_linear, knn_predict, linear_predict
 from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
 from unmask.modalities.images.shards import Store

@@ -48,17 +48,6 @@ def fill_scenes(
     return out
 
 
-def pooled(vectors: np.ndarray, images: ImageSet) -> np.ndarray:
-    """One vector for each picture: the mean over its tiles, those with more measured pixels counting more."""
-    assert images.tiles is not None
-    weight = np.ones(len(images)) if images.missing is None else 1e-6 + (~images.missing).mean((1, 2))
-    count = len(images.tiles.sizes)
-    total = np.zeros((count, vectors.shape[1]))
-    np.add.at(total, images.tiles.scene, vectors * weight[:, None])
-    share = np.bincount(images.tiles.scene, weight, count)
-    return (total / np.maximum(share, 1e-12)[:, None]).astype(vectors.dtype)
-
-
 def _wanted(size: tuple[int, int], box: tuple[int, int, int, int] | None, mask: np.ndarray | None) -> np.ndarray:
     """(height, width) booleans over a picture."""
     if mask is not None:
@@ -117,6 +106,3 @@ def _stitched(r: Reconstruction, tiles: Tiles, here: np.ndarray, size: tuple[int
     return Reconstruction(
         original=original[None], hidden=hidden[None], filled=filled[None], unknown=None if gaps is None else gaps[None]
     )
-
-
-__all__ = ["fill_scenes", "pooled"]

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from unmask.core.batch import Example
 from unmask.core.inference import budgeted
+from unmask.core.model import MaskedModel
 from unmask.core.score import scorable
 from unmask.errors import UserError
 from unmask.evaluation.metrics import by_frequency, by_position, masked_metrics, plain
 from unmask.modalities.text.batches import measuring_corruption, text_example
 from unmask.modalities.text.cache import cut
+from unmask.modalities.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from unmask.modalities.text.model import TextModel
+
+class Predictor(Protocol):
+    """What is measured: a `TextModel`, or anything else with a tokenizer and a masked model."""
+
+    @property
+    def model(self) -> MaskedModel: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def context(self) -> contextlib.AbstractContextManager: ...
+
+    def require_head(self) -> None: ...
 
 
 def evaluate(
-    model: TextModel, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
+    model: Predictor, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
 ) -> dict[str, Any]:
     """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
 
@@ -70,7 +90,7 @@ def evaluate(
     return plain(masked_metrics(p, r, d, seed=seed)) | named
 
 
-def windows(model: TextModel, texts: Sequence[str]) -> tuple[list[Example], list[int]]:
+def windows(model: Predictor, texts: Sequence[str]) -> tuple[list[Example], list[int]]:
     """Texts cut into examples the model can take, and the number of the text each comes from."""
     examples: list[Example] = []
     document: list[int] = []

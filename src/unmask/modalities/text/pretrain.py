@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask import __version__
 from unmask.core.plan import Plan
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.errors import UserError
@@ -30,6 +29,7 @@ from unmask.training.processes import first_process_first
 from unmask.training.run import check_run_folder, refuse_compile, run
 from unmask.training.settings import lasting
 from unmask.training.tracking import console_logger
+from unmask.version import __version__
 
 TOKENIZER_CHARACTERS = 60_000_000
 """A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to nothing."""
