@@ -29,7 +29,7 @@ METHODS = ("nothing", "unmask", "copies", "weights", "smote")
 
 def brier(risk: np.ndarray, time: np.ndarray, event: np.ndarray, at: np.ndarray) -> float:
     """Brier score weighted for censoring (Graf et al. 1999), mean over the times `at`."""
-    from unmask.modalities.table.survival import kaplan_meier, step_values
+    from unmask.modalities.table.survival.estimators import kaplan_meier, step_values
 
     if (event == 0).any():
         times, alive = kaplan_meier(time, 1 - event)
@@ -48,7 +48,7 @@ def smote(columns, sizes, here, count, rng):
     """Points between a row of the stratum and one of its five nearest."""
     from sklearn.neighbors import NearestNeighbors
 
-    from unmask.modalities.table.fidelity import wide
+    from unmask.modalities.table.evaluation.fidelity import wide
 
     part = [c[here] for c in columns]
     features = wide(part, sizes, columns)
@@ -61,13 +61,14 @@ def smote(columns, sizes, here, count, rng):
 
 def run(name: str, seed: int) -> list[dict]:
     from unmask.evaluation.survival import concordance
-    from unmask.modalities.table import fidelity
-    from unmask.modalities.table.data import Frame, read_frame
     from unmask.modalities.table.evaluate import complete, outcome_of
-    from unmask.modalities.table.infer import infer_schema
+    from unmask.modalities.table.evaluation import fidelity
     from unmask.modalities.table.model import TableModel
-    from unmask.modalities.table.outcome import pair_places
-    from unmask.modalities.table.synthesise import synthesize
+    from unmask.modalities.table.reading.frame import Frame
+    from unmask.modalities.table.reading.readers import read_frame
+    from unmask.modalities.table.schema.infer import infer_schema
+    from unmask.modalities.table.synthesis.survival_outcome import pair_places
+    from unmask.modalities.table.synthesis.synthesize import synthesize
 
     whole = read_frame(SHARED / f"{name}.csv")
     keep = [i for i, n in enumerate(whole.names) if n not in OUT[name]]

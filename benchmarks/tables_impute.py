@@ -35,8 +35,10 @@ METHODS = (
 
 def load(name: str):
     """(values with NaN, number of categories of each column or 0), by the schema this library infers."""
-    from unmask.modalities.table.data import Frame, encode, read_frame
-    from unmask.modalities.table.infer import infer_schema
+    from unmask.modalities.table.reading.frame import Frame
+    from unmask.modalities.table.reading.readers import read_frame
+    from unmask.modalities.table.schema.infer import infer_schema
+    from unmask.modalities.table.schema.values import encode
 
     if name in ("breast_cancer", "diabetes"):
         from sklearn import datasets
@@ -263,7 +265,7 @@ PEERS = {
 
 def unmask(x, sizes, seed, truth, gone, overrides, unseen=False):
     """Point values, and the share of hidden quantities inside their 90 % interval."""
-    from unmask.modalities.table.engine import CellTable
+    from unmask.modalities.table.fitting.cell_table import CellTable
 
     rows = np.arange(len(x))
     train = rows % 5 > 0 if unseen else np.ones(len(x), bool)

@@ -130,9 +130,9 @@ def plain(design: str, columns: dict[str, np.ndarray], rows: np.ndarray) -> dict
     """The analysis of complete rows alone."""
     from scipy import stats
 
-    from unmask.modalities.table.formula import parse_formula
-    from unmask.modalities.table.infer import infer_schema
-    from unmask.modalities.table.pooling import fit_formula
+    from unmask.modalities.table.imputation.formula import parse_formula
+    from unmask.modalities.table.imputation.pooling import fit_formula
+    from unmask.modalities.table.schema.infer import infer_schema
 
     part = {k: v[rows] for k, v in columns.items()}
     estimate, error, df = [], [], len(next(iter(part.values()))) - 1

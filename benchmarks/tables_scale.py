@@ -35,7 +35,7 @@ def peak_gb() -> float:
 
 
 def fit_once(a: argparse.Namespace) -> dict:
-    from unmask.modalities.table.engine import CellTable
+    from unmask.modalities.table.fitting.cell_table import CellTable
 
     table = simulate(1000, 20)
     CellTable.fit(*simulate(200, 5), steps=5)  # imports and first calls
@@ -60,8 +60,9 @@ def write_csv(path: Path, rows: int, columns: int, block: int = 50_000) -> None:
 
 
 def size(a: argparse.Namespace) -> dict:
-    from unmask.modalities.table.data import read_frame, write_table
     from unmask.modalities.table.model import TableModel
+    from unmask.modalities.table.reading.readers import read_frame
+    from unmask.modalities.table.writing.writers import write_table
 
     with tempfile.TemporaryDirectory() as folder:
         source, filled = Path(folder) / "in.csv", Path(folder) / "out.csv"
@@ -93,8 +94,8 @@ def unchanged(source: Path, filled: Path) -> bool:
 
 def evaluate(a: argparse.Namespace) -> dict:
     from unmask.modalities.table.evaluate import evaluate_model
-    from unmask.modalities.table.frame import Frame
     from unmask.modalities.table.model import TableModel
+    from unmask.modalities.table.reading.frame import Frame
 
     columns, _ = simulate(a.evaluate_rows, 20, missing=0)
     rng = np.random.default_rng(0)
@@ -114,8 +115,8 @@ def evaluate(a: argparse.Namespace) -> dict:
 
 
 def sample(a: argparse.Namespace) -> dict:
-    from unmask.modalities.table import fit
-    from unmask.modalities.table.engine import CellTable
+    from unmask.modalities.table.fitting import fit
+    from unmask.modalities.table.fitting.cell_table import CellTable
 
     full, sizes = simulate(a.sample_rows + 5000, a.columns, missing=0)
     hide = np.random.default_rng(5).random((len(full[0]), len(full))) < 0.3

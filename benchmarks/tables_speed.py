@@ -39,10 +39,10 @@ def main() -> None:
     parser.add_argument("--out", default="tables_speed.json")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    from unmask.modalities.table.data import Frame
-    from unmask.modalities.table.engine import CellTable
+    from unmask.modalities.table.fitting.cell_table import CellTable
     from unmask.modalities.table.model import TableModel
-    from unmask.modalities.table.synthesise import synthesize
+    from unmask.modalities.table.reading.frame import Frame
+    from unmask.modalities.table.synthesis.synthesize import synthesize
 
     repeats = 1 if a.quick else a.repeats
     found: dict = {"threads": a.threads, "repeats": repeats}

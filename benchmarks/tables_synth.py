@@ -128,9 +128,11 @@ def peer(name, columns, sizes, seed):
 @functools.lru_cache(maxsize=1)
 def prepared(name: str, seed: int):
     """(model fitted to the training half, both halves coded, seconds of the fit); None where the file is missing."""
-    from unmask.modalities.table.data import Frame, encode, read_frame
     from unmask.modalities.table.model import TableModel
-    from unmask.modalities.table.parse import is_missing
+    from unmask.modalities.table.reading.frame import Frame
+    from unmask.modalities.table.reading.parse import is_missing
+    from unmask.modalities.table.reading.readers import read_frame
+    from unmask.modalities.table.schema.values import encode
 
     path = SHARED / f"{name}.csv"
     if not path.exists():
@@ -151,9 +153,9 @@ def prepared(name: str, seed: int):
 
 
 def run(name: str, method: str, seed: int) -> dict | None:
-    from unmask.modalities.table import fidelity, privacy
     from unmask.modalities.table.evaluate import outcome_of
-    from unmask.modalities.table.synthesise import synthesize
+    from unmask.modalities.table.evaluation import fidelity, privacy
+    from unmask.modalities.table.synthesis.synthesize import synthesize
 
     ready = prepared(name, seed)
     if ready is None:
@@ -190,7 +192,7 @@ def run(name: str, method: str, seed: int) -> dict | None:
 
 def _schema(whole, keep, duration, event):
     """Kinds from all rows, so that both halves have the same categories."""
-    from unmask.modalities.table.infer import infer_schema
+    from unmask.modalities.table.schema.infer import infer_schema
 
     return infer_schema(
         [whole.names[i] for i in keep], [whole.columns[i] for i in keep], duration=duration, event=event

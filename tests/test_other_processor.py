@@ -12,8 +12,8 @@ from other_processor import LANES, other_processor
 
 ROOT = Path(__file__).parents[1]
 FILES = (
-    "tests/modalities/table/test_network.py",
-    "tests/modalities/table/test_additive.py",
+    "tests/modalities/table/distribution/test_network.py",
+    "tests/modalities/table/distribution/test_boosted_stumps.py",
     "tests/core/test_fill.py",
     "tests/invariants/test_law1_no_leak.py",
 )

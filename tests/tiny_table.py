@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import Example
-from unmask.modalities.table.codec import Coding, TableCodec
-from unmask.modalities.table.network import CellModel
-from unmask.modalities.table.scale import fit_scale
+from unmask.modalities.table.distribution.codec import Coding, TableCodec
+from unmask.modalities.table.distribution.network import CellModel
+from unmask.modalities.table.distribution.scale import fit_scale
 
 COLUMNS = 6
 

@@ -16,9 +16,9 @@ from unmask.version import __version__
 
 if TYPE_CHECKING:
     from unmask.kinds import load
-    from unmask.modalities.table.impute import MaskedImputer
+    from unmask.modalities.table.imputation.multiple import MultipleImputation
+    from unmask.modalities.table.imputer import MaskedImputer
     from unmask.modalities.table.model import TableModel
-    from unmask.modalities.table.multiple import MultipleImputation
     from unmask.modalities.text.adapt import adapt
     from unmask.modalities.text.model import TextModel
     from unmask.modalities.text.pretrain import pretrain
@@ -30,8 +30,8 @@ _HOMES = {
     "TextModel": "unmask.modalities.text.model",
     "pretrain": "unmask.modalities.text.pretrain",
     "adapt": "unmask.modalities.text.adapt",
-    "MaskedImputer": "unmask.modalities.table.impute",
-    "MultipleImputation": "unmask.modalities.table.multiple",
+    "MaskedImputer": "unmask.modalities.table.imputer",
+    "MultipleImputation": "unmask.modalities.table.imputation.multiple",
     "TableModel": "unmask.modalities.table.model",
     "finetune": "unmask.modalities.text.tasks.finetune",
     "predict": "unmask.modalities.text.tasks.finetune",

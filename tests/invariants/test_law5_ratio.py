@@ -24,7 +24,7 @@ from unmask.core.corruption import (
 )
 from unmask.core.model import corrupt
 from unmask.errors import UserError
-from unmask.modalities.table.cells import CellMasks
+from unmask.modalities.table.distribution.cells import CellMasks
 
 COPIED = CellMasks(copied=1.0, patterns=np.ones((1, 64), bool))
 

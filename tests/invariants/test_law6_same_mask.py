@@ -13,7 +13,7 @@ import pytest
 from tiny import MODALITIES
 from unmask.core.batch import PackedBatch, pack
 from unmask.core.corruption import Corruption, Mixture, Spans, Uniform, Units
-from unmask.modalities.table.cells import CellMasks
+from unmask.modalities.table.distribution.cells import CellMasks
 
 SELECTORS = {"uniform": Uniform(ratio=(0.1, 0.6)), "units": Units(ratio=0.3), "spans": Spans(ratio=0.3)}
 SELECTORS["mixture"] = Mixture(first=Units(ratio=0.3), second=Uniform(ratio=0.5))

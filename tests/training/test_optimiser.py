@@ -143,7 +143,7 @@ def test_training_does_not_load_the_compiler():
     """It takes torch 2 s, at the first step of every command that trains."""
     code = (
         "import sys, numpy as np\n"
-        "from unmask.modalities.table.engine import CellTable\n"
+        "from unmask.modalities.table.fitting.cell_table import CellTable\n"
         "rng = np.random.default_rng(0)\n"
         "CellTable.fit(list(rng.normal(size=(3, 60))), [0, 0, 0], steps=3)\n"
         "import torch\n"

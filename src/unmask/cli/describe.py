@@ -32,7 +32,7 @@ def register(app: Any) -> None:
         from unmask.cli.common import Output
         from unmask.cli.table import told_schema
         from unmask.files import check_results
-        from unmask.modalities.table.describe import describe as look
+        from unmask.modalities.table.schema.describe import describe as look
 
         check_results([out, schema_out], [table, schema])
         output = Output(json_)

@@ -45,9 +45,9 @@ def register(group: Any) -> None:
         from unmask.cli.common import Output, run_overrides
         from unmask.cli.table import told_schema
         from unmask.errors import UserError
-        from unmask.modalities.table.data import read_frame
-        from unmask.modalities.table.judged import text_table
+        from unmask.modalities.table.fitting.imputation_quality import text_table
         from unmask.modalities.table.pretrain import pretrain
+        from unmask.modalities.table.reading.readers import read_frame
         from unmask.modalities.table.recipes import settings_of
 
         if minutes is not None:

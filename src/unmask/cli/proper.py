@@ -30,9 +30,10 @@ def impute_properly(
     Raises:
         UserError: options that contradict each other, or what `MultipleImputation` refuses.
     """
-    from unmask.modalities.table.data import read_frame, write_table
-    from unmask.modalities.table.multiple import MultipleImputation
-    from unmask.modalities.table.shift import read_shifts
+    from unmask.modalities.table.imputation.multiple import MultipleImputation
+    from unmask.modalities.table.imputation.shift import read_shifts
+    from unmask.modalities.table.reading.readers import read_frame
+    from unmask.modalities.table.writing.writers import write_table
 
     if not proper:
         raise UserError(

@@ -41,7 +41,7 @@ def table_model(model: str) -> Any:
 
 def told_schema(schema: str | None, missing: Sequence[str]) -> dict[str, Any]:
     """What a person says of a table: a schema file, and further spellings of a missing value."""
-    from unmask.modalities.table.infer import spellings
+    from unmask.modalities.table.schema.infer import spellings
     from unmask.training.settings import load_toml
 
     found: dict[str, Any] = dict(load_toml(Path(schema))) if schema else {}
@@ -55,9 +55,9 @@ def impute_table(
     unseen: str, seed: int, absent: str = "", add_absent: bool = False, constraint: Sequence[str] = (),
     missing: Sequence[str] = (), decimal: str | None = None, encoding: str | None = None, sheet: str | None = None,
 ) -> Result:  # fmt: skip
-    from unmask.modalities.table.complete import complete
-    from unmask.modalities.table.data import write_table
-    from unmask.modalities.table.uncertainty import write_intervals
+    from unmask.modalities.table.imputation.complete import complete
+    from unmask.modalities.table.imputation.uncertainty import write_intervals
+    from unmask.modalities.table.writing.writers import write_table
 
     if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
         raise UserError(
@@ -69,7 +69,7 @@ def impute_table(
     written = numbered(out, draws) if draws else [out]
     check_results([*written, intervals], [table])
     loaded = table_model(model)
-    from unmask.modalities.table.shift import read_shifts
+    from unmask.modalities.table.imputation.shift import read_shifts
 
     moved = read_shifts(shift)
     if moved and not draws:
@@ -98,7 +98,7 @@ def read_for(
     sheet: str | None = None,
 ) -> Any:  # fmt: skip
     """A table for a model as a person says that it is written; further spellings of none are those of the model from here on."""
-    from unmask.modalities.table.data import read_frame
+    from unmask.modalities.table.reading.readers import read_frame
 
     if missing:
         model.schema = dataclasses.replace(model.schema, missing=(*model.schema.missing, *missing))
@@ -124,8 +124,8 @@ def synthesize_table(
     extremes: str = "pool",
     ids: str = "none",
 ) -> Result:
-    from unmask.modalities.table.data import write_table
-    from unmask.modalities.table.synthesise import synthesize
+    from unmask.modalities.table.synthesis.synthesize import synthesize
+    from unmask.modalities.table.writing.writers import write_table
 
     check_results([out], [])
     if temperature <= 0:
@@ -149,8 +149,8 @@ def synthesize_table(
 def augment_table(
     model: str, table: str, where: list[str], rows: int, out: str, constraint: list[str], seed: int, **written: Any
 ) -> Result:
-    from unmask.modalities.table.data import write_table
-    from unmask.modalities.table.synthesise import augmented
+    from unmask.modalities.table.synthesis.synthesize import augmented
+    from unmask.modalities.table.writing.writers import write_table
 
     check_results([out], [table])
     loaded = table_model(model)
@@ -165,7 +165,7 @@ def evaluate_table(
 ) -> Result:
     """Synthetic rows of the model beside real ones it may or may not have seen."""
     from unmask.modalities.table.evaluate import evaluate_model
-    from unmask.modalities.table.figures import readings, text_lines
+    from unmask.modalities.table.evaluation.figures import readings, text_lines
 
     if len(data) not in (1, 2):
         raise UserError(

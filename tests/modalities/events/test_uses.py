@@ -82,7 +82,7 @@ def test_hazards_start_at_the_observed_ones():
     import torch
 
     p = target.probabilities(torch.from_numpy(target.start(y))[None, None]).numpy()[0]
-    from unmask.modalities.table.survival import kaplan_meier, step_values
+    from unmask.modalities.table.survival.estimators import kaplan_meier, step_values
 
     survival = step_values(*kaplan_meier(days, seen), np.array(target.cuts))
     np.testing.assert_allclose((1 - p)[:-1], survival[:-1], atol=0.03)  # none is left at the last cut

@@ -36,7 +36,7 @@ def test_without_events_figures_of_survival_are_left_out(model, tmp_path):
 
 
 def test_a_bootstrap_without_events_leaves_out_the_ceiling_only(model, monkeypatch):
-    from unmask.modalities.table import fidelity
+    from unmask.modalities.table.evaluation import fidelity
 
     monkeypatch.setattr(fidelity, "bootstrap", lambda columns, *_: [*columns[:-1], columns[-1] * 0])
     found = evaluate_model(model, patients(40))

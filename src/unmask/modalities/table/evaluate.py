@@ -12,14 +12,15 @@ import numpy as np
 
 from unmask.core.inference import one_core
 from unmask.errors import UserError
-from unmask.modalities.table import fidelity, privacy
-from unmask.modalities.table.absent import widened
-from unmask.modalities.table.data import encode, read_frame
-from unmask.modalities.table.figures import add_figures, readings
+from unmask.modalities.table.evaluation import fidelity, privacy
+from unmask.modalities.table.evaluation.figures import add_figures, readings
 from unmask.modalities.table.model import TableModel
-from unmask.modalities.table.outcome import LEVELS, covariates, entries, pair_places, regressors
-from unmask.modalities.table.survival import cumulative_incidence, kaplan_meier, step_values
-from unmask.modalities.table.synthesise import synthesize
+from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.schema.absent_columns import widened
+from unmask.modalities.table.schema.values import encode
+from unmask.modalities.table.survival.estimators import cumulative_incidence, kaplan_meier, step_values
+from unmask.modalities.table.synthesis.survival_outcome import LEVELS, covariates, entries, pair_places, regressors
+from unmask.modalities.table.synthesis.synthesize import synthesize
 
 
 @one_core()

@@ -17,35 +17,28 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.files import written_folder
-from unmask.modalities.table.absent import widened
-from unmask.modalities.table.additive import Additive
-from unmask.modalities.table.base import FactorBase, Factors
-from unmask.modalities.table.beyond import beyond_range
-from unmask.modalities.table.codec import Coding
-from unmask.modalities.table.complete import changes, holes, impute_frame, recorded_breaches
-from unmask.modalities.table.data import (
-    Frame,
-    encode,
-    handed_out,
-    like_stored,
-    match_columns,
-    new_table,
-    read_frame,
-    stored_types,
-    writes_point,
-)  # fmt: skip
-from unmask.modalities.table.emptiness import empty_rows, said_of_empty
-from unmask.modalities.table.engine import CellTable
-from unmask.modalities.table.fit import Fit, build_network
-from unmask.modalities.table.infer import infer_schema
-from unmask.modalities.table.judged import columns_imputed
-from unmask.modalities.table.marks import spellings_of
-from unmask.modalities.table.network import RowModel
+from unmask.modalities.table.distribution.boosted_stumps import Additive
+from unmask.modalities.table.distribution.codec import Coding
+from unmask.modalities.table.distribution.factor_analysis import FactorBase, Factors
+from unmask.modalities.table.distribution.network import RowModel
+from unmask.modalities.table.fitting.cell_table import CellTable
+from unmask.modalities.table.fitting.fit import Fit, build_network
+from unmask.modalities.table.fitting.imputation_quality import columns_imputed
+from unmask.modalities.table.imputation.complete import changes, holes, impute_frame, recorded_breaches
+from unmask.modalities.table.imputation.training_range import beyond_range
+from unmask.modalities.table.imputation.uncertainty import interval_frame
+from unmask.modalities.table.reading.decimal_marks import spellings_of
+from unmask.modalities.table.reading.frame import Frame  # fmt: skip
+from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
-from unmask.modalities.table.rules import Rules
-from unmask.modalities.table.safety import contents, learn_safety
-from unmask.modalities.table.schema import Schema
-from unmask.modalities.table.uncertainty import interval_frame
+from unmask.modalities.table.rules.rules import Rules
+from unmask.modalities.table.schema.absent_columns import widened
+from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
+from unmask.modalities.table.schema.infer import infer_schema
+from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.schema.values import encode, match_columns, writes_point
+from unmask.modalities.table.synthesis.disclosure_control import contents, learn_safety
+from unmask.modalities.table.writing.writers import handed_out, like_stored, new_table, stored_types
 from unmask.training.settings import load_toml, to_dict
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
@@ -185,7 +178,7 @@ class TableModel:
             for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
         ]
         if found.duration is not None:
-            from unmask.modalities.table.outcome import learn_outcome
+            from unmask.modalities.table.synthesis.survival_outcome import learn_outcome
 
             model.extra |= learn_outcome(model, columns)
         model.facts["seconds"] = round(time.perf_counter() - start, 3)
@@ -202,7 +195,7 @@ class TableModel:
         return changes(self.schema, holes, filled)
 
     def impute_frame(self, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
-        """The work behind `impute`; see `unmask.modalities.table.complete.impute_frame`."""
+        """The work behind `impute`; see `unmask.modalities.table.imputation.complete.impute_frame`."""
         return impute_frame(self, data, **options)
 
     def impute(
@@ -307,8 +300,8 @@ class TableModel:
         return frame, columns
 
     def synthesize(self, rows: int, **options: Any) -> Any:
-        """New rows; see `unmask.modalities.table.synthesise.synthesize`. A polars table where the model comes from a folder."""
-        from unmask.modalities.table.synthesise import synthesize
+        """New rows; see `unmask.modalities.table.synthesis.synthesize.synthesize`. A polars table where the model comes from a folder."""
+        from unmask.modalities.table.synthesis.synthesize import synthesize
 
         return handed_out(synthesize(self, rows, **options).table)
 
@@ -328,7 +321,7 @@ class TableModel:
 
     def wrap(self, columns: dict[int, list[Any]]) -> Any:
         """New plain values as a table of the kind the model was fitted on; texts where it was a file."""
-        from unmask.modalities.table.data import new_frame
+        from unmask.modalities.table.writing.writers import new_frame
 
         if self.like is not None and self.like.native is not None:
             return new_table(self.schema, columns, self.like)
@@ -382,7 +375,7 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
 def _loaded(folder: Path) -> TableModel:
     from safetensors.numpy import load_file
 
-    from unmask.modalities.table.outcome import stored_outcome
+    from unmask.modalities.table.synthesis.survival_outcome import stored_outcome
 
     about = json.loads((folder / "unmask.json").read_text(encoding="utf-8"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from unmask.core.pretrain import StepReport
-from unmask.modalities.table.data import cell_texts, decode, encode, read_frame
-from unmask.modalities.table.judged import error_removed, figure_texts
+from unmask.modalities.table.fitting.imputation_quality import error_removed, figure_texts
 from unmask.modalities.table.model import TableModel, load, schema_for
+from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
-from unmask.modalities.table.safety import shown_levels
+from unmask.modalities.table.schema.values import cell_texts, decode, encode
+from unmask.modalities.table.synthesis.disclosure_control import shown_levels
 from unmask.training.run import check_run_folder
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker

@@ -1,0 +1,151 @@
+"""A table as arrays of cells, as packed batches, and what is hidden of them in training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import ALL_MASK, Corruption, Slots, Uniform
+from unmask.core.hashing import Salt, hash_keys, uniform
+from unmask.modalities.table.distribution.codec import Coding
+from unmask.modalities.table.distribution.scale import fit_scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """(rows, columns) arrays: bin or category, normal score, and whether there is a value at all."""
+
+    number: np.ndarray
+    score: np.ndarray
+    seen: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __getitem__(self, rows: np.ndarray | slice) -> Cells:
+        return Cells(number=self.number[rows], score=self.score[rows], seen=self.seen[rows])
+
+
+def fit_codings(
+    columns: Sequence[np.ndarray], categories: Sequence[int], bins: int, linear: Collection[int] = ()
+) -> list[Coding]:
+    """A coding for every modelled column.
+
+    Args:
+        columns: values with NaN where there is none.
+        categories: of each column, 0 for a quantity.
+        linear: quantities scored by their distance from the mean; see `Coding`.
+    """
+    out = []
+    for place, (x, size) in enumerate(zip(columns, categories, strict=True)):
+        x = x[~np.isnan(x)]
+        if size == 0:
+            moments = (float(x.mean()), max(float(x.std()), 1e-9)) if place in linear else None
+            out.append(Coding(scale=fit_scale(x, most=bins), linear=moments))
+            continue
+        # Half a row is added to each category, so that none is impossible.
+        count = np.bincount(x.astype(int), minlength=size) + 0.5
+        out.append(Coding(share=tuple((count / count.sum()).tolist())))
+    return out
+
+
+def box_cox(coding: Coding, x: np.ndarray) -> Coding:
+    """The coding with scores as MCM has them: Box-Cox of x - smallest + 1, then 0..1 over the data's range."""
+    from scipy.stats import boxcox
+
+    x = x[~np.isnan(x)]
+    if coding.scale is None or len(x) < 3 or x.min() == x.max():
+        low, span = (float(x.min()), max(float(np.ptp(x)), 1e-9)) if len(x) else (0.0, 1.0)
+        return coding if coding.scale is None else dataclasses.replace(coding, linear=(low, span))
+    y, power = boxcox(x - x.min() + 1)
+    return dataclasses.replace(
+        coding, power=(float(x.min()), float(power)), linear=(float(y.min()), max(float(np.ptp(y)), 1e-9))
+    )
+
+
+def to_cells(columns: Sequence[np.ndarray], codings: Sequence[Coding]) -> Cells:
+    """Code the values; what is missing holds 0 and is not seen."""
+    rows = len(columns[0]) if len(columns) else 0
+    number = np.zeros((rows, len(columns)), np.int32)
+    score = np.zeros((rows, len(columns)), np.float32)
+    seen = np.zeros((rows, len(columns)), bool)
+    for i, (x, coding) in enumerate(zip(columns, codings, strict=True)):
+        seen[:, i] = ~np.isnan(x)
+        number[seen[:, i], i], score[seen[:, i], i] = coding.encode(x[seen[:, i]])
+    return Cells(number=number, score=score, seen=seen)
+
+
+def batch_of(
+    cells: Cells, identity: np.ndarray, *, rows: int | None = None, extra: dict[str, Tensor] | None = None
+) -> PackedBatch:
+    """One example a row, a slot per column; rows beyond the cells' are padding."""
+    here, columns = cells.number.shape
+    count = here if rows is None else rows
+    grid = torch.arange(columns).expand(count, columns)
+
+    def padded(a: np.ndarray) -> Tensor:
+        t = torch.from_numpy(np.ascontiguousarray(a))
+        return t if count == here else torch.cat([t, t.new_zeros((count - here, columns))])
+
+    def by_row(a: np.ndarray) -> Tensor:
+        full = torch.full((count,), -1, dtype=torch.long)
+        full[:here] = torch.from_numpy(np.asarray(a, np.int64))
+        return full[:, None].expand(count, columns)
+
+    segment = torch.zeros((count, columns), dtype=torch.long)
+    segment[:here] = 1
+    seen = padded(cells.seen)
+    return PackedBatch(
+        values={"bin": padded(cells.number).long(), "score": padded(cells.score), "seen": seen.long(), "column": grid},
+        segment=segment, position=grid, observed=seen, special=torch.zeros_like(seen), unit=grid,
+        identity=by_row(identity), index=by_row(np.arange(here)), extra=extra or {},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellMasks:
+    """Which cells are hidden: a random share of them, or those another row of the table lacks (copy masking, CACTI).
+
+    Args:
+        low, high: range of the share; 0 to 1 learns every conditional that any-order sampling needs.
+        copied: share of rows that copy a missingness pattern; in a complete table they hide 5 to 50 %.
+        patterns: (n, columns) cells missing in the training rows that lack any.
+        else_random: a row in which there is nothing of its copied pattern to hide hides a random share instead, or nothing.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    copied: float = 0.5
+    patterns: np.ndarray | None = None
+    else_random: bool = True
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        wide = Uniform(ratio=(self.low, self.high))(slots, key=key, progress=progress)
+        if not self.copied:
+            return wide
+        borrows = uniform(*key, slots.identity, Salt.CELL_HOLES_COPIED) < self.copied
+        if self.patterns is None or not len(self.patterns):
+            return np.where(borrows, Uniform(ratio=(0.05, 0.5))(slots, key=key, progress=progress), wide)
+        donor = (hash_keys(*key, slots.identity, Salt.CELL_DONOR) % np.uint64(len(self.patterns))).astype(np.int64)
+        copied = self.patterns[donor, slots.slot]
+        if self.else_random:
+            borrows &= (np.bincount(slots.example, copied, minlength=slots.examples) > 0)[slots.example]
+        return np.where(borrows, copied, wide)
+
+
+def training_corruption(low: float, high: float, copied: float, seen: np.ndarray) -> Corruption:
+    """The corruption of a training run; hidden cells are always masked, never noised or kept."""
+    lacking = ~seen[~seen.all(1)]
+    return Corruption(
+        select=CellMasks(low=low, high=high, copied=copied, patterns=lacking if len(lacking) else None),
+        replace=ALL_MASK,
+    )
+
+
+__all__ = ["CellMasks", "Cells", "batch_of", "fit_codings", "to_cells", "training_corruption"]

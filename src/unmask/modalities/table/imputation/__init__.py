@@ -1,0 +1,1 @@
+"""Missing cells filled: points with intervals, draws, and multiple imputation with its pooling."""

@@ -1,0 +1,264 @@
+"""Filling the missing cells of a table with a fitted model: which cells are filled, with what, and in which form."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.table.distribution.mcm import FilterModel
+from unmask.modalities.table.imputation.shift import held_back, parse_shifts, shifted, without_cells
+from unmask.modalities.table.imputation.training_range import beyond_range
+from unmask.modalities.table.imputation.uncertainty import interval_records
+from unmask.modalities.table.imputation.under_rules import drawn_under, not_kept, points_under, recorded_breaches, unmet
+from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.parse import is_missing
+from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.rules.rules import Rules
+from unmask.modalities.table.schema.absent_columns import widened, with_added
+from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
+from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.suspicious_values import spelt_in, spelt_missing
+from unmask.modalities.table.schema.values import decode, encode, match_columns, missing_cells
+from unmask.modalities.table.writing.writers import filled_copy
+
+if TYPE_CHECKING:
+    from unmask.modalities.table.model import TableModel
+
+
+def holes(schema: Schema, columns: list[np.ndarray]) -> list[np.ndarray]:
+    """Per modelled column, which cells to fill: missing ones, unless empty by their meaning."""
+    found = [np.isnan(x) for x in columns]
+    for place, i in enumerate(schema.modelled):
+        rule = schema.columns[i].structural
+        if rule is not None:
+            level = schema.columns[schema.number(rule[0])].categories.index(rule[1])
+            found[place] &= columns[schema.place(rule[0])] != level
+    return found
+
+
+def changes(
+    schema: Schema,
+    holes: list[np.ndarray],
+    filled: list[np.ndarray],
+    ruled: Collection[int] = (),
+    shifted: Collection[int] = (),
+) -> dict[int, tuple[np.ndarray, list[Any]]]:
+    """Column of the schema -> (rows, plain values) of what is to be filled.
+
+    Args:
+        ruled: places whose values are kept as they are; the others are cut off at the column's bounds.
+        shifted: places that only the bounds a person gave bind: what was shifted may leave the range of the data.
+    """
+    found = {}
+    for place, (hole, x, i) in enumerate(zip(holes, filled, schema.modelled, strict=True)):
+        rows = np.flatnonzero(hole)
+        if len(rows):
+            column, own = schema.columns[i], x[rows]
+            if place in shifted and place not in ruled:
+                own = np.clip(own, *column.bounds)
+            kept = place in ruled or place in shifted
+            found[i] = (rows, decode(own, column) if kept else plain_values(own, column))
+    return found
+
+
+def plain_values(x: np.ndarray, column: Column) -> list[Any]:
+    """Coded values of a column as plain ones, within its bounds."""
+    return decode(np.clip(x, column.low, column.high) if column.is_quantity else x, column)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """A filled table, and what should be said of it.
+
+    Attributes:
+        tables: one of point values, or the draws, each of the input's kind (a `Frame` for a CSV file).
+        records: one per filled cell, where an interval is asked.
+        cells: how many were filled.
+        absent: columns of the model that the table lacks: hidden in every row.
+        notes: what was done that the caller should know, for people.
+        warnings: cells beyond what the model was fitted on; see `training_range`.
+    """
+
+    tables: list[Any]
+    records: list[dict[str, Any]]
+    cells: int
+    absent: list[str]
+    notes: list[str]
+    warnings: list[str]
+
+
+def complete(
+    model: TableModel, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None,
+    unseen: str = "error", shift: Mapping[str, float | Mapping[str, float]] | None = None, absent: Sequence[str] | str = (),
+    add_absent: bool = False, constraints: Sequence[str] | str = (),
+) -> Completed:  # fmt: skip
+    """Fill the missing cells of a table; see `TableModel.impute`.
+
+    Args:
+        interval: coverage of the intervals in `records`, e.g. 0.9.
+
+    Raises:
+        UserError: the table does not fit the model, or the model has no distributions to draw from.
+    """
+    schema = model.schema
+    shifts = parse_shifts(shift, schema)
+    moved = {s.place: s.delta for s in shifts if not s.where and schema.sizes[s.place] == 0}
+    grouped = [s for s in shifts if s.place not in moved]
+    if (draws or interval is not None) and isinstance(model.table.network, FilterModel):
+        raise UserError(
+            f"recipe {model.table.settings.recipe!r} has point values alone: no draws, no intervals",
+            hint="Fit with the recipe 'masked'.",
+        )
+    given = read_frame(data)
+    frame, lacking = widened(given, schema, absent)
+    order = match_columns(frame, schema)
+    columns = encode(frame, schema, unseen=unseen)
+    gaps = holes(schema, columns)
+    without = isinstance(model.table.network, FilterModel)
+    rules = Rules.of(schema, constraints, implied=not without)
+    if rules and without:
+        raise UserError(
+            f"recipe {model.table.settings.recipe!r} cannot fill under rules", hint="Fit with the recipe 'masked'."
+        )
+    notes, undecided = _said_of_absent(schema, lacking, add_absent)
+    notes = taken_for_missing(schema, frame) + notes
+    added = [schema.number(name) for name in lacking] if add_absent else []
+    for i in [*undecided, *(schema.number(name) for name in lacking if not add_absent)]:
+        gaps[schema.modelled.index(i)][:] = False
+    empty = empty_rows(given, schema)
+    for gap in gaps:
+        gap &= ~empty
+    said = said_of_empty(given, empty, "left empty, for nothing is known of whoever it would be")
+    if draws:
+        members = model.table.network.codec.members
+        filled = [
+            drawn_under(rules, model.table, columns, seed=seed + 1000 * m, member=m % members, shift=moved)
+            for m in range(draws)
+        ]
+        if shifts:
+            filled = [shifted(grouped, schema, one, [np.isnan(x) for x in columns], {}) for one in filled]
+            notes += without_cells(shifts, schema, filled, gaps) + held_back(shifts, schema, filled, gaps)
+    else:
+        found = points_under(rules, model.table, columns, model.table.impute(columns, interval=interval))
+        filled = [found.point]
+    notes += recorded_breaches(rules, columns, frame.row_name) + unmet(rules, columns, filled, frame.row_name)
+    if without:
+        why = f"by the recipe {model.table.settings.recipe!r}"
+        notes += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
+    notes += left_empty(schema, frame, columns, gaps, given.names)
+    tables, cells = [], 0
+    for one in filled:
+        filling = decided(schema, columns, one, gaps)
+        changed = changes(schema, filling, one, rules.touched, {s.place for s in shifts})
+        new = {i: _whole(changed.pop(i, None), len(frame)) for i in added}
+        tables.append(with_added(filled_copy(given, changed, schema, order), schema, new))
+        cells = int(sum(h.sum() for h in filling))
+    records = []
+    if interval is not None and not draws:
+        records = interval_records(schema, frame, filling, filled[0], found, rules.touched)
+    beyond = beyond_range(schema, model.table.codings, columns, frame.row_name)
+    return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes, warnings=said + beyond)
+
+
+def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
+    """Which texts (and numbers) of a table under a schema were taken for missing, in how many cells: one sentence per column."""
+    found = {}
+    for column, place in zip(schema.columns, match_columns(frame, schema), strict=True):
+        raw = frame.columns[place]
+        if column.modelled and (raw.dtype == object or schema.missing or column.missing):
+            found[column.name] = spelt_in(raw, missing_cells(raw, column, schema))
+    return [finding.text for finding in spelt_missing(found)]
+
+
+def left_empty(
+    schema: Schema, frame: Frame, columns: list[np.ndarray], gaps: list[np.ndarray], given: Sequence[str]
+) -> list[str]:
+    """Which columns keep empty cells, how many, and why: one sentence per column.
+
+    Args:
+        frame: with the columns that the given table lacks.
+        columns: the modelled ones, coded.
+        gaps: per modelled column, which cells are filled.
+        given: names of the columns of the table as it was given.
+    """
+    why = {"id": "an identifier is not imputed", "text": "free text is not imputed"}
+    said: list[tuple[int, str, str]] = []
+    order = match_columns(frame, schema)
+    for i, c in enumerate(schema.columns):
+        if not c.modelled:
+            if c.name not in given and not isinstance(frame.native, np.ndarray):
+                continue
+            empty = int(missing_cells(frame.columns[order[i]], c, schema).sum())
+            said.append((empty, c.name, why.get(c.kind, "it held no value when the model was fitted")))
+        elif c.structural is not None:
+            place = schema.modelled.index(i)
+            empty = int((np.isnan(columns[place]) & ~gaps[place]).sum())
+            said.append((empty, c.name, f"empty by its meaning where {c.structural[0]!r} is {c.structural[1]!r}"))
+    if not isinstance(frame.native, np.ndarray):
+        for name, raw in zip(frame.names, frame.columns, strict=True):
+            if name not in schema.names:
+                said.append((int(is_missing(raw).sum()), name, "the model does not know it"))
+    return [f"{empty} empty cells of {name!r} stay empty: {reason}" for empty, name, reason in said if empty]
+
+
+def _whole(change: tuple[np.ndarray, list[Any]] | None, rows: int) -> list[Any]:
+    """All cells of a column that is not in the table, None where nothing is filled."""
+    out: list[Any] = [None] * rows
+    if change is not None:
+        for row, value in zip(*change, strict=True):
+            out[row] = value
+    return out
+
+
+def _said_of_absent(schema: Schema, lacking: Sequence[str], add_absent: bool) -> tuple[list[str], list[int]]:
+    """Notes on the columns that are lacking, and the columns of the schema that cannot be filled without them."""
+    notes = []
+    if lacking:
+        added = ", and added, imputed" if add_absent else ""
+        notes.append(f"not in the table, so hidden in every row{added}: {', '.join(map(repr, lacking))}")
+    undecided = [] if add_absent else [
+        i for i, c in enumerate(schema.columns) if c.structural is not None and c.structural[0] in lacking and c.name not in lacking
+    ]  # fmt: skip
+    for i in undecided:
+        c = schema.columns[i]
+        assert c.structural is not None
+        notes.append(
+            f"{c.name!r} is left as it is: it is empty by its meaning where {c.structural[0]!r} is {c.structural[1]!r}, "
+            "which is not known"
+        )
+    return notes, undecided
+
+
+def decided(
+    schema: Schema, columns: list[np.ndarray], filled: list[np.ndarray], holes: list[np.ndarray]
+) -> list[np.ndarray]:
+    """The holes to fill once all cells are known: where the filled cell of another column says that a cell is empty by
+    its meaning, it is."""
+    out = [np.array(h) for h in holes]
+    for place, i in enumerate(schema.modelled):
+        rule = schema.columns[i].structural
+        if rule is None:
+            continue
+        other = schema.place(rule[0])
+        level = schema.columns[schema.number(rule[0])].categories.index(rule[1])
+        out[place] &= ~(np.isnan(columns[other]) & (filled[other] == level))
+    return out
+
+
+def impute_frame(model: TableModel, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
+    """(tables, records, cells) of `complete`; its notes and warnings are given as Python's warnings."""
+    found = complete(model, data, **options)
+    for note in [*found.warnings, *found.notes]:
+        warnings.warn(note, stacklevel=4)
+    return found.tables, found.records, found.cells
+
+
+__all__ = [
+    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "recorded_breaches",
+    "taken_for_missing",
+]  # fmt: skip

@@ -1,0 +1,424 @@
+"""Formulas of analyses, as R and Python write them: "y ~ x + I(x**2) + sex:dose", "Surv(time, event) ~ age * stage".
+
+Text is parsed with Python's own grammar after terms are split, never evaluated as code. A formula is worked out on coded
+columns (a quantity's values, a category's number), for imputation asks it for thousands of candidate values.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmask.errors import UserError, suggest
+from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.survival_pair import event_levels
+
+FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "I": lambda x: x, "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "exp": np.exp,
+    "sqrt": np.sqrt, "abs": np.abs,
+}  # fmt: skip
+_OPERATORS: dict[type, Callable[..., np.ndarray]] = {
+    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
+}  # fmt: skip
+_SURV = re.compile(r"\s*Surv\(\s*(`[^`]+`|[^,()`]+?)\s*,\s*(`[^`]+`|[^,()`]+?)\s*\)\s*~")
+_HINT = "For example: y ~ x + I(x**2) + sex:dose, or Surv(time, event) ~ age + stage; odd names go in backticks."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """One factor of a term: a column, or an expression of columns.
+
+    Attributes:
+        places: of the columns it reads, among the modelled ones.
+        value: None for a column as it is.
+    """
+
+    name: str
+    places: tuple[int, ...]
+    value: Callable[[Sequence[np.ndarray]], np.ndarray] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """A product of factors; an indicator for each level but the first where a factor is a category."""
+
+    factors: tuple[Factor, ...]
+
+    @property
+    def places(self) -> frozenset[int]:
+        return frozenset(p for f in self.factors for p in f.places)
+
+    @property
+    def key(self) -> frozenset[str]:
+        return frozenset(f.name for f in self.factors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """An analysis: its outcome and its terms, over the modelled columns of a schema.
+
+    Attributes:
+        family: "ols" (a quantity), "logit" (two categories) or "cox" (a survival pair).
+        outcome: the place of the outcome; of time and event for a Cox regression.
+    """
+
+    text: str
+    schema: Schema
+    family: str
+    outcome: tuple[int, ...]
+    terms: tuple[Term, ...]
+    intercept: bool
+
+    @property
+    def covariates(self) -> tuple[int, ...]:
+        """Places of the columns on its right-hand side."""
+        return tuple(sorted({p for t in self.terms for p in t.places}))
+
+    def column(self, place: int) -> Column:
+        return self.schema.columns[self.schema.modelled[place]]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns of the design."""
+        parts = [[":".join(n) for n in _crossed([self._names(f) for f in t.factors])] for t in self.terms]
+        return [n for part in parts for n in part]
+
+    @property
+    def references(self) -> dict[str, str]:
+        """Category on the right-hand side -> the level that its indicators are compared with."""
+        own = [self.column(p) for p in self.covariates]
+        return {c.name: c.categories[0] for c in own if not c.is_quantity}
+
+    @property
+    def modelled(self) -> str:
+        """Of a logistic regression which level's odds it is about, and against which; else empty.
+
+        It is the second of the two levels in the schema's order: as declared where a type (or the schema) ranks them, else sorted.
+        """
+        if self.family != "logit":
+            return ""
+        column = self.column(self.outcome[0])
+        return f"{column.name} = {column.categories[1]} against {column.categories[0]}"
+
+    def design(self, columns: Sequence[np.ndarray], terms: Sequence[Term] | None = None) -> np.ndarray:
+        """(rows, regressors) of complete columns, without the constant; of some of the terms on request."""
+        rows = next((len(x) for x in columns if x is not None), 0)
+        parts: list[np.ndarray] = []
+        for term in self.terms if terms is None else terms:
+            block = self._block(term.factors[0], columns)
+            for factor in term.factors[1:]:
+                other = self._block(factor, columns)
+                block = (block[:, :, None] * other[:, None, :]).reshape(len(block), -1)
+            parts.append(block)
+        return np.hstack(parts) if parts else np.zeros((rows, 0))
+
+    def widths(self) -> list[int]:
+        """Regressors of each term."""
+        return [int(np.prod([len(self._names(f)) for f in t.factors])) for t in self.terms]
+
+    def _names(self, factor: Factor) -> list[str]:
+        if factor.value is not None:
+            return [factor.name]
+        column = self.column(factor.places[0])
+        if column.is_quantity or column.categories in (("0", "1"), ("False", "True")):
+            return [column.name]
+        return [f"{column.name}={level}" for level in column.categories[1:]]
+
+    def _block(self, factor: Factor, columns: Sequence[np.ndarray]) -> np.ndarray:
+        if factor.value is not None:
+            return factor.value(columns)[:, None]
+        column, x = self.column(factor.places[0]), columns[factor.places[0]]
+        if column.is_quantity or len(column.categories) == 2:
+            return x[:, None]
+        return (x[:, None] == np.arange(1, len(column.categories))).astype(float)
+
+
+def _crossed(names: Sequence[list[str]]) -> list[list[str]]:
+    out: list[list[str]] = [[]]
+    for each in names:
+        out = [[*start, name] for start in out for name in each]
+    return out
+
+
+def beyond(analysis: Formula, imputed: Formula | None) -> list[str]:
+    """Terms of an analysis that imputation does not keep, as they are written.
+
+    Args:
+        imputed: the formula that imputation agreed with: its terms are kept for its outcome. For another outcome, and where
+            there was none, the columns themselves are, but neither products nor functions of them.
+    """
+
+    def key(term: Term) -> frozenset[str]:
+        return frozenset(re.sub(r"\s", "", f.name).replace("^", "**") for f in term.factors)
+
+    if imputed is not None and set(imputed.outcome) == set(analysis.outcome):
+        known = {key(t) for t in imputed.terms}
+        left = [t for t in analysis.terms if key(t) not in known]
+    else:
+        left = [t for t in analysis.terms if len(t.factors) > 1 or t.factors[0].value is not None]
+    return [":".join(f.name for f in t.factors) for t in left]
+
+
+def parse_formula(text: str, schema: Schema, *, family: str | None = None) -> Formula:
+    """A formula over the columns of a schema.
+
+    Args:
+        text: `outcome ~ terms`; terms are columns, products (`a:b`, `a*b`), `I(...)`, log, exp, sqrt, abs, `.` (every
+            other column), `- 1` (no constant). Categories enter as indicators of every level but the first.
+        family: "ols", "logit" or "cox"; by default what the outcome's kind asks for.
+
+    Raises:
+        UserError: naming the part that cannot be read, or the column that is not there.
+    """
+    left, tilde, right = text.partition("~")
+    if not tilde or not left.strip() or not right.strip():
+        raise UserError(f"formula {text!r}: no outcome ~ terms", hint=_HINT)
+    reader = _Reader(text, schema)
+    outcome, kind = reader.outcome(left)
+    if family is not None and family not in ("ols", "logit", "cox"):
+        raise UserError(f"family {family!r}", hint="Expected ols, logit or cox.")
+    if family is not None and family != kind:
+        raise UserError(f"formula {text!r}: the outcome asks for {kind}, not {family}", hint=_HINT)
+    terms, intercept = reader.terms(right, outcome)
+    for term in terms:
+        if term.places & set(outcome):
+            raise UserError(f"formula {text!r}: the outcome stands on both sides", hint=_HINT)
+    return Formula(
+        text=text, schema=schema, family=kind, outcome=outcome, terms=tuple(terms), intercept=intercept or kind == "cox"
+    )
+
+
+class _Reader:
+    def __init__(self, text: str, schema: Schema) -> None:
+        self.text, self.schema = text, schema
+        self.quoted: dict[str, str] = {}
+        odd = [n for n in schema.names if not n.isidentifier() and n.strip() == n and n]
+        names = "|".join(re.escape(n) for n in sorted(odd, key=len, reverse=True))
+        self._odd = re.compile(rf"`[^`]*`|(?<![\w.])(?:{names})(?![\w.])" if names else r"`[^`]*`")
+
+    def outcome(self, left: str) -> tuple[tuple[int, ...], str]:
+        tree = self._parsed(self._plain(left))
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Surv":
+            if len(tree.args) != 2:
+                raise UserError(f"formula {self.text!r}: Surv takes time and event", hint=_HINT)
+            time, event = (self._place(a) for a in tree.args)
+            check_pair(self.schema, self._column(time), self._column(event), where=f"formula {self.text!r}: ")
+            return (time, event), "cox"
+        if not isinstance(tree, ast.Name):
+            raise UserError(
+                f"formula {self.text!r}: {left.strip()!r} is not a column",
+                hint="Put the transformed outcome in a column of its own, or write Surv(time, event).",
+            )
+        place = self._place(tree)
+        column = self._column(place)
+        if not column.is_quantity and len(column.categories) != 2:
+            raise UserError(
+                f"formula {self.text!r}: {column.name!r} has {len(column.categories)} categories",
+                hint="Outcomes are quantities, columns of two categories, or Surv(time, event).",
+            )
+        return (place,), "ols" if column.is_quantity else "logit"
+
+    def terms(self, right: str, outcome: tuple[int, ...]) -> tuple[list[Term], bool]:
+        found: list[Term] = []
+        intercept = True
+        for sign, part in _split(self._plain(right), "+-"):
+            part = part.strip()
+            if part in ("0", "1"):
+                intercept = (part == "1") == (sign == "+")
+                continue
+            for term in self._expanded(part, outcome):
+                found = [t for t in found if t.key != term.key]
+                if sign == "+":
+                    found.append(term)
+        if not found and not intercept:
+            raise UserError(f"formula {self.text!r}: no terms", hint=_HINT)
+        return found, intercept
+
+    def _expanded(self, part: str, outcome: tuple[int, ...]) -> list[Term]:
+        if part == ".":
+            own = (self.schema.duration, self.schema.event)
+            entry = self.schema.entry if tuple(self._column(p).name for p in outcome) == own else None
+            places = [p for p in range(len(self.schema.modelled)) if p not in outcome]
+            others = [
+                p for p in places if entry is None or self._column(p).name != entry
+            ]  # it does not explain the outcome
+            return [Term(factors=(Factor(name=self._column(p).name, places=(p,)),)) for p in others]
+        pieces = [[self._factor(f) for _, f in _split(piece, ":")] for _, piece in _split(part, "*")]
+        out: list[Term] = []
+        for choice in range(1, 1 << len(pieces)):
+            factors = [f for k, piece in enumerate(pieces) if choice >> k & 1 for f in piece]
+            out.append(Term(factors=tuple({f.name: f for f in factors}.values())))
+        return sorted(out, key=lambda t: len(t.factors))
+
+    def _factor(self, text: str) -> Factor:
+        tree = self._parsed(text.strip().replace("^", "**"))
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "C" and tree.args:
+            tree = tree.args[0]
+            if not isinstance(tree, ast.Name) or self._column(self._place(tree)).is_quantity:
+                raise UserError(
+                    f"formula {self.text!r}: C({ast.unparse(tree)}) is a quantity",
+                    hint="Declare the column nominal in the schema: then its imputations are categories too.",
+                )
+        if isinstance(tree, ast.Name | ast.Attribute):
+            place = self._place(tree)
+            return Factor(name=self._column(place).name, places=(place,))
+        if isinstance(tree, ast.BinOp | ast.UnaryOp):
+            raise UserError(
+                f"formula {self.text!r}: {text.strip()!r} is arithmetic outside of I()",
+                hint=f"Write I({text.strip()}) for the number that it comes to; a:b is a product of terms, a*b both "
+                f"and their product.",
+            )
+        places: list[int] = []
+        value = self._compiled(tree, places)
+        if not places:
+            raise UserError(f"formula {self.text!r}: {text.strip()!r} reads no column", hint=_HINT)
+        return Factor(name=self._shown(text.strip()), places=tuple(dict.fromkeys(places)), value=value)
+
+    def _compiled(self, node: ast.expr, places: list[int]) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+            number = float(node.value)
+            return lambda columns: np.asarray(number)
+        if isinstance(node, ast.Name | ast.Attribute):
+            place = self._place(node)
+            column = self._column(place)
+            if not column.is_quantity and column.categories not in (("0", "1"), ("False", "True")):
+                raise UserError(
+                    f"formula {self.text!r}: {column.name!r} is a category inside an expression",
+                    hint="Use it as a term of its own or in a product: sex:dose.",
+                )
+            places.append(place)
+            return lambda columns: columns[place]
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            act = _OPERATORS[type(node.op)]
+            one, two = self._compiled(node.left, places), self._compiled(node.right, places)
+            return lambda columns: act(one(columns), two(columns))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self._compiled(node.operand, places)
+            return lambda columns: -inner(columns)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords:
+            if node.func.id not in FUNCTIONS:
+                raise UserError(
+                    f"formula {self.text!r}: unknown function {node.func.id!r}", hint=suggest(node.func.id, FUNCTIONS)
+                )
+            function, argument = FUNCTIONS[node.func.id], self._compiled(node.args[0], places)
+            return lambda columns: function(argument(columns))
+        raise UserError(f"formula {self.text!r}: {ast.unparse(node)!r} cannot be read", hint=_HINT)
+
+    def _plain(self, text: str) -> str:
+        def read(match: re.Match[str]) -> str:
+            key = f"column_{len(self.quoted)}_"
+            self.quoted[key] = match.group().strip("`")
+            return key
+
+        return self._odd.sub(read, text)
+
+    def _shown(self, text: str) -> str:
+        return re.sub(r"column_\d+_", lambda m: self.quoted.get(m.group(), m.group()), text).replace(" ", "")
+
+    def _parsed(self, text: str) -> ast.expr:
+        try:
+            return ast.parse(text.strip(), mode="eval").body
+        except SyntaxError:
+            raise UserError(f"formula {self.text!r}: {text.strip()!r} cannot be read", hint=_HINT) from None
+
+    def _place(self, node: ast.expr) -> int:
+        name = ast.unparse(node)
+        return self.schema.place(self.quoted.get(name, name), where=f"formula {self.text!r}: ")
+
+    def _column(self, place: int) -> Column:
+        return self.schema.columns[self.schema.modelled[place]]
+
+
+def _split(text: str, marks: str) -> list[tuple[str, str]]:
+    """(mark before, part) at the marks outside of brackets; `**` is no mark."""
+    out: list[tuple[str, str]] = []
+    depth, start, sign = 0, 0, "+"
+    at = 0
+    while at < len(text):
+        c = text[at]
+        depth += (c in "([") - (c in ")]")
+        if c == "*" and text[at : at + 2] == "**":
+            at += 2
+            continue
+        if depth == 0 and c in marks:
+            if text[start:at].strip() or out:
+                out.append((sign, text[start:at]))
+            sign, start = c, at + 1
+        at += 1
+    out.append((sign, text[start:]))
+    return out
+
+
+def finite_design(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray:
+    """The design of complete columns.
+
+    Raises:
+        UserError: a cell of it is missing or not finite, naming the regressor and the row.
+    """
+    with np.errstate(all="ignore"):
+        x = formula.design(columns)
+    bad = ~np.isfinite(x)
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise UserError(
+            f"formula {formula.text!r}: {formula.names[column]!r} is not a number in row {row + 1} and "
+            f"{int(bad.any(1).sum()) - 1} others",
+            hint="A logarithm of 0, a division by 0, or a column that is empty by its meaning: leave the term out.",
+        )
+    return x
+
+
+def survival_pair(text: str | None) -> tuple[str, str] | None:
+    """The columns of time and event that a formula names; None where its outcome is another.
+
+    >>> survival_pair("Surv(days, `vital status`) ~ age")
+    ('days', 'vital status')
+    """
+    found = _SURV.match(text or "")
+    return (found[1].strip("`"), found[2].strip("`")) if found else None
+
+
+def check_pair(schema: Schema, time: Column, event: Column, *, where: str = "") -> None:
+    """Refuse columns that are no follow-up time and event, and an event whose levels do not say which of them it is.
+
+    Raises:
+        UserError: the first category of the event has to be the censored one, as it is of a schema's own pair.
+    """
+    if not time.is_quantity or len(event.categories) != 2:
+        raise UserError(
+            f"{where}{time.name!r} and {event.name!r} are no time and event of two levels",
+            hint="Of competing causes, analyse a column that is 1 for one of them, or pool a function of a table.",
+        )
+    if time.low is not None and time.low < 0:
+        raise UserError(
+            f"{where}{time.name!r} goes down to {time.low:g}", hint="Follow-up times are numbers, 0 or more."
+        )
+    if event.name == schema.event:
+        return
+    levels, _ = event_levels(event.categories, where=f"{where}{event.name!r}")
+    if levels != event.categories:
+        raise UserError(
+            f"{where}{event.name!r} has {event.categories[0]!r} first, which would turn the event over",
+            hint=f"Name the pair where the table is read: duration={time.name!r}, event={event.name!r}.",
+        )
+
+
+def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:
+    """Proportional hazards of the schema's survival pair given these columns."""
+    assert schema.duration is not None
+    assert schema.event is not None
+    columns = [schema.columns[schema.modelled[p]] for p in places]
+    terms = tuple(Term(factors=(Factor(name=c.name, places=(p,)),)) for c, p in zip(columns, places, strict=True))
+    pair = schema.place(schema.duration), schema.place(schema.event)
+    right = " + ".join(c.name for c in columns) or "1"
+    return Formula(
+        text=f"Surv({schema.duration}, {schema.event}) ~ {right}", schema=schema, family="cox", outcome=pair, terms=terms,
+        intercept=True,
+    )  # fmt: skip
+
+
+__all__ = ["Formula", "Term", "beyond", "check_pair", "cox_formula", "finite_design", "parse_formula", "survival_pair"]

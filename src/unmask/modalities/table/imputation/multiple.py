@@ -1,0 +1,458 @@
+"""Multiple imputation: completed tables that differ as our knowledge does, and estimates pooled by Rubin's rules.
+
+To be proper, imputations must vary with the uncertainty of the model too (Rubin 1987, ch. 4): every completed table comes
+from a chain of its own (`chained.py`), whose regressions have their parameters drawn anew for every column and round. To
+be compatible, covariates of an analysis are drawn so that they agree with it (`smcfcs.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.table.imputation.chained import Chain, Completed, Plan, choose_methods
+from unmask.modalities.table.imputation.complete import holes, taken_for_missing
+from unmask.modalities.table.imputation.formula import (
+    Formula,
+    beyond,
+    check_pair,
+    cox_formula,
+    finite_design,
+    parse_formula,
+    survival_pair,
+)
+from unmask.modalities.table.imputation.pooling import (
+    Pooled,
+    Predicted,
+    estimates_of,
+    fit_formula,
+    pool,
+    predicted,
+    predictions_of,
+)
+from unmask.modalities.table.imputation.shift import parse_shifts, shifted, without_cells
+from unmask.modalities.table.imputation.smcfcs import Substantive
+from unmask.modalities.table.imputation.tipping_point import TippingPoint, tipping_point
+from unmask.modalities.table.imputation.under_rules import recorded_breaches, settled, unmet
+from unmask.modalities.table.model import read_schema, schema_for
+from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.rules.rules import Rules
+from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
+from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.values import decode, encode, match_columns
+from unmask.modalities.table.synthesis.survival_outcome import LEVELS
+from unmask.modalities.table.writing.writers import filled_copy, handed_out
+
+WARM = 3
+"""Rounds with the outcome among the predictors, before covariates are drawn to agree with the analysis."""
+
+
+class MultipleImputation:
+    """Complete a table m times, analyse each, pool.
+
+    Args:
+        draws: completed tables, m; at least the percentage of incomplete rows is the usual advice.
+        schema, duration, event: as in `TableModel.fit`. With a survival pair, covariates are drawn to agree with a Cox
+            regression of the pair on them.
+        method: column -> "norm" (normal linear regression), "pmm" (predictive mean matching), "logreg", "polyreg", "polr"
+            or "sample" (any observed value), or one name for all columns it suits. By default categories have the logistic
+            regression of their kind, and quantities "norm" where the data do not speak against it, else "pmm".
+        formula: the analysis that imputation has to agree with, such as "y ~ x + I(x**2) + x:z": squares and interactions
+            are then kept. Columns that it leaves out are taken to tell nothing of the outcome beyond its covariates.
+        rounds: of the chains.
+        shift: column -> added to imputed values (delta adjustment): a number in the column's unit, the log of an odds
+            ratio for a category, or {condition: number} for groups, e.g. {"creatinine": {"arm == 1": 30}}. It is not cut off
+            at the range of the data; bounds given in the schema are kept, and how many values they held back is said.
+        seed: decides all draws.
+        overrides: settings of `TableModel`, e.g. steps=200: each chain then starts from a table drawn by a model fitted to
+            a bootstrap sample; without a formula or survival pair that table is the imputation.
+
+    Attributes:
+        completed: the tables, of the input's kind (polars for a file).
+        methods_: column -> method; "formula" for the outcome of the analysis.
+        reasons_: column -> why, where the data chose the method.
+        notes_: what was done that is not obvious: predictors left out, draws that were not accepted, bounds that held.
+
+    >>> MultipleImputation(draws=5).draws
+    5
+    """
+
+    def __init__(
+        self, draws: int = 20, *, schema: Any = None, duration: str | None = None, event: str | None = None,
+        method: Mapping[str, str] | str | None = None, formula: str | None = None, rounds: int = 10,
+        shift: Mapping[str, float | Mapping[str, float]] | None = None, seed: int = 0, **overrides: Any,
+    ) -> None:  # fmt: skip
+        if draws < 2:
+            raise UserError(f"draws={draws}", hint="Multiple imputation needs two completed tables or more.")
+        if rounds < 1:
+            raise UserError(f"rounds={rounds}", hint="Expected 1 or more; 10 suffice as a rule.")
+        self.draws, self.schema, self.shift, self.seed = draws, schema, dict(shift or {}), seed
+        self.duration, self.event, self.method = duration, event, method
+        self.formula, self.rounds, self.overrides = formula, rounds, dict(overrides)
+        self.completed: list[Any] = []
+
+    def fit(self, data: Any) -> MultipleImputation:
+        """Complete the table `draws` times.
+
+        Raises:
+            UserError: naming the column, cell, method, formula or shift at fault.
+        """
+        frame = read_frame(data)
+        duration, event = self._pair(frame.names)
+        schema = schema_for(frame, self.schema, duration=duration, event=event)
+        if not schema.modelled:
+            raise UserError(f"{frame.source}: no column to impute", hint="All columns are identifiers or empty.")
+        shifts = parse_shifts(self.shift, schema)
+        columns = encode(frame, schema)
+        self._gone, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
+        self._frame, self._order = frame, match_columns(frame, schema)
+        # The notes of a schema that was given speak of the table that it was made of.
+        self.schema_ = schema
+        self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
+        self._rules, self._recorded = Rules.of(schema), columns
+        self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
+        empty = empty_rows(frame, schema)
+        for text in said_of_empty(frame, empty, "imputed as patients of whom nothing is known; take out what are none"):
+            self._say(text, warn=True)
+        self.formula_ = self._analysis(columns)
+        plan = self._plan(columns)
+        self.incomplete_ = [plan.name(p) for p in plan.order]
+        # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
+        rounds = self.rounds if len(plan.order) > 1 or self.formula_ is not None else 1
+        found = [self._one(plan, m, rounds) for m in range(self.draws)]
+        self.trace_ = np.stack([f.trace for f in found])
+        stuck = sum(f.stuck for f in found)
+        if stuck:
+            self._say(f"{stuck} draws of covariates found no value that the analysis accepts; the likeliest was taken")
+        self._drawn = found
+        self._finish(shifts, warn=True)
+        return self
+
+    def _pair(self, names: Sequence[str]) -> tuple[str | None, str | None]:
+        """The survival pair that is named, be it by the formula: its event has to be understood as that of any other."""
+        pair, told = survival_pair(self.formula), read_schema(self.schema)
+        known = isinstance(told, Schema) or told.get("duration") or told.get("event") or self.duration or self.event
+        return pair if pair and not known and set(pair) <= set(names) else (self.duration, self.event)
+
+    def _analysis(self, columns: list[np.ndarray]) -> Formula | None:
+        """The analysis that imputation agrees with: the formula, or a Cox regression of the pair on all covariates."""
+        schema = self.schema_
+        if self.formula is not None:
+            found = parse_formula(self.formula, schema)
+        elif schema.duration is not None and schema.event is not None:
+            if schema.entry is not None or len(schema.causes) > 1:
+                what = "late entry" if schema.entry is not None else "competing causes"
+                self._say(
+                    f"with {what} covariates are not drawn to agree with a Cox regression: the event and the cumulative "
+                    "hazard predict them, which pulls strong effects towards zero",
+                    warn=True,
+                )
+                return None
+            pair = (schema.duration, schema.event)
+            own = [(p, schema.columns[i]) for p, i in enumerate(schema.modelled) if schema.columns[i].name not in pair]
+            wide = [c.name for _, c in own if len(c.categories) > LEVELS]
+            empty = [c.name for _, c in own if c.structural is not None]
+            for names, why in (
+                (wide, f"has more than {LEVELS} categories"),
+                (empty, "is empty by its meaning in some rows"),
+            ):
+                for name in names:
+                    self._say(f"{name!r} {why}: left out of the Cox regression that imputation agrees with")
+            found = cox_formula(schema, [p for p, c in own if c.name not in wide + empty])
+        else:
+            return None
+        if found.family == "cox":
+            time, event = (columns[p] for p in found.outcome)
+            half = np.isnan(time) ^ np.isnan(event)
+            none = np.isnan(time) & np.isnan(event)
+            if not (event[~np.isnan(time)] > 0).any():
+                self._say(
+                    "no event with a known time: covariates are not drawn to agree with a Cox regression, the event "
+                    "and the cumulative hazard predict them",
+                    warn=True,
+                )
+                return None
+            if half.any() or none.any():
+                self._say(
+                    f"{int(none.sum())} rows lack follow-up time and event, {int(half.sum())} one of them: imputed from "
+                    "proportional hazards of the event and of censoring"
+                )
+        elif np.isnan(columns[found.outcome[0]]).all():
+            raise UserError(f"formula {found.text!r}: the outcome is never observed", hint="Name another outcome.")
+        complete = np.all([~g for g in self._gone], axis=0)
+        if complete.any():
+            finite_design(found, [x[complete] for x in columns])
+        return found
+
+    def _plan(self, columns: list[np.ndarray]) -> Plan:
+        schema = self.schema_
+        plan = Plan(columns=columns, sizes=schema.sizes, schema=schema)
+        if self.formula_ is not None:
+            outcome = frozenset(self.formula_.outcome)
+            plan.skip = {p: outcome for p in plan.order if p not in outcome}
+            if self.formula_.family == "cox":
+                plan.hazard = (self.formula_.outcome[0], self.formula_.outcome[1])
+        elif self.formula is None and schema.duration is not None and schema.event is not None:
+            plan.hazard = (schema.place(schema.duration), schema.place(schema.event))
+        choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]))
+        self.methods_ = {plan.name(p): plan.methods[p] for p in plan.order}
+        self.reasons_ = {plan.name(p): why for p, why in plan.reasons.items()}
+        if self.formula_ is not None:
+            for p in self.formula_.outcome:
+                if p in plan.order:
+                    self.methods_[plan.name(p)] = "formula"
+                    self.reasons_.pop(plan.name(p), None)
+        self.notes_ += plan.notes
+        return plan
+
+    def _one(self, plan: Plan, m: int, rounds: int) -> Completed:
+        """The m-th completed columns."""
+        rng = np.random.default_rng([self.seed, m])
+        first = self._first(plan, m) if self.overrides else None
+        if first is not None and self.formula_ is None:
+            return Completed(columns=first, odds={}, trace=np.full((0, len(plan.order), 2), np.nan))
+        if self.formula_ is None:
+            return Chain(plan, rng, first=first).run(rounds)
+        if first is None:
+            warm = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
+            warm.select()
+            first = Chain(warm, rng).run(WARM).columns
+        return Chain(plan, rng, Substantive(self.formula_, plan.columns), first=first).run(rounds)
+
+    def _first(self, plan: Plan, m: int) -> list[np.ndarray]:
+        """A table drawn from a model fitted to the m-th bootstrap sample."""
+        from unmask.modalities.table.fitting.cell_table import CellTable
+        from unmask.modalities.table.recipes import settings_of
+
+        rows = len(plan.columns[0])
+        weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
+        settings = settings_of(seed=self.seed + m, **({"members": 1, "steps": 0} | self.overrides))
+        table = CellTable.fit(plan.columns, plan.sizes, settings=settings, weight=weight, calibrate=False)
+        return table.draw(plan.columns, seed=self.seed + 7919 * (m + 1))
+
+    def shifted(self, shift: Mapping[str, float | Mapping[str, float]] | None) -> MultipleImputation:
+        """The same imputations under another shift, with the same random numbers: nothing is fitted or drawn again.
+
+        Raises:
+            UserError: the shift is not possible; see `shift`.
+        """
+        other = MultipleImputation.__new__(MultipleImputation)
+        other.__dict__.update(self.__dict__)
+        other.shift, other.notes_ = dict(shift or {}), list(self._notes_before)
+        other._finish(parse_shifts(other.shift, self.schema_), warn=False)
+        return other
+
+    def _finish(self, shifts: Sequence[Any], *, warn: bool) -> None:
+        """Shift the drawn columns, bring them to the precision and bounds of the table, and make tables of them."""
+        self._notes_before = list(self.notes_)
+        schema = self.schema_
+        gaps = self._gaps
+        self._values, held, moved = [], [0] * len(gaps), 0
+        self._tables: list[Any] = []
+        for one in self._drawn:
+            columns = shifted(shifts, schema, one.columns, self._gone, one.odds) if shifts else one.columns
+            columns = [np.array(x) for x in columns]
+            for place, gone in enumerate(self._gone):
+                column = schema.columns[schema.modelled[place]]
+                if column.is_quantity and gone.any():
+                    columns[place][gone], count = _settled(columns[place][gone], column)
+                    held[place] += count
+                columns[place][gone & ~gaps[place]] = np.nan
+            if self._rules:
+                columns, count = settled(self._rules, self._recorded, columns)
+                moved += count
+            self._values.append(columns)
+            filled = {}
+            for place, (gap, i) in enumerate(zip(gaps, schema.modelled, strict=True)):
+                if gap.any():
+                    filled[i] = (np.flatnonzero(gap), decode(columns[place][gap], schema.columns[i]))
+            self._tables.append(filled_copy(self._frame, filled, schema, self._order))
+        self.completed = [handed_out(table) for table in self._tables]
+        for text in without_cells(shifts, schema, [one.columns for one in self._drawn], gaps):
+            self._say(text, warn=True)
+        if self._rules:
+            self.notes_ += unmet(self._rules, self._recorded, self._values, self._frame.row_name)
+        if moved:
+            self._say(
+                f"{moved} drawn or computed cells, over all completed tables, were moved to meet the rules between columns",
+                warn=warn and bool(shifts),
+            )
+        for place, count in enumerate(held):
+            if count:
+                column = schema.columns[schema.modelled[place]]
+                low, high = column.bounds
+                total = self.draws * int(gaps[place].sum())
+                self._say(
+                    f"{count} of {total} imputed values of {column.name!r} lay outside the bounds given ({low:g} to "
+                    f"{high:g}) and were set to them",
+                    warn=warn and bool(shifts),
+                )
+
+    def refuse_idle(self, shift: Mapping[str, float | Mapping[str, float]]) -> None:
+        """Refuse a shift that would move nothing.
+
+        Raises:
+            UserError: no cell of its column and group was imputed.
+        """
+        drawn = [one.columns for one in self._drawn]
+        for text in without_cells(parse_shifts(shift, self.schema_), self.schema_, drawn, self._gaps):
+            raise UserError(text, hint="Only imputed cells are moved: name a column, and a group, that has some.")
+
+    def tables(self) -> list[Any]:
+        """The completed tables as they are written: a file's cells are the texts they were."""
+        return list(self._tables)
+
+    def _say(self, note: str, *, warn: bool = False) -> None:
+        self.notes_.append(note)
+        if warn:
+            warnings.warn(note, stacklevel=3)
+
+    def pool(
+        self, analyse: Callable[[Any], Any] | str, *, names: Sequence[str] | None = None,
+        complete_df: float | None = None, family: str | None = None, coverage: float = 0.95,
+    ) -> Pooled:  # fmt: skip
+        """Pool an analysis.
+
+        Args:
+            analyse: a formula ("y ~ x + I(x**2)", "Surv(time, event) ~ age"), fitted by least squares, logistic or Cox
+                regression; or a function of a completed table that returns (estimates, standard errors), the same with
+                names, a mapping of name -> (estimate, error), a statsmodels result or a fitted lifelines regression.
+            names: of the estimates, where the analysis has none.
+            complete_df: degrees of freedom without missing values; by default those of the analysis where it tells them,
+                else infinite.
+            family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
+
+        Terms of a formula that imputation did not keep are named in a warning; see `formula` of the class.
+
+        Raises:
+            UserError: the analysis has no standard errors (scikit-learn), or tables gave different estimates.
+        """
+        if isinstance(analyse, str):
+            return self._pool_formula(
+                parse_formula(analyse, self.schema_, family=family), complete_df=complete_df, coverage=coverage
+            )
+        found = [estimates_of(analyse(table)) for table in self.completed]
+        for number, one in enumerate(found):
+            if one.names != found[0].names or len(one.estimate) != len(found[0].estimate):
+                raise UserError(
+                    f"completed table {number + 1} gave other estimates than table 1",
+                    hint="A level that some tables lack? Fix the categories, or merge rare levels.",
+                )
+        known = found[0].df if complete_df is None else complete_df
+        return pool(
+            [f.estimate for f in found], [f.error for f in found], names=names or found[0].names,
+            complete_df=math.inf if known is None else known, coverage=coverage,
+        )  # fmt: skip
+
+    def _pool_formula(
+        self, formula: Formula, *, penalizer: float = 0.0, complete_df: float | None = None, coverage: float = 0.95
+    ) -> Pooled:
+        self._beyond(formula)
+        fits = [fit_formula(formula, columns, penalizer=penalizer) for columns in self._values]
+        return pool(
+            [f.beta for f in fits], [f.error for f in fits], names=fits[0].names,
+            complete_df=fits[0].df if complete_df is None else complete_df, coverage=coverage,
+            references=formula.references, modelled=formula.modelled, fits=fits,
+        )  # fmt: skip
+
+    def _beyond(self, formula: Formula) -> None:
+        """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
+        left = beyond(formula, self.formula_)
+        read = {formula.column(p).name for p in (*formula.covariates, *formula.outcome)}
+        if not left or not read & set(self.incomplete_):
+            return
+        agreed = f"imputation agreed with {self.formula_.text!r}" if self.formula_ else "imputation had no formula"
+        warnings.warn(
+            f"{', '.join(left)}: not kept by imputation, so pooled estimates of them are pulled towards zero, and those of "
+            f"the other terms may be off ({agreed}). Impute with formula={formula.text!r}.",
+            stacklevel=4,
+        )
+
+    def pool_cox(
+        self,
+        covariates: Sequence[str] | str,
+        *,
+        duration: str | None = None,
+        event: str | None = None,
+        penalizer: float = 0.0,
+    ) -> Pooled:
+        """Pooled log hazard ratios of a Cox regression; `.table(exponentiate=True, label="HR")` prints them.
+
+        Categories enter as the schema says, as an indicator of every level but the first (`references` of the result).
+
+        Args:
+            penalizer: of lifelines, which is then needed.
+
+        Raises:
+            UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is not
+                there, or lifelines is needed and not installed.
+        """
+        covariates = [covariates] if isinstance(covariates, str) else list(covariates)
+        if not covariates:
+            raise UserError("no covariates", hint="Name at least one column.")
+        schema = self.schema_
+        duration, event = duration or schema.duration, event or schema.event
+        if duration is None or event is None:
+            raise UserError("no survival pair", hint="Give duration= and event=.")
+        for name, what in ((duration, "the follow-up time"), (event, "the event")):
+            if name in covariates:
+                raise UserError(
+                    f"covariates: {name!r} is {what}", hint="What is to be explained does not explain it: leave it out."
+                )
+        places = [schema.place(name, where="covariates: ") for name in covariates]
+        pair = dataclasses.replace(schema, duration=duration, event=event)
+        for name in (duration, event):
+            pair.place(name, where="survival pair: ")
+        check_pair(schema, pair.columns[pair.number(duration)], pair.columns[pair.number(event)])
+        return self._pool_formula(cox_formula(pair, places), penalizer=penalizer)
+
+    def predict(self, fit: Callable[[Any], Any], new: Any, *, coverage: float = 0.95) -> Predicted:
+        """Predictions for new rows by models fitted to each completed table, pooled.
+
+        Where the models give standard errors of their predictions (statsmodels), these are pooled by Rubin's rules; where
+        they do not (scikit-learn, lifelines), `error`, `low` and `high` are missing and the mean over tables is given.
+
+        Args:
+            fit: completed table -> a fitted model with `predict` (or `get_prediction`, `predict_proba`).
+            new: what that method takes.
+        """
+        found = [predictions_of(fit(table), new) for table in self.completed]
+        if any(error is None for _, error in found):
+            mean = np.mean([values for values, _ in found], 0)
+            nothing = np.full(len(mean), np.nan)
+            return Predicted(
+                estimate=mean, error=nothing, low=nothing, high=nothing, response=mean, response_low=nothing,
+                response_high=nothing,
+            )  # fmt: skip
+        pooled = pool([v for v, _ in found], [e for _, e in found if e is not None], coverage=coverage)
+        return predicted(pooled, "ols")
+
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see `diagnostics.py`."""
+        from unmask.modalities.table.imputation.diagnostics import diagnostics
+
+        return diagnostics(self)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the diagnostics with trace plots as an HTML page; returns its path."""
+        from unmask.modalities.table.imputation.diagnostics import write_report
+
+        return write_report(self, path)
+
+
+def _settled(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:
+    """Values at the column's precision and within the bounds a person gave; and how many were outside."""
+    if column.decimals is not None:
+        x = np.round(x, column.decimals)
+    low, high = column.bounds
+    return np.clip(x, low, high), int(((x < low) | (x > high)).sum())
+
+
+__all__ = ["MultipleImputation", "Pooled", "TippingPoint", "pool", "tipping_point"]

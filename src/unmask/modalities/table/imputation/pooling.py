@@ -1,0 +1,398 @@
+"""Estimates of m completed tables pooled by Rubin's rules, from any analysis, and predictions after pooling."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from scipy.special import expit
+
+from unmask.errors import UserError
+from unmask.modalities.table.imputation.formula import Formula, finite_design
+from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.survival.estimators import fit_cox
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pooled:
+    """Estimates pooled over m completed tables (Rubin 1987; degrees of freedom: Barnard & Rubin 1999).
+
+    Attributes:
+        within, between: mean of the squared standard errors; variance of the estimates.
+        df: degrees of freedom of the t distribution of the interval.
+        riv: relative increase in variance due to missing values.
+        fmi: fraction of missing information.
+        monte_carlo: standard error of the pooled estimate due to m being finite.
+        references: category -> the level its indicators are compared with.
+        modelled: of a logistic regression which level's odds it is about, such as "died = yes against no"; else empty.
+        fits: the analysis of each completed table, where it came from a formula; `predict` needs them.
+    """
+
+    names: tuple[str, ...]
+    estimate: np.ndarray
+    error: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    p: np.ndarray
+    df: np.ndarray
+    within: np.ndarray
+    between: np.ndarray
+    riv: np.ndarray
+    fmi: np.ndarray
+    monte_carlo: np.ndarray
+    draws: int
+    references: Mapping[str, str] = field(default_factory=dict)
+    modelled: str = ""
+    fits: tuple[FormulaFit, ...] = field(default=(), repr=False)
+
+    def rows(self, *, exponentiate: bool = False) -> list[dict[str, Any]]:
+        """One record per name; exponentiated for hazard ratios (estimate and interval only)."""
+        turn: Callable[[float], float] = math.exp if exponentiate else float  # type: ignore[assignment]
+        return [
+            {
+                "name": n, "estimate": turn(self.estimate[i]), "low": turn(self.low[i]), "high": turn(self.high[i]),
+                "error": float(self.error[i]), "p": float(self.p[i]), "df": float(self.df[i]), "fmi": float(self.fmi[i]),
+                "riv": float(self.riv[i]), "monte_carlo": float(self.monte_carlo[i]),
+            }
+            for i, n in enumerate(self.names)
+        ]  # fmt: skip
+
+    def table(self, *, exponentiate: bool = False, label: str = "estimate") -> str:
+        """A table for publication, as Markdown: estimate (95 % interval), p, missing information; then what is
+        modelled, and reference levels."""
+        lines = [f"| | {label} (95% CI) | p | FMI |", "|---|---|---|---|"]
+        for r in self.rows(exponentiate=exponentiate):
+            p = "<0.001" if r["p"] < 0.001 else f"{r['p']:.3f}"
+            lines.append(
+                f"| {r['name']} | {r['estimate']:.2f} ({r['low']:.2f}–{r['high']:.2f}) | {p} | {r['fmi']:.0%} |"
+            )
+        if self.modelled:
+            lines += ["", f"Modelled: {self.modelled}."]
+        if self.references:
+            lines += ["", "Reference levels: " + ", ".join(f"{k} = {v}" for k, v in self.references.items()) + "."]
+        return "\n".join(lines)
+
+    def predict(self, data: Any, *, coverage: float = 0.95) -> Predicted:
+        """Pooled predictions for new rows, without missing values in the columns of the formula.
+
+        The linear predictor is predicted by each table's analysis with its standard error, and pooled by Rubin's rules.
+        For "ols" that is the mean, for "logit" its inverse logit is given as well, for "cox" it is the log hazard relative
+        to the covariates' means.
+
+        Raises:
+            UserError: the estimates did not come from a formula, or a row lacks a value.
+        """
+        if not self.fits:
+            raise UserError(
+                "predict: these estimates did not come from a formula",
+                hint="Pool with pool('y ~ x'), or use MultipleImputation.predict(fit, new).",
+            )
+        columns = _new_columns(self.fits[0].formula, data)
+        parts = [f.predict(columns) for f in self.fits]
+        found = pool([p[0] for p in parts], [p[1] for p in parts], complete_df=self.fits[0].df, coverage=coverage)
+        return predicted(found, self.fits[0].formula.family)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """Predictions for new rows, with pooled standard errors on the scale of the linear predictor.
+
+    Attributes:
+        response: on the outcome's scale: the mean, the probability of the second category, or the hazard ratio; with
+            `response_low` and `response_high`.
+    """
+
+    estimate: np.ndarray
+    error: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    response: np.ndarray
+    response_low: np.ndarray
+    response_high: np.ndarray
+
+
+def predicted(found: Pooled, family: str) -> Predicted:
+    turn = {"logit": expit, "cox": np.exp}.get(family, lambda v: v)
+    return Predicted(
+        estimate=found.estimate, error=found.error, low=found.low, high=found.high, response=turn(found.estimate),
+        response_low=turn(found.low), response_high=turn(found.high),
+    )  # fmt: skip
+
+
+def pool(
+    estimates: Sequence[Sequence[float]] | np.ndarray,
+    errors: Sequence[Sequence[float]] | np.ndarray,
+    *,
+    names: Sequence[str] | None = None,
+    complete_df: float = math.inf,
+    coverage: float = 0.95,
+    references: Mapping[str, str] | None = None,
+    modelled: str = "",
+    fits: Sequence[FormulaFit] = (),
+) -> Pooled:
+    """Pool m estimates of k quantities.
+
+    Args:
+        estimates, errors: (m, k) estimates and standard errors, one row per completed table.
+        complete_df: degrees of freedom the analysis would have without missing values (n - k of a regression).
+
+    Raises:
+        UserError: fewer than two completed tables, shapes that differ, or an estimate that is not finite.
+    """
+    q, u = np.atleast_2d(np.asarray(estimates, float)), np.atleast_2d(np.asarray(errors, float)) ** 2
+    if q.shape != u.shape or len(q) < 2:
+        raise UserError(f"estimates {q.shape} and errors {u.shape}", hint="Expected two or more rows and equal shapes.")
+    bad = ~(np.isfinite(q) & np.isfinite(u))
+    if bad.any():
+        table, place = np.argwhere(bad)[0]
+        named = repr(names[place]) if names is not None else f"number {place}"
+        raise UserError(
+            f"completed table {table + 1}: estimate {named} or its error is not finite",
+            hint="Look at the analysis of that table: too few rows in a group, or perfect separation.",
+        )
+    m = len(q)
+    estimate, within, between = q.mean(0), u.mean(0), q.var(0, ddof=1)
+    total = within + (1 + 1 / m) * between
+    with np.errstate(divide="ignore", invalid="ignore"):
+        riv = np.where(within > 0, (1 + 1 / m) * between / within, np.where(between > 0, np.inf, 0.0))
+        lam = np.where(total > 0, np.clip((1 + 1 / m) * between / total, 1e-4, 1), 1e-4)  # as mice bounds it
+        old = (m - 1) / lam**2
+        seen = np.inf if math.isinf(complete_df) else (complete_df + 1) / (complete_df + 3) * complete_df * (1 - lam)
+        df = np.broadcast_to(np.maximum(old if math.isinf(complete_df) else old * seen / (old + seen), 1e-3), old.shape)
+        fmi = (riv + 2 / (df + 3)) / (riv + 1)
+    error = np.sqrt(total)
+    half = stats.t.ppf(0.5 + coverage / 2, df) * error
+    p = 2 * stats.t.sf(np.abs(estimate) / np.maximum(error, 1e-300), df)
+    return Pooled(
+        names=tuple(names or (f"b{i}" for i in range(q.shape[1]))), estimate=estimate, error=error,
+        low=estimate - half, high=estimate + half, p=p, df=np.asarray(df), within=within, between=between, riv=riv,
+        fmi=np.where(np.isfinite(fmi), fmi, 1.0), monte_carlo=np.sqrt(between / m), draws=m,
+        references=dict(references or {}), modelled=modelled, fits=tuple(fits),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaFit:
+    """A formula fitted to one completed table.
+
+    Attributes:
+        df: degrees of freedom left: rows (events of a Cox regression) less parameters.
+        center: (regressors,) subtracted before predicting; zeros but for a Cox regression.
+    """
+
+    formula: Formula
+    names: tuple[str, ...]
+    beta: np.ndarray
+    covariance: np.ndarray
+    df: float
+    center: np.ndarray
+
+    @property
+    def error(self) -> np.ndarray:
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0))
+
+    def predict(self, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Linear predictor and its standard error."""
+        x = finite_design(self.formula, columns) - self.center
+        if self.formula.family != "cox" and self.formula.intercept:
+            x = np.hstack([np.ones((len(x), 1)), x])
+        return x @ self.beta, np.sqrt(np.maximum(((x @ self.covariance) * x).sum(1), 0))
+
+
+def fit_formula(formula: Formula, columns: Sequence[np.ndarray], *, penalizer: float = 0.0) -> FormulaFit:
+    """Least squares, logistic regression or Cox regression on complete columns.
+
+    Args:
+        penalizer: of lifelines' Cox regression, which is then used (the `survival` extra).
+
+    Raises:
+        UserError: the regressors are collinear, the outcome does not vary, or it is perfectly predicted.
+    """
+    x = finite_design(formula, columns)
+    outcome = [columns[p] for p in formula.outcome]
+    names = tuple(formula.names)
+    center = np.zeros(x.shape[1])
+    if formula.family != "cox" and formula.intercept:
+        x, names = np.hstack([np.ones((len(x), 1)), x]), ("(Intercept)", *names)
+    if any(np.isnan(y).any() for y in outcome):
+        raise UserError(f"formula {formula.text!r}: the outcome is empty in some rows", hint="Leave those rows out.")
+    centred = x - x.mean(0) if formula.family == "cox" else x
+    scale = np.sqrt((centred**2).sum(0))
+    if not len(names):
+        raise UserError(f"formula {formula.text!r}: no terms", hint="A Cox regression needs a covariate.")
+    if (scale == 0).any() or np.linalg.cond(centred / scale) > 1e9:
+        flat = [n for n, s in zip(names, scale, strict=True) if s == 0]
+        what = f"{flat[0]!r} does not vary" if flat else "the regressors are collinear"
+        raise UserError(f"formula {formula.text!r}: {what}", hint="Leave a term out.")
+    if formula.family == "ols":
+        df = len(x) - x.shape[1]
+        if df < 1:
+            raise UserError(f"formula {formula.text!r}: {len(x)} rows for {x.shape[1]} regressors", hint="Use fewer.")
+        inverse = np.linalg.inv(x.T @ x)
+        beta = np.linalg.lstsq(x, outcome[0], rcond=None)[0]
+        covariance = inverse * ((outcome[0] - x @ beta) ** 2).sum() / df
+    elif formula.family == "logit":
+        beta, covariance = _logit(formula, x, outcome[0])
+        df = len(x) - x.shape[1]
+    else:
+        entry = _entry(formula, columns)
+        if entry is not None and penalizer:
+            raise UserError("a penalised Cox regression with late entry", hint="Leave the penalizer out.")
+        beta, covariance = _cox(formula, names, x, outcome[0], outcome[1], penalizer, entry)
+        df, center = int((outcome[1] > 0).sum()) - x.shape[1], x.mean(0)
+    return FormulaFit(formula=formula, names=names, beta=beta, covariance=covariance, df=max(df, 1), center=center)
+
+
+def _logit(formula: Formula, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    beta = np.zeros(x.shape[1])
+    for _ in range(50):
+        share = expit(x @ beta)
+        information = (x * (share * (1 - share))[:, None]).T @ x
+        move = np.linalg.lstsq(information, x.T @ (y - share), rcond=None)[0]
+        beta = beta + move * min(1.0, 5 / max(np.abs(x @ move).max(), 1e-12))
+        if np.abs(x @ move).max() < 1e-9:
+            return beta, np.linalg.inv(information)
+    raise UserError(
+        f"formula {formula.text!r}: the outcome is perfectly predicted, or does not vary",
+        hint="Leave out the term that separates the two outcomes.",
+    )
+
+
+def _entry(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Times from which rows are at risk, where the formula's outcome is the schema's pair and it has late entry."""
+    schema = formula.schema
+    if schema.entry is None or schema.duration is None or formula.outcome[0] != schema.place(schema.duration):
+        return None
+    return columns[schema.place(schema.entry)]
+
+
+def _cox(
+    formula: Formula,
+    names: Sequence[str],
+    x: np.ndarray,
+    time: np.ndarray,
+    event: np.ndarray,
+    penalizer: float,
+    entry: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    if not (event > 0).any():
+        raise UserError(f"formula {formula.text!r}: no event", hint="A Cox regression needs events.")
+    if not penalizer:
+        found = fit_cox(x, time, event, entry=entry)
+        return found.beta, found.covariance
+    try:
+        from lifelines import CoxPHFitter
+    except ImportError:
+        raise UserError("a penalised Cox regression needs lifelines", hint="pip install 'unmask[survival]'") from None
+    import pandas as pd
+
+    keys = [f"x{i}" for i in range(x.shape[1])]
+    data = pd.DataFrame(x, columns=keys).assign(time=time, event=event)
+    fitted = CoxPHFitter(penalizer=penalizer).fit(data, "time", "event")
+    return fitted.params_[keys].to_numpy(), fitted.variance_matrix_.loc[keys, keys].to_numpy()
+
+
+def _new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
+    """Coded columns of new rows; only those of the formula are asked for."""
+    from unmask.modalities.table.reading.readers import read_frame
+    from unmask.modalities.table.schema.values import encode
+
+    frame = read_frame(data)
+    named = [dataclasses.replace(formula.column(p), structural=None) for p in formula.covariates]
+    found = encode(frame, Schema(columns=tuple(named), missing=formula.schema.missing))
+    out: list[np.ndarray] = [np.zeros(len(frame))] * len(formula.schema.modelled)
+    for place, column, x in zip(formula.covariates, named, found, strict=True):
+        if np.isnan(x).any():
+            raise UserError(
+                f"{frame.source}, column {column.name!r}, row {frame.row_name(int(np.isnan(x).argmax()))}: no value to "
+                "predict from",
+                hint="Impute the new rows first.",
+            )
+        out[place] = x
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimates:
+    """What an analysis of one completed table gave."""
+
+    names: tuple[str, ...] | None
+    estimate: np.ndarray
+    error: np.ndarray
+    df: float | None = None
+
+
+def estimates_of(found: Any) -> Estimates:
+    """Estimates and standard errors from what an analysis returns.
+
+    Known are: (estimates, errors), (estimates, errors, names), a mapping of name -> (estimate, error), a statsmodels result
+    (`params`, `bse`), and a fitted lifelines regression (`params_`, `standard_errors_`).
+
+    Raises:
+        UserError: anything else, scikit-learn estimators among it: they have no standard errors.
+    """
+    if hasattr(found, "params") and hasattr(found, "bse"):
+        names = getattr(found.params, "index", None)
+        df = float(found.df_resid) if getattr(found, "df_resid", None) is not None else None
+        return Estimates(
+            names=tuple(map(_name, names)) if names is not None else None, estimate=_flat(found.params),
+            error=_flat(found.bse), df=df,
+        )  # fmt: skip
+    if hasattr(found, "params_") and hasattr(found, "standard_errors_"):
+        errors = found.standard_errors_
+        if hasattr(errors, "reindex"):
+            errors = errors.reindex(found.params_.index)
+        return Estimates(
+            names=tuple(map(_name, found.params_.index)), estimate=_flat(found.params_), error=_flat(errors)
+        )
+    if hasattr(found, "coef_") or hasattr(found, "predict"):
+        raise UserError(
+            f"a {type(found).__name__} has no standard errors: Rubin's rules need them",
+            hint="Return (estimates, errors), e.g. of a bootstrap; pool its predictions with "
+            "MultipleImputation.predict(fit, new); or give a formula.",
+        )
+    if isinstance(found, Mapping):
+        pairs = [tuple(np.ravel(v)) for v in found.values()]
+        if not pairs or any(len(v) != 2 for v in pairs):
+            raise UserError("an analysis returned a mapping", hint="Expected name -> (estimate, standard error).")
+        return Estimates(
+            names=tuple(map(str, found)), estimate=np.array([v[0] for v in pairs], float),
+            error=np.array([v[1] for v in pairs], float),
+        )  # fmt: skip
+    if isinstance(found, Sequence | np.ndarray) and not isinstance(found, str) and len(found) in (2, 3):
+        names = tuple(map(str, found[2])) if len(found) == 3 else None
+        return Estimates(names=names, estimate=_flat(found[0]), error=_flat(found[1]))
+    raise UserError(
+        f"an analysis returned a {type(found).__name__}",
+        hint="Expected (estimates, standard errors), a statsmodels result or a fitted lifelines regression.",
+    )
+
+
+def _name(name: Any) -> str:
+    """Lifelines names the coefficients of parametric models by (parameter, covariate)."""
+    return ":".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+def _flat(values: Any) -> np.ndarray:
+    return np.asarray(values, float).reshape(-1)
+
+
+def predictions_of(model: Any, new: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """A fitted model's predictions of new rows and, where it gives them (statsmodels), their standard errors."""
+    if hasattr(model, "get_prediction"):
+        found = model.get_prediction(new)
+        mean = found.predicted if hasattr(found, "predicted") else found.predicted_mean
+        return _flat(mean), _flat(found.se if hasattr(found, "se") else found.se_mean)
+    for name in ("predict_proba", "predict"):
+        if hasattr(model, name):
+            values = np.asarray(getattr(model, name)(new), float)
+            return (values[:, -1] if values.ndim == 2 and name == "predict_proba" else values.reshape(-1)), None
+    raise UserError(f"a {type(model).__name__} cannot predict", hint="Expected a fitted model with a method predict.")
+
+
+__all__ = ["Estimates", "FormulaFit", "Pooled", "Predicted", "estimates_of", "fit_formula", "pool", "predictions_of"]

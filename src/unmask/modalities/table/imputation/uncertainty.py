@@ -1,0 +1,145 @@
+"""How sure an imputed cell is: its interval or the probability of every level, as records, as a frame and as a file."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.files import written
+from unmask.modalities.table.fitting.cell_table import Imputed
+from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.parse import numbers, text_of
+from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.values import cell_texts, decode
+from unmask.modalities.table.writing.containers import is_pandas
+
+FIELDS = ("row", "column", "value", "low", "high", "probability", "probabilities")
+
+
+def interval_records(
+    schema: Schema,
+    frame: Frame,
+    holes: list[np.ndarray],
+    point: list[np.ndarray],
+    found: Imputed,
+    ruled: Collection[int] = (),
+) -> list[dict[str, Any]]:
+    """One record per filled cell, by row: its position and number, column and value; of quantities the ends of the interval
+    (`low`, `high`), of categories `probability` (of the value) and `probabilities` (level -> probability), else None.
+
+    Args:
+        holes, point: per modelled column, which cells were filled, and the columns filled.
+        found: intervals and shares of the levels.
+        ruled: places of columns under rules, whose values are not cut off at the column's bounds.
+    """
+    out = []
+    for place, i in enumerate(schema.modelled):
+        column, rows = schema.columns[i], np.flatnonzero(holes[place])
+        if column.is_quantity:
+            assert found.low is not None
+            assert found.high is not None
+            low, high = (None, None) if place in ruled else (column.low, column.high)
+            ends = [decode(np.clip(v[place][rows], low, high), column) for v in (point, found.low, found.high)]
+            more = [
+                {"low": a, "high": b, "probability": None, "probabilities": None} for _, a, b in zip(*ends, strict=True)
+            ]
+            values = ends[0]
+        else:
+            code = point[place][rows].astype(int)
+            shares = found.shares_of(place, rows)
+            values = [typed_levels(column)[c] for c in code]
+            more = [
+                {
+                    "low": None, "high": None, "probability": float(p[c]),
+                    "probabilities": dict(zip(column.categories, p.tolist(), strict=True)),
+                }
+                for c, p in zip(code, shares, strict=True)
+            ]  # fmt: skip
+        for row, value, rest in zip(rows.tolist(), values, more, strict=True):
+            out.append({"position": row, "row": frame.row_name(row), "column": column.name, "value": value, **rest})
+    return sorted(out, key=lambda r: r["position"])
+
+
+def typed_levels(column: Column) -> list[Any]:
+    """The categories as what they are: numbers where all are written as numbers, booleans, or texts.
+
+    >>> typed_levels(Column(name="x", kind="binary", categories=("0", "1")))
+    [0, 1]
+    >>> typed_levels(Column(name="x", kind="nominal", categories=("01", "02")))
+    ['01', '02']
+    """
+    levels = list(column.categories)
+    if set(levels) <= {"False", "True"}:
+        return [v == "True" for v in levels]
+    found, bad = numbers(np.array([*levels, None], object)[:-1])
+    if bad.any() or any(text_of(float(v)) != level for v, level in zip(found, levels, strict=True)):
+        return levels
+    return [int(v) if float(v).is_integer() else float(v) for v in found]
+
+
+def interval_frame(records: list[dict[str, Any]], given: Frame) -> Any:
+    """The records as a frame of the kind of the table they are of; polars for a file or an array.
+
+    `row` is the label of a pandas index, the line of a CSV file, else the number of the row from 0. In pandas `value` holds numbers,
+    texts and dates alike; in polars and Arrow, whose columns have one type each, it holds the numbers, `category` the
+    level as text, and `date`, `date_low` and `date_high` stand for dates where there are any.
+    """
+    if is_pandas(given.native):
+        import pandas as pd
+
+        columns = {k: [r[k] for r in records] for k in FIELDS}
+        columns["row"] = [given.native.index[r["position"]] for r in records]
+        kinds = {"column": object, "probability": float, "probabilities": object}
+        return pd.DataFrame(columns, columns=list(FIELDS)).astype(kinds)
+    out = _polars(records, lines=given.native is None)
+    return out.to_arrow() if type(given.native).__module__.startswith("pyarrow") else out
+
+
+def _polars(records: list[dict[str, Any]], *, lines: bool) -> Any:
+    import polars as pl
+
+    def kept(name: str, kind: type | tuple[type, ...]) -> list[Any]:
+        return [r[name] if isinstance(r[name], kind) else None for r in records]
+
+    columns = {
+        "row": pl.Series([r["row" if lines else "position"] for r in records], dtype=pl.Int64),
+        "column": pl.Series([r["column"] for r in records], dtype=pl.String),
+        **{k: pl.Series(kept(k, (int, float)), dtype=pl.Float64, strict=False) for k in ("value", "low", "high")},
+        "category": pl.Series([None if r["probability"] is None else text_of(r["value"]) for r in records], dtype=pl.String),
+        "probability": pl.Series([r["probability"] for r in records], dtype=pl.Float64),
+        "probabilities": pl.Series(
+            [None if r["probabilities"] is None else [{"level": k, "probability": p} for k, p in r["probabilities"].items()]
+             for r in records],
+            dtype=pl.List(pl.Struct({"level": pl.String, "probability": pl.Float64})),
+        ),
+    }  # fmt: skip
+    if any(isinstance(r["value"], dt.datetime) for r in records):
+        for name, of in (("date", "value"), ("date_low", "low"), ("date_high", "high")):
+            columns[name] = pl.Series(kept(of, dt.datetime), dtype=pl.Datetime("us"))
+    return pl.DataFrame(columns)
+
+
+def write_intervals(records: list[dict[str, Any]], schema: Schema, path: str | Path) -> None:
+    """The records as a CSV file, `row` being the line of the table's file; `probabilities` is a JSON object."""
+    with written(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        for r in records:
+            column = schema.columns[schema.number(r["column"])]
+            texts = dict(
+                zip(("value", "low", "high"), cell_texts([r["value"], r["low"], r["high"]], column), strict=True)
+            )
+            shares = r["probabilities"]
+            if shares is not None:
+                texts["probability"] = f"{r['probability']:.4f}"
+                texts["probabilities"] = json.dumps({k: round(p, 4) for k, p in shares.items()}, ensure_ascii=False)
+            writer.writerow({**r, **texts})
+
+
+__all__ = ["FIELDS", "interval_frame", "interval_records", "typed_levels", "write_intervals"]

@@ -1,0 +1,200 @@
+"""Whole tables filled under rules: points and draws that meet them, and what to say of rows that cannot.
+
+Observed cells are never changed. A row that breaks a rule as recorded, or leaves a missing cell nothing, is said with its
+number; its missing cells are filled as if that rule were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unmask.modalities.table.rules.conditions import Limit
+from unmask.modalities.table.rules.rules import Rules
+
+if TYPE_CHECKING:
+    from unmask.modalities.table.fitting.cell_table import CellTable, Imputed
+
+ATTEMPTS = 8
+"""Further draws for rows in which what a formula gives a cell breaks another rule."""
+SHOWN = 8
+"""Rows named in a note."""
+
+
+def drawn_under(
+    rules: Rules,
+    table: CellTable,
+    columns: Sequence[np.ndarray],
+    *,
+    seed: int,
+    member: int | None = None,
+    shift: Mapping[int, float] | None = None,
+) -> list[np.ndarray]:
+    """One completed copy of the columns whose drawn cells meet the rules; see `CellTable.draw`."""
+    moved = dict(shift or {})
+    out = table.draw(columns, seed=seed, member=member, shift=moved, rules=rules)
+    for attempt in range(ATTEMPTS if rules.formulas else 0):
+        rows = np.flatnonzero(_newly_broken(rules, columns, out))
+        if not len(rows):
+            break
+        again = table.draw(
+            columns, seed=seed + 104729 * (attempt + 1), member=member, shift=moved, rules=rules, rows=rows
+        )
+        for x, new in zip(out, again, strict=True):
+            x[rows] = new[rows]
+    return out
+
+
+def redrawn(
+    rules: Rules, table: CellTable, columns: Sequence[np.ndarray], drawn: Sequence[np.ndarray], *, seed: int
+) -> list[np.ndarray]:
+    """Columns completed without the rules, with the missing cells under rules drawn again in rows that break one.
+
+    Args:
+        columns: as the table takes them, NaN where missing.
+        drawn: the same, completed.
+    """
+    out = [np.array(x) for x in drawn]
+    passive = np.any(
+        [np.isnan(columns[c]) for r in rules.formulas for c in r.columns] or [np.zeros(len(out[0]), bool)], 0
+    )
+    rows = np.flatnonzero(_newly_broken(rules, columns, out) | passive)
+    if not len(rows):
+        return out
+    start = [
+        np.where(np.isnan(c), np.nan if p in rules.touched else x, c)
+        for p, (c, x) in enumerate(zip(columns, out, strict=True))
+    ]
+    again = drawn_under(rules, table, [x[rows] for x in start], seed=seed)
+    for x, new in zip(out, again, strict=True):
+        x[rows] = new
+    return out
+
+
+def settled(rules: Rules, columns: Sequence[np.ndarray], drawn: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
+    """Columns completed by any method, moved so that they meet the rules, and how many drawn cells were moved.
+
+    Computed columns are computed, or solved for; a drawn value outside what the rules leave is mirrored at the end it
+    overstepped (which keeps spread, where cutting off would heap values there), a category replaced by the nearest
+    allowed one. Where a model is at hand, `redrawn` draws from its distribution instead.
+
+    Args:
+        columns: as recorded, NaN where missing.
+        drawn: the same, completed.
+    """
+    out = [np.array(x, np.float64) for x in drawn]
+    known = {p: np.array(columns[p], np.float64) for p in rules.touched}
+    moved = 0
+    for p in rules.order(sorted(rules.touched)):
+        gone = np.isnan(columns[p]) & ~np.isnan(drawn[p])
+        left, fixed = rules.limits(p, known, {p: rules.floors.get(p, Limit())}), rules.determined(p, known)
+        x = out[p][gone]
+        if left.allowed is not None:
+            allowed = left.allowed[gone]
+            far = np.abs(np.arange(allowed.shape[1])[None] - x[:, None]) + 1e6 * ~allowed
+            new = np.where(allowed.any(1), far.argmin(1), x)
+        else:
+            low, high = left.low[gone], left.high[gone]
+            mirrored = np.where(x < low, 2 * low - x, np.where(x > high, 2 * high - x, x))
+            new = np.where(low > high, x, rules.rounded(p, np.clip(mirrored, low, np.maximum(low, high)), low, high))
+        moved += int((np.abs(new - x) > rules.step(p) if left.allowed is None else new != x).sum())
+        out[p][gone] = np.where(np.isnan(fixed[gone]), new, fixed[gone])
+        known[p] = out[p]
+    return out, moved
+
+
+def points_under(rules: Rules, table: CellTable, columns: Sequence[np.ndarray], found: Imputed) -> Imputed:
+    """Point values that meet the rules, and intervals that hold nothing the rules exclude.
+
+    Points that break a rule are replaced one by one by the mean (the likeliest category) within what the rules leave, each
+    given those before it; computed columns are computed from the points they depend on.
+    """
+    if not rules:
+        return found
+    gone = {p: np.isnan(columns[p]) for p in rules.touched}
+    for p in rules.touched:
+        column = rules.columns[p]
+        if column.is_quantity:
+            x = np.clip(found.point[p], column.low, column.high)
+            found.point[p][gone[p]] = rules.rounded(p, x)[gone[p]]
+    passive = np.any([gone[c] for r in rules.formulas for c in r.columns] or [np.zeros(len(columns[0]), bool)], axis=0)
+    rows = np.flatnonzero(passive | _newly_broken(rules, columns, found.point))
+    if len(rows):
+        best = table.draw(columns, rules=rules, rows=rows, best=True)
+        for p in rules.touched:
+            here = rows[gone[p][rows]]
+            found.point[p][here] = best[p][here]
+    if found.low is not None and found.high is not None:
+        _narrow(rules, columns, found, gone)
+    return found
+
+
+def _narrow(rules: Rules, columns: Sequence[np.ndarray], found: Imputed, gone: Mapping[int, np.ndarray]) -> None:
+    """Cut intervals and shares of levels to what the observed cells leave; what these determine is certain."""
+    assert found.low is not None
+    assert found.high is not None
+    known = {p: columns[p] for p in rules.touched}
+    for p in rules.touched:
+        left = rules.limits(p, known)
+        if left.allowed is not None:
+            rows, shares = found.shares.get(p, (np.zeros(0, np.int64), np.zeros((0, left.allowed.shape[1]))))
+            cut = shares * left.allowed[rows]
+            total = cut.sum(1, keepdims=True)
+            found.shares[p] = rows, np.where(total > 0, cut / np.maximum(total, 1e-12), shares)
+            continue
+        fixed, point = rules.determined(p, known), found.point[p]
+        for ends, nearest in ((found.low, np.minimum), (found.high, np.maximum)):
+            inside = np.where(left.dead, ends[p], np.clip(ends[p], left.low, np.maximum(left.low, left.high)))
+            ends[p][:] = np.where(gone[p], np.where(np.isnan(fixed), nearest(inside, point), fixed), np.nan)
+
+
+def _newly_broken(rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows that break a rule which they did not break as recorded."""
+    out = np.zeros(len(filled[0]), bool)
+    before = rules.broken(columns)
+    for text, rows in rules.broken(filled).items():
+        out |= rows & ~before[text]
+    return out
+
+
+def recorded_breaches(rules: Rules, columns: Sequence[np.ndarray], row_name: Callable[[int], int]) -> list[str]:
+    """A sentence per rule that observed cells break, with the rows."""
+    found = {text: np.flatnonzero(rows) for text, rows in rules.broken(columns).items()}
+    return [
+        f"{text!r} is broken as recorded in {_rows(rows, row_name)}; left as they are"
+        for text, rows in found.items()
+        if len(rows)
+    ]
+
+
+def not_kept(
+    rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray], row_name: Callable[[int], int], why: str
+) -> list[str]:
+    """A sentence per rule that filled cells break, of a model that does not fill under rules."""
+    before, after = rules.broken(columns), rules.broken(filled)
+    broken = {text: np.flatnonzero(rows & ~before[text]) for text, rows in after.items()}
+    return [f"{text!r} is not kept {why} in {_rows(rows, row_name)}" for text, rows in broken.items() if len(rows)]
+
+
+def unmet(
+    rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[Sequence[np.ndarray]], row_name: Callable[[int], int]
+) -> list[str]:
+    """A sentence per rule that filled cells break, since what is observed in the row leaves them nothing."""
+    before, out = rules.broken(columns), []
+    after = [rules.broken(one) for one in filled]
+    for text, recorded in before.items():
+        rows = np.flatnonzero(np.any([one[text] for one in after], axis=0) & ~recorded)
+        if len(rows):
+            out.append(f"{text!r} cannot be met, given what is recorded, in {_rows(rows, row_name)}; filled without it")
+    return out
+
+
+def _rows(rows: np.ndarray, row_name: Callable[[int], int]) -> str:
+    names = ", ".join(str(row_name(int(r))) for r in rows[:SHOWN])
+    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return f"{'row' if len(rows) == 1 else 'rows'} {names}{more}"
+
+
+__all__ = ["drawn_under", "not_kept", "points_under", "recorded_breaches", "redrawn", "settled", "unmet"]

@@ -1,0 +1,205 @@
+"""How a file writes its numbers: decimal and thousands marks, found from all cells of a column, with the evidence said.
+
+`1,5` is read as one and a half where every number of the column allows it. `1,234` alone may be either: the file's other
+columns, semicolons between cells (which spreadsheets write where the comma is the decimal mark) or the person decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from unmask.modalities.table.reading.plain_numbers import plain_numbers
+
+CELL = re.compile(
+    r"\s*(?P<limit><=|>=|=<|=>|[<>≤≥])?\s*"
+    r"(?P<number>[+\-−]?(?:\d(?:[\d.,'’ \u00a0\u202f]*\d)?|[.,]\d+)[.,]?(?:[eE][+-]?\d+)?)\s*(?P<suffix>\D*?)\s*"
+)
+"""A number as people write it: perhaps with a sign of a limit before it, and a unit or a mark after it."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The decimal mark, and what parts thousands (nothing, as a rule); `lakh` groups by two after the first three."""
+
+    decimal: Literal[".", ","] = "."
+    thousands: str = ""
+    lakh: bool = False
+
+    def read(self, text: str) -> float:
+        """A number from its text.
+
+        >>> Marks(",").read("1,5"), Marks(",", ".").read("-1.234,5"), Marks(".", ",", True).read("12,34,567")
+        (1.5, -1234.5, 1234567.0)
+
+        Raises:
+            ValueError: it is none in this spelling.
+        """
+        text = text.strip().replace("−", "-")
+        if "_" in text:
+            raise ValueError(text)
+        if self.decimal == "." and not self.thousands:
+            return float(text)
+        if self.decimal == "," and "." in text and self.thousands != ".":
+            raise ValueError(text)
+        if self.thousands and self.thousands in text:
+            t, d = re.escape(self.thousands), re.escape(self.decimal)
+            groups = rf"[1-9]\d?(?:{t}\d{{2}})*{t}\d{{3}}" if self.lakh else rf"[1-9]\d{{0,2}}(?:{t}\d{{3}})+"
+            if not re.fullmatch(rf"[+-]?{groups}(?:{d}\d*)?", text):
+                raise ValueError(text)
+            text = text.replace(self.thousands, "")
+        if self.decimal == ",":
+            if "." in text:
+                raise ValueError(text)
+            text = text.replace(",", ".")
+        return float(text)
+
+    def write(self, text: str) -> str:
+        """A number's plain text in this spelling.
+
+        >>> Marks(",", ".").write("-1234567.5"), Marks(",").write("0.25"), Marks(".", ",", True).write("1234567")
+        ('-1.234.567,5', '0,25', '12,34,567')
+        """
+        if "e" in text or "n" in text:
+            return text.replace(".", self.decimal)
+        sign, text = ("-", text[1:]) if text.startswith("-") else ("", text)
+        whole, point, rest = text.partition(".")
+        if self.thousands and len(whole) > 3:
+            head, tail = whole[:-3], whole[-3:]
+            step = 2 if self.lakh else 3
+            parts = [head[max(0, i - step) : i] for i in range(len(head), 0, -step)][::-1]
+            whole = self.thousands.join([*parts, tail])
+        return sign + whole + (self.decimal if point else "") + rest
+
+
+PLAIN = Marks()
+_STYLES = (
+    PLAIN, Marks(","), Marks(",", "."), Marks(",", " "), Marks(",", "\u00a0"), Marks(",", "\u202f"), Marks(",", "'"), Marks(",", "’"),
+    Marks(".", ","), Marks(".", ",", True), Marks(".", "'"), Marks(".", "’"), Marks(".", " "), Marks(".", "\u00a0"), Marks(".", "\u202f"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a column writes its numbers.
+
+    Attributes:
+        marks: its marks.
+        why: the evidence, where they are not the plain ones.
+        unclear: a cell that could be two numbers, and nothing in the file says which.
+    """
+
+    marks: Marks = PLAIN
+    why: str = ""
+    unclear: str = ""
+
+
+def spelling_of(
+    column: np.ndarray,
+    *,
+    delimiter: str = ",",
+    elsewhere: str = "",
+    told: str | None = None,
+    prior: Marks | None = None,
+) -> Spelling:
+    """How a column of texts writes its numbers; the plain spelling where it holds none.
+
+    Args:
+        delimiter: of the file; a semicolon speaks for decimal commas.
+        elsewhere: the decimal mark that other columns of the file have for certain.
+        told: the decimal mark as a person gave it.
+        prior: the spelling of the table that a model was fitted on.
+    """
+    if column.dtype != object:
+        return Spelling()
+    return _decide(_numbers_in(column), delimiter, elsewhere, told, prior)
+
+
+def spellings_of(
+    columns: Sequence[np.ndarray],
+    *,
+    delimiter: str = ",",
+    told: str | None = None,
+    priors: Sequence[Marks | None] | None = None,
+) -> list[Spelling]:
+    """How each column of a file writes its numbers; columns that can be read in one way only speak for the others."""
+    texts = [_numbers_in(c) if c.dtype == object else [] for c in columns]
+    certain = {d for t in texts if len(d := _certain(t)) == 1}
+    elsewhere = certain.pop() if len(certain) == 1 else ""
+    priors = priors or [None] * len(columns)
+    return [_decide(t, delimiter, elsewhere, told, prior) for t, prior in zip(texts, priors, strict=True)]
+
+
+def _numbers_in(column: np.ndarray) -> list[str]:
+    """The numbers in a column's distinct texts, in the order in which they come, where most of these are numbers."""
+    texts = [v for v in dict.fromkeys(v for v in column.tolist() if isinstance(v, str)) if v.strip()]
+    plain = ~np.isnan(plain_numbers(texts))
+    matches = [None if p else CELL.fullmatch(v) for v, p in zip(texts, plain.tolist(), strict=True)]
+    found = [m["number"] if m else v for v, p, m in zip(texts, plain.tolist(), matches, strict=True) if m or p]
+    return found if 2 * len(found) >= len(texts) else []
+
+
+def _viable(texts: list[str]) -> list[Marks]:
+    """The spellings that read most of the texts."""
+    together = "\n".join(texts)
+    if not any(c in together for c in ",'’ \u00a0\u202f.") and texts:
+        return [PLAIN]
+    odd = [t for t, n in zip(texts, plain_numbers(texts).tolist(), strict=True) if n != n]
+    if texts and all(_reads(PLAIN, t) for t in odd):
+        # Marks that nowhere stand change nothing.
+        same = [s for s in _STYLES if s.decimal == "." and s.thousands not in together]
+        return [PLAIN, *(s for s in _STYLES[1:] if s in same or all(_reads(s, t) for t in texts))]
+    counts = {style: sum(_reads(style, t) for t in texts) for style in _STYLES}
+    most = max(counts.values(), default=0)
+    return [s for s, n in counts.items() if n == most] if most else []
+
+
+def _reads(style: Marks, text: str) -> bool:
+    try:
+        style.read(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _certain(texts: list[str]) -> str:
+    """The decimal mark that a column has whatever else the file says; "" where it has none or could have either."""
+    viable = _viable(texts)
+    decimals = {s.decimal for s in viable}
+    if len(decimals) != 1 or not any(c in t for t in texts for c in ",."):
+        return ""
+    return decimals.pop()
+
+
+def _decide(texts: list[str], delimiter: str, elsewhere: str, told: str | None, prior: Marks | None) -> Spelling:
+    viable = _viable(texts)
+    if not viable:
+        return Spelling(Marks(told) if told == "," else PLAIN)  # type: ignore[arg-type]
+    if told is not None:
+        fitting = [s for s in viable if s.decimal == told] or [s for s in _STYLES if s.decimal == told]
+        return Spelling(fitting[0], "as told")
+    first = viable[0]
+    other = next((s for s in viable if s.decimal != first.decimal and _differ(s, first, texts)), None)
+    if other is None:
+        same = [s for s in viable if s.decimal == elsewhere] or viable
+        why = "" if same[0] == PLAIN else "every number of the column allows it"
+        return Spelling(PLAIN if PLAIN in viable else same[0], why)
+    example = next(t for t in texts if _reads(first, t) and _reads(other, t) and first.read(t) != other.read(t))
+    if first == PLAIN and elsewhere != ",":
+        return Spelling()  # points are decimal marks unless the file uses commas for these
+    if prior is not None and prior in viable and prior != PLAIN:
+        return Spelling(prior, "as in the table the model was fitted on")
+    if first != PLAIN:
+        if elsewhere:
+            return Spelling(first if first.decimal == elsewhere else other, "other columns of the file are certain")
+        if delimiter == ";":
+            return Spelling(first if first.decimal == "," else other, "semicolons part the cells")
+    return Spelling(first, unclear=example)
+
+
+def _differ(a: Marks, b: Marks, texts: list[str]) -> bool:
+    return any(_reads(a, t) and _reads(b, t) and a.read(t) != b.read(t) for t in texts)

@@ -1,0 +1,110 @@
+"""A table as raw columns, and what it was: the form in which every kind of table is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.table.reading.decimal_marks import Spelling
+from unmask.modalities.table.reading.parse import text_of
+
+
+@dataclass(kw_only=True)
+class Frame:
+    """A table as raw columns, and what it was, so that a result has the same kind.
+
+    Attributes:
+        columns: float64 where the source is numeric (NaN: no value), else object (None or a spelling: no value).
+        native: the container it came from; None for a CSV file.
+        source: named in errors.
+        first_row: number of the first row in errors (2 in a CSV file).
+        levels: per column, what its type declares of categories: None nothing, () that it has categories, else their order,
+            from low to high (pandas' ordered categories, polars' Enum, ordered dictionaries of Arrow).
+        encoding: of the text file it came from.
+        notes: what reading it brought to light.
+        decimal: the mark that parts decimals in its texts, where a person said so.
+        spellings: how each column writes its numbers, once that has been found out.
+    """
+
+    names: list[str]
+    columns: list[np.ndarray]
+    native: Any = None
+    source: str = "table"
+    first_row: int = 1
+    delimiter: str = ","
+    lines: np.ndarray | None = field(default=None, repr=False)
+    levels: list[tuple[str, ...] | None] = field(default_factory=list)
+    encoding: str = "utf-8"
+    notes: tuple[str, ...] = ()
+    decimal: str | None = None
+    spellings: list[Spelling] = field(default_factory=list, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    def row_name(self, row: int) -> int:
+        """The number a person knows this row by: the line in a CSV file."""
+        return int(self.lines[row]) if self.lines is not None else row + self.first_row
+
+
+def frame_of(data: Any) -> Frame:
+    """A frame from a pandas, polars or Arrow table, or a NumPy array.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    if isinstance(data, np.ndarray):
+        if data.ndim != 2:
+            raise UserError(f"an array of {data.ndim} dimensions", hint="Expected rows x columns.")
+        columns = [_plain_column(data[:, i]) for i in range(data.shape[1])]
+        return Frame(names=[f"x{i}" for i in range(data.shape[1])], columns=columns, native=data)
+    import narwhals as nw
+
+    if type(data).__module__.startswith("pandas") and hasattr(data, "iloc"):
+        # Column by column: a pandas frame may hold the same name twice.
+        parts = [nw.from_native(data.iloc[:, i], series_only=True) for i in range(data.shape[1])]
+        return _frame([str(c) for c in data.columns], parts, data)
+    try:
+        frame = nw.from_native(data, eager_only=True)
+    except TypeError:
+        raise UserError(
+            f"a {type(data).__name__} is not a table", hint="Expected a path, pandas, polars, Arrow or NumPy."
+        ) from None
+    return _frame(list(frame.columns), [frame[c] for c in frame.columns], data)
+
+
+def _frame(names: list[str], parts: list[Any], native: Any) -> Frame:
+    columns, levels = [_from_series(p) for p in parts], [_levels(p) for p in parts]
+    return Frame(names=names, columns=columns, levels=levels, native=native)
+
+
+def _levels(series: Any) -> tuple[str, ...] | None:
+    """See `Frame.levels`."""
+    import narwhals as nw
+
+    if isinstance(series.dtype, nw.Enum):
+        return tuple(text_of(c) for c in series.dtype.categories)
+    if not isinstance(series.dtype, nw.Categorical):
+        return None
+    arrow = getattr(series.to_native(), "type", None)
+    if getattr(arrow, "ordered", False):
+        return tuple(text_of(c) for c in series.to_native().unify_dictionaries().chunk(0).dictionary.to_pylist())
+    return ()
+
+
+def _from_series(series: Any) -> np.ndarray:
+    import narwhals as nw
+
+    kind = series.dtype
+    if kind.is_numeric() and not kind.is_decimal():
+        return np.asarray(series.cast(nw.Float64).to_numpy(), np.float64).copy()
+    return _plain_column(np.array([*series.to_list(), None], object)[:-1])
+
+
+def _plain_column(column: np.ndarray) -> np.ndarray:
+    if column.dtype.kind in "fiu":
+        return column.astype(np.float64)
+    return column.astype(object)

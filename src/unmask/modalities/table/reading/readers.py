@@ -1,0 +1,172 @@
+"""Tables in: CSV and parquet files, pandas, polars, Arrow and NumPy.
+
+A CSV cell is kept as the text it was, so that a table that is read, imputed and written differs in the filled cells only.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.table.reading.encodings import letters_of, refuse_letters
+from unmask.modalities.table.reading.frame import Frame, frame_of
+from unmask.modalities.table.reading.sheets import SHEETS, STATISTICS, read_sheet, read_statistics
+
+LONGEST_CELL = 1 << 28
+"""Characters of a cell of a CSV file; a longer one is a quote that nobody closed."""
+
+
+def read_frame(
+    data: Any, *, decimal: str | None = None, encoding: str | None = None, sheet: str | None = None
+) -> Frame:
+    """A frame from a path, a pandas, polars or Arrow table, or a NumPy array.
+
+    Args:
+        data: a path may end in .csv, .tsv, .txt or .parquet, or in what `sheets.py` reads (.xlsx, .dta, .sav, ...).
+        decimal: the mark before decimals in texts, "," or "."; by default found out, or asked for.
+        encoding: of a text file, where it is not UTF-8 or marked UTF-16.
+        sheet: of a spreadsheet, where it has several.
+
+    Raises:
+        UserError: no such file, an unknown kind, or a file that cannot be read, naming the line at fault.
+    """
+    if decimal not in (None, ".", ","):
+        raise UserError(f"--decimal {decimal!r}", hint='Expected "," or ".".')
+    if isinstance(data, Frame):
+        return data
+    frame = _read_file(Path(data), encoding, sheet) if isinstance(data, str | Path) else frame_of(data)
+    frame.decimal = decimal
+    return frame
+
+
+def _read_file(path: Path, encoding: str | None, sheet: str | None) -> Frame:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", hint="Expected a .csv, .tsv or .parquet file.")
+    kind = path.suffix.lower()
+    texts = kind in (".csv", ".tsv", ".txt")
+    if encoding is not None and not texts and kind not in (".dta", ".sav", ".zsav", ".sas7bdat"):
+        raise UserError(f"--encoding {encoding}: not read for {kind} files", hint="It is for files of text.")
+    if sheet is not None and kind not in SHEETS:
+        raise UserError(f"--sheet {sheet}: not read for {kind} files", hint="It is for spreadsheets.")
+    if kind == ".parquet":
+        import polars as pl
+
+        try:
+            table = pl.read_parquet(path)
+        except Exception as error:
+            raise UserError(f"{path}: not a parquet file ({error})", hint="Write it again.") from None
+        frame = read_frame(table)
+        frame.source = str(path)
+        return frame
+    if kind in SHEETS:
+        return read_sheet(path, sheet)
+    if kind in STATISTICS:
+        return read_statistics(path, encoding)
+    if not texts:
+        raise UserError(
+            f"{path}: unknown kind of file {path.suffix!r}",
+            hint=f"Expected .csv, .tsv, .parquet, {', '.join((*SHEETS, *STATISTICS))}.",
+        )
+    return read_csv(path, encoding=encoding)
+
+
+def read_csv(path: Path, *, encoding: str | None = None) -> Frame:
+    """A CSV or TSV file as texts, with the line number of every row.
+
+    Raises:
+        UserError: not in its encoding, empty, not CSV, or a line with too many or too few cells.
+    """
+    opened, name = letters_of(path, encoding)
+    try:
+        with path.open(encoding=opened, newline="") as file:
+            frame = _read_texts(path, file)
+    except UnicodeError:
+        refuse_letters(path, encoding, opened)
+        raise
+    frame.encoding = name
+    return frame
+
+
+def _read_texts(path: Path, file: TextIO) -> Frame:
+    header_text = file.readline()
+    file.seek(0)
+    delimiter = max(",;\t|", key=header_text.count) if any(d in header_text for d in ",;\t|") else ","
+    csv.field_size_limit(LONGEST_CELL)
+    # Line ends alone part rows; str.splitlines would also part them at form feeds and Unicode separators inside cells.
+    reader = csv.reader(file, delimiter=delimiter)
+    rows: list[list[str]] = []
+    lines: list[np.ndarray] = []
+    at: list[int] = []
+    try:
+        header = next(reader, None)
+        if not header:
+            raise UserError(f"{path}: empty", hint="Expected a header line and rows.")
+        columns = [_Texts() for _ in header]
+        for row in reader:
+            if not row and len(header) > 1:
+                continue
+            if len(row) != len(header):
+                hint = "A ragged row: look for a stray delimiter, a missing quote, or an empty cell left out."
+                if len(row) == len(header) + 1 and not at and not lines:
+                    hint = (
+                        "The header is one name short, as R's write.table leaves it where rows have names: write with "
+                        "row.names = FALSE or col.names = NA. Or each row has a delimiter too many."
+                    )
+                raise UserError(f"{path}:{reader.line_num}: {len(row)} cells, the header has {len(header)}", hint=hint)
+            rows.append(row)
+            at.append(reader.line_num)
+            if len(rows) == AT_ONCE:
+                _move(rows, at, columns, lines)
+        _move(rows, at, columns, lines)
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: {error}", hint="Check the quotes around that line.") from None
+    if not len(lines[0]):
+        raise UserError(f"{path}: a header and no rows", hint="Expected at least one row.")
+    return Frame(
+        names=header, columns=[c.whole() for c in columns], source=str(path), first_row=2, delimiter=delimiter,
+        lines=np.concatenate(lines),
+    )  # fmt: skip
+
+
+def _move(rows: list[list[str]], at: list[int], columns: list[_Texts], lines: list[np.ndarray]) -> None:
+    """Rows to the columns, and their line numbers; both lists are empty afterwards."""
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=False):
+        column.add(cells)
+    lines.append(np.array(at, np.int64))
+    rows.clear()
+    at.clear()
+
+
+AT_ONCE = 8192
+"""Rows of a file that are held as lists before they become columns."""
+
+
+class _Texts:
+    """A column of texts that grows: equal texts are one object, as long as texts repeat."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+        self.known: dict[str, str] | None = {}
+
+    def add(self, cells: Sequence[str]) -> None:
+        part = np.empty(len(cells), object)
+        if self.known is not None:
+            before = len(self.known)
+            find = self.known.setdefault
+            part[:] = [find(cell, cell) for cell in cells]
+            if len(self.known) - before > len(cells) // 2:  # nearly all are new: looking them up saves nothing
+                self.known = None
+        else:
+            part[:] = cells
+        self.parts.append(part)
+
+    def whole(self) -> np.ndarray:
+        """The column; it can be asked for once."""
+        self.known, parts = None, self.parts
+        self.parts = []
+        return np.concatenate(parts) if parts else np.empty(0, object)

@@ -1,0 +1,181 @@
+"""Spreadsheets and the files of Stata, SPSS and SAS, by the extra `unmask[tables]` (python-calamine, pyreadstat)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from unmask.errors import UserError, suggest
+from unmask.modalities.table.reading.findings import SHOWN
+from unmask.modalities.table.reading.frame import Frame, frame_of
+from unmask.modalities.table.reading.parse import no_value, text_of
+
+SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+STATISTICS = (".dta", ".sav", ".zsav", ".sas7bdat")
+
+
+def read_sheet(path: Path, sheet: str | None = None) -> Frame:
+    """One sheet of a spreadsheet, its first row the names of the columns.
+
+    Raises:
+        UserError: the reader is not installed; not a spreadsheet; several sheets and none named; a column without a name;
+            merged cells, of which the file holds the first alone.
+    """
+    try:
+        import python_calamine
+    except ImportError:
+        raise _lacking(path) from None
+    try:
+        book = python_calamine.CalamineWorkbook.from_path(str(path))
+        found = {name: book.get_sheet_by_name(name).to_python(skip_empty_area=False) for name in book.sheet_names}
+    except (python_calamine.CalamineError, OSError, ValueError) as error:
+        raise UserError(f"{path}: not a spreadsheet ({error})", hint="Save it again, or export it as CSV.") from None
+    filled = {name: rows for name, rows in found.items() if any(v != "" for row in rows for v in row)}
+    if sheet is not None and sheet not in found:
+        raise UserError(f"--sheet {sheet}: {path} has none of this name", hint=suggest(sheet, found))
+    if sheet is None and len(filled) != 1:
+        names = ", ".join(map(repr, filled))
+        raise UserError(f"{path}: {len(filled)} sheets with cells: {names}", hint="Say which: --sheet NAME.")
+    chosen = sheet if sheet is not None else next(iter(filled))
+    rows = found[chosen]
+    notes = _merged(path, chosen, rows, book.get_sheet_by_name(chosen))
+    while rows and all(v == "" for v in rows[-1]):
+        rows = rows[:-1]
+    if len(rows) < 2:
+        raise UserError(f"{path}: no rows below the names of the columns", hint="Expected names in the first row.")
+    columns: dict[str, list[Any]] = {}
+    for i, name in enumerate(rows[0]):
+        cells = [None if row[i] == "" else row[i] for row in rows[1:]]
+        if name == "":
+            if any(v is not None for v in cells):
+                raise UserError(
+                    f"{path}: column {i + 1} has no name", hint="Names stand in the first row of the sheet."
+                )
+            continue
+        if text_of(name) in columns:
+            raise UserError(f"{path}: two columns {text_of(name)!r}", hint="Rename one.")
+        columns[text_of(name)] = cells
+    frame = _frame(path, columns, first_row=2)
+    frame.notes = notes
+    return frame
+
+
+def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) -> tuple[str, ...]:
+    """Refuse merged cells that hold a value: it is meant for all of them, and stands in the first alone.
+
+    Returns:
+        What is to be said of a kind of file whose merged cells cannot be seen.
+    """
+    hint = (
+        "Part them (in Excel: Unmerge Cells) and write the value into every cell that it is meant for, then save again."
+    )
+    if path.suffix.lower() == ".ods":
+        with zipfile.ZipFile(path) as file:
+            tables = file.read("content.xml").decode().split("<table:table ")[1:]
+        own = next((t for t in tables if f'table:name="{escape(name)}"' in t.partition(">")[0]), "")
+        if re.search(r'<table:table-cell\b[^>]*-spanned="(?!1")[^>]*[^/]>', own):
+            raise UserError(f"{path}, sheet {name!r}: cells are merged: only the first would hold a value", hint=hint)
+        return ()
+    ranges = getattr(sheet, "merged_cell_ranges", None)
+    if ranges is None:
+        kind = path.suffix.lower()
+        return (f"merged cells of {kind} files cannot be seen: all but the first of them would be read as empty",)
+    held = [r for r in sorted(ranges) if r[0] != r[1] and _value_at(rows, *r[0]) != ""]
+    if not held:
+        return ()
+    listed = ", ".join(f"{_place(*a)}:{_place(*b)} ({text_of(_value_at(rows, *a))!r})" for a, b in held[:SHOWN])
+    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
+    raise UserError(
+        f"{path}, sheet {name!r}: merged cells {listed}{more}: only the first of each holds the value, the others would be "
+        "read as missing",
+        hint=hint,
+    )
+
+
+def _value_at(rows: Sequence[Sequence[Any]], row: int, column: int) -> Any:
+    return rows[row][column] if row < len(rows) and column < len(rows[row]) else ""
+
+
+def _place(row: int, column: int) -> str:
+    """The name that spreadsheets give a cell.
+
+    >>> _place(0, 0), _place(10, 27)
+    ('A1', 'AB11')
+    """
+    letters = ""
+    column += 1
+    while column:
+        column, rest = divmod(column - 1, 26)
+        letters = chr(65 + rest) + letters
+    return f"{letters}{row + 1}"
+
+
+def read_statistics(path: Path, encoding: str | None = None) -> Frame:
+    """A file of Stata, SPSS or SAS: labels of values are categories where every value has one; user-missing is missing.
+
+    Raises:
+        UserError: the reader is not installed, or the file cannot be read.
+    """
+    try:
+        import pyreadstat
+    except ImportError:
+        raise _lacking(path) from None
+    kind = path.suffix.lower()
+    read: Any = {".dta": pyreadstat.read_dta, ".sas7bdat": pyreadstat.read_sas7bdat}.get(kind, pyreadstat.read_sav)
+    try:
+        data, about = read(str(path), encoding=encoding, output_format="dict")
+    except (pyreadstat.ReadstatError, pyreadstat.PyreadstatError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})", hint="Save it again, or export it as CSV.") from None
+    columns: dict[str, list[Any]] = {}
+    notes = []
+    for name, cells in data.items():
+        values = [
+            None if no_value(v) or v == "" else v for v in (c.item() if isinstance(c, np.generic) else c for c in cells)
+        ]
+        labels = about.variable_value_labels.get(name, {})
+        seen = {v for v in values if v is not None}
+        if labels and seen and seen <= set(labels):
+            values = [None if v is None else str(labels[v]) for v in values]
+            notes.append(f"{name!r}: the file's labels of its values are its categories")
+        elif labels:
+            listed = ", ".join(f"{text_of(k)} {v!r}" for k, v in list(labels.items())[:6])
+            notes.append(f"{name!r}: only some values have labels ({listed}): read as the numbers they are")
+        columns[name] = values
+    frame = _frame(path, columns, first_row=1)
+    frame.notes = tuple(notes)
+    return frame
+
+
+def _lacking(path: Path) -> UserError:
+    return UserError(
+        f"{path}: reading {path.suffix} files takes a package that is not installed",
+        hint="pip install 'unmask[tables]', or export the file as CSV.",
+    )
+
+
+def _frame(path: Path, columns: dict[str, list[Any]], first_row: int) -> Frame:
+    import polars as pl
+
+    frame = frame_of(pl.DataFrame([pl.Series(name, _uniform(cells)) for name, cells in columns.items()]))
+    frame.source, frame.first_row = str(path), first_row
+    return frame
+
+
+def _uniform(cells: list[Any]) -> list[Any]:
+    """Cells of one type: numbers, dates and truth values as such where all are; else texts."""
+    kinds = {type(v) for v in cells if v is not None}
+    if kinds <= {int, float}:
+        whole = all(v is None or float(v).is_integer() for v in cells)
+        return [None if v is None else (int(v) if whole else float(v)) for v in cells]
+    if kinds == {dt.date, dt.datetime}:
+        return [v if v is None or isinstance(v, dt.datetime) else dt.datetime(v.year, v.month, v.day) for v in cells]
+    if len(kinds) == 1:
+        return cells if kinds <= {str, bool, dt.date, dt.datetime} else [None if v is None else str(v) for v in cells]
+    return [None if v is None else text_of(v) for v in cells]

@@ -1,0 +1,1 @@
+"""Conditions on columns and rules between them, as limits per cell."""

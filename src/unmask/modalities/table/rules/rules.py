@@ -1,0 +1,271 @@
+"""Rules between columns, at work on values: the limits they leave a cell, the cells they decide, the rows that break them.
+
+Values are arrays of the modelled columns, NaN where a cell is not known yet. Limits are worked out over all rules at once
+(bounds propagation): with `a <= b` and `b <= c`, a known `c` bounds `a` even while `b` is unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.table.rules.conditions import Constraint, Limit, formulas_in_order, parse_constraints
+from unmask.modalities.table.schema.schema import Schema
+
+Values = Sequence[np.ndarray]
+_EVERYTHING = Limit()
+
+
+@dataclasses.dataclass
+class Range:
+    """What cells of one column may still be: ends of a quantity, or (rows, categories) booleans.
+
+    Attributes:
+        known: cells that have a value; they bound others and are never moved.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    allowed: np.ndarray | None
+    known: np.ndarray
+
+    def surely(self, limit: Limit) -> np.ndarray:
+        """Rows in which whatever the cell becomes meets the limit."""
+        if self.allowed is not None and limit.allowed is not None:
+            return ~(self.allowed & ~limit.allowed).any(1)
+        return (self.low >= limit.low) & (self.high <= limit.high)
+
+    def never(self, limit: Limit) -> np.ndarray:
+        """Rows in which nothing that the cell can become meets the limit."""
+        if self.allowed is not None and limit.allowed is not None:
+            return ~(self.allowed & limit.allowed).any(1)
+        return (self.high < limit.low) | (self.low > limit.high)
+
+    def narrow(self, rows: np.ndarray, limit: Limit) -> bool:
+        """Apply a limit in some rows; whether anything changed."""
+        rows = rows & ~self.known
+        if self.allowed is not None and limit.allowed is not None:
+            new = np.where(rows[:, None], self.allowed & limit.allowed, self.allowed)
+            changed = bool((new != self.allowed).any())
+            self.allowed = new
+            return changed
+        return self.bound(np.where(rows, limit.low, -np.inf), np.where(rows, limit.high, np.inf))
+
+    def bound(self, low: np.ndarray, high: np.ndarray) -> bool:
+        new_low = np.where(self.known, self.low, np.maximum(self.low, low))
+        new_high = np.where(self.known, self.high, np.minimum(self.high, high))
+        changed = bool((new_low > self.low).any() or (new_high < self.high).any())
+        self.low, self.high = new_low, new_high
+        return changed
+
+    @property
+    def dead(self) -> np.ndarray:
+        """Rows in which nothing is left."""
+        return np.asarray(~self.allowed.any(1) if self.allowed is not None else self.low > self.high)
+
+
+class Rules:
+    """The rules of a table, by places among its modelled columns.
+
+    Args:
+        rules: as parsed, by number in the schema.
+    """
+
+    def __init__(self, schema: Schema, rules: Sequence[Constraint] = ()) -> None:
+        self.columns = [schema.columns[i] for i in schema.modelled]
+        self.all = [_placed(rule, schema) for rule in rules]
+        self.formulas = formulas_in_order(self.all)
+        self.touched = frozenset(c for rule in self.all for c in rule.columns)
+        self.given = frozenset(c for rule in self.all if not rule.implied for c in rule.columns)
+        """Columns of the rules that a person gave."""
+        times = [n for n in (schema.duration, schema.entry) if n is not None]
+        self.floors = {schema.place(n): Limit(low=0.0) for n in times if schema.columns[schema.number(n)].modelled}
+        """Limits that hold beyond the range of the training rows too: follow-up is never below 0."""
+        self.computed = {rule.columns[0] for rule in self.formulas}
+
+    @classmethod
+    def of(cls, schema: Schema, texts: Sequence[str] | str = (), *, implied: bool = True) -> Rules:
+        """The schema's own rules, and further ones.
+
+        Args:
+            implied: late entry comes before the end of follow-up, without being told.
+
+        Raises:
+            UserError: a rule cannot be read, names no column, or contradicts another.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        found = parse_constraints(list(dict.fromkeys([*schema.constraints, *texts])), schema)
+        return cls(schema, [*found, *(_implied(schema, found) if implied else [])])
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def step(self, place: int) -> float:
+        """The least difference between two values of a quantity: its rounding, a second of dates with times."""
+        column = self.columns[place]
+        if column.decimals is not None:
+            return float(10.0**-column.decimals)
+        return 1 / 86400 if column.kind == "datetime" else 1e-9
+
+    def rounded(
+        self, place: int, x: np.ndarray, low: np.ndarray | float = -np.inf, high: np.ndarray | float = np.inf
+    ) -> np.ndarray:
+        """Values as the column writes them, within limits whose ends it may not be able to write."""
+        column = self.columns[place]
+        if column.decimals is None or not column.is_quantity:
+            return np.clip(x, low, high) if column.is_quantity else x
+        step = 10.0**-column.decimals
+        with np.errstate(invalid="ignore"):
+            inside = np.ceil(low / step - 1e-6) * step, np.floor(high / step + 1e-6) * step
+            x = np.clip(np.round(x, column.decimals), inside[0], np.maximum(*inside))
+        return np.round(x, column.decimals)
+
+    # What is left for a cell.
+
+    def limits(self, place: int, values: Mapping[int, np.ndarray], bounds: Mapping[int, Limit] | None = None) -> Range:
+        """What the cells of a column may be, given the known values of the columns under rules.
+
+        Args:
+            values: place -> values, NaN where not known; the column's own are not read.
+            bounds: place -> what is allowed there at all; default the column's own bounds.
+        """
+        own = {p: x for p, x in values.items() if p in self.touched or p == place}
+        own[place] = np.full(len(next(iter(values.values()))), np.nan)
+        ranges = {p: self._range(p, x, (bounds or {}).get(p)) for p, x in own.items()}
+        for _ in range(2 * len(self.all) + 1):
+            changed = [self._apply(rule, ranges) for rule in self.all if rule.kind != "formula"]
+            if not any(changed):
+                break
+        return ranges[place]
+
+    def _range(self, place: int, x: np.ndarray, bound: Limit | None) -> Range:
+        column, known = self.columns[place], ~np.isnan(x)
+        if column.is_quantity:
+            if bound is None:
+                low, high = (
+                    (-math.inf if column.low is None else column.low),
+                    (math.inf if column.high is None else column.high),
+                )
+                bound = Limit(low=low, high=high)
+            return Range(np.where(known, x, bound.low), np.where(known, x, bound.high), None, known)
+        own = np.ones(len(column.categories), bool) if bound is None or bound.allowed is None else bound.allowed
+        allowed = np.tile(own, (len(x), 1))
+        allowed[known] = x[known, None] == np.arange(len(own))
+        return Range(np.full(len(x), -np.inf), np.full(len(x), np.inf), allowed, known)
+
+    def _apply(self, rule: Constraint, ranges: dict[int, Range]) -> bool:
+        """Narrow the ranges of one rule's columns; whether anything changed."""
+        a, b = (ranges[c] for c in rule.columns)
+        if rule.kind == "order":
+            gap = min(self.step(c) for c in rule.columns) if rule.strict else 0.0
+            everything = np.full(len(a.low), np.inf)
+            return a.bound(-everything, b.high - gap) | b.bound(a.low + gap, everything)
+        assert rule.premise is not None
+        assert rule.conclusion is not None
+        changed = b.narrow(a.surely(rule.premise), rule.conclusion)
+        never = b.never(rule.conclusion) & ~a.known
+        if not never.any():
+            return changed
+        inverse = rule.premise.inverse()
+        if inverse is None:
+            raise UserError(f"constraint {rule.text!r}: the premise has no inverse", hint="Use <, >, or categories.")
+        return a.narrow(never, inverse) | changed
+
+    # What is computed, and what is solved for.
+
+    def determined(self, place: int, values: Mapping[int, np.ndarray]) -> np.ndarray:
+        """Values that a formula gives a column where all others in it are known, rounded as the column is; else NaN.
+
+        A column that is computed gets its result; one that a computed column was computed from is solved for, where the
+        formula can be turned round.
+        """
+        out = np.full(len(next(iter(values.values()))), np.nan)
+        for rule in self.formulas:
+            found = None
+            if rule.columns[0] == place:
+                assert rule.formula is not None
+                found = rule.formula
+            elif place in rule.solve:
+                found = rule.solve[place]
+            if found is None:
+                continue
+            with np.errstate(all="ignore"):
+                x = np.broadcast_to(found({c: values[c] for c in rule.columns}), out.shape)
+            out = np.where(np.isnan(out) & np.isfinite(x), x, out)
+        return self.rounded(place, out)
+
+    def order(self, order: Sequence[int]) -> list[int]:
+        """An order of filling columns with computed ones last, and before them the first column that each can be solved
+        for: where several are missing, that one follows from the others."""
+        last = [rule.columns[0] for rule in self.formulas]
+        before = [
+            next((c for c in rule.columns[1:] if c in rule.solve and c not in last), None) for rule in self.formulas
+        ]
+        solved = [c for c in dict.fromkeys(before) if c is not None]
+        return [*(c for c in order if c not in last and c not in solved), *solved, *last]
+
+    # Which rows break a rule.
+
+    def broken(self, values: Values) -> dict[str, np.ndarray]:
+        """Text of each rule -> rows that break it; a row in which a cell of the rule is not known does not."""
+        return {rule.text: self._breaks(rule, values) for rule in self.all}
+
+    def _breaks(self, rule: Constraint, values: Values) -> np.ndarray:
+        x = [values[c] for c in rule.columns]
+        known = ~np.any([np.isnan(v) for v in x], axis=0)
+        if rule.kind == "order":
+            gap = 0.5 * min(self.step(c) for c in rule.columns)
+            with np.errstate(invalid="ignore"):
+                return known & (x[0] > x[1] - gap if rule.strict else x[0] > x[1] + 1e-9)
+        if rule.kind == "implies":
+            assert rule.premise is not None
+            assert rule.conclusion is not None
+            return known & rule.premise.holds(x[0]) & ~rule.conclusion.holds(x[1])
+        assert rule.formula is not None
+        with np.errstate(all="ignore"):
+            now = rule.formula({c: values[c] for c in rule.columns})
+            slack = 0.5 * self._width(rule.columns[0]) + 1e-9 * (1 + np.abs(now))
+            for c in set(rule.columns[1:]):
+                ends = [rule.formula({**{k: values[k] for k in rule.columns}, c: values[c] + side * 0.5 * self._width(c)})
+                        for side in (-1, 1)]  # fmt: skip
+                slack = slack + 0.5 * np.abs(ends[1] - ends[0])
+            return known & ~(np.abs(x[0] - now) <= slack * (1 + 1e-9))
+
+    def _width(self, place: int) -> float:
+        """What rounding leaves open of a value."""
+        return self.step(place) if self.columns[place].decimals is not None else 0.0
+
+
+def _implied(schema: Schema, rules: Sequence[Constraint]) -> list[Constraint]:
+    """Late entry before the end of follow-up, unless a rule says so already or computes one of the two."""
+    if schema.entry is None or schema.duration is None:
+        return []
+    columns = schema.number(schema.entry), schema.number(schema.duration)
+    said = any(r.kind == "order" and r.strict and r.columns == columns for r in rules)
+    computed = {r.columns[0] for r in rules if r.kind == "formula"} & set(columns)
+    if said or computed or not all(schema.columns[c].modelled for c in columns):
+        return []
+    text = f"{schema.entry} < {schema.duration}"
+    return [Constraint(text=text, kind="order", columns=columns, strict=True, implied=True)]
+
+
+def _placed(rule: Constraint, schema: Schema) -> Constraint:
+    """A rule with places among the modelled columns instead of numbers in the schema."""
+    places = {c: schema.modelled.index(c) for c in rule.columns}
+
+    def by_place(formula):  # type: ignore[no-untyped-def]
+        return lambda values: formula({c: values[p] for c, p in places.items()})
+
+    return dataclasses.replace(
+        rule,
+        columns=tuple(places[c] for c in rule.columns),
+        formula=None if rule.formula is None else by_place(rule.formula),
+        solve={places[c]: by_place(f) for c, f in rule.solve.items()},
+    )
+
+
+__all__ = ["Range", "Rules"]

@@ -1,0 +1,1 @@
+"""What each column is, found in its raw cells or told, and its values as numbers."""

@@ -1,0 +1,308 @@
+"""A data dictionary of a table before anything is fitted: what each column is and why, and what wants a decision."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.files import written
+from unmask.modalities.table.reading.decimal_marks import spellings_of
+from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, toml_key
+from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.parse import days, measured, text_of
+from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
+from unmask.modalities.table.schema.infer import look
+from unmask.modalities.table.schema.schema import LEFT_OUT, Column, Schema
+from unmask.modalities.table.schema.values import cell_texts, decode, missing_cells
+
+_WHY = {
+    "numeric": "numbers", "integer": "whole numbers", "ordinal": "categories in an order", "nominal": "few distinct values",
+    "binary": "two values", "datetime": "dates", "id": "names individuals", "text": "sentences",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """One column of the dictionary.
+
+    Attributes:
+        why: what the kind is taken from.
+        missing, spelt: empty cells, and how they are written where not simply left empty.
+        examples: a few values as they stand; none of identifiers and free text.
+        levels: category -> cells.
+        counts, edges: a histogram of a quantity.
+    """
+
+    column: Column
+    why: str
+    rows: int
+    missing: int
+    distinct: int
+    spelt: dict[str, int]
+    examples: list[str]
+    levels: dict[str, int]
+    low: str | None
+    high: str | None
+    counts: list[int]
+    edges: list[float]
+
+    def to_dict(self) -> dict[str, Any]:
+        c = self.column
+        about = {"name": c.name, "kind": c.kind, "unit": c.unit, "format": c.format}
+        rest = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "column"}
+        return about | rest | {"missing_share": round(self.missing / self.rows, 4) if self.rows else None}
+
+    @property
+    def values(self) -> str:
+        """Its range, or its most frequent categories."""
+        if self.column.kind in LEFT_OUT:
+            return "left out"
+        if self.low is not None:
+            return f"{self.low} to {self.high}" + (f" {self.column.unit}" if self.column.unit else "")
+        shown = sorted(self.levels.items(), key=lambda item: -item[1])[:5]
+        return ", ".join(f"{t} ({n})" for t, n in shown) + (", ..." if len(self.levels) > 5 else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What `describe` found; printed, as JSON, as a report, and as a schema to edit."""
+
+    source: str
+    rows: int
+    columns: list[Described]
+    findings: list[Finding]
+    schema: Schema
+    decimal: str | None
+
+    def count(self, severity: str) -> int:
+        return sum(f.severity == severity for f in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source, "rows": self.rows, "duration": self.schema.duration, "event": self.schema.event,
+            "errors": self.count("error"), "warnings": self.count("warning"),
+            "columns": [c.to_dict() for c in self.columns], "findings": [f.to_dict() for f in self.findings],
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """The dictionary for a terminal."""
+        names = [c.column.name for c in self.columns]
+        width = min(max(map(len, names), default=0), 32)
+        out = [f"{self.source}: {self.rows} rows x {len(names)} columns"]
+        for c in self.columns:
+            missing = f"{c.missing} missing" if c.missing else ""
+            out.append(f"  {c.column.name:{width}}  {c.column.kind:8}  {missing:14}  {c.values}  [{c.why}]")
+        for severity in ("error", "warning", "note"):
+            for f in self.findings:
+                if f.severity == severity:
+                    out += [f"{severity + ':':8} {f.text}", *([f"           {f.add}"] if f.add else [])]
+                    for row, value in f.cells[:SHOWN]:
+                        out.append(f"           row {row}: {f.prefix}{value!r}{f.wrong}")
+                    if len(f.cells) > SHOWN:
+                        out.append(f"           and {len(f.cells) - SHOWN} more cells")
+        if not self.count("error"):
+            out.append("every cell can be read")
+        return out
+
+    def toml(self) -> str:
+        """A schema to edit: `pretrain table --schema` takes it as it is, unless cells cannot be read."""
+        out = [
+            f"# Columns of {Path(self.source).name}, as found. Edit what is not so; `unmask pretrain table --schema` "
+            f"reads this file.",
+            "# kind: numeric, integer, binary, nominal, ordinal (with categories, from low to high), datetime, id, "
+            "text.",
+            *([f"duration = {_quoted(self.schema.duration)}"] if self.schema.duration else []),
+            *([f"event = {_quoted(self.schema.event)}"] if self.schema.event else []),
+            *([f"entry = {_quoted(self.schema.entry)}"] if self.schema.entry else []),
+            *([f"missing = {_quoted(list(self.schema.missing))}"] if self.schema.missing else []),
+            *([f"decimal = {_quoted(self.decimal)}"] if self.decimal else []),
+            *([f"constraints = {_quoted(list(self.schema.constraints))}"] if self.schema.constraints else []),
+        ]
+        said = Counter(c.column.name for c in self.columns)
+        for described in self.columns:
+            c = described.column
+            out.append("")
+            for f in self.findings:
+                if f.column == c.name and f.severity != "note":
+                    out += [f"# {f.severity}: {line}" for line in (f.text, f.add) if line]
+            if said[c.name] > 1:
+                out.append(f"# {c.name!r} stands twice in the table: a schema cannot tell the two apart")
+                continue
+            out.append(f"[columns.{toml_key(c.name)}]")
+            out.append(f"kind = {_quoted(c.kind)}")
+            for name in ("categories", "format", "unit", "structural", "missing", "limits", "suffixes", "event"):
+                value = getattr(c, name)
+                wanted = name != "categories" or c.kind == "ordinal"
+                if value and wanted:
+                    out.append(f"{name} = {_quoted(list(value) if isinstance(value, tuple) else value)}")
+        return "\n".join(out) + "\n"
+
+    def write_toml(self, path: str | Path) -> Path:
+        """Write `toml()`, whole or not at all."""
+        with written(path) as temporary:
+            temporary.write_text(self.toml(), encoding="utf-8")
+        return Path(path)
+
+    def write_report(self, path: str | Path) -> Path:
+        """The dictionary as one HTML page with a small picture per column."""
+        from unmask.evaluation.charts import histogram, table
+        from unmask.evaluation.report import Report
+
+        report = Report("A table before it is modelled", self.source)
+        report.facts({
+            "Rows": self.rows, "Columns": len(self.columns), "Errors": self.count("error"),
+            "Warnings": self.count("warning"), "Missing": f"{np.mean([c.missing / max(c.rows, 1) for c in self.columns]):.1%}",
+        })  # fmt: skip
+        for severity, heading in (
+            ("error", "Cells that cannot be read"),
+            ("warning", "What wants a decision"),
+            ("note", "What was done"),
+        ):
+            found = [f for f in self.findings if f.severity == severity]
+            if found:
+                cells = [("; ".join(f"row {r}: {v}" for r, v in f.cells[:SHOWN])) for f in found]
+                rows = [(f.column or "", f.text, f.add, c) for f, c in zip(found, cells, strict=True)]
+                report.section(heading, table(("column", "what", "line to add to the schema", "cells"), rows))
+        rows_ = [
+            (
+                c.column.name, c.column.kind, c.why, f"{c.missing} ({c.missing / max(c.rows, 1):.1%})", c.values,
+                histogram(c.counts or sorted(c.levels.values(), reverse=True)[:20], c.column.name),
+            )
+            for c in self.columns
+        ]  # fmt: skip
+        report.section("Columns", table(("column", "kind", "why", "missing", "values", "picture"), rows_))
+        return report.write(path)
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def describe(
+    data: Any,
+    *,
+    schema: Mapping[str, Any] | None = None,
+    duration: str | None = None,
+    event: str | None = None,
+    entry: str | None = None,
+    event_level: str | Sequence[str] | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
+) -> Description:
+    """Look at a table: the kind of every column and why, what is missing and how it is spelt, and what may be wrong.
+
+    Args:
+        data: a path, or a pandas, polars or Arrow table, or an array.
+        schema: what is known of it already, as for a fit.
+        duration, event, entry, event_level: the survival pair, late entry and the event's levels, as for a fit.
+        decimal, encoding, sheet: see `read_frame`.
+
+    Raises:
+        UserError: the file cannot be read at all. Cells that do not fit are findings here.
+    """
+    frame = read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet)
+    override = dict(schema or {})
+    told = frame.decimal or override.pop("decimal", None)
+    frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=told)
+    found, findings = look(
+        frame.names, frame.columns, override=override, duration=duration, event=event, entry=entry, event_level=event_level,
+        source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings, strict=False,
+    )  # fmt: skip
+    columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]
+    findings += _of_the_table(frame, found, columns)
+    findings += [Finding(severity="note", column=None, code="file", text=text) for text in frame.notes]
+    if frame.encoding != "utf-8":
+        text = f"the file is read as {frame.encoding}, and tables filled from it are written so"
+        findings.append(Finding(severity="note", column=None, code="encoding", text=text))
+    findings.sort(key=lambda f: ("error", "warning", "note").index(f.severity))
+    return Description(
+        source=frame.source, rows=len(frame), columns=columns, findings=findings, schema=found, decimal=told
+    )
+
+
+def _described(
+    frame: Frame, i: int, c: Column, schema: Schema, findings: list[Finding], override: Mapping[str, Any]
+) -> Described:
+    raw = frame.columns[i]
+    gone = missing_cells(raw, c, schema)
+    seen = raw[~gone].tolist()
+    try:
+        counts = Counter(map(text_of, seen))
+    except TypeError:
+        counts = Counter()
+    declared = "kind" in override.get("columns", {}).get(c.name, {})
+    reasons = [f.text.rpartition("(")[2].rstrip(")") for f in findings if f.column == c.name and f.code in LEFT_OUT]
+    why = "as declared" if declared else reasons[0] if reasons else "no value" if not seen else _WHY[c.kind]
+    numbers = np.zeros(0)
+    if c.kind == "datetime":
+        numbers, _ = days(raw[~gone], c.format or "")
+    elif c.kind in ("numeric", "integer"):
+        numbers, _ = measured(raw[~gone], frame.spellings[i].marks, c.limits, c.suffixes)
+    numbers = numbers[np.isfinite(numbers)]
+    bins, edges = np.histogram(numbers, bins=min(20, max(1, len(np.unique(numbers)))))
+    ends = cell_texts(decode(np.array([numbers.min(), numbers.max()]), c), c) if len(numbers) else [None, None]
+    hidden = c.kind in LEFT_OUT
+    return Described(
+        column=c, why=why, rows=len(raw), missing=int(gone.sum()), distinct=len(counts),
+        spelt=dict(Counter(v for v in raw[gone].tolist() if isinstance(v, str) and v.strip())),
+        examples=[] if hidden else [str(v) for v in list(dict.fromkeys(map(str, seen)))[:3]],
+        levels={} if hidden or c.is_quantity else dict(counts.most_common(50)),
+        low=ends[0], high=ends[1], counts=bins.tolist() if len(numbers) else [], edges=edges.tolist(),
+    )  # fmt: skip
+
+
+def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> list[Finding]:
+    """Columns and rows that stand there twice, and columns of one value."""
+    out: list[Finding] = []
+
+    def warn(column: str | None, code: str, text: str, add: str = "") -> None:
+        out.append(Finding(severity="warning", column=column, code=code, text=text, add=add))
+
+    texts = [tuple("" if g else text_of(v) for v, g in zip(raw.tolist(), missing_cells(raw, c, schema), strict=True))
+             for raw, c in zip(frame.columns, schema.columns, strict=True)]  # fmt: skip
+    first: dict[tuple[str, ...], str] = {}
+    for name, cells, described in zip(frame.names, texts, columns, strict=True):
+        if described.missing == described.rows:
+            continue
+        if cells in first:
+            warn(
+                name,
+                "duplicate_column",
+                f"{name!r} holds what {first[cells]!r} holds, cell by cell",
+                setting(name, 'kind = "id"'),
+            )
+        elif described.distinct == 1 and described.rows > 1:
+            warn(
+                name,
+                "constant",
+                f"{name!r} holds one value alone: {described.examples[0] if described.examples else ''!r}",
+            )
+        first.setdefault(cells, name)
+    for text in said_of_empty(frame, empty_rows(frame, schema), "not counted in a fit, and left empty by impute"):
+        warn(None, "empty_rows", text, "Take them out of the file.")
+    if len(frame.names) == 1 and len(re.split(r"[\s|:]+", frame.names[0].strip())) > 2:
+        one = f"one column alone, {frame.names[0]!r}"
+        text = f"{one}: cells seem to be parted by something other than a comma, semicolon or tab"
+        warn(None, "one_column", text, "Save it as CSV (in R, write.csv).")
+    rows = Counter(zip(*texts, strict=True)) if texts else Counter()
+    twice = {row: n for row, n in rows.items() if n > 1}
+    if twice and len(texts) > 1:
+        surplus = sum(twice.values()) - len(twice)
+        if surplus < 0.5 * len(frame):
+            warn(
+                None,
+                "duplicate_rows",
+                f"{surplus} {'row is a copy of another' if surplus == 1 else 'rows are copies of others'}, in every "
+                f"column",
+            )
+    return out

@@ -1,0 +1,116 @@
+"""What a table's columns are, found out from the raw columns and from what a person says of them (a dict or TOML file).
+
+Read or refuse: whatever does not fit is an error that names all cells; whatever was decided is a note; whatever looks
+doubtful is a warning with the lines of a schema that settle it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError, suggest
+from unmask.modalities.table.reading.decimal_marks import Spelling, spellings_of
+from unmask.modalities.table.reading.findings import Finding, refuse
+from unmask.modalities.table.schema.column import column_of, spellings
+from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.schema.structural import structural
+from unmask.modalities.table.schema.survival_pair import Named, with_pair
+from unmask.modalities.table.schema.suspicious_values import same_names, spelt_missing
+
+
+def infer_schema(names: Sequence[str], columns: Sequence[np.ndarray], **known: Any) -> Schema:
+    """The schema of raw columns (floats, or objects as read from a file), with a person's overrides laid over it.
+
+    Args:
+        known: what is known of the table already; see `look`.
+
+    Raises:
+        UserError: naming all cells that do not fit, by column, row and value; or an override of what is not there.
+    """
+    return look(names, columns, **known)[0]
+
+
+def look(
+    names: Sequence[str],
+    columns: Sequence[np.ndarray],
+    *,
+    override: Mapping[str, Any] | None = None,
+    duration: str | None = None,
+    event: str | None = None,
+    entry: str | None = None,
+    event_level: str | Sequence[str] | None = None,
+    source: str = "table",
+    row_name: Callable[[int], int] = lambda row: row + 1,
+    levels: Sequence[tuple[str, ...] | None] = (),
+    spelled: Sequence[Spelling] = (),
+    strict: bool = True,
+) -> tuple[Schema, list[Finding]]:
+    """`infer_schema`, with everything that was noticed.
+
+    Args:
+        override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
+        duration, event, entry, event_level: the survival pair, before what the override says of it.
+        source: named in errors.
+        row_name: how errors number a row, e.g. by its line in a file.
+        levels: what the types of the columns declare of categories; see `Frame.levels`.
+        spelled: how the columns write their numbers, where the file has been looked at; else found here.
+        strict: cells that do not fit raise; else they are findings, and the schema is what would be without them.
+    """
+    override = dict(override or {})
+    known = {"columns", "duration", "event", "event_level", "entry", "missing", "constraints", "decimal"}
+    for key in set(override) - known:
+        raise UserError(f"schema: unknown key {key!r}", hint=suggest(key, known))
+    given = override.get("columns", {})
+    if not isinstance(given, Mapping) or not all(isinstance(v, Mapping) for v in given.values()):
+        raise UserError(f"schema: columns={given}", hint="Expected settings of each column: [columns.NAME] kind = ...")
+    for name in given:
+        if name not in names:
+            raise UserError(f"schema: no column {name!r} in {source}", hint=suggest(name, names))
+    named = Named.of(override, given, duration=duration, event=event, entry=entry, event_level=event_level)
+    missing = spellings(override.get("missing", ()))
+    if "decimal" in override or not spelled:
+        spelled = spellings_of(columns, told=override.get("decimal"))
+    found, findings, spelt = [], [], {}
+    for i, (name, raw) in enumerate(zip(names, columns, strict=True)):
+        column, noticed, empty = column_of(
+            name, raw, given.get(name, {}), missing=missing, spelling=spelled[i], levels=levels[i] if levels else None,
+            row_name=row_name,
+        )  # fmt: skip
+        found.append(column)
+        findings += noticed
+        spelt[name] = empty
+    findings += spelt_missing(spelt) + same_names(found)
+    if strict:
+        refuse(findings, source)
+    rules = override.get("constraints", ())
+    rules = (rules,) if isinstance(rules, str) else tuple(rules)
+    schema = Schema(columns=tuple(found), missing=missing, constraints=rules)
+    try:
+        schema, said = with_pair(
+            schema, columns, named, marks=[s.marks for s in spelled], source=source, row_name=row_name
+        )
+        findings += said
+    except UserError as error:
+        if strict:
+            raise
+        findings.append(Finding(severity="error", column=None, code="survival_pair", text=error.what, add=error.hint))
+    schema, rules = structural(schema, columns, {name for name, v in given.items() if "structural" in v})
+    findings += [_noted("structural", text) for text in rules]
+    findings = [
+        f for f in findings if f.code != "codes" or f.column not in (schema.duration, schema.event, schema.entry)
+    ]
+    order = ("error", "warning", "note")
+    findings.sort(key=lambda f: order.index(f.severity))
+    notes = tuple(str(f) for f in findings if f.severity != "error")
+    return dataclasses.replace(schema, notes=notes), findings
+
+
+def _noted(code: str, text: str) -> Finding:
+    return Finding(severity="note", column=None, code=code, text=text)
+
+
+__all__ = ["infer_schema", "look", "spellings"]

@@ -1,0 +1,378 @@
+"""Follow-up time and event, as clinics write them: which columns they are, what the event's levels mean, late entry."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from unmask.errors import UserError, suggest
+from unmask.modalities.table.reading.decimal_marks import Marks
+from unmask.modalities.table.reading.findings import Finding
+from unmask.modalities.table.reading.parse import is_missing, measured, text_of
+from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.natural import natural
+
+DURATIONS = ("time", "duration", "futime", "survival_time", "followup")
+EVENTS = ("event", "status", "death", "died")
+"""Names, whatever their case, that make columns of fitting values a pair without being told."""
+_LIKE_DURATION = re.compile(r"(.*[_\W])?(time|duration|futime|survival|follow[_\W]?up|t?stop|os|pfs|dfs|rfs)([_\W].*)?")
+_LIKE_EVENT = re.compile(
+    r"(.*[_\W])?(event|status|death|died|dead|deceased|cens(or(ed|ing)?)?|vital|outcome)([_\W].*)?"
+)
+_LIKE_ENTRY = re.compile(r"(.*[_\W])?(t?start|entry|t0|left[_\W]?trunc(ation)?)([_\W]?(time|age|day|days))?")
+
+CODINGS = (
+    ("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("nein", "ja"), ("n", "j"), ("non", "oui"), ("f", "t"),
+    ("alive", "dead"), ("alive", "deceased"), ("alive", "died"), ("living", "deceased"), ("living", "dead"),
+    ("censored", "event"), ("censored", "dead"), ("censored", "death"), ("censored", "died"), ("no event", "event"),
+    ("1", "2"),
+)  # fmt: skip
+"""(censored, event happened) in lower case; 1 and 2 as in R's survival."""
+CENSORED = ("censored", "no event", "event-free", "event free")
+"""Levels that leave no other meaning to those beside them than causes of the event."""
+MOST_CAUSES = 9
+SHOWN = 50
+"""Bad rows named in one error."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Named:
+    """What a person said of the pair.
+
+    Attributes:
+        levels: of the event column, those at which it happened: one, or one per cause.
+        entry: column of the times from which rows are at risk.
+    """
+
+    duration: str | None = None
+    event: str | None = None
+    levels: tuple[str, ...] = ()
+    entry: str | None = None
+
+    @classmethod
+    def of(cls, override: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]], **given: Any) -> Named:
+        """From arguments, where they are not None, else from a schema's keys.
+
+        Args:
+            columns: settings of each column, of which the event's may hold `event = LEVEL`.
+
+        Raises:
+            UserError: one column of the pair without the other.
+        """
+        keys = ("duration", "event", "entry")
+        duration, event, entry = (given.get(k) if given.get(k) is not None else override.get(k) for k in keys)
+        levels = given.get("event_level") or override.get("event_level")
+        marked = [name for name, settings in columns.items() if settings.get("event")]
+        if len(marked) > 1:
+            raise UserError(f"schema: event levels in columns {', '.join(marked)}", hint="One column holds the event.")
+        if marked:
+            event, levels = event or marked[0], levels or columns[marked[0]]["event"]
+        if (duration is None) != (event is None):
+            raise UserError(f"duration={duration}, event={event}", hint="A survival pair needs both columns.")
+        if duration is None and (entry is not None or levels):
+            raise UserError(
+                f"entry={entry}, event_level={levels} without a survival pair", hint="Give duration and event too."
+            )
+        found = tuple(text_of(v) for v in (levels if isinstance(levels, list | tuple) else [levels] if levels else []))
+        return cls(duration=duration, event=event, levels=found, entry=entry)
+
+
+def with_pair(
+    schema: Schema, columns: Sequence[np.ndarray], named: Named, *, marks: Sequence[Marks], source: str,
+    row_name: Callable[[int], int],
+) -> tuple[Schema, list[Finding]]:  # fmt: skip
+    """The schema with its survival pair, named or found by usual names, and what is to be said of it.
+
+    The levels of the event are in this order whatever was seen: censored, then the event, or its causes. The number of the
+    category is therefore the indicator, and values are written in the file's own spelling.
+
+    Args:
+        marks: how each column writes its numbers.
+
+    Raises:
+        UserError: naming every value that is no follow-up time, or no entry before it; the event's levels have no certain meaning.
+    """
+    place = Place(schema, columns, marks, source, row_name)
+    findings: list[Finding] = []
+    if named.duration is None or named.event is None:
+        found, why = _by_name(place)
+        if found is None:
+            return schema, [_finding("warning", why)] if why else []
+        named = found
+        findings.append(_finding("note", why))
+    assert named.duration is not None
+    assert named.event is not None
+    d, e = schema.number(named.duration, where="duration: "), schema.number(named.event, where="event: ")
+    if d == e:
+        raise UserError(f"duration and event are both {named.duration!r}", hint="They are two columns.")
+    time = place.times(named.duration, d)
+    rows = {text_of(columns[e][i]): row_name(int(i)) for i in np.flatnonzero(~place.gone(e))[::-1]}
+    seen = sorted(rows, key=natural)
+    if not seen:
+        raise UserError(
+            f"{source}, column {named.event!r}: no value at all", hint="Name the columns of follow-up time and event."
+        )
+    levels, said = event_levels(seen, named.levels, rows=rows, where=f"{source}, column {named.event!r}")
+    changed = list(schema.columns)
+    changed[d] = _quantity(changed[d], time)
+    changed[e] = Column(
+        name=named.event, kind="binary" if len(levels) == 2 else "nominal", categories=levels, event=levels[1:],
+        missing=changed[e].missing,
+    )  # fmt: skip
+    findings += [_finding("note", f"event: {named.event!r} {said}")] if said else []
+    if named.entry is not None:
+        n = schema.number(named.entry, where="entry: ")
+        if n in (d, e):
+            raise UserError(f"entry={named.entry!r} is the column of the pair", hint="Give a column of its own.")
+        changed[n] = _quantity(changed[n], place.entries(named.entry, n, time))
+    schema = dataclasses.replace(
+        schema, columns=tuple(changed), duration=named.duration, event=named.event, entry=named.entry
+    )
+    return schema, findings
+
+
+def _finding(severity: Literal["warning", "note"], text: str) -> Finding:
+    return Finding(severity=severity, column=None, code="survival_pair", text=text)
+
+
+def event_levels(
+    seen: Sequence[str], declared: Sequence[str] = (), *, rows: Mapping[str, int] | None = None, where: str = "event"
+) -> tuple[tuple[str, ...], str]:
+    """The levels of an event, censored first, and what is to be said of how they were understood ("" where it is plain).
+
+    >>> event_levels(["Yes", "No"])
+    (('No', 'Yes'), "is censored where it is 'No'; the event is 'Yes'")
+    >>> event_levels(["0", "1", "2"])[0]
+    ('0', '1', '2')
+
+    Args:
+        seen: the levels in the data.
+        declared: those at which the event happened, in their order as causes.
+        rows: where each level stands first, for errors.
+
+    Raises:
+        UserError: there is no telling.
+    """
+    hint = 'Say at which level the event happened: --event-level LEVEL, event_level="LEVEL", or event = "LEVEL" under the column in the schema.'
+    shown = ", ".join(f"{v!r} (row {rows[v]})" if rows else repr(v) for v in seen[:12])
+    shown += ", ..." if len(seen) > 12 else ""
+    lower = {v.lower(): v for v in seen}
+    if len(lower) < len(seen):
+        raise UserError(f"{where}: {shown}: one level spelled in several ways", hint="Spell each level in one way.")
+    if len(seen) > MOST_CAUSES + 1:
+        raise UserError(
+            f"{where}: {len(seen)} levels ({shown}) in an event column", hint="Expected 0 (censored) or 1 (happened)."
+        )
+    if declared:
+        return _declared(seen, declared, where, hint)
+    for censored, happened in CODINGS:
+        if lower.keys() <= {censored, happened} and list(lower) != ["2"]:
+            example = seen[0]
+            levels = tuple(lower.get(v, _spelled(v, example)) for v in (censored, happened))
+            plain = (censored, happened) in (("0", "1"), ("false", "true"))
+            r = ", as in R's survival" if (censored, happened) == ("1", "2") else ""
+            return levels, "" if plain else _said(levels) + r
+    first = next((lower[v] for v in ("0", *CENSORED) if v in lower), None)
+    others = [v for v in seen if v != first]
+    if first == "0" and not all(re.fullmatch(r"[1-9]\d*", v) for v in others):
+        first = None
+    if first is None or not others:
+        raise UserError(f"{where}: {shown}: which of them is the event?", hint=hint)
+    levels = (first, *others)
+    return levels, _said(levels)
+
+
+def _declared(seen: Sequence[str], declared: Sequence[str], where: str, hint: str) -> tuple[tuple[str, ...], str]:
+    if unknown := [v for v in declared if v not in seen]:
+        raise UserError(f"{where}: no level {unknown[0]!r}", hint=suggest(unknown[0], seen))
+    rest = [v for v in seen if v not in declared]
+    if len(rest) > 1:
+        raise UserError(
+            f"{where}: {', '.join(map(repr, rest))} would all be censored",
+            hint="Give every cause as a level of the event, and write censored rows in one way.",
+        )
+    known = {happened: censored for censored, happened in reversed(CODINGS)}
+    censored = rest[0] if rest else _spelled(known.get(declared[0].lower(), "censored"), declared[0])
+    levels = (censored, *declared)
+    return levels, "" if levels in (("0", "1"), ("False", "True")) else _said(levels)
+
+
+def _said(levels: Sequence[str]) -> str:
+    happened = ", ".join(repr(v) for v in levels[1:])
+    return f"is censored where it is {levels[0]!r}; {'the event is' if len(levels) == 2 else 'causes are'} {happened}"
+
+
+def _spelled(word: str, example: str) -> str:
+    """A word in capitals as an example has them."""
+    if example.isupper():
+        return word.upper()
+    return word.capitalize() if example[:1].isupper() else word
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _quantity(column: Column, values: np.ndarray) -> Column:
+    if column.kind in ("numeric", "integer"):
+        return column
+    known = values[~np.isnan(values)]
+    kind: Literal["integer", "numeric"] = "integer" if np.array_equal(known, np.round(known)) else "numeric"
+    return dataclasses.replace(
+        column, kind=kind, categories=(), low=float(known.min()), high=float(known.max()),
+        decimals=0 if kind == "integer" else None,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Raw columns, how they write their numbers, and how errors name their rows."""
+
+    schema: Schema
+    columns: Sequence[np.ndarray]
+    marks: Sequence[Marks]
+    source: str
+    row_name: Callable[[int], int]
+
+    def gone(self, number: int) -> np.ndarray:
+        """Which cells of a column hold no value."""
+        return is_missing(self.columns[number], (*self.schema.missing, *self.schema.columns[number].missing))
+
+    def numbers(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """A column's values as numbers, NaN where missing, and which are none."""
+        raw, gone, column = self.columns[number], self.gone(number), self.schema.columns[number]
+        out, bad = np.full(len(raw), np.nan), np.zeros(len(raw), bool)
+        suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
+        out[~gone], bad[~gone] = measured(raw[~gone], self.marks[number], column.limits, suffixes)
+        return out, bad
+
+    def levels(self, number: int) -> list[str]:
+        return sorted({text_of(v) for v in self.columns[number][~self.gone(number)]}, key=natural)
+
+    def times(self, name: str, number: int) -> np.ndarray:
+        """A column of times as numbers, NaN where missing.
+
+        Raises:
+            UserError: naming every value that is no number or below 0.
+        """
+        raw = self.columns[number]
+        gone = self.gone(number)
+        if gone.all():
+            raise UserError(
+                f"{self.source}, column {name!r}: no value at all", hint="Name the columns of follow-up time and event."
+            )
+        time, bad = self.numbers(number)
+        hint = "Follow-up times are numbers, 0 or more."
+        if self.schema.columns[number].kind == "datetime":
+            hint = "These are dates: write the days from the start to the end of follow-up into a column of numbers."
+        with np.errstate(invalid="ignore"):
+            self._refuse(bad | (time < 0), f"column {name!r}", lambda i: f"{_plain(raw[i])!r} as a duration", hint)
+        return time
+
+    def entries(self, name: str, number: int, time: np.ndarray) -> np.ndarray:
+        """A column of entries as numbers.
+
+        Raises:
+            UserError: naming every one that is no number, below 0, missing, or not before the follow-up time.
+        """
+        raw = self.columns[number]
+        entry = self.times(name, number)
+        self._refuse(
+            np.isnan(entry) & ~np.isnan(time),
+            f"column {name!r}",
+            lambda i: "no entry",
+            "Fill in 0 where rows enter at once.",
+        )
+        with np.errstate(invalid="ignore"):
+            self._refuse(
+                entry >= time, f"column {name!r}", lambda i: f"entry {raw[i]} at follow-up time {time[i]:g}",
+                "Rows enter before their follow-up ends.",
+            )  # fmt: skip
+        return entry
+
+    def _refuse(self, bad: np.ndarray, column: str, what: Callable[[int], str], hint: str) -> None:
+        if said := _bad_rows(bad, column, what, self.row_name):
+            raise UserError(f"{self.source}, {said}", hint=hint)
+
+
+def _bad_rows(bad: np.ndarray, column: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
+    """A column's bad rows and what each holds; "" where there is none."""
+    rows = np.flatnonzero(bad)
+    said = "; ".join(f"row {row_name(int(i))}: {what(int(i))}" for i in rows[:SHOWN])
+    more = f"; and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return f"{column}, {said}{more}" if said else ""
+
+
+def refuse_impossible(
+    schema: Schema, columns: Sequence[np.ndarray], *, source: str, row_name: Callable[[int], int]
+) -> None:
+    """Refuse follow-up that cannot be, in a table read under a schema that has a survival pair.
+
+    Args:
+        columns: the modelled ones, coded, NaN where missing: an unknown time or entry is not refused.
+
+    Raises:
+        UserError: naming every time and entry below 0, and every entry that is not before its time.
+    """
+    if schema.duration is None:
+        return
+    time = columns[schema.place(schema.duration)]
+    said: list[str] = []
+    hints: list[str] = []
+    with np.errstate(invalid="ignore"):
+        for name in (schema.duration, schema.entry):
+            if name is not None:
+                x = columns[schema.place(name)]
+                said.append(_bad_rows(x < 0, f"column {name!r}", lambda i, x=x: f"{x[i]:g} as a duration", row_name))
+                hints += ["Follow-up times are numbers, 0 or more."] if said[-1] and not hints else []
+        if schema.entry is not None:
+            entry = columns[schema.place(schema.entry)]
+            late, column = (entry >= time) & (time >= 0), f"column {schema.entry!r}"
+            said.append(
+                _bad_rows(late, column, lambda i: f"entry {entry[i]:g} at follow-up time {time[i]:g}", row_name)
+            )
+            hints += ["Rows enter before their follow-up ends."] if said[-1] else []
+    if any(said):
+        raise UserError(f"{source}, {'; '.join(filter(None, said))}", hint=" ".join(hints))
+
+
+def _by_name(place: Place) -> tuple[Named | None, str]:
+    """The pair by its usual names, where the values leave no doubt; else why there is none though names suggest one."""
+    schema = place.schema
+    exact = [next((n for n in schema.names if n.lower() in known), None) for known in (DURATIONS, EVENTS)]
+    like = [
+        name or next((n for n in schema.names if pattern.fullmatch(n.strip().lower())), None)
+        for name, pattern in zip(exact, (_LIKE_DURATION, _LIKE_EVENT), strict=True)
+    ]
+    duration, event = like
+    if duration is None or event is None or duration == event:
+        return None, ""
+    d, levels = schema.number(duration), place.levels(schema.number(event))
+    if len(levels) > MOST_CAUSES + 1:
+        return None, ""  # a quantity, or anything but an event
+    time, why = schema.columns[d], ""
+    if time.kind == "datetime":
+        why = f"{duration!r} holds dates, not times"
+    elif time.kind not in ("numeric", "integer") or not time.modelled:
+        why = f"{duration!r} is {time.kind}"
+    elif time.low is not None and time.low < 0:
+        why = f"{int((place.numbers(d)[0] < 0).sum())} follow-up times in {duration!r} are negative"
+    elif not (levels and (set(levels) <= {"0", "1"} or set(levels) <= {"False", "True"})):
+        why = f"{event!r} is coded {', '.join(map(repr, levels)) or 'nothing'}, not 0 and 1"
+    elif None in exact:
+        why = "the names are not certain"
+    entry = next((n for n in schema.names if _LIKE_ENTRY.fullmatch(n.strip().lower())), None)
+    late = f"; {entry!r} may be the time from which a row is at risk: --entry {entry} if so" if entry else ""
+    if not why:
+        return (
+            Named(duration=duration, event=event),
+            f"{duration!r} and {event!r} are taken for follow-up time and event{late}",
+        )
+    return None, (
+        f"{duration!r} and {event!r} look like follow-up time and event, but NO survival pair is taken: {why}. If they are "
+        f"one, say --duration {duration} --event {event} (and --event-level LEVEL where the coding is not plain){late}"
+    )

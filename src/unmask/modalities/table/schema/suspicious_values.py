@@ -1,0 +1,337 @@
+"""Values that may not mean what they say: codes of missing values, codes of categories, dates written as numbers.
+
+Nothing here changes a value; each finding says what stands there and what to write in the schema if it is as it looks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from unmask.modalities.table.reading.findings import Finding, named, setting
+from unmask.modalities.table.reading.parse import text_of
+from unmask.modalities.table.schema.roles import words_of
+from unmask.modalities.table.schema.schema import Column
+
+_WHOLE = frozenset(
+    s * v for v in (9, 99, 999, 9999, 99999, 999999, 88, 888, 8888, 77, 777, 7777, 66, 666, 1, 8, 7, 98, 998, 9998, 97, 997) for s in (1, -1)
+)  # fmt: skip
+_NINES = frozenset(s * v for v in (88.8, 99.9, 99.99, 888.8, 999.9, 999.99, 9999.9, 9999.99) for s in (1, -1))
+SENTINELS: frozenset[float] = _WHOLE | _NINES
+"""Numbers by which people say that there is no value; looked for at a column's ends, apart from its other values."""
+
+FEWEST_OTHERS = 10
+"""Distinct numbers that must be left to tell that another is far off."""
+FEW_CELLS, FEW_SHARE = 3, 0.002
+"""Cells far off are slips where they are no more than so many, or this share of the column."""
+
+NO_VALUE_WORDS = re.compile(
+    r"(?:unknown|unkn?|missing|not (?:done|known|available|applicable|recorded|measured|assessed|tested|reported|"
+    r"stated|given)|no (?:data|value|result|info|information)|"
+    r"n\.? ?d\.?|n\.? ?a\.?|n/d|nil return|refused|declined|pending|to follow|tbd|unspecified|undetermined|"
+    r"indeterminate|invalid|error|unbekannt|fehlt|fehlend|"
+    r"nicht (?:bekannt|erhoben|gemessen|durchgeführt)|keine angabe|k\.? ?a\.?|inconnue?|non (?:fait|connu|disponible)|"
+    r"desconocid[oa]|no (?:consta|realizado)|"
+    r"sconosciut[oa]|non noto|-+|\.\.+|\*+|#ref!|#div/0!|#value!|#name\?|#num!|\(missing\)|<missing>|leer|vacío)",
+    re.IGNORECASE,
+)
+
+_CODED = re.compile(
+    r"(?:.* )?(?:grade|stage|type|code|class|group|category|cat|level|status|race|ethnicity|ethnic|site|cent(?:er|re)|"
+    r"region|arm|treatment|trt|"
+    r"cause|diagnosis|dx|histology|marital|education|employment|occupation|religion|country|state|ward|department|dept|"
+    r"insurance|smoking|"
+    r"smoker|method|reason|outcome|sex|gender|color|colour|kind|section)(?: .*)?"
+)
+
+
+def sentinel_values(values: np.ndarray, counts: np.ndarray) -> dict[float, int]:
+    """Numbers such as -9 and 999 at an end of a column, apart from its other values, and how often each stands there.
+
+    Args:
+        values, counts: the column's distinct numbers, rising, and how often each stands there.
+    """
+    found: dict[float, int] = {}
+    while len(values) > 2:
+        taken = _codes_at(values, -1) or -_codes_at(-values[::-1], 1)
+        if not taken:
+            break
+        own = slice(-taken, None) if taken > 0 else slice(None, -taken)
+        found |= dict(zip(values[own].tolist(), counts[own].tolist(), strict=True))
+        rest = slice(None, -taken) if taken > 0 else slice(-taken, None)
+        values, counts = values[rest], counts[rest]
+    if len(values) > FEWEST_OTHERS and values[0] == 0 and _far_below(values):
+        found[0.0] = int(counts[0])
+    return found
+
+
+def _codes_at(values: np.ndarray, sign: int) -> int:
+    """How many of the greatest of rising numbers are codes apart from the rest; several together are 88 and 99, say.
+
+    Args:
+        sign: 1 where the numbers were turned over, so that their greatest are a column's least.
+    """
+    for k in range(1, min(3, len(values) - 2) + 1):
+        ends, rest = values[-k:], values[:-k]
+        if not all(v in SENTINELS and (k == 1 or abs(v) >= 66) for v in ends.tolist()):
+            break
+        gap, spread = ends[0] - rest[-1], rest[-1] - rest[0]
+        below = sign > 0 and ends[0] > 0 and rest[-1] <= 0  # -9 below numbers that are 0 or more
+        if below or gap > max(0.5 * spread, 3):
+            return k
+    return 0
+
+
+def _far_below(values: np.ndarray) -> bool:
+    """Whether a zero stands further below all other numbers than any of the lower half of these from the next, by far."""
+    rest = values[1:]
+    steps = np.diff(rest[: len(rest) // 2 + 1])
+    return bool(rest[0] >= 0.3 * (rest[-1] - rest[0]) and rest[0] >= 6 * steps.max())
+
+
+def sentinels(name: str, found: Mapping[float, int], others: tuple[float, float]) -> list[Finding]:
+    """What `sentinel_values` found.
+
+    Args:
+        others: the least and the greatest of the other values.
+    """
+    if not found:
+        return []
+    listed = ", ".join(f"{v:g} ({n} cells)" for v, n in sorted(found.items()))
+    codes = [int(v) if v == int(v) else v for v in sorted(found)]
+    return [Finding(
+        severity="warning", column=name, code="sentinel",
+        text=f"{name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as numbers; "
+        "a code for no value, often. If so:",
+        add=setting(name, f"missing = {json.dumps(codes)}"),
+    )]  # fmt: skip
+
+
+def far_off(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Which distinct numbers lie so far from all others that a slip of the decimal point or of the unit is likelier.
+
+    A few cells at an end that are parted from the next value by more than all the others span, and of numbers above zero
+    also by more than half of what the others span as logarithms; or, of these, by more than all of that. Columns that are
+    skewed by nature span several powers of ten, and their greatest values are not flagged.
+
+    Args:
+        values, counts: the column's distinct numbers, rising, and how often each stands there.
+
+    Returns:
+        Booleans, one per distinct number.
+    """
+    out = np.zeros(len(values), bool)
+    most = max(FEW_CELLS, FEW_SHARE * counts.sum())
+    while True:  # a number that is far off at one end can hide others at the other
+        left = np.flatnonzero(~out)
+        ends = [end[len(end) - _parted(values[end], counts[end], most) :] for end in (left, left[::-1])]
+        if not sum(map(len, ends)):
+            return out
+        out[np.concatenate(ends)] = True
+
+
+def _parted(x: np.ndarray, counts: np.ndarray, most: float) -> int:
+    """How many of the last distinct numbers lie far from the others, which they follow rising or falling."""
+    for k in range(1, len(x) - FEWEST_OTHERS + 1):
+        if counts[-k:].sum() > most:
+            break
+        rest, gap = x[:-k], abs(x[-k] - x[-k - 1])
+        apart = gap > abs(rest[-1] - rest[0])
+        if min(x[0], x[-1]) > 0:
+            log_gap, log_span = abs(np.log(x[-k] / x[-k - 1])), abs(np.log(rest[-1] / rest[0]))
+            apart = (apart and log_gap > 0.5 * log_span) or log_gap > log_span
+        if apart:
+            return k
+    return 0
+
+
+def extremes(name: str, listed: Sequence[tuple[float, int]], others: tuple[float, float]) -> list[Finding]:
+    """Numbers that `far_off` found.
+
+    Args:
+        listed: of each the number and its row.
+        others: the least and the greatest of the other values.
+    """
+    if not listed:
+        return []
+    cells = ", ".join(f"{v:g} (row {row})" for v, row in listed)
+    return [Finding(
+        severity="warning", column=name, code="extreme",
+        text=f"{name!r} holds {cells}, far from its other values ({others[0]:g} to {others[1]:g}): read as they stand. "
+        "A slip of the decimal point or another unit, often. If so:",
+        add="Correct the cells or empty them.",
+    )]  # fmt: skip
+
+
+def no_value_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
+    """Words such as Unknown among the categories of a column."""
+    found = {t: n for t, n in counts.items() if NO_VALUE_WORDS.fullmatch(t.strip())}
+    if not found:
+        return []
+    listed = ", ".join(f"{t!r} ({n} cells)" for t, n in found.items())
+    return [Finding(
+        severity="warning", column=name, code="unknown_category",
+        text=f"{name!r} holds {listed}: kept as a category. If it means that there is no value:",
+        add=setting(name, f"missing = {json.dumps(list(found), ensure_ascii=False)}"),
+    )]  # fmt: skip
+
+
+def kept_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
+    """`None` and `Na` in a column of categories: kept as values."""
+    if not counts:
+        return []
+    listed = ", ".join(f"{t!r} ({n} cells)" for t, n in counts.items())
+    return [Finding(
+        severity="warning", column=name, code="none_as_value",
+        text=f"{name!r} holds {listed} beside other texts: taken for a value. If it means that there is none:",
+        add=setting(name, f"missing = {json.dumps(list(counts), ensure_ascii=False)}"),
+    )]  # fmt: skip
+
+
+def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
+    """Whole numbers that could be the codes of categories: few, without a gap, from 0 or 1, each many times.
+
+    Args:
+        values: the column's distinct numbers.
+        rows: cells that hold a value.
+    """
+    values = np.sort(values)
+    said = bool(_CODED.fullmatch(words_of(name)))
+    gaps = values[-1] - values[0] + 1 - len(values)
+    few = 3 <= len(values) <= (30 if said else 12) and rows >= (3 if said else 5) * len(values)
+    if not few or values[0] not in (0, 1) or (gaps > 0 and not said):
+        return []
+    return [Finding(
+        severity="warning", column=name, code="codes",
+        text=f"{name!r} holds {len(values)} whole numbers {values[0]:g}..{values[-1]:g}: a quantity is assumed. If "
+             f"they are codes of "
+        "categories (or ordinal, if they are ranked):",
+        add=setting(name, 'kind = "nominal"'),
+    )]  # fmt: skip
+
+
+_DAY_NAMES = re.compile(
+    r"(?:.* )?(?:date|datum|dates|dt|dob|doa|dod|datetime)(?: .*)?|"
+    r"(?:(?:first|last|hospital|icu|next) )?(?:visit|admission|discharge|birth|surgery|entry|onset|"
+    r"enrol+ment|randomi[sz]ation|diagnosis|death|exam|admit|follow up|aufnahme|entlassung|geburt)"
+)
+_TIME_NAMES = re.compile(rf"(?:.* )?(?:time|timestamp|epoch|unix|ts|zeit)(?: .*)?|{_DAY_NAMES.pattern}")
+"""Names of days, and of moments, as numbers of a file's own."""
+
+
+def dates_as_numbers(name: str, values: np.ndarray) -> list[Finding]:
+    """Numbers that read as dates: whole ones as YYYYMMDD, DDMMYYYY, MMDDYYYY; under the name of a day or a moment also days
+    since 1900, as spreadsheets count, and seconds since 1970.
+
+    Args:
+        values: the column's distinct numbers.
+    """
+    if len(values) < 3:
+        return []
+    first = f"{name!r} holds numbers such as {values[0]:.0f}, which read as"
+    parts = values // 1_000_000, values // 10_000 % 100, values % 10_000
+    orders = {
+        "YYYYMMDD": (values // 10_000, values // 100 % 100, values % 100),
+        "DDMMYYYY": (parts[2], parts[1], parts[0]),
+        "MMDDYYYY": (parts[2], parts[0], parts[1]),
+    }
+    words, low, high = words_of(name), values.min(), values.max()
+    whole = bool((values == np.round(values)).all())
+    written = [k for k, order in orders.items() if whole and _are_days(*order)]
+    add = "Write them as dates in the file, 2020-01-31."
+    if written:
+        what = f"dates ({' or '.join(written)})"
+        if written[0] == "YYYYMMDD":
+            add = setting(name, 'kind = "datetime", format = "%Y%m%d"').replace('", f', '"\nf')
+    elif low >= 10_000 and high <= 80_000 and _DAY_NAMES.fullmatch(words):
+        what = "dates as spreadsheets count them, in days since 1900"
+    elif _TIME_NAMES.fullmatch(words) and any(low >= 3e8 * k and high <= 2.5e9 * k for k in (1, 1000)):
+        what = f"moments in {'seconds' if high <= 2.5e9 else 'milliseconds'} since 1970"
+    else:
+        return []
+    return [Finding(
+        severity="warning", column=name, code="date_as_number", text=f"{first} {what}: not taken for such. If they are:",
+        add=add,
+    )]  # fmt: skip
+
+
+def _are_days(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> bool:
+    good = (year >= 1900) & (year <= 2100) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    return bool(good.all())
+
+
+def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
+    """Several rows per patient."""
+    return [Finding(
+        severity="warning", column=name, code="repeated_ids",
+        text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are taken "
+             f"for independent, which "
+        "they are not: intervals come out too narrow, held-out figures too good, and rows of one individual can stand "
+        "on both sides of a "
+        "split. Fit one row per individual (the first visit, or visits side by side as columns)",
+    )]  # fmt: skip
+
+
+def same_names(columns: Sequence[Column]) -> list[Finding]:
+    """Columns of one name, which nothing that is said by name can tell apart; those without a name that are left out aside."""
+    places: dict[str, list[int]] = {}
+    for i, c in enumerate(columns):
+        places.setdefault(c.name, []).append(i)
+    return [
+        Finding(
+            severity="error", column=name, code="duplicate_name",
+            text=f"columns {', '.join(str(i + 1) for i in own[:-1])} and {own[-1] + 1} are called {name!r}",
+            add="Give every column a name of its own, or take out those that are not wanted.",
+        )
+        for name, own in places.items()
+        if len(own) > 1 and (name.strip() or any(columns[i].modelled for i in own))
+    ]  # fmt: skip
+
+
+def spelt_in(raw: np.ndarray, gone: np.ndarray) -> dict[str, int]:
+    """What stands in a column's missing cells -> in how many.
+
+    Args:
+        gone: which cells are missing.
+    """
+    cells = raw[gone]
+    if cells.dtype == object:
+        return dict(Counter(v for v in cells if isinstance(v, str)))
+    return dict(Counter(text_of(v) for v in cells if v == v))
+
+
+def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
+    """Which spellings were taken for missing, per column; empty cells need no word.
+
+    Args:
+        found: column -> spelling -> cells.
+    """
+    said = {c: {t: n for t, n in spelt.items() if t.strip()} for c, spelt in found.items()}
+    return [
+        Finding(
+            severity="note", column=c, code="missing_spelling",
+            text=f"{c!r}: taken for missing: " + ", ".join(f"{t!r} ({n} cells)" for t, n in spelt.items()),
+        )
+        for c, spelt in said.items() if spelt
+    ]  # fmt: skip
+
+
+__all__ = [
+    "codes",
+    "dates_as_numbers",
+    "extremes",
+    "far_off",
+    "kept_words",
+    "named",
+    "no_value_words",
+    "repeated_ids",
+    "same_names",
+    "sentinel_values",
+    "sentinels",
+    "spelt_in",
+    "spelt_missing",
+]

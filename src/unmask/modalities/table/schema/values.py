@@ -1,0 +1,183 @@
+"""Raw columns to the model's floats under a schema, and back to plain values and texts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError, suggest
+from unmask.modalities.table.reading.decimal_marks import PLAIN, Marks, spellings_of
+from unmask.modalities.table.reading.findings import Finding, refuse
+from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.parse import date_of, days, is_missing, measured, text_of
+from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.survival_pair import refuse_impossible
+
+
+def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.ndarray]:
+    """The modelled columns as floats: a quantity's value, or the number of a category; NaN where there is none.
+
+    Args:
+        unseen: a category the schema does not have is an "error", or taken as "missing".
+
+    Raises:
+        UserError: a column is missing, or cells do not fit their columns, naming all of them by column, row and value;
+            follow-up that cannot be (see `survival_pair.refuse_impossible`).
+    """
+    order = match_columns(frame, schema)
+    marks = spelling_in(frame, schema, order)
+    out, findings = [], []
+    for i in schema.modelled:
+        x, wrong = _coded(frame, frame.columns[order[i]], schema.columns[i], schema, unseen, marks[i])
+        out.append(x)
+        findings += wrong
+    refuse(findings, frame.source)
+    refuse_impossible(schema, out, source=frame.source, row_name=frame.row_name)
+    return out
+
+
+def match_columns(frame: Frame, schema: Schema) -> list[int]:
+    """Where each of the schema's columns stands in the frame: by place where all names agree, else by name.
+
+    Raises:
+        UserError: a column is missing, or there twice.
+    """
+    if frame.names == schema.names or isinstance(frame.native, np.ndarray):
+        if len(frame.names) != len(schema.names):
+            raise UserError(
+                f"{frame.source}: {len(frame.names)} columns, the model has {len(schema.names)}",
+                hint="Give the same columns.",
+            )
+        return list(range(len(frame.names)))
+    for name in schema.names:
+        if name not in frame.names:
+            raise UserError(f"{frame.source}: no column {name!r}", hint=suggest(name, frame.names))
+    for c in schema.columns:
+        places = [str(i + 1) for i, name in enumerate(frame.names) if name == c.name]
+        if c.modelled and len(places) > 1:
+            raise UserError(
+                f"{frame.source}: columns {', '.join(places[:-1])} and {places[-1]} are called {c.name!r}",
+                hint="Nothing says which of them the model's is: rename the other, or take it out.",
+            )
+    return [frame.names.index(name) for name in schema.names]
+
+
+def missing_cells(raw: np.ndarray, column: Column, schema: Schema) -> np.ndarray:
+    """Which raw cells of a column of the schema hold no value; what is among its categories does."""
+    return is_missing(raw, (*schema.missing, *column.missing), () if column.is_quantity else column.categories)
+
+
+def spelling_in(frame: Frame, schema: Schema, order: Sequence[int]) -> list[Marks | None]:
+    """How this table writes the numbers of each column of the schema; None where it could be two ways.
+
+    Args:
+        order: where the schema's columns stand in the frame; behind its last one where it lacks them.
+    """
+    if frame.native is not None and not any(c.dtype == object for c in frame.columns):
+        return [PLAIN] * len(schema.columns)
+    if len(frame.spellings) != len(frame.columns):
+        priors: list[Marks | None] = [None] * len(frame.columns)
+        for c, place in zip(schema.columns, order, strict=True):
+            if place < len(priors):
+                priors[place] = Marks(c.decimal, c.thousands)
+        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=frame.decimal, priors=priors)
+    found = [None if s.unclear else s.marks for s in frame.spellings]
+    return [found[place] if place < len(found) else PLAIN for place in order]
+
+
+def _coded(
+    frame: Frame, raw: np.ndarray, column: Column, schema: Schema, unseen: str, marks: Marks | None
+) -> tuple[np.ndarray, list[Finding]]:
+    gone = missing_cells(raw, column, schema)
+    out = np.full(len(raw), np.nan)
+    wrong: list[int] = []
+    if column.is_quantity:
+        values = raw[~gone]
+        if column.kind == "datetime":
+            found, bad = days(values, column.format or "")
+        else:
+            suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
+            found, bad = measured(values, marks or PLAIN, column.limits, suffixes)
+            if marks is None:
+                bad = np.array([isinstance(v, str) and not v.strip().isdecimal() for v in values], bool)
+        bad = bad | np.isinf(found)
+        out[~gone] = found
+        wrong = np.flatnonzero(~gone)[bad].tolist()
+        what = (
+            "a date"
+            if column.kind == "datetime"
+            else "a finite number"
+            if marks is not None
+            else "one number for certain"
+        )
+        says, hint = f" is not {what}", f"The column is {column.kind}: correct the cells or leave them empty."
+        if marks is None:
+            hint = 'Say which mark parts decimals: --decimal "," or --decimal ".".'
+    else:
+        number = {c: float(i) for i, c in enumerate(column.categories)}
+        cache: dict[Any, float] = {}
+        for i in np.flatnonzero(~gone):
+            value = raw[i]
+            code = cache.get(value)
+            if code is None:
+                code = cache[value] = number.get(text_of(value), -1.0)
+            if code < 0 and unseen == "error":
+                wrong.append(int(i))
+            out[i] = np.nan if code < 0 else code
+        known = ", ".join(column.categories[:8]) + (", ..." if len(column.categories) > 8 else "")
+        says = " was not seen in training"
+        hint = f"Known: {known}. Correct it, or have `impute` treat it as unknown: --unseen missing (unseen='missing' in Python)."
+    if not wrong:
+        return out, []
+    code_ = "value" if column.is_quantity else "unseen"
+    return out, [Finding(
+        severity="error", column=column.name, code=code_, text=f"column {column.name!r}{says}", add=hint, wrong=says,
+        prefix="" if column.is_quantity else "category ", cells=tuple(zip(map(frame.row_name, wrong), raw[wrong].tolist(), strict=True)),
+    )]  # fmt: skip
+
+
+def decode(values: np.ndarray, column: Column) -> list[Any]:
+    """Model values as plain Python values in the column's own terms: rounded numbers, categories, dates; None for NaN."""
+    if not column.is_quantity:
+        return [None if v != v else column.categories[int(v)] for v in values]
+    if column.kind == "datetime":
+        values = values if column.decimals is None else np.round(values, column.decimals)
+        return [None if v != v else date_of(v) for v in values]
+    if column.decimals is not None:
+        values = np.round(values, column.decimals)
+    values = values + 0.0  # -0.0 is written 0.0
+    if column.decimals == 0:
+        return [None if v != v else int(v) for v in values]
+    return [None if v != v else float(v) for v in values]
+
+
+def writes_point(raw: np.ndarray, column: Column) -> bool:
+    """Whether a column of whole numbers is written 83.0 in its file, not 83; so is one of 0 and 1 once it has holes."""
+    whole = column.decimals == 0 if column.is_quantity else all(c.lstrip("-").isdecimal() for c in column.categories)
+    if not whole or raw.dtype != object:
+        return False
+    seen = raw[:200][~is_missing(raw[:200])]
+    return len(seen) > 0 and all(isinstance(v, str) and v.strip().endswith(".0") for v in seen)
+
+
+def cell_texts(values: Sequence[Any], column: Column, point: bool = False, marks: Marks | None = None) -> list[str]:
+    """Plain values as the texts of a CSV file.
+
+    Args:
+        point: whole numbers are written 83.0.
+        marks: how the file writes decimals and thousands, by default as the one the schema is of.
+    """
+    marks = marks or Marks(column.decimal, column.thousands)
+    out = []
+    for v in values:
+        if v is None:
+            out.append("")
+        elif isinstance(v, dt.datetime):
+            out.append(v.strftime(column.format or "%Y-%m-%d %H:%M:%S"))
+        else:
+            text = f"{v}.0" if point else str(v)
+            out.append(marks.write(text) if marks != PLAIN and column.is_quantity else text)
+    return out

@@ -1,0 +1,1 @@
+"""Survival analysis on arrays: curves, Cox regression, and outcomes drawn from both."""

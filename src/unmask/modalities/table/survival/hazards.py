@@ -1,0 +1,186 @@
+"""The outcome of new rows: proportional hazards for every cause and for censoring, shrunk as far as unseen rows ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmask.modalities.table.survival.estimators import PartialLikelihood, fit_cox
+
+RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, np.inf)
+"""Penalties to choose from, in rows' worth of shrinkage of standardised covariates; with the last nothing is explained."""
+FOLDS = 5
+CLEAR = 2.0
+"""Gain on unseen rows, in units of log-likelihood, below which it may be chance (1.92 is the 5 % of a likelihood ratio)."""
+PLENTY = 10.0
+"""Events per covariate from which the least penalty is kept (Peduzzi et al. 1996): noise then explains a log hazard of
+deviation .3 at most, and to choose costs more than it brings (the log hazard ratios of synthetic whas500 and gbsg2 rows
+were 5 % further from the real ones)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """A cumulative hazard as a step function, with the log hazard ratios it belongs to.
+
+    Attributes:
+        ridge: the penalty it was fitted with.
+    """
+
+    beta: np.ndarray
+    at: np.ndarray
+    hazard: np.ndarray
+    ridge: float = 0.0
+
+    def times(self, risk: np.ndarray, uniform: np.ndarray, entry: np.ndarray | None = None) -> np.ndarray:
+        """Event times of rows with log hazards `risk`, infinite beyond the last observed event.
+
+        Args:
+            entry: times after which they lie: rows are known to have come that far.
+        """
+        need = -np.log(np.maximum(1 - uniform, 1e-12)) / np.exp(np.clip(risk, -30, 30))
+        if entry is not None:
+            need = need + np.r_[0.0, self.hazard][np.searchsorted(self.at, entry, side="right")]
+        place = np.searchsorted(self.hazard, need, side="left")
+        if entry is not None:
+            place = np.maximum(place, np.searchsorted(self.at, entry, side="right"))
+        return np.r_[self.at, np.inf][np.minimum(place, len(self.at))]
+
+
+def fit_baseline(
+    x: np.ndarray,
+    time: np.ndarray,
+    event: np.ndarray,
+    ridge: float,
+    *,
+    entry: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
+) -> Baseline:
+    """Cox regression and its Breslow cumulative hazard; x must be centred. No event: a hazard of zero.
+
+    Args:
+        ridge: infinite for hazard ratios of 1.
+        entry, weight: as in `fit_cox`.
+    """
+    weight = np.ones(len(x)) if weight is None else weight
+    if not (event[weight > 0] > 0).any():
+        return Baseline(beta=np.zeros(x.shape[1]), at=np.zeros(0), hazard=np.zeros(0), ridge=ridge)
+    beta = np.zeros(x.shape[1])
+    if np.isfinite(ridge) and len(beta):
+        beta = fit_cox(x, time, event, ridge=ridge, entry=entry, weight=weight).beta
+    risk = weight * np.exp(np.clip((x - np.average(x, axis=0, weights=weight)) @ beta, -30, 30))
+    order = np.argsort(time, kind="stable")
+    at, first = np.unique(time[order], return_index=True)
+    deaths = np.add.reduceat(weight[order] * (event[order] > 0), first)
+    at_risk = np.cumsum(risk[order][::-1])[::-1][first]
+    if entry is not None:
+        order = np.argsort(entry, kind="stable")
+        late = np.r_[np.cumsum(risk[order][::-1])[::-1], 0.0]
+        at_risk = at_risk - late[np.searchsorted(entry[order], at, side="left")]
+    keep = deaths > 0
+    # 1 - exp(-H) of one death among equals is the Kaplan-Meier step.
+    share = deaths[keep] / at_risk[keep]
+    step = -np.log(np.maximum(1 - np.minimum(share, 1 - 1e-9), 1e-9))
+    return Baseline(beta=beta, at=at[keep], hazard=np.cumsum(step), ridge=ridge)
+
+
+def choose_ridge(x: np.ndarray, time: np.ndarray, event: np.ndarray, *, entry: np.ndarray | None = None) -> float:
+    """The smallest penalty that keeps half of what the best one gains over no effect at all, on rows left out.
+
+    The gain is that of the cross-validated partial likelihood: a fold's part of it is the likelihood of all rows less that
+    of the others, at coefficients the fold had no part in (Verweij & van Houwelingen 1993). Noise gains nothing (or less than CLEAR,
+    by chance), and is shrunk away whole; the best penalty itself would pull every hazard ratio that is real towards 1 by a tenth and more.
+    """
+    events = int((event > 0).sum())
+    if not x.shape[1] or events >= PLENTY * x.shape[1]:
+        return RIDGES[0]
+    order = np.lexsort((time, event > 0))
+    fold = np.empty(len(x), int)
+    fold[order] = np.arange(len(x)) % FOLDS
+    whole, scores = PartialLikelihood(x, time, event, entry=entry), []
+    for k in range(FOLDS):
+        kept = fold != k
+        if not (event[kept] > 0).any():
+            return RIDGES[-1]
+        others = (x[kept], time[kept], event[kept])
+        late = None if entry is None else entry[kept]
+        rest = PartialLikelihood(*others, entry=late)
+        beta, line = np.zeros(x.shape[1]), []
+        for ridge in RIDGES[::-1]:  # from large to small, each from where the last one came to
+            if np.isfinite(ridge):
+                beta = fit_cox(*others, entry=late, ridge=ridge, start=beta).beta
+            line.append(whole.value(beta) - rest.value(beta))
+        scores.append(line[::-1])
+    gain = np.array(scores).sum(0)
+    gain -= gain[-1]
+    if gain.max() < CLEAR:
+        return RIDGES[-1]
+    return RIDGES[int(np.argmax(gain >= gain.max() / 2))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Time and event of new rows given their covariates: proportional hazards for every cause and for censoring.
+
+    The hazard ratios of a regression on synthetic rows are then those of the real ones up to sampling noise, the
+    cumulative incidence of every cause is kept, and follow-up ends where it ended.
+
+    Attributes:
+        causes: one hazard per cause; a single one where the event is the event.
+        end: latest follow-up time; who is neither dead nor censored before is censored here.
+    """
+
+    causes: tuple[Baseline, ...]
+    censoring: Baseline
+    center: np.ndarray
+    scale: np.ndarray
+    end: float
+
+    def draw(
+        self, x: np.ndarray, uniform: np.ndarray, entry: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(time, event) of rows of the design (see `fit_outcome`); event 0 is censored, k the k-th cause.
+
+        Args:
+            uniform: (rows, 1 + causes) numbers.
+            entry: times after which all of it happens.
+        """
+        z = (x - self.center) / self.scale
+        left = np.minimum(self.censoring.times(z @ self.censoring.beta, uniform[:, 1], entry), self.end)
+        columns = [0, *range(2, 1 + len(self.causes))]
+        struck = np.stack(
+            [c.times(z @ c.beta, uniform[:, k], entry) for c, k in zip(self.causes, columns, strict=True)], 1
+        )
+        time, cause = struck.min(1), struck.argmin(1)
+        return np.minimum(time, left), np.where(time <= left, cause + 1.0, 0.0)
+
+
+def fit_outcome(
+    x: np.ndarray,
+    time: np.ndarray,
+    event: np.ndarray,
+    *,
+    causes: int = 1,
+    entry: np.ndarray | None = None,
+    ridge: float | None = None,
+) -> Outcome:
+    """Fit the hazards on complete covariates (rows, covariates).
+
+    Args:
+        event: 0 where censored, else the number of the cause, from 1.
+        causes: how many there are.
+        entry: time from which each row is at risk.
+        ridge: on standardised covariates, in rows' worth of shrinkage; None chooses it by rows left out (`choose_ridge`),
+            for every hazard its own. The least, .3, keeps separated covariates finite.
+    """
+    center, scale = x.mean(0), np.maximum(x.std(0), 1e-9)
+    z = (x - center) / scale
+
+    def fit(happened: np.ndarray) -> Baseline:
+        chosen = choose_ridge(z, time, happened, entry=entry) if ridge is None else ridge
+        return fit_baseline(z, time, happened, chosen, entry=entry)
+
+    return Outcome(
+        causes=tuple(fit((event == k).astype(float)) for k in range(1, causes + 1)), censoring=fit(1.0 * (event == 0)),
+        center=center, scale=scale, end=float(time.max()),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""New rows drawn from a fitted model, and what they keep back."""

@@ -1,0 +1,216 @@
+"""What synthetic rows keep back by default: levels and extremes that only a few training rows have, and identifiers.
+
+Statistical disclosure control knows these as suppression of rare levels and top and bottom coding (Hundepool et al. 2012,
+ch. 3). They lower the risk that a cell points at one person; they do not make rows anonymous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.table.rules.conditions import Limit
+from unmask.modalities.table.schema.schema import Column
+
+if TYPE_CHECKING:
+    from unmask.modalities.table.model import TableModel
+
+LEAST = 5
+"""Training rows that a level, or the values up to an end, must have; a quarter of the rows where there are fewer than 20."""
+COMMON = 0.5
+"""A nominal column is left out where common levels have less than this share of its values: an identifier, most likely."""
+
+
+def least(rows: int) -> int:
+    """How many of `rows` values count as more than a few.
+
+    >>> least(500), least(12), least(2)
+    (5, 3, 1)
+    """
+    return min(LEAST, max(1, rows // 4))
+
+
+def learn_safety(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> dict[str, np.ndarray]:
+    """Of the training columns, as arrays to be saved: `safety.ends` (columns, 2), the k-th smallest and largest value of
+    quantities (NaN for categories), and `safety.rare` (columns, most levels), 1 for levels of fewer than k rows,
+    and `safety.share` (columns,), the share of values in other levels."""
+    ends = np.full((len(columns), 2), np.nan)
+    rare = np.zeros((len(columns), max([1, *sizes])), np.uint8)
+    share = np.ones(len(columns))
+    for place, (x, size) in enumerate(zip(columns, sizes, strict=True)):
+        x = np.sort(x[~np.isnan(x)])
+        k = least(len(x))
+        if size:
+            count = np.bincount(x.astype(int), minlength=size)
+            rare[place, :size] = count < k
+            share[place] = count[count >= k].sum() / max(len(x), 1)
+        elif len(x):
+            ends[place] = x[min(k, (len(x) + 1) // 2) - 1], x[-min(k, (len(x) + 1) // 2)]
+    return {"safety.ends": ends, "safety.rare": rare, "safety.share": share}
+
+
+def _learnt(model: TableModel) -> dict[str, np.ndarray]:
+    """As learnt at the fit; models of version 0.1 have it worked out from the shares and quantiles they keep."""
+    if "safety.ends" in model.extra:
+        return {k: model.extra[k] for k in ("safety.ends", "safety.rare", "safety.share")}
+    seen = model.facts["rows"] * (1 - model.extra["holes"].mean(0))
+    sizes = model.schema.sizes
+    ends, share = np.full((len(sizes), 2), np.nan), np.ones(len(sizes))
+    rare = np.zeros((len(sizes), max([1, *sizes])), np.uint8)
+    for place, (coding, size) in enumerate(zip(model.table.codings, sizes, strict=True)):
+        k = least(int(seen[place]))
+        if coding.scale is None:
+            count = np.array(coding.share) * (seen[place] + 0.5 * size) - 0.5
+            rare[place, :size] = count < k - 0.25
+            share[place] = count[count >= k - 0.25].sum() / max(seen[place], 1)
+        else:
+            u = (k - 0.5) / max(seen[place], 1)
+            ends[place] = np.interp([u, 1 - u], coding.scale.knot_u, coding.scale.knot_x)
+    return {"safety.ends": ends, "safety.rare": rare, "safety.share": share}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """What may be drawn.
+
+    Attributes:
+        bounds: place -> limits that no drawn value leaves.
+        left_out: places of columns that are not released.
+        notes: what is kept back, for people.
+    """
+
+    bounds: dict[int, Limit] = field(default_factory=dict)
+    left_out: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def guard_of(model: TableModel, *, rare: str = "drop", extremes: str = "pool") -> Guard:
+    """What synthetic rows of a model keep back.
+
+    Args:
+        rare: "drop": levels of fewer than `LEAST` training rows are never drawn, and nominal columns of which most values
+            have such levels are left out; "keep". The event of a survival pair keeps both levels.
+        extremes: "pool": quantities stay within their `LEAST`-th smallest and largest training value, where what lies
+            beyond is put; "keep".
+
+    Raises:
+        UserError: another word.
+    """
+    for name, value, known in (("rare", rare, ("drop", "keep")), ("extremes", extremes, ("pool", "keep"))):
+        if value not in known:
+            raise UserError(f"{name}={value!r}", hint=f"Expected {known[0]!r} or {known[1]!r}.")
+    learnt = _learnt(model)
+    bounds: dict[int, Limit] = {}
+    left_out, dropped, pooled = [], [], []
+    for place, i in enumerate(model.schema.modelled):
+        column = model.schema.columns[i]
+        if column.is_quantity:
+            low, high = learnt["safety.ends"][place]
+            if extremes == "pool" and not np.isnan(low):
+                bounds[place] = Limit(low=float(low), high=float(high))
+                pooled.append(column.name)
+            continue
+        few = learnt["safety.rare"][place, : len(column.categories)] != 0
+        if rare == "keep" or not few.any() or column.name == model.schema.event:
+            continue
+        if few.all() or (column.kind == "nominal" and learnt["safety.share"][place] < COMMON):
+            left_out.append(place)
+        else:
+            bounds[place] = Limit(allowed=~few)
+            dropped.append(f"{int(few.sum())} of {len(few)} levels of {column.name!r}")
+    notes = []
+    named = [model.schema.columns[model.schema.modelled[p]].name for p in left_out]
+    gone = [c.name for c in model.schema.columns if not c.modelled]
+    if gone:
+        notes.append(f"left out, as they are not modelled (identifiers, free text, empty columns): {_listed(gone)}")
+    if named:
+        notes.append(
+            f"left out, since most of their values belong to fewer than {LEAST} training rows each: {_listed(named)} "
+            "(rare='keep' draws them)"
+        )
+    if dropped:
+        notes.append(
+            f"never drawn, since fewer than {LEAST} training rows have them: {'; '.join(dropped)} (rare='keep' draws "
+            f"them)"
+        )
+    if pooled:
+        notes.append(
+            f"values beyond the {LEAST}th smallest and largest of the training rows are put there, in {len(pooled)} "
+            f"columns "
+            "(extremes='keep' draws up to the ends)"
+        )
+    return Guard(bounds=bounds, left_out=tuple(left_out), notes=tuple(notes))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def new_ids(model: TableModel, rows: int) -> dict[int, list[Any]]:
+    """Column of the schema -> fresh identifiers, S1, S2, ..., of rows that are nobody's."""
+    return {i: [f"S{k + 1}" for k in range(rows)] for i, c in enumerate(model.schema.columns) if c.kind == "id"}
+
+
+def shown_levels(model: TableModel, column: Column, most: int = 6) -> str:
+    """The first levels of a column for a report, without those of fewer than `LEAST` rows, which are counted alone."""
+    if not column.modelled or column.is_quantity:
+        return ""
+    few = _learnt(model)["safety.rare"][model.schema.place(column.name), : len(column.categories)] != 0
+    common = [level for level, rare in zip(column.categories, few, strict=True) if not rare]
+    text = ", ".join(common[:most]) + (", ..." if len(common) > most else "")
+    if not few.any():
+        return text
+    return f"{text}{' and ' if text else ''}{int(few.sum())} of fewer than {LEAST} rows"
+
+
+def contents(model: TableModel) -> list[str]:
+    """What a model folder holds of the training rows, in plain sentences, the warning first."""
+    schema, rows = model.schema, model.facts["rows"]
+    learnt = _learnt(model)
+    named = [(place, schema.columns[i]) for place, i in enumerate(schema.modelled)]
+    levels = [(c, learnt["safety.rare"][p, : len(c.categories)] != 0) for p, c in named if not c.is_quantity]
+    quantities = [c for _, c in named if c.is_quantity]
+    out = [
+        f"This folder is not anonymous: it was made from {rows} rows and is to be kept as they are. It holds no row, "
+        f"but:",
+        f"the names of all {len(schema.columns)} columns; of those left out of the model nothing else.",
+    ]
+    if levels:
+        total, few = sum(len(f) for _, f in levels), sum(int(f.sum()) for _, f in levels)
+        out.append(
+            f"every level of {len(levels)} categorical columns and its share: {total} levels, {few} of them of fewer "
+            f"than {LEAST} rows."
+        )
+        for c, f in levels:
+            if len(f) > 20 and f.mean() > COMMON:
+                out.append(
+                    f"{c.name!r} is among these, with {int(f.sum())} levels of fewer than {LEAST} rows: an identifier? "
+                    f"Declare its kind 'id'."
+                )
+    if quantities:
+        out.append(
+            f"the smallest and largest value of {len(quantities)} quantities, their quantiles and the values that many "
+            f"rows share."
+        )
+    out.append(f"which cells were missing together, of {len(model.extra['holes'])} rows, without their values.")
+    scores = sum(len(v) for v in model.table.scores.values())
+    if scores:
+        out.append(f"{scores} conformity scores of held-out cells, numbers between 0 and 1.")
+    times = [v for k, v in model.extra.items() if k.endswith(".at")]
+    if times:
+        out.append(
+            f"{sum(len(t) for t in times)} follow-up times at which someone had the event or was censored, exactly as "
+            f"recorded."
+        )
+    out.append(
+        "the weights of the fit: means, correlations, steps and a network, from which rows can be told in part (see "
+        "`model_membership_auc`)."
+    )
+    return out
+
+
+__all__ = ["LEAST", "Guard", "contents", "guard_of", "learn_safety", "least", "new_ids", "shown_levels"]

@@ -1,0 +1,101 @@
+"""The outcome of new rows: learnt from the training rows, kept with the model as arrays, drawn given the covariates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unmask.modalities.table.survival.hazards import Baseline, Outcome, fit_outcome
+
+if TYPE_CHECKING:
+    from unmask.modalities.table.model import TableModel
+
+LEVELS = 20
+"""A category with more levels than this is left out of the outcome's regression."""
+
+
+def outcome_design(model: TableModel, columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Complete covariates as regressors: quantities as they are, an indicator for every category but the first."""
+    return regressors(model, columns)[0]
+
+
+def regressors(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, list[str]]:
+    """The design and the names of its regressors, which are those of the columns, with the level where there are more
+    than two."""
+    parts, names = [np.zeros((len(columns[0]), 0))], []
+    for place in covariates(model):
+        x, column = columns[place], model.schema.columns[model.schema.modelled[place]]
+        levels = column.categories
+        if column.is_quantity:
+            parts.append(x[:, None])
+            names.append(column.name)
+        elif len(levels) <= LEVELS:
+            parts.append((x[:, None] == np.arange(1, len(levels))).astype(float))
+            names += [column.name if len(levels) == 2 else f"{column.name}={level}" for level in levels[1:]]
+    return np.hstack(parts), names
+
+
+def covariates(model: TableModel) -> list[int]:
+    """Places among the modelled columns of what explains the outcome: all but the pair, late entry and structural columns."""
+    schema = model.schema
+    return [
+        place for place, i in enumerate(schema.modelled)
+        if schema.columns[i].name not in (schema.duration, schema.event, schema.entry) and schema.columns[i].structural is None
+    ]  # fmt: skip
+
+
+def learn_outcome(model: TableModel, columns: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Fit the outcome of new rows on the training rows, missing covariates drawn; as arrays to be saved."""
+    time, event = pair_places(model)
+    known = ~np.isnan(columns[time]) & ~np.isnan(columns[event])
+    if known.sum() < 10 or not covariates(model) or not (columns[event][known] > 0).any():
+        return {}
+    complete = model.table.draw(columns, seed=model.table.settings.train.seed)
+    entry = entries(model, columns)
+    if entry is not None:
+        known &= ~np.isnan(entry)
+    found = fit_outcome(
+        outcome_design(model, complete)[known], columns[time][known], columns[event][known],
+        causes=len(model.schema.causes), entry=None if entry is None else entry[known],
+    )  # fmt: skip
+    out = {"outcome.center": found.center, "outcome.scale": found.scale, "outcome.end": np.array([found.end])}
+    for name, base in zip(
+        [*_cause_names(len(found.causes)), "censoring"], [*found.causes, found.censoring], strict=True
+    ):
+        out |= {f"outcome.{name}.{k}": getattr(base, k) for k in ("beta", "at", "hazard")}
+        out[f"outcome.{name}.ridge"] = np.array([base.ridge])
+    return out
+
+
+def _cause_names(causes: int) -> list[str]:
+    """What the hazards are called in a model's file: event, event2, event3, ..."""
+    return ["event", *(f"event{k}" for k in range(2, causes + 1))]
+
+
+def pair_places(model: TableModel) -> tuple[int, int]:
+    schema = model.schema
+    assert schema.duration is not None
+    assert schema.event is not None
+    return schema.place(schema.duration), schema.place(schema.event)
+
+
+def entries(model: TableModel, columns: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Times from which rows are at risk; None where all are from the start."""
+    return None if model.schema.entry is None else columns[model.schema.place(model.schema.entry)]
+
+
+def stored_outcome(model: TableModel) -> Outcome | None:
+    if "outcome.end" not in model.extra:
+        return None
+    causes = sum(key.startswith("outcome.event") and key.endswith(".beta") for key in model.extra)
+    beta, at, hazard = (
+        [model.extra[f"outcome.{name}.{part}"] for name in [*_cause_names(causes), "censoring"]]
+        for part in ("beta", "at", "hazard")
+    )
+    bases = [Baseline(beta=b, at=a, hazard=h) for b, a, h in zip(beta, at, hazard, strict=True)]
+    return Outcome(
+        causes=tuple(bases[:-1]), censoring=bases[-1], center=model.extra["outcome.center"],
+        scale=model.extra["outcome.scale"], end=float(model.extra["outcome.end"][0]),
+    )  # fmt: skip

@@ -1,0 +1,292 @@
+"""Tables out: filled copies, new rows and files, of the kind of table that came in; what was observed is untouched."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.files import written
+from unmask.modalities.table.reading.decimal_marks import Marks, Spelling, spellings_of
+from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.parse import is_missing, no_value, numbers, text_of
+from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.values import cell_texts, match_columns, spelling_in, writes_point
+
+CODED = re.compile(r"\s*[+-]?0[0-9]")
+"""A text that reads as a number and is one of a code's: 00501, 007."""
+EXACT = 2**53
+"""From here on a float does not hold every whole number."""
+
+
+def filled_copy(
+    frame: Frame, changes: dict[int, tuple[np.ndarray, list[Any]]], schema: Schema, order: list[int]
+) -> Any:
+    """The frame's own kind of table with some cells replaced; every other cell is the object it was.
+
+    Args:
+        changes: column of the schema -> (rows, plain values).
+        order: where the schema's columns stand in the frame.
+
+    Returns:
+        A pandas, polars or Arrow table or an array; a `Frame` for a CSV file.
+    """
+    if frame.native is None:
+        columns, marks = [c.copy() for c in frame.columns], spelling_in(frame, schema, order)
+        for i, (rows, values) in changes.items():
+            columns[order[i]][rows] = cell_texts(
+                values, schema.columns[i], writes_point(frame.columns[order[i]], schema.columns[i]), marks[i]
+            )
+        return Frame(
+            names=frame.names,
+            columns=columns,
+            source=frame.source,
+            delimiter=frame.delimiter,
+            spellings=frame.spellings,
+            encoding=frame.encoding,
+        )
+    if isinstance(frame.native, np.ndarray):
+        array = frame.native.copy()
+        for i, (rows, values) in changes.items():
+            array[rows, order[i]] = _typed(values, schema.columns[i], frame.native[:, order[i]])
+        return array
+    if hasattr(frame.native, "iloc"):
+        return _filled_pandas(frame, changes, schema, order)
+    import narwhals as nw
+
+    table = nw.from_native(frame.native, eager_only=True)
+    new = []
+    for i, (rows, values) in changes.items():
+        series = table[frame.names[order[i]]]
+        cells = series.to_list()
+        typed = _typed(values, schema.columns[i], frame.columns[order[i]], series.dtype)
+        for row, value in zip(rows, typed, strict=True):
+            cells[row] = value
+        kind = series.dtype
+        if isinstance(kind, nw.Enum):  # a level of the training rows that this table's type does not have
+            kind = nw.Enum(list(dict.fromkeys([*kind.categories, *typed])))
+        new.append(nw.new_series(series.name, cells, kind, backend=table.implementation))
+    return nw.to_native(table.with_columns(*new)) if new else frame.native
+
+
+def _filled_pandas(frame: Frame, changes: dict[int, Any], schema: Schema, order: list[int]) -> Any:
+    import narwhals as nw
+
+    out = frame.native.copy()
+    for i, (rows, values) in changes.items():
+        series = out.iloc[:, order[i]].copy()
+        kind = series.dtype
+        values = _typed(
+            values, schema.columns[i], frame.columns[order[i]], nw.from_native(series, series_only=True).dtype
+        )
+        if str(kind) == "category":
+            known = {text_of(c): c for c in kind.categories}
+            values = [known.get(text_of(v), v) for v in values]
+            series = series.cat.add_categories([v for v in dict.fromkeys(values) if text_of(v) not in known])
+        series.iloc[rows] = values
+        out.isetitem(order[i], series)
+    return out
+
+
+def _typed(values: list[Any], column: Column, like: np.ndarray, kind: Any = None) -> list[Any]:
+    """Plain values as the table holds them: categories as numbers or booleans, dates as dates or texts.
+
+    Args:
+        like: the column they are for, whose observed values are the example.
+        kind: its narwhals type, where it has one: the example where nothing is observed.
+    """
+    if like.dtype.kind in "fiu":
+        whole = kind is not None and kind.is_integer()
+        return [None if v is None else (int(float(v)) if whole else float(v)) for v in values]
+    seen = {text_of(v): v for v in like if not no_value(v)}
+    example = next(iter(seen.values()), _example(kind))
+    if isinstance(example, bool | np.bool_):
+        seen = {"False": False, "True": True}
+    text = any(isinstance(v, str) for v in (example, *seen.values()))
+
+    def typed(value: Any) -> Any:
+        if isinstance(example, Decimal):
+            return Decimal(str(value))
+        if isinstance(value, dt.datetime):
+            if isinstance(example, dt.datetime):
+                return value.replace(tzinfo=example.tzinfo)
+            if isinstance(example, dt.date):
+                return value.date()
+            return cell_texts([value], column)[0] if text else value
+        return seen.get(str(value), str(value) if text else value)
+
+    return [None if v is None else typed(v) for v in values]
+
+
+def _example(kind: Any) -> Any:
+    """A value of a narwhals type; None where there is no telling."""
+    import narwhals as nw
+
+    if isinstance(kind, nw.Datetime):
+        return dt.datetime(1970, 1, 1, tzinfo=ZoneInfo(kind.time_zone) if kind.time_zone else None)
+    return {nw.Boolean: True, nw.Date: dt.date(1970, 1, 1), nw.String: ""}.get(type(kind))
+
+
+def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any:
+    """A table of new rows with the columns of the schema, of the same kind as `like`; ids are left out.
+
+    Args:
+        columns: column of the schema -> plain values.
+    """
+    names = [schema.columns[i].name for i in columns]
+    if isinstance(like.native, np.ndarray):
+        parts = [np.array(_typed(v, schema.columns[i], like.columns[i]), object) for i, v in columns.items()]
+        grid = np.stack(parts, 1)
+        return grid.astype(like.native.dtype) if like.native.dtype != object else grid
+    import narwhals as nw
+
+    if hasattr(like.native, "iloc"):
+        import pandas as pd
+
+        typed = {
+            k: pd.Series(_typed(v, schema.columns[i], like.columns[i])) for k, (i, v) in enumerate(columns.items())
+        }
+        out = pd.DataFrame(typed)
+        out.columns = names
+        for k, i in enumerate(columns):
+            kind = like.native.dtypes.iloc[i]
+            if out.dtypes.iloc[k] != kind:
+                out.isetitem(k, out.iloc[:, k].astype(kind))
+        return out
+    table = nw.from_native(like.native, eager_only=True)
+    made = {}
+    for i, v in columns.items():
+        kind = table[schema.columns[i].name].dtype
+        cells = _typed(v, schema.columns[i], like.columns[i], kind)
+        made[schema.columns[i].name] = nw.new_series("", cells, kind, backend=table.implementation)
+    return nw.to_native(nw.from_dict(made, backend=table.implementation))
+
+
+def stored_types(frame: Frame) -> str | None:
+    """The types of a table's columns as text, for `like_stored`; None for a file of texts, or where Arrow has no type."""
+    import base64
+
+    import narwhals as nw
+
+    if frame.native is None or isinstance(frame.native, np.ndarray):
+        return None
+    try:
+        arrow = nw.from_native(frame.native, eager_only=True).to_arrow()
+    except (ValueError, TypeError):
+        return None
+    return base64.b64encode(arrow.schema.remove_metadata().serialize()).decode()
+
+
+def like_stored(types: str) -> Frame:
+    """A table without rows, of stored types."""
+    import base64
+
+    import polars as pl
+    import pyarrow as pa
+
+    return read_frame(
+        pl.DataFrame(pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(types))).empty_table()))
+    )
+
+
+def new_frame(schema: Schema, columns: dict[int, list[Any]], point: Sequence[bool]) -> Frame:
+    """New rows as the texts of a CSV file; `point` as `writes_point` says of each column."""
+    raw = [_texts_of(v, schema.columns[i], point[i]) for i, v in columns.items()]
+    spellings = [Spelling(marks=Marks(schema.columns[i].decimal, schema.columns[i].thousands)) for i in columns]
+    return Frame(names=[schema.columns[i].name for i in columns], columns=raw, source="new rows", spellings=spellings)
+
+
+def rows_below(frame: Frame, schema: Schema, columns: dict[int, list[Any]]) -> Frame:
+    """The texts of a CSV file with new rows at its end, spelled as the file spells; what was there is not touched.
+
+    Args:
+        columns: column of the schema -> plain values; other columns of the file are empty in the new rows.
+    """
+    order, count = match_columns(frame, schema), len(next(iter(columns.values())))
+    marks = spelling_in(frame, schema, order)
+    new = {
+        order[i]: _texts_of(v, schema.columns[i], writes_point(frame.columns[order[i]], schema.columns[i]), marks[i])
+        for i, v in columns.items()
+    }
+    empty = np.array([""] * count, object)
+    raw = [np.concatenate([c.astype(object), new.get(k, empty)]) for k, c in enumerate(frame.columns)]
+    return dataclasses.replace(frame, columns=raw, lines=None, levels=[])
+
+
+def _texts_of(values: list[Any], column: Column, point: bool, marks: Marks | None = None) -> np.ndarray:
+    return np.array([*cell_texts(values, column, point, marks), None], object)[:-1]
+
+
+def write_table(table: Any, path: str | Path) -> Path:
+    """Write a table as .csv, .tsv or .parquet, whole or not at all.
+
+    Raises:
+        UserError: an unknown kind of file, or the folder is not there.
+    """
+    path = Path(path)
+    if path.suffix not in (".csv", ".tsv", ".parquet"):
+        raise UserError(f"{path}: unknown kind of file {path.suffix!r}", hint="Name it .csv, .tsv or .parquet.")
+    with written(path) as temporary:
+        if path.suffix == ".parquet":
+            as_polars(table).write_parquet(temporary)
+        else:
+            frame = read_frame(table)
+            with temporary.open("w", encoding=frame.encoding, newline="") as file:
+                writer = csv.writer(
+                    file, delimiter="\t" if path.suffix == ".tsv" else frame.delimiter, lineterminator="\n"
+                )
+                writer.writerow(frame.names)
+                writer.writerows(zip(*[_texts(c) for c in frame.columns], strict=True))
+    return path
+
+
+def _texts(column: np.ndarray) -> list[Any]:
+    if column.dtype.kind == "f":
+        whole = bool((np.isnan(column) | (column == np.round(column))).all())
+        return ["" if v != v else (int(v) if whole else float(v)) for v in column]
+    return ["" if no_value(v) else v for v in column]
+
+
+def handed_out(table: Any) -> Any:
+    """A table as people get it: of its own kind, polars where it comes from a file."""
+    return as_polars(table) if isinstance(table, Frame) else table
+
+
+def as_polars(table: Any) -> Any:
+    """Any of our kinds of table as a polars one; CSV texts become numbers where all of a column are, and lose nothing by it:
+    codes with leading zeros, and numbers of more digits than a float holds, stay texts."""
+    import polars as pl
+
+    frame = read_frame(table)
+    if isinstance(frame.native, pl.DataFrame):
+        return frame.native
+    columns = {}
+    if len(frame.spellings) != len(frame.columns):
+        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=frame.decimal)
+    for name, raw, spelling in zip(frame.names, frame.columns, frame.spellings, strict=True):
+        gone = is_missing(raw)
+        if raw.dtype != object:
+            columns[name] = pl.Series(name, raw).fill_nan(None)
+            continue
+        found, bad = numbers(raw[~gone], spelling.marks)
+        plain = len(found) > 0 and not bad.any() and frame.native is None and not spelling.unclear
+        if plain and not (np.abs(found) >= EXACT).any() and not any(CODED.match(str(v)) for v in raw[~gone]):
+            point = spelling.marks.decimal
+            whole = np.array_equal(found, np.round(found)) and not any(point in str(v) for v in raw[~gone])
+            cells: list[Any] = [None] * len(raw)
+            for i, v in zip(np.flatnonzero(~gone), found, strict=True):
+                cells[i] = int(v) if whole else float(v)
+            columns[name] = pl.Series(name, cells)
+        else:
+            columns[name] = pl.Series(name, [None if g else v for v, g in zip(raw, gone, strict=True)])
+    return pl.DataFrame(columns)

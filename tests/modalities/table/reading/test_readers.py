@@ -1,0 +1,125 @@
+"""Files of other programs: letters, sheets, labels; read for certain or refused."""
+
+import datetime as dt
+import zipfile
+from xml.sax.saxutils import escape
+
+import pandas as pd
+import pytest
+
+from unmask.errors import UserError
+from unmask.modalities.table.reading.readers import read_frame
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_marked_encodings_are_read(tmp_path, encoding):
+    (tmp_path / "t.csv").write_bytes("größe,b\n1.5,ü\n".encode(encoding))
+    frame = read_frame(tmp_path / "t.csv")
+    assert frame.names == ["größe", "b"]
+    assert frame.columns[1].tolist() == ["ü"]
+
+
+def test_other_encodings_are_asked_for(tmp_path):
+    (tmp_path / "t.csv").write_bytes("x;Straße\n1;ä\n".encode("cp1252"))
+    with pytest.raises(
+        UserError, match=r"t\.csv:1: not UTF-8\n.*--encoding cp1252.*cp1252 reads 'Straße'.*mac_roman reads"
+    ):
+        read_frame(tmp_path / "t.csv")
+    assert read_frame(tmp_path / "t.csv", encoding="cp1252").names == ["x", "Straße"]
+    with pytest.raises(UserError, match="not ascii"):
+        read_frame(tmp_path / "t.csv", encoding="ascii")
+
+
+def spreadsheet(path, sheets: dict[str, list[list]], merged: tuple[str, ...] = ()) -> None:
+    """A minimal .xlsx file; `merged` ranges of cells in every sheet."""
+
+    def cell(value, place: str) -> str:
+        if isinstance(value, str):
+            return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
+        return f'<c r="{place}"><v>{value}</v></c>' if value is not None else ""
+
+    def row(cells: list, number: int) -> str:
+        return f'<row r="{number}">' + "".join(cell(v, f"{'ABC'[i]}{number}") for i, v in enumerate(cells)) + "</row>"
+
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    relations = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    names = "".join(f'<sheet name="{n}" sheetId="{i}" r:id="r{i}"/>' for i, n in enumerate(sheets, 1))
+    links = "".join(
+        f'<Relationship Id="r{i}" Type="{relations}/worksheet" Target="worksheets/s{i}.xml"/>'
+        for i in range(1, len(sheets) + 1)
+    )
+    package = "http://schemas.openxmlformats.org/package/2006"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(
+            "[Content_Types].xml",
+            f'<Types xmlns="{package}/content-types"><Default Extension="xml" ContentType="application/xml"/></Types>',
+        )
+        file.writestr(
+            "_rels/.rels",
+            f'<Relationships xmlns="{package}/relationships"><Relationship Id="r0" Type="{relations}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        )
+        file.writestr(
+            "xl/workbook.xml", f'<workbook xmlns="{main}" xmlns:r="{relations}"><sheets>{names}</sheets></workbook>'
+        )
+        file.writestr(
+            "xl/_rels/workbook.xml.rels", f'<Relationships xmlns="{package}/relationships">{links}</Relationships>'
+        )
+        for i, rows in enumerate(sheets.values(), 1):
+            body = "".join(row(cells, n) for n, cells in enumerate(rows, 1))
+            held = "".join(f'<mergeCell ref="{m}"/>' for m in merged)
+            body = f"<sheetData>{body}</sheetData>" + (f"<mergeCells>{held}</mergeCells>" if held else "")
+            file.writestr(f"xl/worksheets/s{i}.xml", f'<worksheet xmlns="{main}">{body}</worksheet>')
+
+
+def test_spreadsheets(tmp_path):
+    pytest.importorskip("python_calamine")
+    rows = [["age", "lab", "mixed"], [61, 1.5, 3], [72, None, "<0.5"]]
+    spreadsheet(tmp_path / "t.xlsx", {"data": rows})
+    frame = read_frame(tmp_path / "t.xlsx")
+    assert frame.names == ["age", "lab", "mixed"]
+    assert frame.columns[0].tolist() == [61, 72]
+    assert frame.columns[2].tolist() == ["3", "<0.5"]
+    assert frame.row_name(0) == 2
+    spreadsheet(tmp_path / "two.xlsx", {"data": rows, "more": rows})
+    with pytest.raises(UserError, match=r"2 sheets with cells: 'data', 'more'\n.*--sheet"):
+        read_frame(tmp_path / "two.xlsx")
+    assert read_frame(tmp_path / "two.xlsx", sheet="more").names == frame.names
+    with pytest.raises(UserError, match="Did you mean 'more'"):
+        read_frame(tmp_path / "two.xlsx", sheet="mor")
+    (tmp_path / "no.xlsx").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="not a spreadsheet"):
+        read_frame(tmp_path / "no.xlsx")
+
+
+def test_merged_cells_are_refused(tmp_path):
+    """A hospital written once for ten patients is not missing for nine of them."""
+    pytest.importorskip("python_calamine")
+    rows = [["site", "age"], ["A", 61], [None, 72], [None, 55], ["B", 60]]
+    spreadsheet(tmp_path / "t.xlsx", {"data": rows}, merged=("A2:A4", "B6:C6"))
+    with pytest.raises(UserError, match=r"sheet 'data': merged cells A2:A4 \('A'\): only the first.*\n.*Unmerge"):
+        read_frame(tmp_path / "t.xlsx")
+    spreadsheet(tmp_path / "empty.xlsx", {"data": rows}, merged=("B6:C6",))
+    assert read_frame(tmp_path / "empty.xlsx").columns[0].tolist() == ["A", None, None, "B"]
+    spreadsheet(tmp_path / "head.xlsx", {"data": [["demog", None], ["age", "sex"], [1, 2]]}, merged=("A1:B1",))
+    with pytest.raises(UserError, match=r"merged cells A1:B1 \('demog'\)"):
+        read_frame(tmp_path / "head.xlsx")
+
+
+@pytest.mark.parametrize("kind", ["dta", "sav"])
+def test_labels_and_missing_codes_of_statistics_programs(tmp_path, kind):
+    pyreadstat = pytest.importorskip("pyreadstat")
+    table = pd.DataFrame({"sex": [1.0, 2, 1, 2], "age": [50.0, 60, 99, None], "day": [dt.date(2020, 1, 3)] * 4})
+    labels = {"sex": {1: "male", 2: "female"}, "age": {99: "refused"}}
+    path = tmp_path / f"t.{kind}"
+    if kind == "dta":
+        pyreadstat.write_dta(table, str(path), variable_value_labels=labels)
+    else:
+        pyreadstat.write_sav(table, str(path), variable_value_labels=labels, missing_ranges={"age": [99]})
+    frame = read_frame(path)
+    assert frame.columns[0].tolist() == ["male", "female", "male", "female"]
+    assert (frame.columns[1][2] == 99) == (kind == "dta")  # SPSS declares it missing
+    assert frame.columns[2][0] == dt.date(2020, 1, 3)
+    assert any("'age': only some values have labels (99 'refused')" in n for n in frame.notes)
+    path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_frame(path)

@@ -1,0 +1,96 @@
+"""Columns that name people are left out, and said to be."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.schema.infer import infer_schema
+from unmask.modalities.table.schema.roles import named_like_person
+
+
+def inferred(**columns):
+    frame = read_frame(pd.DataFrame(columns))
+    return infer_schema(frame.names, frame.columns)
+
+
+@pytest.mark.parametrize("name", ["MRN", "patient_id", "PatientID", "Patient ID", "subject_id", "Surname", "last name", "Nachname", "Pat.-Nr.", "Record Number", "USUBJID", "case_no", "e-mail", "id", "ID"])  # fmt: skip
+def test_names_of_people(name):
+    assert named_like_person(name)
+
+
+@pytest.mark.parametrize("name", ["age", "site_id", "hospital_id", "drug_name", "number of visits", "visit", "study_site", "grade", "CaseMix", "time", "nodes", "patients"])  # fmt: skip
+def test_names_of_other_things(name):
+    assert not named_like_person(name)
+
+
+def test_two_visits_per_patient():
+    """Each record number and surname stands twice: identifiers all the same."""
+    rng = np.random.default_rng(0)
+    who = np.repeat(np.arange(60), 2)
+    surnames = np.array([f"Meyer{i}" for i in range(60)])
+    schema = inferred(
+        mrn=100_000 + 17 * who, surname=surnames[who], other=surnames[who], site_id=rng.integers(1, 5, 120), x=rng.normal(size=120)
+    )  # fmt: skip
+    assert {c.name: c.kind for c in schema.columns} == {
+        "mrn": "id", "surname": "id", "other": "id", "site_id": "integer", "x": "numeric",
+    }  # fmt: skip
+    assert [c.name for c in schema.columns if c.modelled] == ["site_id", "x"]
+    for name in ("mrn", "surname", "other"):
+        assert any(repr(name) in note and "left out" in note for note in schema.notes)
+
+
+def test_free_text_is_left_out():
+    notes = [f"seen on day {i}, no complaints, stable" for i in range(30)]
+    schema = inferred(note=notes + notes[:10], x=np.arange(40) % 7 + 0.5)
+    assert [c.kind for c in schema.columns] == ["text", "numeric"]
+    assert any("'note' is free text" in n for n in schema.notes)
+
+
+def test_many_levels_with_rows_enough_stay_categories():
+    schema = inferred(ward=np.array([f"ward {i}" for i in range(30)])[np.arange(300) % 30])
+    assert schema.columns[0].kind == "nominal"
+
+
+def test_an_id_that_repeats_is_no_quantity():
+    """As in survival::colon, bladder and cgd: several rows per patient, numbered 1 to n."""
+    who = np.repeat(np.arange(1, 86), 4)
+    schema = inferred(id=who, x=np.arange(340) % 7 + 0.5)
+    assert [c.kind for c in schema.columns] == ["id", "numeric"]
+    assert any("several rows per individual" in n for n in schema.notes)
+
+
+def test_row_names_that_do_not_count_are_identifiers():
+    """As R writes a data frame after rows were taken out: a column without a name, 85, 86, 88, 91, ..."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"": np.sort(rng.permutation(900)[:120]), "x": rng.normal(size=120)})
+    read = read_frame(frame)
+    schema = infer_schema(read.names, read.columns)
+    assert [c.kind for c in schema.columns] == ["id", "numeric"]
+
+
+@pytest.mark.parametrize("name", ["Subject", "patient_id", "ID", "Rat"])
+@pytest.mark.parametrize("texts", [False, True])
+def test_many_rows_per_patient_are_warned_of(name, texts):
+    """As in nlme::Theoph and Phenobarb: 12 subjects in 132 rows, 59 in 744; one row of ten and less begins another."""
+    who = np.repeat(np.arange(1, 13), 11)
+    schema = inferred(**{name: [f"S{w:02d}" for w in who] if texts else who, "x": np.arange(132) % 7 + 0.5})
+    assert [c.kind for c in schema.columns] == ["id", "numeric"]
+    assert any("12 individuals in 132 rows" in n for n in schema.notes)
+
+
+def test_individuals_visit_by_visit_are_warned_of():
+    """All first visits, then all second ones, ...: the rows of one do not stand together."""
+    schema = inferred(subject=np.tile(np.arange(1, 41), 20), x=np.arange(800) % 7 + 0.5)
+    assert [c.kind for c in schema.columns] == ["id", "numeric"]
+
+
+def test_what_else_is_called_subject_or_counted():
+    rng = np.random.default_rng(0)
+    schools = np.array(["art", "biology", "french", "history", "maths", "physics"])
+    schema = inferred(
+        subject=schools[rng.integers(0, 6, 300)], Subject=np.sort(schools[rng.integers(0, 6, 300)]), child=rng.integers(0, 7, 300),
+        visit=np.tile(np.arange(1, 31), 10), patient=rng.integers(0, 2, 300), visit_no=np.repeat(np.arange(1, 11), 30),
+    )  # fmt: skip
+    assert [c.kind for c in schema.columns] == ["nominal", "nominal", "integer", "integer", "binary", "integer"]
+    assert not any("individuals" in n for n in schema.notes)
