@@ -19,7 +19,8 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.absent_columns import widened
 from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.survival.estimators import cumulative_incidence, kaplan_meier, step_values
-from unmask.modalities.table.synthesis.survival_outcome import LEVELS, covariates, entries, pair_places, regressors
+from unmask.modalities.table.survival.hazards import MOST_LEVELS
+from unmask.modalities.table.synthesis.survival_outcome import covariates, entries, pair_places, regressors
 from unmask.modalities.table.synthesis.synthesize import synthesize
 
 
@@ -129,8 +130,8 @@ def no_survival(model: TableModel, **tables: list[np.ndarray]) -> str | None:
     """Why there are no hazard ratios to compare; None where there are. Tables are named for people."""
     if model.schema.duration is None:
         return "no survival pair"
-    if all(model.schema.sizes[place] > LEVELS for place in covariates(model)):
-        return f"nothing explains the outcome but categories of more than {LEVELS} levels"
+    if all(model.schema.sizes[place] > MOST_LEVELS for place in covariates(model)):
+        return f"nothing explains the outcome but categories of more than {MOST_LEVELS} levels"
     _, event = pair_places(model)
     without = [name for name, columns in tables.items() if not (columns[event] > 0).any()]
     return f"no event among the {without[0]} rows" if without else None

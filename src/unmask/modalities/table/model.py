@@ -23,82 +23,36 @@ from unmask.modalities.table.distribution.factor_analysis import FactorBase, Fac
 from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.fitting.fit import Fit, build_network
+from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed
 from unmask.modalities.table.imputation.complete import changes, holes, impute_frame, recorded_breaches
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_frame
-from unmask.modalities.table.reading.decimal_marks import spellings_of
 from unmask.modalities.table.reading.frame import Frame  # fmt: skip
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
+from unmask.modalities.table.rules.declared_schema import schema_for
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.absent_columns import widened
 from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
-from unmask.modalities.table.schema.infer import infer_schema
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import encode, match_columns, writes_point
 from unmask.modalities.table.synthesis.disclosure_control import contents, learn_safety
-from unmask.modalities.table.writing.writers import handed_out, like_stored, new_table, stored_types
-from unmask.training.settings import load_toml, to_dict
+from unmask.modalities.table.synthesis.survival_outcome import learn_outcome, stored_outcome
+from unmask.modalities.table.synthesis.synthesize import synthesize
+from unmask.modalities.table.writing.writers import handed_out, like_stored, stored_types
+from unmask.training.settings import to_dict
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
 PATTERNS = 2000
 """Rows whose pattern of missing cells is kept with the model."""
 
 
-def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schema | dict[str, Any]:
-    """A schema, or the overrides of one: from a dict, a TOML file, or nothing.
-
-    Raises:
-        UserError: the file is missing or not TOML.
-    """
-    if isinstance(schema, Schema):
-        return schema
-    if isinstance(schema, str | Path):
-        return load_toml(schema)
-    return dict(schema or {})
-
-
-def schema_for(
-    frame: Frame, schema: Schema | Mapping[str, Any] | str | Path | None, *, duration: str | None = None,
-    event: str | None = None, entry: str | None = None, event_level: str | Sequence[str] | None = None,
-    constraints: Sequence[str] | str = (),
-) -> Schema:  # fmt: skip
-    """The schema given, or one inferred from the table under what is given of it; see `infer_schema`.
-
-    Raises:
-        UserError: naming the column and value at fault.
-    """
-    found = read_schema(schema)
-    if not isinstance(found, Schema):
-        decimal = frame.decimal or found.get("decimal")
-        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=decimal)
-        found = infer_schema(
-            frame.names, frame.columns, override={k: v for k, v in found.items() if k != "decimal"}, duration=duration,
-            event=event, entry=entry, event_level=event_level, source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings,
-        )  # fmt: skip
-    more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
-    found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))
-    Rules.of(found)  # whatever is wrong with a rule is said now
-    return found
-
-
-class TableModel:
-    """A fitted table model.
-
-    Attributes:
-        schema: of all columns, in order.
-        table: network, codings and calibration of the modelled ones.
-        facts: rows, seconds, steps, held-out losses and notes of the fit.
-    """
+class TableModel(FittedTable):
+    """A fitted table model."""
 
     device = torch.device("cpu")
     precision = "fp32"
-
-    def __init__(self, schema: Schema, table: CellTable, facts: dict[str, Any]) -> None:
-        self.schema, self.table, self.facts = schema, table, facts
-        self.like: Frame | None = None
-        self.extra: dict[str, np.ndarray] = {}
 
     def __repr__(self) -> str:
         names = [self.schema.columns[i].name for i in self.schema.modelled]
@@ -178,8 +132,6 @@ class TableModel:
             for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
         ]
         if found.duration is not None:
-            from unmask.modalities.table.synthesis.survival_outcome import learn_outcome
-
             model.extra |= learn_outcome(model, columns)
         model.facts["seconds"] = round(time.perf_counter() - start, 3)
         return model
@@ -301,8 +253,6 @@ class TableModel:
 
     def synthesize(self, rows: int, **options: Any) -> Any:
         """New rows; see `unmask.modalities.table.synthesis.synthesize.synthesize`. A polars table where the model comes from a folder."""
-        from unmask.modalities.table.synthesis.synthesize import synthesize
-
         return handed_out(synthesize(self, rows, **options).table)
 
     def inspect(self) -> dict[str, Any]:
@@ -318,14 +268,6 @@ class TableModel:
             "held_out_loss": min((v for _, v in self.facts["history"]), default=None), "notes": self.facts["notes"],
             "contains": contents(self),
         }  # fmt: skip
-
-    def wrap(self, columns: dict[int, list[Any]]) -> Any:
-        """New plain values as a table of the kind the model was fitted on; texts where it was a file."""
-        from unmask.modalities.table.writing.writers import new_frame
-
-        if self.like is not None and self.like.native is not None:
-            return new_table(self.schema, columns, self.like)
-        return new_frame(self.schema, columns, self.facts["point"])
 
     def save(self, folder: str | Path) -> Path:
         """Write config.json, model.safetensors and unmask.json, each by a rename, the weights last.
@@ -375,8 +317,6 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
 def _loaded(folder: Path) -> TableModel:
     from safetensors.numpy import load_file
 
-    from unmask.modalities.table.synthesis.survival_outcome import stored_outcome
-
     about = json.loads((folder / "unmask.json").read_text(encoding="utf-8"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = load_file(folder / "model.safetensors")
@@ -416,4 +356,4 @@ def _loaded(folder: Path) -> TableModel:
     return model
 
 
-__all__ = ["TableModel", "load", "read_schema"]
+__all__ = ["TableModel", "load"]

@@ -12,9 +12,10 @@ import numpy as np
 
 from unmask.core.pretrain import StepReport
 from unmask.modalities.table.fitting.imputation_quality import error_removed, figure_texts
-from unmask.modalities.table.model import TableModel, load, schema_for
+from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
+from unmask.modalities.table.rules.declared_schema import schema_for
 from unmask.modalities.table.schema.values import cell_texts, decode, encode
 from unmask.modalities.table.synthesis.disclosure_control import shown_levels
 from unmask.training.run import check_run_folder

@@ -9,7 +9,8 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.modalities.table.imputation.multiple import MultipleImputation, pool, tipping_point
+from unmask.modalities.table.imputation.multiple import MultipleImputation, pool
+from unmask.modalities.table.imputation.tipping_point import tipping_point
 
 
 def table(**columns) -> pl.DataFrame:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import ndtr
@@ -18,9 +17,6 @@ from unmask.errors import UserError, suggest
 from unmask.modalities.table.imputation.regressions import Shares, draw_level, draw_linear, draw_shares, match_donors
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.survival.estimators import nelson_aalen, step_values
-
-if TYPE_CHECKING:
-    from unmask.modalities.table.imputation.smcfcs import Substantive
 
 QUANTITY_METHODS = ("norm", "pmm", "sample")
 CATEGORY_METHODS = ("logreg", "polyreg", "polr", "sample")
@@ -183,11 +179,8 @@ def _association(matrix: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:
 class Chain:
     """One chain: current values, and the turns that draw them anew."""
 
-    def __init__(
-        self, plan: Plan, rng: np.random.Generator, substantive: Substantive | None = None,
-        first: Sequence[np.ndarray] | None = None,
-    ) -> None:  # fmt: skip
-        self.plan, self.rng, self.substantive = plan, rng, substantive
+    def __init__(self, plan: Plan, rng: np.random.Generator, first: Sequence[np.ndarray] | None = None) -> None:
+        self.plan, self.rng = plan, rng
         self.now = [x.copy() for x in first] if first is not None else plan.start(rng)
         self.regressors = Regressors(plan.columns, plan.sizes, self.now)
         self._fits: dict[int, Shares] = {}
@@ -201,32 +194,24 @@ class Chain:
         plan = self.plan
         trace = np.full((rounds, len(plan.order), 2), np.nan)
         for turn in range(rounds):
-            if self.substantive is not None:
-                self.substantive.draw(self.now, self.rng)
+            self.begin_round()
             for number, place in enumerate(plan.order):
-                self._turn(place)
+                self.draw_column(place)
                 drawn = self.now[place][plan.gone[place]]
                 trace[turn, number] = drawn.mean(), drawn.std()
         return Completed(columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck)
 
-    def _turn(self, place: int) -> None:
-        model = self.substantive
-        if model is not None and place in model.formula.outcome:
-            if place == next(p for p in self.plan.order if p in model.formula.outcome):  # time and event at once
-                model.draw_outcome(self.now, self.rng)
-                for p in model.formula.outcome:
-                    self._write(p)
-            return
+    def begin_round(self) -> None:
+        """What is drawn before the columns, once per round: nothing here."""
+
+    def draw_column(self, place: int) -> None:
+        """Draw the missing cells of a column anew, given the current values of all others."""
         rows = np.flatnonzero(self.plan.gone[place])
-        if model is not None and place in model.formula.covariates:
-            from unmask.modalities.table.imputation.smcfcs import draw_covariate
+        self.now[place][rows] = self.conditional(place, rows)
+        self.update(place)
 
-            self.now[place][rows] = draw_covariate(self, model, place, rows)
-        else:
-            self.now[place][rows] = self._conditional(place, rows)
-        self._write(place)
-
-    def _write(self, place: int) -> None:
+    def update(self, place: int) -> None:
+        """Bring the regressors up to date with the current values of a column."""
         self.regressors.write(place, self.now[place])
         if self.plan.hazard is not None and place in self.plan.hazard:
             self._write_hazard()
@@ -256,7 +241,7 @@ class Chain:
         self.odds[place] = (levels, log_probability, u)
         return levels[draw_level(log_probability, u)].astype(float)
 
-    def _conditional(self, place: int, rows: np.ndarray) -> np.ndarray:
+    def conditional(self, place: int, rows: np.ndarray) -> np.ndarray:
         """New values of the missing rows, given all other columns."""
         method, seen = self.plan.methods[place], ~self.plan.gone[place]
         y = self.now[place][seen]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError
 from unmask.modalities.table.distribution.mcm import FilterModel
+from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.imputation.shift import held_back, parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_records
@@ -25,9 +26,6 @@ from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import spelt_in, spelt_missing
 from unmask.modalities.table.schema.values import decode, encode, match_columns, missing_cells
 from unmask.modalities.table.writing.writers import filled_copy
-
-if TYPE_CHECKING:
-    from unmask.modalities.table.model import TableModel
 
 
 def holes(schema: Schema, columns: list[np.ndarray]) -> list[np.ndarray]:
@@ -93,7 +91,7 @@ class Completed:
 
 
 def complete(
-    model: TableModel, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None,
+    model: FittedTable, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None,
     unseen: str = "error", shift: Mapping[str, float | Mapping[str, float]] | None = None, absent: Sequence[str] | str = (),
     add_absent: bool = False, constraints: Sequence[str] | str = (),
 ) -> Completed:  # fmt: skip
@@ -250,7 +248,7 @@ def decided(
     return out
 
 
-def impute_frame(model: TableModel, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
+def impute_frame(model: FittedTable, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
     """(tables, records, cells) of `complete`; its notes and warnings are given as Python's warnings."""
     found = complete(model, data, **options)
     for note in [*found.warnings, *found.notes]:

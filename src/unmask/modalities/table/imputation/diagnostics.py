@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from unmask.modalities.table.imputation.multiple import MultipleImputation
+from unmask.modalities.table.schema.schema import Column
 
 CHAINS = 8
 """Chains drawn in a trace plot."""
 
 
-def diagnostics(done: MultipleImputation) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class ImputedColumn:
+    """A column that was imputed in every table.
+
+    Attributes:
+        method, why: of its imputation; `why` where the data chose it.
+        missing: share of the rows whose cell was imputed.
+        observed: (rows,) observed values (category numbers).
+        imputed: (tables x rows,) imputed values of all tables.
+        trace: (tables, rounds) mean of the imputed values in every round of each chain.
+    """
+
+    column: Column
+    method: str
+    why: str | None
+    missing: float
+    observed: np.ndarray
+    imputed: np.ndarray
+    trace: np.ndarray
+
+
+def diagnostics(columns: Sequence[ImputedColumn]) -> list[dict[str, Any]]:
     """One record per imputed column.
 
     Keys: column, method, why (where the data chose the method), missing (share), r_hat (of the mean of imputed values;
@@ -23,25 +45,22 @@ def diagnostics(done: MultipleImputation) -> list[dict[str, Any]]:
     values may differ from observed ones: under missing at random they should, where who is missing differs.
     """
     out = []
-    schema = done.schema_
-    for number, name in enumerate(done.incomplete_):
-        place = schema.place(name)
-        column = schema.columns[schema.modelled[place]]
-        filled = done._gaps[place]
+    for one in columns:
         record: dict[str, Any] = {
-            "column": name, "method": done.methods_[name], "why": done.reasons_.get(name),
-            "missing": float(filled.mean()), "r_hat": r_hat(done.trace_[:, :, number, 0]),
-        }  # fmt: skip
-        seen = done._values[0][place][~done._gone[place]]
-        drawn = np.concatenate([columns[place][filled] for columns in done._values])
-        for kind, x in (("observed", seen), ("imputed", drawn)):
-            if column.is_quantity:
+            "column": one.column.name,
+            "method": one.method,
+            "why": one.why,
+            "missing": one.missing,
+            "r_hat": r_hat(one.trace),
+        }
+        for kind, x in (("observed", one.observed), ("imputed", one.imputed)):
+            if one.column.is_quantity:
                 figures = (x.mean(), x.std(), x.min(), x.max()) if len(x) else (np.nan,) * 4
                 names = ("mean", "deviation", "low", "high")
                 record |= {f"{kind}_{k}": float(v) for k, v in zip(names, figures, strict=True)}
             else:
-                share = np.bincount(x.astype(int), minlength=len(column.categories)) / max(len(x), 1)
-                record[kind] = dict(zip(column.categories, share.tolist(), strict=True))
+                share = np.bincount(x.astype(int), minlength=len(one.column.categories)) / max(len(x), 1)
+                record[kind] = dict(zip(one.column.categories, share.tolist(), strict=True))
         out.append(record)
     return out
 
@@ -59,15 +78,22 @@ def r_hat(traces: np.ndarray) -> float | None:
     return float(np.sqrt((length - 1) / length + parts.mean(1).var(ddof=1) / within))
 
 
-def write_report(done: MultipleImputation, path: str | Path) -> Path:
-    """An HTML page: what was done, convergence, imputed beside observed, and trace plots of every column."""
+def write_report(
+    path: str | Path, columns: Sequence[ImputedColumn], *, tables: int, rounds: int, notes: Sequence[str]
+) -> Path:
+    """An HTML page: what was done, convergence, imputed beside observed, and trace plots of every column.
+
+    Args:
+        tables, rounds: how many were completed, after how many rounds each.
+        notes: what was done that is not obvious.
+    """
     from unmask.evaluation.charts import line_chart, table
     from unmask.evaluation.report import Report
 
-    records = diagnostics(done)
-    page = Report("Multiple imputation", f"{done.draws} completed tables")
-    page.facts({"tables": done.draws, "rounds": done.trace_.shape[1], "columns imputed": len(records)})
-    page.section("What was done", "\n\n".join(done.notes_) or "Nothing to note.")
+    records = diagnostics(columns)
+    page = Report("Multiple imputation", f"{tables} completed tables")
+    page.facts({"tables": tables, "rounds": rounds, "columns imputed": len(records)})
+    page.section("What was done", "\n\n".join(notes) or "Nothing to note.")
     about = [
         [r["column"], r["method"], r["why"] or "asked for, or by its kind", r["missing"], r["r_hat"]] for r in records
     ]
@@ -87,13 +113,13 @@ def write_report(done: MultipleImputation, path: str | Path) -> Path:
         note="They may differ: under missing at random, who is missing differs from who is not.",
     )  # fmt: skip
     page.section("Traces", "Mean of the imputed values by round; chains should cross and show no trend.")
-    for number, r in enumerate(records):
-        traces = done.trace_[:CHAINS, :, number, 0]
+    for one in columns:
+        traces = one.trace[:CHAINS]
         if traces.shape[1] > 1 and np.isfinite(traces).all():
             at = np.arange(1, traces.shape[1] + 1)
             lines = {f"table {k + 1}": (at, t) for k, t in enumerate(traces)}
-            page.chart(line_chart(lines, f"{r['column']}: mean", "round", "mean of imputed values"))
+            page.chart(line_chart(lines, f"{one.column.name}: mean", "round", "mean of imputed values"))
     return page.write(path)
 
 
-__all__ = ["diagnostics", "r_hat", "write_report"]
+__all__ = ["ImputedColumn", "diagnostics", "r_hat", "write_report"]

@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.imputation.chained import Chain, Completed, Plan, choose_methods
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
+from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, write_report
 from unmask.modalities.table.imputation.formula import (
     Formula,
     beyond,
@@ -38,16 +40,16 @@ from unmask.modalities.table.imputation.pooling import (
     predictions_of,
 )
 from unmask.modalities.table.imputation.shift import parse_shifts, shifted, without_cells
-from unmask.modalities.table.imputation.smcfcs import Substantive
-from unmask.modalities.table.imputation.tipping_point import TippingPoint, tipping_point
+from unmask.modalities.table.imputation.smcfcs import AgreeingChain, Substantive
 from unmask.modalities.table.imputation.under_rules import recorded_breaches, settled, unmet
-from unmask.modalities.table.model import read_schema, schema_for
 from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.recipes import settings_of
+from unmask.modalities.table.rules.declared_schema import read_schema, schema_for
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import decode, encode, match_columns
-from unmask.modalities.table.synthesis.survival_outcome import LEVELS
+from unmask.modalities.table.survival.hazards import MOST_LEVELS
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
 
 WARM = 3
@@ -157,10 +159,10 @@ class MultipleImputation:
                 return None
             pair = (schema.duration, schema.event)
             own = [(p, schema.columns[i]) for p, i in enumerate(schema.modelled) if schema.columns[i].name not in pair]
-            wide = [c.name for _, c in own if len(c.categories) > LEVELS]
+            wide = [c.name for _, c in own if len(c.categories) > MOST_LEVELS]
             empty = [c.name for _, c in own if c.structural is not None]
             for names, why in (
-                (wide, f"has more than {LEVELS} categories"),
+                (wide, f"has more than {MOST_LEVELS} categories"),
                 (empty, "is empty by its meaning in some rows"),
             ):
                 for name in names:
@@ -224,13 +226,10 @@ class MultipleImputation:
             warm = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
             warm.select()
             first = Chain(warm, rng).run(WARM).columns
-        return Chain(plan, rng, Substantive(self.formula_, plan.columns), first=first).run(rounds)
+        return AgreeingChain(plan, rng, Substantive(self.formula_, plan.columns), first).run(rounds)
 
     def _first(self, plan: Plan, m: int) -> list[np.ndarray]:
         """A table drawn from a model fitted to the m-th bootstrap sample."""
-        from unmask.modalities.table.fitting.cell_table import CellTable
-        from unmask.modalities.table.recipes import settings_of
-
         rows = len(plan.columns[0])
         weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
         settings = settings_of(seed=self.seed + m, **({"members": 1, "steps": 0} | self.overrides))
@@ -436,15 +435,30 @@ class MultipleImputation:
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see `diagnostics.py`."""
-        from unmask.modalities.table.imputation.diagnostics import diagnostics
+        return diagnostics(self._imputed_columns())
 
-        return diagnostics(self)
+    def _imputed_columns(self) -> list[ImputedColumn]:
+        found = []
+        for number, name in enumerate(self.incomplete_):
+            place = self.schema_.place(name)
+            gap = self._gaps[place]
+            found.append(
+                ImputedColumn(
+                    column=self.schema_.columns[self.schema_.modelled[place]],
+                    method=self.methods_[name],
+                    why=self.reasons_.get(name),
+                    missing=float(gap.mean()),
+                    observed=self._values[0][place][~self._gone[place]],
+                    imputed=np.concatenate([columns[place][gap] for columns in self._values]),
+                    trace=self.trace_[:, :, number, 0],
+                )
+            )
+        return found
 
     def report(self, path: str | Path) -> Path:
         """Write the diagnostics with trace plots as an HTML page; returns its path."""
-        from unmask.modalities.table.imputation.diagnostics import write_report
-
-        return write_report(self, path)
+        columns, rounds = self._imputed_columns(), self.trace_.shape[1]
+        return write_report(path, columns, tables=self.draws, rounds=rounds, notes=self.notes_)
 
 
 def _settled(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:
@@ -455,4 +469,4 @@ def _settled(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:
     return np.clip(x, low, high), int(((x < low) | (x > high)).sum())
 
 
-__all__ = ["MultipleImputation", "Pooled", "TippingPoint", "pool", "tipping_point"]
+__all__ = ["MultipleImputation", "Pooled", "pool"]

@@ -14,7 +14,9 @@ from scipy.special import expit
 
 from unmask.errors import UserError
 from unmask.modalities.table.imputation.formula import Formula, finite_design
+from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.survival.estimators import fit_cox
 
 
@@ -299,8 +301,6 @@ def _cox(
 
 def _new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
     """Coded columns of new rows; only those of the formula are asked for."""
-    from unmask.modalities.table.reading.readers import read_frame
-    from unmask.modalities.table.schema.values import encode
 
     frame = read_frame(data)
     named = [dataclasses.replace(formula.column(p), structural=None) for p in formula.covariates]

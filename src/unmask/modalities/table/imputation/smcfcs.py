@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import log_expit
 
+from unmask.modalities.table.imputation.chained import Chain, Plan
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.regressions import draw_linear, draw_shares
 from unmask.modalities.table.survival.drawn_cox import Hazard, draw_hazard
 from unmask.modalities.table.survival.estimators import step_values
-
-if TYPE_CHECKING:
-    from unmask.modalities.table.imputation.chained import Chain
 
 BLOCK, TRIES = 8192, 4000
 """Proposals judged at once over all rows, and proposals of a row before the likeliest of the last is taken."""
@@ -182,9 +180,37 @@ def _mass(number: int, parts: Sequence[tuple[float, Hazard]], z: np.ndarray) -> 
     return mass
 
 
-def draw_covariate(chain: Chain, model: Substantive, place: int, rows: np.ndarray) -> np.ndarray:
+class AgreeingChain(Chain):
+    """A chain whose covariates of an analysis, and whose outcome, are drawn to agree with it; others as in `Chain`."""
+
+    def __init__(
+        self, plan: Plan, rng: np.random.Generator, analysis: Substantive, first: Sequence[np.ndarray] | None = None
+    ) -> None:
+        super().__init__(plan, rng, first)
+        self.analysis = analysis
+
+    def begin_round(self) -> None:
+        """Draw the parameters of the analysis."""
+        self.analysis.draw(self.now, self.rng)
+
+    def draw_column(self, place: int) -> None:
+        formula = self.analysis.formula
+        if place not in formula.outcome:
+            super().draw_column(place)
+        elif place == next(p for p in self.plan.order if p in formula.outcome):  # time and event at once
+            self.analysis.draw_outcome(self.now, self.rng)
+            for p in formula.outcome:
+                self.update(p)
+
+    def conditional(self, place: int, rows: np.ndarray) -> np.ndarray:
+        if place in self.analysis.formula.covariates:
+            return draw_covariate(self, self.analysis, place, rows)
+        return super().conditional(place, rows)
+
+
+def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.ndarray) -> np.ndarray:
     """New values of a covariate's missing rows, given the other covariates and the outcome."""
-    score = model.score(place, chain.now, rows)
+    score = analysis.score(place, chain.now, rows)
     x, y, method = chain.predictors(place), chain.now[place], chain.plan.methods[place]
     if chain.plan.sizes[place]:
         if method == "sample":
@@ -254,4 +280,4 @@ def _accepted(chain: Chain, score: Score, propose: Propose, place: int, rows: np
     return out
 
 
-__all__ = ["Substantive", "draw_covariate"]
+__all__ = ["AgreeingChain", "Substantive"]

@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.errors import UserError
+from unmask.modalities.table.imputation.multiple import MultipleImputation
 
 
 class TippingPoint(list[dict[str, float]]):
@@ -102,7 +103,6 @@ def tipping_point(
     Raises:
         UserError: the column cannot be shifted, no cell of it was imputed, or the analysis gives several estimates and none was named.
     """
-    from unmask.modalities.table.imputation.multiple import MultipleImputation
 
     def one(delta: float) -> dict[str, float | Mapping[str, float]]:
         return {column: {where: delta} if where else delta}

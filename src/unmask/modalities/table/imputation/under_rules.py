@@ -7,15 +7,12 @@ number; its missing cells are filled as if that rule were not there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unmask.modalities.table.fitting.cell_table import CellTable, Imputed
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.rules.rules import Rules
-
-if TYPE_CHECKING:
-    from unmask.modalities.table.fitting.cell_table import CellTable, Imputed
 
 ATTEMPTS = 8
 """Further draws for rows in which what a formula gives a cell breaks another rule."""

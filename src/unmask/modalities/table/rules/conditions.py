@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, suggest
 from unmask.modalities.table.reading.parse import FORMATS, days, text_of
 from unmask.modalities.table.schema.schema import Column, Schema
 
@@ -187,8 +187,6 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
         values = list(value) if isinstance(value, list | tuple | set) else [value]
         for v in values:
             if text_of(v) not in column.categories:
-                from unmask.errors import suggest
-
                 raise UserError(
                     f"condition {text!r}: {column.name!r} has no category {text_of(v)!r}",
                     hint=suggest(text_of(v), column.categories),

@@ -11,6 +11,8 @@ from unmask.modalities.table.survival.estimators import PartialLikelihood, fit_c
 RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, np.inf)
 """Penalties to choose from, in rows' worth of shrinkage of standardised covariates; with the last nothing is explained."""
 FOLDS = 5
+MOST_LEVELS = 20
+"""Categories with more levels are left out of regressions of an outcome."""
 CLEAR = 2.0
 """Gain on unseen rows, in units of log-likelihood, below which it may be chance (1.92 is the 5 % of a likelihood ratio)."""
 PLENTY = 10.0

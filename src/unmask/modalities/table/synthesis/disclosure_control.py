@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.schema.schema import Column
-
-if TYPE_CHECKING:
-    from unmask.modalities.table.model import TableModel
 
 LEAST = 5
 """Training rows that a level, or the values up to an end, must have; a quarter of the rows where there are fewer than 20."""
@@ -53,7 +51,7 @@ def learn_safety(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> dict[st
     return {"safety.ends": ends, "safety.rare": rare, "safety.share": share}
 
 
-def _learnt(model: TableModel) -> dict[str, np.ndarray]:
+def _learnt(model: FittedTable) -> dict[str, np.ndarray]:
     """As learnt at the fit; models of version 0.1 have it worked out from the shares and quantiles they keep."""
     if "safety.ends" in model.extra:
         return {k: model.extra[k] for k in ("safety.ends", "safety.rare", "safety.share")}
@@ -88,7 +86,7 @@ class Guard:
     notes: tuple[str, ...] = ()
 
 
-def guard_of(model: TableModel, *, rare: str = "drop", extremes: str = "pool") -> Guard:
+def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") -> Guard:
     """What synthetic rows of a model keep back.
 
     Args:
@@ -150,12 +148,12 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def new_ids(model: TableModel, rows: int) -> dict[int, list[Any]]:
+def new_ids(model: FittedTable, rows: int) -> dict[int, list[Any]]:
     """Column of the schema -> fresh identifiers, S1, S2, ..., of rows that are nobody's."""
     return {i: [f"S{k + 1}" for k in range(rows)] for i, c in enumerate(model.schema.columns) if c.kind == "id"}
 
 
-def shown_levels(model: TableModel, column: Column, most: int = 6) -> str:
+def shown_levels(model: FittedTable, column: Column, most: int = 6) -> str:
     """The first levels of a column for a report, without those of fewer than `LEAST` rows, which are counted alone."""
     if not column.modelled or column.is_quantity:
         return ""
@@ -167,7 +165,7 @@ def shown_levels(model: TableModel, column: Column, most: int = 6) -> str:
     return f"{text}{' and ' if text else ''}{int(few.sum())} of fewer than {LEAST} rows"
 
 
-def contents(model: TableModel) -> list[str]:
+def contents(model: FittedTable) -> list[str]:
     """What a model folder holds of the training rows, in plain sentences, the warning first."""
     schema, rows = model.schema, model.facts["rows"]
     learnt = _learnt(model)

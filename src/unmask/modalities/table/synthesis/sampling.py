@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +17,10 @@ from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.core.inference import at_rest, on_cores
 from unmask.errors import UserError
 from unmask.modalities.table.distribution.prediction import BACKGROUND, pick
+from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.synthesis.survival_outcome import entries, outcome_design, pair_places, stored_outcome
-
-if TYPE_CHECKING:
-    from unmask.modalities.table.model import TableModel
 
 BLOCK = 1024
 """Rows that share an order of columns: one pattern of visible cells, so the linear part is solved once for all."""
@@ -33,7 +31,7 @@ class RowSampler:
 
     def __init__(
         self,
-        model: TableModel,
+        model: FittedTable,
         limits: dict[int, Limit],
         rules: Rules,
         temperature: float,

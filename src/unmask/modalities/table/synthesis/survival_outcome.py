@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unmask.modalities.table.survival.hazards import Baseline, Outcome, fit_outcome
-
-if TYPE_CHECKING:
-    from unmask.modalities.table.model import TableModel
-
-LEVELS = 20
-"""A category with more levels than this is left out of the outcome's regression."""
+from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.survival.hazards import MOST_LEVELS, Baseline, Outcome, fit_outcome
 
 
-def outcome_design(model: TableModel, columns: Sequence[np.ndarray]) -> np.ndarray:
+def outcome_design(model: FittedTable, columns: Sequence[np.ndarray]) -> np.ndarray:
     """Complete covariates as regressors: quantities as they are, an indicator for every category but the first."""
     return regressors(model, columns)[0]
 
 
-def regressors(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, list[str]]:
+def regressors(model: FittedTable, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, list[str]]:
     """The design and the names of its regressors, which are those of the columns, with the level where there are more
     than two."""
     parts, names = [np.zeros((len(columns[0]), 0))], []
@@ -31,13 +25,13 @@ def regressors(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[np.nda
         if column.is_quantity:
             parts.append(x[:, None])
             names.append(column.name)
-        elif len(levels) <= LEVELS:
+        elif len(levels) <= MOST_LEVELS:
             parts.append((x[:, None] == np.arange(1, len(levels))).astype(float))
             names += [column.name if len(levels) == 2 else f"{column.name}={level}" for level in levels[1:]]
     return np.hstack(parts), names
 
 
-def covariates(model: TableModel) -> list[int]:
+def covariates(model: FittedTable) -> list[int]:
     """Places among the modelled columns of what explains the outcome: all but the pair, late entry and structural columns."""
     schema = model.schema
     return [
@@ -46,7 +40,7 @@ def covariates(model: TableModel) -> list[int]:
     ]  # fmt: skip
 
 
-def learn_outcome(model: TableModel, columns: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def learn_outcome(model: FittedTable, columns: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     """Fit the outcome of new rows on the training rows, missing covariates drawn; as arrays to be saved."""
     time, event = pair_places(model)
     known = ~np.isnan(columns[time]) & ~np.isnan(columns[event])
@@ -74,19 +68,19 @@ def _cause_names(causes: int) -> list[str]:
     return ["event", *(f"event{k}" for k in range(2, causes + 1))]
 
 
-def pair_places(model: TableModel) -> tuple[int, int]:
+def pair_places(model: FittedTable) -> tuple[int, int]:
     schema = model.schema
     assert schema.duration is not None
     assert schema.event is not None
     return schema.place(schema.duration), schema.place(schema.event)
 
 
-def entries(model: TableModel, columns: Sequence[np.ndarray]) -> np.ndarray | None:
+def entries(model: FittedTable, columns: Sequence[np.ndarray]) -> np.ndarray | None:
     """Times from which rows are at risk; None where all are from the start."""
     return None if model.schema.entry is None else columns[model.schema.place(model.schema.entry)]
 
 
-def stored_outcome(model: TableModel) -> Outcome | None:
+def stored_outcome(model: FittedTable) -> Outcome | None:
     if "outcome.end" not in model.extra:
         return None
     causes = sum(key.startswith("outcome.event") and key.endswith(".beta") for key in model.extra)

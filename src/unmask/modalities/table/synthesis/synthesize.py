@@ -11,13 +11,14 @@ import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.errors import UserError
 from unmask.modalities.table.distribution.network import RowModel
+from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.imputation.under_rules import drawn_under
 from unmask.modalities.table.reading.decimal_marks import Spelling
 from unmask.modalities.table.reading.readers import read_frame
@@ -27,10 +28,7 @@ from unmask.modalities.table.schema.absent_columns import in_order, with_added
 from unmask.modalities.table.schema.values import decode, encode
 from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids
 from unmask.modalities.table.synthesis.sampling import RowSampler
-from unmask.modalities.table.writing.writers import handed_out
-
-if TYPE_CHECKING:
-    from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.writing.writers import as_polars, handed_out, rows_below
 
 SUPPORT = 20
 """Conditions met by fewer training rows than this are said to be extrapolation."""
@@ -59,7 +57,7 @@ class Synthetic:
 
 
 def synthesize(
-    model: TableModel,
+    model: FittedTable,
     rows: int,
     *,
     where: Sequence[str] | str | Mapping[str, object] | None = None,
@@ -123,7 +121,7 @@ def synthesize(
     return Synthetic(table=table, columns=values, warnings=said, left_out=guard.left_out, notes=guard.notes)
 
 
-def _with_ids(model: TableModel, table: Any, drawn: list[int], rows: int) -> Any:
+def _with_ids(model: FittedTable, table: Any, drawn: list[int], rows: int) -> Any:
     """The table with fresh identifiers, every column at its place in the schema."""
     if isinstance(table, np.ndarray):
         raise UserError("ids='new' with an array", hint="Fit to a table with names of columns.")
@@ -132,7 +130,7 @@ def _with_ids(model: TableModel, table: Any, drawn: list[int], rows: int) -> Any
     return in_order(with_added(table, model.schema, made), names)
 
 
-def support_warnings(model: TableModel, limits: dict[int, Limit]) -> list[str]:
+def support_warnings(model: FittedTable, limits: dict[int, Limit]) -> list[str]:
     """What the training data cannot back: conditions that few or none of its rows meet, each alone or together.
 
     Each alone by the column's own shares; together by rows drawn from the model, which stand for the training rows.
@@ -151,7 +149,7 @@ def support_warnings(model: TableModel, limits: dict[int, Limit]) -> list[str]:
     return said
 
 
-def _share(model: TableModel, place: int, limit: Limit) -> float:
+def _share(model: FittedTable, place: int, limit: Limit) -> float:
     """Share of the training values of a column that meet a limit."""
     column, coding = model.schema.columns[model.schema.modelled[place]], model.table.codings[place]
     if coding.scale is None:
@@ -164,7 +162,7 @@ def _share(model: TableModel, place: int, limit: Limit) -> float:
     return max(float(high - low), float(np.diff(coding.scale.edge)[coding.scale.atom][atoms].sum()))
 
 
-def _punch(model: TableModel, values: list[np.ndarray], kept: set[int], seed: int) -> None:
+def _punch(model: FittedTable, values: list[np.ndarray], kept: set[int], seed: int) -> None:
     """Empty the cells that a training row, drawn for every new row, lacked."""
     patterns = model.extra["holes"]
     donor = (hash_keys(seed, np.arange(len(values[0])), Salt.SYNTHETIC_HOLES) % np.uint64(len(patterns))).astype(
@@ -175,7 +173,7 @@ def _punch(model: TableModel, values: list[np.ndarray], kept: set[int], seed: in
 
 
 def augment(
-    model: TableModel, data: Any, *, where: Any, rows: int, seed: int = 0, constraints: Sequence[str] = ()
+    model: FittedTable, data: Any, *, where: Any, rows: int, seed: int = 0, constraints: Sequence[str] = ()
 ) -> tuple[Any, Any]:
     """The table with `rows` synthetic patients of a stratum added below, and those alone.
 
@@ -192,12 +190,10 @@ def augment(
 
 
 def augmented(
-    model: TableModel, data: Any, where: Any, rows: int, seed: int = 0, constraints: Sequence[str] = ()
+    model: FittedTable, data: Any, where: Any, rows: int, seed: int = 0, constraints: Sequence[str] = ()
 ) -> tuple[Any, Any]:
     """As `augment`; of a file as texts (`Frame`), in which every cell that was there is as it was, to the letter."""
     import polars as pl
-
-    from unmask.modalities.table.writing.writers import as_polars, rows_below
 
     frame, schema = read_frame(data), model.schema
     if "synthetic" in frame.names:
@@ -221,7 +217,9 @@ def augmented(
     return whole, drawn.table
 
 
-def perturb(model: TableModel, data: Any, *, share: float = 0.5, seed: int = 0, constraints: Sequence[str] = ()) -> Any:
+def perturb(
+    model: FittedTable, data: Any, *, share: float = 0.5, seed: int = 0, constraints: Sequence[str] = ()
+) -> Any:
     """Real rows with a share of their cells hidden and drawn anew (the published MCM procedure).
 
     This is a perturbation, not synthesis: every row is a real person's with some cells changed.
