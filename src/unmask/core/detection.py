@@ -36,8 +36,8 @@ class Detection:
     def __init__(
         self,
         generator: Prediction,
-        logits: Float[Tensor, "real"],
-        replaced: Bool[Tensor, "real"],
+        logits: Float[Tensor, " real"],
+        replaced: Bool[Tensor, " real"],
         weight: float,
     ) -> None:
         self.generator, self.logits, self.replaced, self.weight = generator, logits, replaced, weight
@@ -96,7 +96,7 @@ class ReplacedSlotDetection(nn.Module):
     def codec(self) -> Any:
         return self.generator.codec
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None) -> Detection:
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, " asked"] | None = None) -> Detection:
         """Predict hidden slots, fill them with samples, judge every slot of the filled row."""
         prediction = self.generator(batch, hidden)
         with torch.no_grad():
@@ -109,7 +109,7 @@ class ReplacedSlotDetection(nn.Module):
         states = self.discriminate(replace(batch, values=values), real)
         return Detection(prediction, states, replaced[real], self.weight)
 
-    def discriminate(self, batch: PackedBatch, slots: Int[Tensor, "asked"]) -> Float[Tensor, "asked"]:
+    def discriminate(self, batch: PackedBatch, slots: Int[Tensor, " asked"]) -> Float[Tensor, " asked"]:
         """Log-odds that each of `slots` was replaced."""
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         x = self.codec.embed(batch.values, nothing)

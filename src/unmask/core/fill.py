@@ -43,12 +43,12 @@ class Filled:
     """
 
     values: dict[str, Tensor]
-    flat: Int[Tensor, "filled"]
+    flat: Int[Tensor, " filled"]
     new: Tensor
-    log_prob: Float[Tensor, "filled"]
+    log_prob: Float[Tensor, " filled"]
 
 
-def rank_within(group: Int[Tensor, "n"], score: Tensor) -> Int[Tensor, "n"]:
+def rank_within(group: Int[Tensor, " n"], score: Tensor) -> Int[Tensor, " n"]:
     """Rank of each score within its group, 0 for the largest; ties in the order given.
 
     >>> rank_within(torch.tensor([1, 1, 2]), torch.tensor([0.1, 0.9, 0.5])).tolist()
@@ -65,7 +65,7 @@ def rank_within(group: Int[Tensor, "n"], score: Tensor) -> Int[Tensor, "n"]:
 def fill(
     model: MaskedModel,
     batch: PackedBatch,
-    flat: Int[Tensor, "filled"],
+    flat: Int[Tensor, " filled"],
     *,
     steps: int = 1,
     order: Order = "confidence",

@@ -31,15 +31,15 @@ class Codec(Protocol):
         """Embed values; where `masked`, the mask embedding stands and the value must not be read."""
         ...
 
-    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
+    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], bits: Int[Tensor, " n"]) -> dict[str, Tensor]:
         """Random values, one per slot in `flat`, made from 64 random bits each; never special ones."""
         ...
 
-    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Tensor:
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Tensor:
         """The true values of the slots in `flat`, as the prediction's loss wants them."""
         ...
 
-    def write(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], new: Tensor) -> dict[str, Tensor]:
+    def write(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], new: Tensor) -> dict[str, Tensor]:
         """A copy of `values` with predicted values written into the slots in `flat`."""
         ...
 
@@ -104,7 +104,7 @@ class MaskedModel(nn.Module):
     def visible_only(self) -> bool:
         return hasattr(self, "decoder")
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, "asked"] | None = None) -> Prediction:
+    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, " asked"] | None = None) -> Prediction:
         """Predict hidden slots.
 
         Args:
@@ -170,7 +170,7 @@ class MaskedModel(nn.Module):
                 return one, torch.arange(len(visible), device=visible.device)
         return where + slots * torch.arange(rows, device=where.device)[:, None], kept
 
-    def states(self, batch: PackedBatch, needed: Int[Tensor, "needed"] | None = None) -> Tensor:
+    def states(self, batch: PackedBatch, needed: Int[Tensor, " needed"] | None = None) -> Tensor:
         """Encoder states with nothing hidden: (rows, slots, width), or (needed, width); zeros in slots that are dropped."""
         if self.drops_missing:
             there = batch.segment != 0

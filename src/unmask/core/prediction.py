@@ -27,7 +27,7 @@ class Prediction(Protocol):
         """Summed negative log-likelihood; the loop divides by the number of hidden slots of the whole step."""
         ...
 
-    def log_prob(self, value: Tensor) -> Float[Tensor, "hidden"]: ...
+    def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]: ...
 
     def mode(self) -> Tensor: ...
 
@@ -37,7 +37,7 @@ class Prediction(Protocol):
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
     ) -> Tensor: ...
 
-    def confidence(self) -> Float[Tensor, "hidden"]:
+    def confidence(self) -> Float[Tensor, " hidden"]:
         """Larger is surer: log-probability of the mode, or minus the log-spread."""
         ...
 
@@ -46,7 +46,7 @@ class Prediction(Protocol):
         ...
 
 
-def hits(target: Float[Tensor, "hidden"], best_other: Float[Tensor, "hidden"]) -> Float[Tensor, ""]:
+def hits(target: Float[Tensor, " hidden"], best_other: Float[Tensor, " hidden"]) -> Float[Tensor, ""]:
     """How many targets are above the best of the other values; ties count half, so that equal shares earn no credit."""
     return (target > best_other).sum() + 0.5 * (target == best_other).sum()
 
@@ -58,10 +58,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     (page faults on fresh memory cost more than the arithmetic) and never held for the backward pass.
     """
 
-    kept: dict[tuple, Tensor] = {}  # noqa: RUF012
+    kept: dict[tuple[Any, ...], Tensor] = {}  # noqa: RUF012
 
     @staticmethod
-    def key(name: str, shape: tuple[int, ...], like: Tensor) -> tuple:
+    def key(name: str, shape: tuple[int, ...], like: Tensor) -> tuple[Any, ...]:
         return (name, shape[1:], like.dtype, like.device)
 
     @classmethod
@@ -122,7 +122,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total, correct
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         if ctx.grads is None:
             raise RuntimeError(
                 "the gradient of this loss was already taken; call loss() again to take it a second time"
@@ -150,7 +150,7 @@ class Categorical:
         self,
         features: Float[Tensor, "hidden width"],
         weight: Float[Tensor, "values width"],
-        bias: Float[Tensor, "values"] | None = None,
+        bias: Float[Tensor, " values"] | None = None,
         forbidden: Tensor | None = None,
         count: int | None = None,
     ) -> None:
@@ -175,16 +175,16 @@ class Categorical:
             self._log_probs = self.logits.log_softmax(-1)
         return self._log_probs
 
-    def loss(self, target: Int[Tensor, "hidden"]) -> Tensor:
+    def loss(self, target: Int[Tensor, " hidden"]) -> Tensor:
         if torch.is_grad_enabled() and self.features.requires_grad and len(self.features):
             total, self._correct = _LinearCrossEntropy.apply(self.rounded, self.weight, self.bias, target)
             return total
         return -self.log_prob(target).sum()
 
-    def log_prob(self, value: Int[Tensor, "hidden"]) -> Float[Tensor, "hidden"]:
+    def log_prob(self, value: Int[Tensor, " hidden"]) -> Float[Tensor, " hidden"]:
         return self.log_probs.gather(1, value[:, None])[:, 0]
 
-    def rank(self, value: Int[Tensor, "hidden"]) -> Int[Tensor, "hidden"]:
+    def rank(self, value: Int[Tensor, " hidden"]) -> Int[Tensor, " hidden"]:
         """How many values are likelier than this one: 0 is the best."""
         return (self.log_probs > self.log_prob(value)[:, None]).sum(-1)
 
@@ -202,7 +202,7 @@ class Categorical:
         out[:, self.forbidden] = -math.inf
         return out
 
-    def mode(self) -> Int[Tensor, "hidden"]:
+    def mode(self) -> Int[Tensor, " hidden"]:
         return self._proposals().argmax(-1)
 
     def mean(self) -> Tensor:
@@ -222,7 +222,7 @@ class Categorical:
 
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
-    ) -> Int[Tensor, "hidden"]:
+    ) -> Int[Tensor, " hidden"]:
         if temperature <= 0:
             return self.mode()
         scores = self._proposals() / temperature
@@ -230,7 +230,7 @@ class Categorical:
             scores = scores.masked_fill(scores < scores.topk(top_k, -1).values[:, -1:], -math.inf)
         return torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
 
-    def confidence(self) -> Float[Tensor, "hidden"]:
+    def confidence(self) -> Float[Tensor, " hidden"]:
         return self._proposals().amax(-1)
 
 
@@ -253,7 +253,7 @@ class Gaussian:
             return ((self.location - target) ** 2).mean(-1).sum()
         return -self.log_prob(target).sum()
 
-    def log_prob(self, value: Float[Tensor, "hidden features"]) -> Float[Tensor, "hidden"]:
+    def log_prob(self, value: Float[Tensor, "hidden features"]) -> Float[Tensor, " hidden"]:
         log_variance = torch.zeros_like(self.location) if self.log_variance is None else self.log_variance
         square = (value - self.location) ** 2 * (-log_variance).exp()
         return -0.5 * (square + log_variance + math.log(2 * math.pi)).sum(-1)
@@ -273,7 +273,7 @@ class Gaussian:
         noise = torch.randn(self.location.shape, generator=generator, device=self.location.device)
         return self.location + noise * spread * temperature
 
-    def confidence(self) -> Float[Tensor, "hidden"]:
+    def confidence(self) -> Float[Tensor, " hidden"]:
         if self.log_variance is None:
             return torch.zeros(len(self.location), device=self.location.device)
         return -self.log_variance.sum(-1)

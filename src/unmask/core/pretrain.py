@@ -52,8 +52,8 @@ class Machine:
     total: Callable[[Tensor], Tensor] = staticmethod(lambda x: x)
     processes: int = 1
     device: torch.device = torch.device("cpu")
-    autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-    no_sync: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    no_sync: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
 
 def pretrain(
@@ -163,7 +163,7 @@ def validate(
     corruption: Corruption,
     *,
     seed: int = 0,
-    autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
     """Loss (per hidden slot) and accuracy, where the prediction has one, with masks that are the same at every call."""
@@ -185,7 +185,7 @@ def validate(
 
 
 def _looked(
-    model: nn.Module, codec: Any, batch: PackedBatch, gone: Hidden, autocast: Callable[[], contextlib.AbstractContextManager]
+    model: nn.Module, codec: Any, batch: PackedBatch, gone: Hidden, autocast: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> tuple[float, float | None]:  # fmt: skip
     """(loss summed over hidden slots, how many of them are predicted right) of a batch, of which nothing is kept."""
     with autocast():

@@ -113,7 +113,7 @@ class _Explicit(torch.autograd.Function):
         return found.mix(v)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, keep = ctx.saved_tensors
         return *Weights(weights, keep, ctx.up).gradients(grad, q, k, v, ctx.scale), None, None, None
 

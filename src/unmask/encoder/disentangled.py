@@ -160,7 +160,7 @@ class DisentangledEncoder(Encoder):
         *,
         segment: Int[Tensor, "rows slots"],
         position: Int[Tensor, "rows slots"],
-        needed: Int[Tensor, "needed"] | None = None,
+        needed: Int[Tensor, " needed"] | None = None,
     ) -> Tensor:
         if not self.kind.convolution:
             return super().forward(x, segment=segment, position=position, needed=needed)

@@ -33,7 +33,7 @@ class _Dropout(torch.autograd.Function):
         return (x * keep).mul_(ctx.scale)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
         return (grad * keep).mul_(ctx.scale), None
 

@@ -135,12 +135,12 @@ class FlatEncoder:
             return None
         longest = self.config.longest or 512
         distance = torch.arange(1 - longest, longest)
-        return encoder.relative.weight.detach()[bucket(distance, self.config.attention.buckets)].t().contiguous()  # type: ignore[union-attr,operator,index]
+        return encoder.relative.weight.detach()[bucket(distance, self.config.attention.buckets)].t().contiguous()  # type: ignore[union-attr,operator]
 
     def __call__(
         self,
         x: Float[Tensor, "slots inputs"],
-        position: Int[Tensor, "slots"],
+        position: Int[Tensor, " slots"],
         groups: GROUPS,
         ranges: Ranges | None = None,
     ) -> Float[Tensor, "slots width"]:

@@ -57,7 +57,7 @@ class Grouped:
     """
 
     groups: GROUPS
-    position: Int[Tensor, "slots"]
+    position: Int[Tensor, " slots"]
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def rotation(self, depth: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -66,7 +66,7 @@ class Grouped:
         if key not in self.kept:
             tables = rotation(self.position[None], depth, base, dtype)
             self.kept[key] = tuple(t[0, 0][:, None] for t in tables)
-        return self.kept[key]  # type: ignore[no-any-return]
+        return self.kept[key]
 
     def near(self, queries: int, before: int, behind: int, window: int, dtype: torch.dtype) -> Tensor:
         """What is added to scores of `queries` slots and the keys from `before` in front of them to `behind` after
@@ -75,7 +75,7 @@ class Grouped:
         if key not in self.kept:
             distance = torch.arange(-before, queries + behind)[None] - torch.arange(queries)[:, None]
             self.kept[key] = torch.zeros(distance.shape, dtype=dtype).masked_fill_(distance.abs() > window, -torch.inf)
-        return self.kept[key]  # type: ignore[no-any-return]
+        return self.kept[key]
 
 
 @dataclass(frozen=True)

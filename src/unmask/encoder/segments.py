@@ -68,12 +68,12 @@ class Deal:
     """
 
     groups: list[Group]
-    order: Int[Tensor, "dealt"]
+    order: Int[Tensor, " dealt"]
     back: Int[Tensor, " rows"]
     heads: int
 
     @classmethod
-    def of(cls, slots: Int[Tensor, "asked"], groups: list[Group], total: int, heads: int) -> Deal:
+    def of(cls, slots: Int[Tensor, " asked"], groups: list[Group], total: int, heads: int) -> Deal:
         """Deal `slots`, which name for each example of each group its slots, `total` where there is none."""
         parts = slots.split([g.count * g.asked for g in groups])
         head = torch.arange(heads)[:, None]
@@ -116,8 +116,8 @@ class Laid:
         groups: in the order they are laid; laid slots behind them only round the number up.
     """
 
-    take: Int[Tensor, "laid"]
-    back: Int[Tensor, "slots"]
+    take: Int[Tensor, " laid"]
+    back: Int[Tensor, " slots"]
     groups: list[Group]
     _deals: dict[int, Deal] = field(default_factory=dict)
 
@@ -129,7 +129,7 @@ class Laid:
             )
         return self._deals[heads]
 
-    def asked(self, needed: Int[Tensor, "needed"]) -> Asked:
+    def asked(self, needed: Int[Tensor, " needed"]) -> Asked:
         """Of these slots of the batch."""
         where, order = self.back[needed].sort()
         place = torch.empty_like(order)
@@ -159,9 +159,9 @@ class Asked:
         groups: with the numbers asked.
     """
 
-    slots: Int[Tensor, "asked"]
-    place: Int[Tensor, "needed"]
-    order: Int[Tensor, "dealt"]
+    slots: Int[Tensor, " asked"]
+    place: Int[Tensor, " needed"]
+    order: Int[Tensor, " dealt"]
     groups: list[Group]
 
     def deal(self, heads: int) -> Deal:
@@ -253,7 +253,7 @@ class _ByExample(torch.autograd.Function):
         return deal.home(room)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         deal, seen, saved = ctx.deal, ctx.seen, ctx.saved_tensors
         rooms, to = zip(*(d.room(grad) for d in (deal, seen, seen)), strict=True)
         for number, g in enumerate(deal.out(grad)):

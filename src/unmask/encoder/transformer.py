@@ -201,7 +201,7 @@ class Layer(nn.Module):
         return self.feedforward_norm(x + drop(self.feedforward(x), self.dropout, self.training))
 
 
-def needed_by_row(needed: Int[Tensor, "needed"], rows: int, slots: int) -> tuple[Tensor, Tensor]:
+def needed_by_row(needed: Int[Tensor, " needed"], rows: int, slots: int) -> tuple[Tensor, Tensor]:
     """Ascending flat indices -> (rows, most) slot numbers padded with 0, and where each needed slot went."""
     row = needed // slots
     count = torch.bincount(row, minlength=rows)
@@ -260,7 +260,7 @@ class Encoder(nn.Module):
         *,
         segment: Int[Tensor, "rows slots"],
         position: Int[Tensor, "rows slots"],
-        needed: Int[Tensor, "needed"] | None = None,
+        needed: Int[Tensor, " needed"] | None = None,
     ) -> Tensor:
         """Encode.
 

@@ -103,7 +103,7 @@ class Graph(nn.Module):
         if self.head is not None:
             return self._headed(states, attention_mask)
         if self.kind == ENCODER:
-            return states  # type: ignore[no-any-return]
+            return states
         if self.kind == SENTENCE:
             vectors = pooled(states, attention_mask, self.pooling)
             return states, torch.nn.functional.normalize(vectors, dim=-1) if self.normalise else vectors
@@ -115,7 +115,7 @@ class Graph(nn.Module):
     def _headed(self, states: Tensor, mask: Tensor) -> Tensor | tuple[Tensor, ...]:
         assert self.head is not None
         if self.head.pool in ("first", "mean"):
-            return self.head(pooled(states, mask, self.head.pool))  # type: ignore[no-any-return]
+            return self.head(pooled(states, mask, self.head.pool))
         each = self.head(states)
         if self.head.pool == "late":
             return pooled(each, mask, "mean")

@@ -86,7 +86,7 @@ class TaskHead(nn.Module):
     def logits(self, model: MaskedModel, batch: PackedBatch, count: int) -> Tensor:
         """What a batch's `count` examples get: (count, outputs), or of a head on each slot (rows * slots, outputs)."""
         if self.pool not in ("each", "late"):
-            return self(pool(model, batch, count, self.pool, True))  # type: ignore[arg-type]
+            return self(pool(model, batch, count, self.pool, True))
         x = self(model.states(batch).flatten(0, 1))
         if self.pool == "each":
             return x

@@ -96,7 +96,7 @@ class _Live(TorchDispatchMode):
 
 def measure(
     model: nn.Module, make: Callable[[int], PackedBatch], corruption: Corruption, *, device: torch.device,
-    autocast: Callable[[], AbstractContextManager], waiting: int = 0,
+    autocast: Callable[[], AbstractContextManager[Any]], waiting: int = 0,
 ) -> Need:  # fmt: skip
     """Count what training `model` takes; its weights, gradients and random states are as before.
 
@@ -117,7 +117,11 @@ def measure_loss(model: nn.Module, loss: Callable[[int], Tensor], *, device: tor
     Args:
         loss: of a batch of so many rows, which is made within.
     """
-    one, two = (_passes(model, lambda _, rows=rows: loss(rows), device) for rows in (1, 2))
+
+    def loss_of(rows: int) -> Callable[[_Live], Tensor]:
+        return lambda _: loss(rows)
+
+    one, two = (_passes(model, loss_of(rows), device) for rows in (1, 2))
     return _need(model, one, two)
 
 
@@ -132,7 +136,7 @@ class _Count(NamedTuple):
 
 def _counted(
     model: nn.Module, make: Callable[[int], PackedBatch], rows: int, corruption: Corruption, device: torch.device,
-    autocast: Callable[[], AbstractContextManager],
+    autocast: Callable[[], AbstractContextManager[Any]],
 ) -> _Count:  # fmt: skip
     codec: Any = model.codec
     seen = {}

@@ -16,6 +16,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -111,7 +112,7 @@ def precision_of(model: nn.Module, precision: str, device: torch.device) -> str:
     return resolve_precision(precision, device).name
 
 
-def computing(precision: str, device: torch.device) -> contextlib.AbstractContextManager:
+def computing(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Within, products are computed in bf16 where `precision` is 'bf16'; else as they are."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 

@@ -7,7 +7,8 @@ asking) and gives one vector. The first slot stands at the time of asking, where
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -179,7 +180,8 @@ class Clock(nn.Module):
     def __init__(self, parts: tuple[str, ...], width: int, joined: bool) -> None:
         super().__init__()
         self.parts = nn.ModuleDict({name: make_part(name, width) for name in parts})
-        total = sum(int(p.out) for p in self.parts.values())  # type: ignore[arg-type]
+        made: Iterable[Any] = self.parts.values()
+        total = sum(int(part.out) for part in made)
         self.join = nn.Linear(width + total, width) if joined else None
 
     def forward(

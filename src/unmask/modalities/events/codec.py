@@ -89,7 +89,7 @@ class EventPrediction:
     def logits(self) -> Tensor:
         return self.code.logits
 
-    def of_code(self, code: Int[Tensor, "hidden"]) -> tuple[Tensor, Tensor]:
+    def of_code(self, code: Int[Tensor, " hidden"]) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the value, were the slot of this code."""
         weight, bias = self.scales
         x = self.features.float()
@@ -121,7 +121,7 @@ class EventPrediction:
             total = total - value * self._value(target, tempered=True).sum()
         return total - time * self._time(target, tempered=True).sum() if time else total
 
-    def log_prob(self, value: Tensor) -> Float[Tensor, "hidden"]:
+    def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
         return torch.stack([part for _, part in self.parts(value)]).sum(0)
 
     def mode(self) -> Float[Tensor, "hidden channels"]:
@@ -150,7 +150,7 @@ class EventPrediction:
         made = [code.float(), value * has, has]
         return torch.stack(made if time is None else [*made, stretch(time)], -1)
 
-    def confidence(self) -> Float[Tensor, "hidden"]:
+    def confidence(self) -> Float[Tensor, " hidden"]:
         return self.code.confidence()
 
     def correct(self, target: Tensor) -> Tensor:
@@ -219,17 +219,17 @@ class EventCodec(nn.Module):
         x = torch.where(masked[..., None], self.mask, x)
         return self.clock(x, values, masked if self.config.hides == "all" else None)
 
-    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
+    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], bits: Int[Tensor, " n"]) -> dict[str, Tensor]:
         code = FIRST + (bits & 0x7FFFFFFF) % max(1, self.config.codes - FIRST)
         value = ((bits >> 31) & 0xFFFF).float() / 2**14 - 2
         hours = torch.expm1(((bits >> 48) & 0x3FFF).float() / 2**14 * 4)
         drawn = {"code": code.clamp_max(self.config.codes - 1), "value": value, "has": (bits >> 47) & 1, "hours": hours}
         return {name: drawn[name] for name in self.config.channels}
 
-    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Float[Tensor, "n channels"]:
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Float[Tensor, "n channels"]:
         return torch.stack([values[name].flatten()[flat].float() for name in self.config.channels], -1)
 
-    def write(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], new: Tensor) -> dict[str, Tensor]:
+    def write(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], new: Tensor) -> dict[str, Tensor]:
         out = {k: v.clone() for k, v in values.items()}
         for column, name in enumerate(self.config.channels):
             out[name].view(-1)[flat] = new[:, column].to(out[name].dtype)

@@ -55,7 +55,7 @@ class Evidence(nn.Module):
         self.weight = nn.Parameter(torch.zeros(codes, self.telling))
 
     def present(
-        self, values: dict[str, Tensor], hidden: Bool[Tensor, "rows slots"], ask: Int[Tensor, "asked"]
+        self, values: dict[str, Tensor], hidden: Bool[Tensor, "rows slots"], ask: Int[Tensor, " asked"]
     ) -> Float[Tensor, "asked telling"]:
         """Which of the telling codes stand visibly in the set of each slot of `ask`."""
         group = sets_of(values, hidden).flatten()

@@ -83,7 +83,7 @@ def missing_values(folder: EventFolder, histories: Histories, *, level: float = 
             example = histories.example(subject, slots=folder.settings.slots)
             questions.append(Question(example=example, hidden=where + 1))
             about.append((subject, rows[where], codes[where]))
-    out: list[tuple] = []
+    out: list[tuple[Any, ...]] = []
     for number, prediction, places in answers(folder, questions):
         subject, rows, codes = about[number]
         asked = torch.zeros(len(prediction), dtype=torch.int64)
@@ -107,7 +107,7 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
         return _frame([])
     top = min(top, len(vocabulary.codes))
     questions = [Question(example=e, hidden=np.array([len(e) - 1])) for e in _longer(folder, histories)]
-    out: list[tuple] = []
+    out: list[tuple[Any, ...]] = []
     for number, prediction, places in answers(folder, questions):
         place = int(places[0])
         codes, log_probs = prediction.code.top(top)
@@ -202,7 +202,7 @@ def name_of(codes: list[str], number: int) -> str:
     return codes[number - FIRST] if number >= FIRST else "(rare)"
 
 
-def _frame(rows: list[tuple]) -> pl.DataFrame:
+def _frame(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
     known = [(s, k, None if t in (None, STATIC) else t, *rest) for s, k, t, *rest in rows]
     schema = {**SCHEMA, "time": pl.Int64}
     frame = pl.DataFrame(known, schema=schema, orient="row")

@@ -234,7 +234,7 @@ class EventModel:
             "outcome_head": self.folder.head is not None,
         }  # fmt: skip
 
-    def _computing(self) -> contextlib.AbstractContextManager:
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
         return computing(self.precision, self.device)
 
 

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ class Tuner:
     settings: TuneSettings
     seed: int
     device: torch.device
-    context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     def fit(self, masked: MaskedModel, numbers: np.ndarray, y: np.ndarray) -> Tuned:
         """Fine-tune on the points `numbers`, their targets `y` as `target.encode` gives them."""

@@ -137,7 +137,7 @@ def at_scale(images: Float[Tensor, "n channels height width"], size: tuple[int, 
     return of_measured(images, lambda x: F.interpolate(x, size, mode="bicubic", antialias=True))
 
 
-def smoothed(labels: Int[Tensor, "n"], classes: int, smoothing: float) -> Float[Tensor, "n classes"]:
+def smoothed(labels: Int[Tensor, " n"], classes: int, smoothing: float) -> Float[Tensor, "n classes"]:
     """One-hot targets with `smoothing` spread over all classes."""
     target = torch.full((len(labels), classes), smoothing / classes, device=labels.device)
     return target.scatter_(1, labels[:, None], 1 - smoothing + smoothing / classes)

@@ -184,7 +184,7 @@ class PatchPrediction(Gaussian):
             error = error * (gone.shape[-1] / (~gone).sum(-1, keepdim=True).clamp_min(1))
         return error.mean(-1).sum() + extra
 
-    def log_prob(self, value: Float[Tensor, "asked features"]) -> Float[Tensor, "asked"]:
+    def log_prob(self, value: Float[Tensor, "asked features"]) -> Float[Tensor, " asked"]:
         """Of the numbers of a patch that are not missing (NaN)."""
         gone = value.isnan()
         if not bool(gone.any()):
@@ -244,7 +244,7 @@ class PatchCodec(nn.Module):
             x = torch.where(masked[..., None], self.mask.to(x.dtype), x)
         return x
 
-    def noise(self, values: dict[str, Tensor], flat: Tensor, bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
+    def noise(self, values: dict[str, Tensor], flat: Tensor, bits: Int[Tensor, " n"]) -> dict[str, Tensor]:
         """Patches of independent normal pixels, made from the bits alone."""
         numbers = hash_keys(bits.cpu().numpy()[:, None], torch.arange(2 * self.config.features).numpy())
         uniform = torch.from_numpy((numbers >> 11).astype("float64") * 2.0**-53).float()
@@ -252,10 +252,10 @@ class PatchCodec(nn.Module):
         normal = (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
         return {"patch": normal.to(values["patch"].device)}
 
-    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Float[Tensor, "n features"]:
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Float[Tensor, "n features"]:
         return values["patch"].flatten(0, 1)[flat]
 
-    def write(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], new: Tensor) -> dict[str, Tensor]:
+    def write(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], new: Tensor) -> dict[str, Tensor]:
         patch = values["patch"].clone()
         patch.view(-1, patch.shape[-1])[flat] = new.to(patch.dtype)
         return values | {"patch": patch}

@@ -31,7 +31,7 @@ def rows_at_rest(model: MaskedModel) -> int:
 
 @torch.inference_mode()
 def features(
-    model: MaskedModel, images: ImageSet, context: contextlib.AbstractContextManager, device: torch.device, *,
+    model: MaskedModel, images: ImageSet, context: contextlib.AbstractContextManager[Any], device: torch.device, *,
     pooling: Pooling = "mean", normalise: bool = False, rows: int | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Pooled encoder states of pictures of the model's size, (pictures, width) float32."""

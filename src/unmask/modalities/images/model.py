@@ -107,7 +107,7 @@ class ImageModel:
             check_fit(found, self.folder.depth, self.folder.range)
         return dataclasses.replace(found, fits=True)
 
-    def _context(self) -> contextlib.AbstractContextManager:
+    def _context(self) -> contextlib.AbstractContextManager[Any]:
         return computing(self.precision, self.device)
 
     def batches(self, images: ImageSet, rows: int | None = None) -> Iterator[tuple[slice, PackedBatch]]:

@@ -32,7 +32,7 @@ def probe_chart(metrics: Path) -> Markup | None:
     drawn = {name: tuple(np.array(xy, float).T) for name, xy in curves.items() if xy}
     if not drawn:
         return None
-    return line_chart(drawn, "Accuracy of frozen features", "step", "right on held-out pictures", percent=True)  # type: ignore[arg-type]
+    return line_chart(drawn, "Accuracy of frozen features", "step", "right on held-out pictures", percent=True)
 
 
 def _some(images: ImageSet, count: int) -> ImageSet:

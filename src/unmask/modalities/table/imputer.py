@@ -75,7 +75,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     (4, 2)
     """
 
-    _parameter_constraints: dict = {  # noqa: RUF012
+    _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012
         "missing_values": [MissingValues()],
         "schema": [Mapping, None],
         "sample_posterior": ["boolean"],

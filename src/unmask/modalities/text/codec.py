@@ -85,7 +85,7 @@ class TokenCodec(nn.Module):
         """Uniform over ordinary tokens: special ones are never drawn."""
         return {"token": self.ordinary[(bits & (2**62 - 1)) % len(self.ordinary)]}
 
-    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
         return values["token"].flatten()[flat]
 
     def write(self, values: dict[str, Tensor], flat: Tensor, new: Tensor) -> dict[str, Tensor]:

@@ -108,7 +108,9 @@ def look(finished: TextRun, corpus: dict[str, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def examples(model: Any, cache: TokenCache, *, each: int = 6, tries: int = 160) -> tuple[list[dict], list[dict]]:
+def examples(
+    model: Any, cache: TokenCache, *, each: int = 6, tries: int = 160
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Held-out sentences with one whole-token word hidden: some filled right, some wrong, drawn with a fixed seed."""
     rng = np.random.default_rng(0)
     tokenizer = model.tokenizer
@@ -128,8 +130,8 @@ def examples(model: Any, cache: TokenCache, *, each: int = 6, tries: int = 160) 
         )
         texts.append(f"{before} {tokenizer.mask_token} {after}")
         truths.append(tokenizer.token(int(ids[blank])))
-    well: list[dict] = []
-    missed: list[dict] = []
+    well: list[dict[str, Any]] = []
+    missed: list[dict[str, Any]] = []
     for text, truth, result in zip(texts, truths, model.fill(texts, top=5), strict=True):
         candidates = result["slots"][0]["candidates"]
         item = {"text": text, "blanks": [{"truth": truth, "candidates": candidates}]}

@@ -99,7 +99,7 @@ class TextModel:
         """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
         self.__dict__["_swift"] = self._laid_out(texts)
 
-    def context(self) -> contextlib.AbstractContextManager:
+    def context(self) -> contextlib.AbstractContextManager[Any]:
         """Within, the model computes in its precision.
 
         Raises:
@@ -210,7 +210,9 @@ class TextModel:
             flat = (batch.values["token"] == self.tokenizer.mask_id).flatten().nonzero().flatten()
             best: dict[int, list[dict[str, Any]]] = {}
 
-            def watch(where: Tensor, prediction: Any, places: Tensor, best: dict = best) -> None:
+            def watch(
+                where: Tensor, prediction: Any, places: Tensor, best: dict[int, list[dict[str, Any]]] = best
+            ) -> None:
                 values, chances = (found[places].tolist() for found in prediction.top(top))
                 for slot, value, chance in zip(where.tolist(), values, chances, strict=True):
                     best[slot] = [

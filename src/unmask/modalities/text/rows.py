@@ -132,7 +132,7 @@ def parquet_documents(path: Path, column: str | None) -> Iterator[Document]:
 def hub_documents(name: str, column: str | None) -> Iterator[Document]:
     """The documents of a Hugging Face dataset, `NAME` or `NAME:SPLIT`: one per row."""
     try:
-        from datasets import load_dataset  # type: ignore[import-not-found]
+        from datasets import load_dataset
     except ImportError:
         raise UserError(f"hf:{name} needs the datasets package", hint="Run: pip install 'unmask[datasets]'") from None
     where, _, split = name.partition(":")

@@ -202,7 +202,7 @@ class TableCodec(nn.Module):
         kind, slope = nn.functional.embedding(which, table), nn.functional.embedding(column, self.slope)
         return torch.addcmul(kind, score[..., None].to(kind.dtype), slope)
 
-    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], bits: Int[Tensor, "n"]) -> dict[str, Tensor]:
+    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], bits: Int[Tensor, " n"]) -> dict[str, Tensor]:
         """A bin or category of the cell's own column, uniformly, with its mean score."""
         column = values["column"].flatten()[flat]
         number = (bits & (2**62 - 1)) % self.size[column]
@@ -212,10 +212,10 @@ class TableCodec(nn.Module):
             score[known] = self.grid.score[self.place_of[column[known]], number[known]]
         return {"bin": number, "score": score, "seen": torch.ones_like(number)}
 
-    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, "n"]) -> Float[Tensor, "n 2"]:
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Float[Tensor, "n 2"]:
         return torch.stack([values["bin"].flatten()[flat].float(), values["score"].flatten()[flat].float()], -1)
 
-    def write(self, values: dict[str, Tensor], flat: Int[Tensor, "n"], new: Float[Tensor, "n 2"]) -> dict[str, Tensor]:
+    def write(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], new: Float[Tensor, "n 2"]) -> dict[str, Tensor]:
         number, score, seen = values["bin"].clone(), values["score"].clone(), values["seen"].clone()
         number.view(-1)[flat] = new[:, 0].to(number.dtype)
         score.view(-1)[flat] = new[:, 1].to(score.dtype)

@@ -9,7 +9,7 @@ Shape letters: rows, slots (columns), asked.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class PointPrediction:
 
     def __init__(self, point: Tensor, levels: Tensor, column: Tensor, codings: list[Coding], loss: str) -> None:
         self.point, self.levels, self.column, self.codings, self.kind = point, levels, column, codings, loss
-        self.pieces: list = []  # no distribution: intervals and shares do not exist
+        self.pieces: list[Any] = []  # no distribution: intervals and shares do not exist
 
     def __len__(self) -> int:
         return len(self.point)
@@ -63,7 +63,7 @@ class PointPrediction:
     def loss(self, target: Float[Tensor, "asked 2"]) -> Tensor:
         return self._gap(target).sum()
 
-    def log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, "asked"]:
+    def log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, " asked"]:
         """Minus the error: a normal's log-density but for its unknown width."""
         return -self._gap(value)
 
@@ -74,7 +74,7 @@ class PointPrediction:
         number = torch.round(self.point * (self.levels - 1).clamp_min(0)) * (self.levels > 0)
         return torch.stack([number, self.point], -1)
 
-    def mean(self) -> Float[Tensor, "asked"]:
+    def mean(self) -> Float[Tensor, " asked"]:
         """In the column's unit; a category's number."""
         out = self.mode()[:, 0].clone()
         for c in self.column.unique().tolist():
@@ -99,7 +99,7 @@ class PointPrediction:
     ) -> Float[Tensor, "asked 2"]:
         return self.mode()
 
-    def confidence(self) -> Float[Tensor, "asked"]:
+    def confidence(self) -> Float[Tensor, " asked"]:
         return torch.zeros(len(self))
 
     def correct(self, target: Tensor) -> None:

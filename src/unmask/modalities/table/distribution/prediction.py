@@ -119,7 +119,7 @@ class Quantities:
         inside = parts / parts.sum(-1, keepdim=True).clamp_min(1e-12)
         return (self.log_probs().exp()[..., None] * inside).mean(0).flatten(1)
 
-    def mean(self) -> Float[Tensor, "asked"]:
+    def mean(self) -> Float[Tensor, " asked"]:
         """The expected value in the column's unit: best under squared error.
 
         Bins' shares and means come from one evaluation of the normal (half the time of `fine_probs`).
@@ -133,7 +133,7 @@ class Quantities:
         p = logits.masked_fill(marginal == 0, -1e9).softmax(-1)
         return (p * total / mass.clamp_min(1e-12)).sum(-1).mean(0)
 
-    def quantile(self, q: Float[Tensor, "asked"]) -> Float[Tensor, "asked"]:
+    def quantile(self, q: Float[Tensor, " asked"]) -> Float[Tensor, " asked"]:
         """The value below which a share `q` lies, in the column's unit."""
         total = self.fine_probs().cumsum(-1)
         total = total / total[:, -1:]
@@ -146,7 +146,7 @@ class Quantities:
         exact = self.grid.mean[self.column].gather(1, cell[:, None])[:, 0]
         return torch.where(atom, exact, low + share * (high - low))
 
-    def shares_at(self, value: Float[Tensor, "asked"]) -> tuple[Tensor, Tensor]:
+    def shares_at(self, value: Float[Tensor, " asked"]) -> tuple[Tensor, Tensor]:
         """How much of the distribution lies below a value in the column's unit, and up to it: they differ at an atom."""
         p, border = self.fine_probs(), self.grid.border[self.column]
         p = p / p.sum(-1, keepdim=True)
@@ -158,7 +158,7 @@ class Quantities:
         below, upto = (torch.where(same, c.float(), part) for c in (v > center, v >= center))
         return (p * below).sum(-1), (p * upto).sum(-1)
 
-    def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, "asked"], temperature: float) -> Tensor:
+    def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float) -> Tensor:
         """(asked, 2) bins and normal scores, from three uniform numbers a cell and one member each."""
         row = torch.arange(len(member), device=member.device)
         log_p = self.log_probs()[member, row] / temperature
@@ -216,17 +216,17 @@ class Categories:
         number = self.probs().argmax(-1)
         return torch.stack([number.float(), torch.zeros_like(number).float()], -1)
 
-    def mean(self) -> Float[Tensor, "asked"]:
+    def mean(self) -> Float[Tensor, " asked"]:
         """The likeliest category's number: a mean of categories means nothing."""
         return self.probs().argmax(-1).float()
 
-    def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, "asked"], temperature: float) -> Tensor:
+    def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float) -> Tensor:
         row = torch.arange(len(member), device=member.device)
         number = pick(self._log_probs[member, row] / temperature, uniform[:, 0])
         return torch.stack([number.float(), torch.zeros_like(number).float()], -1)
 
 
-def pick(log_p: Float[Tensor, "asked values"], uniform: Float[Tensor, "asked"]) -> Int[Tensor, "asked"]:
+def pick(log_p: Float[Tensor, "asked values"], uniform: Float[Tensor, " asked"]) -> Int[Tensor, " asked"]:
     """Draw a value by inverting the distribution function; one of probability zero is never drawn."""
     p = log_p.softmax(-1)
     total = p.cumsum(-1)
@@ -273,17 +273,19 @@ class CellPrediction:
         weight = 1.0 / max(1, self.members) if self.weight is None else self.weight
         return -(log_prob * weight).sum()
 
-    def log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, "asked"]:
+    def log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, " asked"]:
         """Of the members' mixture."""
         return self.member_log_prob(value).logsumexp(-1) - math.log(self.members)
 
     def mode(self) -> Float[Tensor, "asked 2"]:
         return self._gathered([d.mode() for _, d in self.pieces])
 
-    def mean(self) -> Float[Tensor, "asked"]:
+    def mean(self) -> Float[Tensor, " asked"]:
         return self._gathered([d.mean() for _, d in self.pieces])
 
-    def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, "asked"], temperature: float = 1.0) -> Tensor:
+    def draw(
+        self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float = 1.0
+    ) -> Tensor:
         """Values from given uniform numbers: a row's draws then depend on the row alone."""
         return self._gathered([d.draw(uniform[p], member[p], temperature) for p, d in self.pieces])
 
@@ -296,7 +298,7 @@ class CellPrediction:
         member = torch.randint(0, self.members, (self.asked,), generator=generator)
         return self.draw(uniform, member, temperature)
 
-    def confidence(self) -> Float[Tensor, "asked"]:
+    def confidence(self) -> Float[Tensor, " asked"]:
         return self._gathered([d.log_probs().exp().mean(0).amax(-1).log() for _, d in self.pieces])
 
     def correct(self, target: Float[Tensor, "asked 2"]) -> Tensor:

@@ -54,7 +54,7 @@ class Pooled:
 
     def rows(self, *, exponentiate: bool = False) -> list[dict[str, Any]]:
         """One record per name; exponentiated for hazard ratios (estimate and interval only)."""
-        turn: Callable[[float], float] = math.exp if exponentiate else float  # type: ignore[assignment]
+        turn: Callable[[float], float] = math.exp if exponentiate else float
         return [
             {
                 "name": n, "estimate": turn(self.estimate[i]), "low": turn(self.low[i]), "high": turn(self.high[i]),
@@ -127,8 +127,8 @@ def predicted(found: Pooled, family: str) -> Predicted:
 
 
 def pool(
-    estimates: Sequence[Sequence[float]] | np.ndarray,
-    errors: Sequence[Sequence[float]] | np.ndarray,
+    estimates: Sequence[Sequence[float] | np.ndarray] | np.ndarray,
+    errors: Sequence[Sequence[float] | np.ndarray] | np.ndarray,
     *,
     names: Sequence[str] | None = None,
     complete_df: float = math.inf,

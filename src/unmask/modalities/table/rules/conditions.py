@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 import numpy as np
 
@@ -297,7 +298,7 @@ def _orders(text: str, schema: Schema) -> list[Constraint]:
     return out
 
 
-_OPERATIONS: dict[type, Callable] = {
+_OPERATIONS: dict[type, Callable[..., Any]] = {
     ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
 }  # fmt: skip
 
@@ -306,7 +307,7 @@ def _root(goal: np.ndarray, power: np.ndarray) -> np.ndarray:
     return np.where(goal >= 0, np.power(np.maximum(goal, 0), 1 / power), np.nan)
 
 
-_UNDONE: dict[type, tuple[Callable, Callable]] = {
+_UNDONE: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ast.Add: (np.subtract, np.subtract),
     ast.Sub: (np.add, lambda goal, left: left - goal),
     ast.Mult: (np.divide, np.divide),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -299,6 +300,10 @@ class Place:
             raise UserError(f"{self.source}, {said}", hint=hint)
 
 
+def _as_duration(values: np.ndarray, row: int) -> str:
+    return f"{values[row]:g} as a duration"
+
+
 def _bad_rows(bad: np.ndarray, column: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
     """A column's bad rows and what each holds; "" where there is none."""
     rows = np.flatnonzero(bad)
@@ -327,7 +332,7 @@ def refuse_impossible(
         for name in (schema.duration, schema.entry):
             if name is not None:
                 x = columns[schema.place(name)]
-                said.append(_bad_rows(x < 0, f"column {name!r}", lambda i, x=x: f"{x[i]:g} as a duration", row_name))
+                said.append(_bad_rows(x < 0, f"column {name!r}", functools.partial(_as_duration, x), row_name))
                 hints += ["Follow-up times are numbers, 0 or more."] if said[-1] and not hints else []
         if schema.entry is not None:
             entry = columns[schema.place(schema.entry)]

@@ -179,9 +179,9 @@ class RowSampler:
         scale = self.codings[place].scale
         assert scale is not None
         bounds = self._bounds(place)
-        ends = [None, None]
+        ends: list[torch.Tensor | None] = [None, None]
         if (low > bounds.low).any() or (high < bounds.high).any():
-            ends = [torch.tensor(_score(scale, v), dtype=torch.float32) for v in (low, high)]  # type: ignore[list-item]
+            ends = [torch.tensor(_score(scale, v), dtype=torch.float32) for v in (low, high)]
         atoms = torch.from_numpy((scale.value[None] >= low[:, None]) & (scale.value[None] <= high[:, None]))
         number, score = state.quantity(
             place, torch.tensor(u, dtype=torch.float32), ends[0], ends[1], atoms, self.temperature

@@ -37,7 +37,7 @@ class Rival:
 
 def rivals(
     work: Any, model: TaskModel | None, training: Prepared, held: Prepared, *, found: Sequence[np.ndarray], slots: int,
-    context: Callable, seed: int,
+    context: Callable[[], Any], seed: int,
 ) -> list[Rival]:  # fmt: skip
     """The simpler models of a task, fitted to the training rows.
 

@@ -226,7 +226,7 @@ class Prefix:
             del codec.embed  # the instance's own; the class's is back
 
     def compute(
-        self, examples: Sequence[Example], slots: int, device: torch.device, context: Callable
+        self, examples: Sequence[Example], slots: int, device: torch.device, context: Callable[[], Any]
     ) -> list[Example]:
         """The examples with their states below the cut, fp32 in memory."""
         encoder = self.model.masked.encoder
@@ -268,7 +268,7 @@ def recompute(model: TaskModel) -> None:
 
 
 def outputs(
-    model: TaskModel, task: Task, prepared: Prepared, *, slots: int, device: torch.device, context: Callable,
+    model: TaskModel, task: Task, prepared: Prepared, *, slots: int, device: torch.device, context: Callable[[], Any],
     compact: Compact | None = None, watch: Callable[[int, int], None] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
     """What the model says about every example, sorted into packed batches; order as prepared.
@@ -293,7 +293,7 @@ def outputs(
 
 def train(
     model: TaskModel, task: Task, training: Prepared, validation: Prepared | None, settings: FinetuneSettings, *,
-    slots: int, device: torch.device, context: Callable, tracker: Tracker | None = None, keeper: Keeper | None = None,
+    slots: int, device: torch.device, context: Callable[[], Any], tracker: Tracker | None = None, keeper: Keeper | None = None,
     first: dict[str, float] | None = None, begun: Mapping[str, Tensor] | None = None, until: float = 1.0,
 ) -> Outcome:  # fmt: skip
     """Fine-tune; the model ends in its best state by the task's metric on the validation data.

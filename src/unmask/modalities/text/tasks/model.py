@@ -78,7 +78,7 @@ class TaskFolder:
     def types(self) -> bool:
         return bool(self.text.model.codec.config.types)
 
-    def context(self) -> contextlib.AbstractContextManager:
+    def context(self) -> contextlib.AbstractContextManager[Any]:
         return computing(self.precision, self.device)
 
 

@@ -52,7 +52,7 @@ class Probed:
 
 def start_classifier(
     text: TextFolder, head: TaskHead, training: Prepared, target: Tensor, kind: linear.Kind, *,
-    slots: int, context: Callable, weights: np.ndarray | None = None, seed: int = 0, chosen: Probed | None = None,
+    slots: int, context: Callable[[], Any], weights: np.ndarray | None = None, seed: int = 0, chosen: Probed | None = None,
 ) -> Probed:  # fmt: skip
     """Fit a probe of pooled states and make the head one; pooling and C by cross-validation.
 
@@ -97,7 +97,7 @@ def start_classifier(
 
 
 def start_tagger(
-    text: TextFolder, head: TaskHead, training: Prepared, labels: int, *, slots: int, context: Callable, seed: int = 0,
+    text: TextFolder, head: TaskHead, training: Prepared, labels: int, *, slots: int, context: Callable[[], Any], seed: int = 0,
     chosen: Probed | None = None,
 ) -> Probed:  # fmt: skip
     """The same for a tag per word: a multinomial regression on the state of each word's first token."""
@@ -137,7 +137,7 @@ def start_tagger(
 
 
 def start_answerer(
-    text: TextFolder, head: TaskHead, training: Prepared, *, slots: int, context: Callable, seed: int = 0,
+    text: TextFolder, head: TaskHead, training: Prepared, *, slots: int, context: Callable[[], Any], seed: int = 0,
     chosen: Probed | None = None,
 ) -> Probed:  # fmt: skip
     """The same for start and end: a softmax over the slots of each window; C by one window in four held out."""
@@ -173,7 +173,7 @@ def start_answerer(
     return Probed("each", strength, False, len(y))
 
 
-def pooled(text: TextFolder, prepared: Prepared, *, slots: int, context: Callable) -> tuple[Tensor, Tensor]:
+def pooled(text: TextFolder, prepared: Prepared, *, slots: int, context: Callable[[], Any]) -> tuple[Tensor, Tensor]:
     """(first, mean) states of each example, each (n, width) fp32 on the CPU."""
     width = text.model.encoder.config.width
     first, mean = torch.empty(len(prepared.examples), width), torch.empty(len(prepared.examples), width)
@@ -183,7 +183,7 @@ def pooled(text: TextFolder, prepared: Prepared, *, slots: int, context: Callabl
     return first, mean
 
 
-def _passes(text: TextFolder, examples: Any, slots: int, context: Callable) -> Any:
+def _passes(text: TextFolder, examples: Any, slots: int, context: Callable[[], Any]) -> Any:
     """(states, batch, numbers) of the frozen encoder, batch by batch."""
     device = next(text.model.parameters()).device
     with at_rest(text.model), context():

@@ -11,6 +11,7 @@ import functools
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,11 +20,11 @@ Span = tuple[int, int, str]
 """(start, end, label): characters or tokens, end exclusive."""
 
 
-def accuracy(truth: Sequence, guess: Sequence) -> float:
+def accuracy(truth: Sequence[Any], guess: Sequence[Any]) -> float:
     return float(np.mean([t == g for t, g in zip(truth, guess, strict=True)])) if len(truth) else 0.0
 
 
-def matthews(truth: Sequence, guess: Sequence) -> float:
+def matthews(truth: Sequence[Any], guess: Sequence[Any]) -> float:
     """Matthews' correlation, any number of classes (Gorodkin 2004)."""
     from sklearn.metrics import matthews_corrcoef
 
@@ -32,7 +33,7 @@ def matthews(truth: Sequence, guess: Sequence) -> float:
     return float(matthews_corrcoef(list(truth), list(guess)))
 
 
-def f1(truth: Sequence, guess: Sequence, *, average: str = "macro", positive: object = None) -> float:
+def f1(truth: Sequence[Any], guess: Sequence[Any], *, average: str = "macro", positive: object = None) -> float:
     """F1 over the labels that occur in truth or guess ('macro', 'micro'), or of one label ('binary', `positive`)."""
     if len(truth) != len(guess):
         raise ValueError(f"{len(truth)} labels, {len(guess)} guesses")

@@ -28,7 +28,7 @@ def kinds_of(work: Any, training: Prepared) -> list[Kind]:
 
 
 def fit(
-    kind: Kind, work: Any, model: TaskModel, training: Prepared, *, slots: int, context: Callable, seed: int = 0,
+    kind: Kind, work: Any, model: TaskModel, training: Prepared, *, slots: int, context: Callable[[], Any], seed: int = 0,
     strength: float | None = None,
 ) -> Beside | None:  # fmt: skip
     """A simpler model of the training rows; None where their texts hold no words.
@@ -66,7 +66,7 @@ def fit(
 
 def outputs(
     beside: Beside, work: Any, model: TaskModel, prepared: Prepared, found: Sequence[np.ndarray], *, slots: int,
-    context: Callable,
+    context: Callable[[], Any],
 ) -> list[np.ndarray]:  # fmt: skip
     """What a simpler model says about every example, in the form of the model's own outputs.
 

@@ -38,7 +38,7 @@ def row_weights(work: Any, prepared: Prepared) -> np.ndarray | None:
 
 def start_head(
     text: TextFolder, built: TaskModel, work: Any, training: Prepared, settings: FinetuneSettings, *, slots: int,
-    context: Callable, chosen: probe.Probed | None = None,
+    context: Callable[[], Any], chosen: probe.Probed | None = None,
 ) -> probe.Probed | None:  # fmt: skip
     """Make the task's head a linear probe of the frozen encoder; None for a task without a head."""
     if built.head is None:
