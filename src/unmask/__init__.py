@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from unmask.version import __version__
 
 if TYPE_CHECKING:
-    from unmask.kinds import load
     from unmask.modalities.table.imputation.multiple import MultipleImputation
     from unmask.modalities.table.imputer import MaskedImputer
     from unmask.modalities.table.model import TableModel
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     from unmask.modalities.text.pretrain import pretrain
     from unmask.modalities.text.tasks.finetune import finetune, predict
     from unmask.modalities.text.tasks.zeroshot import zero_shot
+    from unmask.registry import load
 
 _HOMES = {
-    "load": "unmask.kinds",
+    "load": "unmask.registry",
     "TextModel": "unmask.modalities.text.model",
     "pretrain": "unmask.modalities.text.pretrain",
     "adapt": "unmask.modalities.text.adapt",

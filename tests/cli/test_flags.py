@@ -3,25 +3,57 @@
 import json
 import re
 
-import click
 import pytest
-import typer
 
 import tiny_folders
 import unmask
 from commands import run
-from unmask.cli import build, embed, evaluate, export, fill, finetune, predict, score
+from unmask.cli.dispatch import readers_of
+from unmask.registry import modalities
 
 NONSENSE = {
-    "precision": "fp7", "device": "abacus", "mode": "?", "order": "?", "pooling": "?", "to": "?", "dtype": "?", "quantize": "?", "by": "?",
-    "set_": "no_such_key=1", "config": "no.toml", "out": "no/such/folder/f", "validation": "no.csv", "labels": "no", "text": "no column",
-    "text2": "no column", "label": "no column", "column": "no column", "metric": "?", "seeds": "x", "seed": "-1", "steps": "0", "epochs": "0",
-    "minutes": "0", "ratio": "7", "most": "0", "longest": "0", "adapt": "no.txt", "texts": "no.txt", "top": "0", "temperature": "-1",
-}  # fmt: skip
+    "precision": "fp7",
+    "device": "abacus",
+    "mode": "?",
+    "order": "?",
+    "pooling": "?",
+    "to": "?",
+    "dtype": "?",
+    "quantize": "?",
+    "by": "?",
+    "set_": "no_such_key=1",
+    "config": "no.toml",
+    "out": "no/such/folder/f",
+    "validation": "no.csv",
+    "labels": "no",
+    "text": "no column",
+    "text2": "no column",
+    "label": "no column",
+    "column": "no column",
+    "metric": "?",
+    "seeds": "x",
+    "seed": "-1",
+    "steps": "0",
+    "epochs": "0",
+    "minutes": "0",
+    "ratio": "7",
+    "most": "0",
+    "longest": "0",
+    "adapt": "no.txt",
+    "texts": "no.txt",
+    "top": "0",
+    "temperature": "-1",
+}
 """Values that no command can do with; flags without a value, and --candidate, have none."""
 DATA = {
-    "fill": "The [MASK] fox.", "score": "The fox.", "embed": "The fox.", "evaluate": "DATA", "predict": "DATA", "finetune": "DATA", "export": None
-}  # fmt: skip
+    "fill": "The [MASK] fox.",
+    "score": "The fox.",
+    "embed": "The fox.",
+    "evaluate": "DATA",
+    "predict": "DATA",
+    "finetune": "DATA",
+    "export": None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +66,31 @@ def place(tmp_path_factory):
     return path
 
 
-def command(name):
-    return typer.main.get_command(build()).commands[name]
+def readers(name):
+    """Case -> the options that its command reads, by parameter."""
+    cases = [pair for one in modalities().values() for pair in readers_of(one, name).items()]
+    return {
+        case: {p.name: p.opts[0] for p in command.params if p.param_type_name == "option"} for case, command in cases
+    }
 
 
 def listed():
-    """(command, reader, flag) of text models: as help has them."""
-    for module, reader in (
-        (fill, "text"), (score, "text"), (embed, "text"), (evaluate, "text"), (evaluate, "a text task"), (predict, "text"), (finetune, "classify"),
-        (export, "hf"), (export, "onnx"),
-    ):  # fmt: skip
-        name = module.__name__.rpartition(".")[2]
-        for p in command(name).params:
-            readers = [kind for kind, read in module.READS.items() if p.name in read.split()]
-            folder = p.name == "out" and name in ("finetune", "export")  # folders above it are made
-            if (
-                p.param_type_name == "option"
-                and p.name in NONSENSE
-                and not folder
-                and (not readers or reader in readers)
-            ):
-                yield pytest.param(name, reader, p.name, p.opts[0], id=f"{name}-{reader}-{p.opts[0]}")
+    """(command, case, parameter, option) of text models: as help has them."""
+    for name, case in (
+        ("fill", "text"),
+        ("score", "text"),
+        ("embed", "text"),
+        ("evaluate", "text"),
+        ("evaluate", "a text task"),
+        ("predict", "text"),
+        ("finetune", "classify"),
+        ("export", "hf"),
+        ("export", "onnx"),
+    ):
+        for parameter, option in readers(name)[case].items():
+            folder = parameter == "out" and name in ("finetune", "export")  # folders above it are made
+            if parameter in NONSENSE and not folder:
+                yield pytest.param(name, case, parameter, option, id=f"{name}-{case}-{option}")
 
 
 @pytest.mark.parametrize(("name", "reader", "parameter", "flag"), listed())
@@ -74,18 +110,22 @@ def test_nonsense_for_a_listed_flag_is_refused(place, tmp_path, capsys, name, re
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize("module", [embed, evaluate, export, fill, finetune, predict, score])
-def test_help_lists_a_flag_under_those_who_read_it(module, capsys):
-    name = module.__name__.rpartition(".")[2]
+@pytest.mark.parametrize("name", ["embed", "evaluate", "export", "fill", "finetune", "predict", "score"])
+def test_help_lists_an_option_under_those_who_read_it(name, capsys):
     _, out, _ = run(capsys, name, "--help")
     sections = dict(re.findall(r"^(Options[^\n]*):\n(.*?)(?=^\S|\Z)", out, flags=re.M | re.S))
-    for p in command(name).params:
-        if not isinstance(p, click.Option) or p.name == "help":
-            continue
-        readers = [kind for kind, read in module.READS.items() if p.name in read.split()]
-        at = [head for head, body in sections.items() if re.search(rf"^  .*{p.opts[0]}\b", body, flags=re.M)]
-        assert len(at) == 1
-        assert at[0] == "Options" if not readers else at[0].endswith(f"{', '.join(readers)} alone")
+    found = readers(name)
+    for option in {option for options in found.values() for option in options.values()}:
+        reading = [case for case, options in found.items() if option in options.values()]
+        heads = [head for head, body in sections.items() if re.search(rf"^  .*{option}\b", body, flags=re.M)]
+        shown = [
+            case
+            for head in heads
+            for case in re.sub(r"^.*?(a model of|finetuning:|--to) | alone$", "", head).split(", ")
+        ]
+        assert (
+            shown == ["Options"] if len(reading) == len(found) and len(heads) == 1 else sorted(shown) == sorted(reading)
+        )
 
 
 @pytest.mark.parametrize("flag", ["--minutes 1", "--precision bf16", "--device cuda"])

@@ -60,7 +60,7 @@ def read_lines(source: str) -> list[str]:
     if not is_file:
         if is_folder or re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
             raise UserError(
-                f"{source}: no such file", hint="Give a text file with one text a line, or the text itself."
+                f"{source}: no such file", hint="Give a text file with one text per line, or the text itself."
             )
         return [source]
     return file_lines(path)
@@ -77,34 +77,13 @@ def file_lines(path: str | Path) -> list[str]:
         # As bytes: reading as text would turn a lone carriage return inside a line into a line's end.
         lines = split_lines(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", hint="Give a text file with one text a line.") from None
+        raise UserError(f"{path}: {error.strerror}", hint="Give a text file with one text per line.") from None
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
         raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
     if not lines:
-        raise UserError(f"{path}: empty", hint="Give one text a line.")
+        raise UserError(f"{path}: empty", hint="Give one text per line.")
     return lines
-
-
-def refuse_unread(context: Any, reads: Mapping[str, str], reader: str) -> None:
-    """Refuse flags given to a command for something that does not read them: nothing a person says is passed over.
-
-    Args:
-        context: typer's, of the running command.
-        reads: kind of data (or task) -> the command's parameters that it reads, parted by blanks. Those named nowhere are
-            read by all.
-        reader: the kind at hand; one without an entry is refused as a whole, elsewhere.
-
-    Raises:
-        UserError: naming the first such flag, and whom it is for.
-    """
-    for parameter in context.command.params:
-        readers = [name for name, read in reads.items() if parameter.name in read.split()]
-        given = context.get_parameter_source(parameter.name).name == "COMMANDLINE"
-        if given and readers and reader in reads and reader not in readers:
-            raise UserError(
-                f"{parameter.opts[0]}: not read for {reader}", hint=f"It is for {', '.join(readers)} alone."
-            )
 
 
 PART = 1024
@@ -121,7 +100,10 @@ def in_parts(texts: Sequence[str], work: Callable[[Sequence[str]], Any], verb: s
 
 
 def watcher(verb: str, what: str, seconds: float = 10.0) -> Callable[[int, int], None]:
-    """Says on stderr how far work is: called with how many are done, of how many; a line every `seconds` at most, none at the end."""
+    """Says on stderr how far work is, when called with how many are done and of how many.
+
+    It prints a line every `seconds` at most, and none at the end.
+    """
     started = shown = time.monotonic()
 
     def watch(done: int, total: int) -> None:
@@ -135,38 +117,10 @@ def watcher(verb: str, what: str, seconds: float = 10.0) -> Callable[[int, int],
     return watch
 
 
-def by_kind(reads: Mapping[str, str], what: str = "a model of") -> type:
-    """A command whose help lists the flags that all kinds read first, then those that only some read, under their names.
-
-    Args:
-        reads: as for `refuse_unread`, which refuses a flag where its kind is not named above it.
-        what: stands in front of the kinds in the headings.
-    """
-    from typer.core import TyperCommand
-
-    class ByKind(TyperCommand):
-        def format_options(self, ctx: Any, formatter: Any) -> None:
-            groups: dict[tuple[str, ...], list[tuple[str, str]]] = {(): []}
-            arguments = []
-            for parameter in self.get_params(ctx):
-                record = parameter.get_help_record(ctx)
-                if record is None:
-                    continue
-                if parameter.param_type_name == "argument":
-                    arguments.append(record)
-                    continue
-                readers = tuple(kind for kind, read in reads.items() if parameter.name in read.split())
-                groups.setdefault(readers, []).append(record)
-            for heading, records in (("Arguments", arguments), *((_heading(k, what), r) for k, r in groups.items())):
-                if records:
-                    with formatter.section(heading):
-                        formatter.write_dl(records)
-
-    return ByKind
-
-
-def _heading(readers: tuple[str, ...], what: str) -> str:
-    return f"Options for {what} {', '.join(readers)} alone" if readers else "Options"
+def check_most(most: int | None) -> None:
+    """Refuse a --most that takes nothing."""
+    if most is not None and most < 1:
+        raise UserError(f"--most {most}", hint="Expected a whole number, 1 or more.")
 
 
 def write_array(array: Any, path: str | Path) -> None:

@@ -14,6 +14,14 @@ def _seed(seed: int | None) -> int | None:
 
 
 Model = Annotated[str, typer.Argument(help="Model folder or hub name.")]
+Tuned = Annotated[str, typer.Argument(help="Fine-tuned model folder.")]
+Validation = Annotated[str | None, typer.Option(help="Held-out labelled data: early stopping, calibration, report.")]
+Text = Annotated[str | None, typer.Option(help="Column of texts.")]
+Text2 = Annotated[str | None, typer.Option(help="Column of second texts.")]
+Label = Annotated[str | None, typer.Option(help="Column of labels.")]
+FillSteps = Annotated[int, typer.Option("--steps", help="Fill in this many steps, most confident blanks first.")]
+FillOrder = Annotated[str, typer.Option("--order", help="confidence, random or left_to_right.")]
+FillTemperature = Annotated[float, typer.Option("--temperature", help="0 takes the likeliest, above 0 samples.")]
 Config = Annotated[str | None, typer.Option(help="TOML file of settings.")]
 Set = Annotated[list[str], typer.Option("--set", help="key=value, any setting; may be repeated.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps.")]
@@ -25,17 +33,15 @@ RunPrecision = Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")]
 RunDevice = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Trackers = Annotated[list[str], typer.Option(help="tensorboard, wandb or mlflow; may be repeated.")]
 Seed = Annotated[int, typer.Option(callback=_seed, help="Decides what is drawn.")]
-Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16; embed of texts also int8.")]
+Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Absent = Annotated[
     str,
-    typer.Option(
-        help="Tables: columns that may be lacking, commas between, or any; follow-up time and event always may."
-    ),
+    typer.Option(help="Columns that may be lacking, commas between, or any; follow-up time and event always may."),
 ]
 MostUnknown = Annotated[
     float,
-    typer.Option(help="Events: refuse data of whose events a larger share has codes that the model does not know."),
+    typer.Option(help="Refuse data of whose events a larger share has codes that the model does not know."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Header = Annotated[
@@ -44,11 +50,21 @@ Header = Annotated[
 ]
 Lenient = Annotated[
     bool,
-    typer.Option(
-        "--lenient", help="Labelled texts: leave out rows that are wrong, and say how many; else they are refused."
-    ),
+    typer.Option("--lenient", help="Leave out rows that are wrong, and say how many; else they are refused."),
 ]
 Missing = Annotated[list[str], typer.Option(help="A further spelling of a missing value, e.g. -9; may be repeated.")]
 Decimal = Annotated[str | None, typer.Option(help="The mark before decimals in the file's numbers: , or .")]
 Encoding = Annotated[str | None, typer.Option(help="Of a text file that is not UTF-8, e.g. cp1252.")]
 Sheet = Annotated[str | None, typer.Option(help="Of a spreadsheet that has several.")]
+ReadSettings = Annotated[
+    list[str],
+    typer.Option("--set", help="How files are read: planes, alpha, nodata, slice, view, overlap, rescale."),
+]
+TableReadSettings = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        help="How files are read: planes, alpha, nodata, slice, view, overlap, rescale; of a table of files: pictures, "
+        "column.",
+    ),
+]

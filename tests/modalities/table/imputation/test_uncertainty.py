@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tables import patients
 
-from unmask.cli.table import impute_table
+from unmask.cli.table.impute import impute_table
 from unmask.modalities.table.model import TableModel
 
 
@@ -80,12 +80,7 @@ def test_a_file_of_cells_counts_lines_and_gives_every_level(table, tmp_path):
         str(tmp_path / "m"),
         str(tmp_path / "t.csv"),
         str(tmp_path / "o.csv"),
-        0,
-        str(tmp_path / "i.csv"),
-        0.9,
-        [],
-        "error",
-        0,
+        intervals=str(tmp_path / "i.csv"),
     )
     before, after = (list(csv.reader((tmp_path / f"{n}.csv").open())) for n in "to")
     cells = list(csv.DictReader((tmp_path / "i.csv").open()))

@@ -15,9 +15,9 @@ from unmask.core.batch import PackedBatch
 from unmask.core.embed import Pooling, pool
 from unmask.errors import UserError
 from unmask.families.heads import CLASSES, TaskHead, new_head
-from unmask.kinds import task_of
 from unmask.modalities.text.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.beside import Beside, load_beside
+from unmask.modalities.text.tasks.task_of import task_of
 from unmask.training.precision import computing, precision_of, resolve_device
 
 

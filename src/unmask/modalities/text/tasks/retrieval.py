@@ -16,10 +16,10 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.evaluation.metrics import bootstrap_mean
-from unmask.kinds import task_of
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import read_rows
 from unmask.modalities.text.tasks.features import Index
+from unmask.modalities.text.tasks.task_of import task_of
 
 DEEPEST = 100
 """Documents ranked for each query: recall is published at 100, all else at 10."""

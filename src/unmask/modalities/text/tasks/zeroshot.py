@@ -18,10 +18,10 @@ from scipy.special import log_softmax, logsumexp
 from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError
-from unmask.kinds import task_of
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.model import BLANK, TextModel
 from unmask.modalities.text.tasks import model as models
+from unmask.modalities.text.tasks.task_of import task_of
 
 TEMPLATE = "{text} It was [MASK]."
 HYPOTHESIS = "This example is {label}."

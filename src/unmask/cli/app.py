@@ -1,0 +1,125 @@
+"""The application: its commands by name, each made when it is called. `unmask --help` imports no modality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from unmask.cli.dispatch import Dispatch, command_of
+from unmask.modality import resolve
+from unmask.registry import BUILT_IN, modalities, modality, names
+
+COMMANDS: Mapping[str, str] = {
+    "demo": "Train a small masked model on embedded data in minutes, use it, and write report.html.",
+    "describe": "Look at a table before a fit: what each column is and why, and what wants a decision.",
+    "pretrain": "Pretrain a masked model from raw data.",
+    "adapt": "Continue pretraining on your own text; stops early, watches for forgetting.",
+    "finetune": "Fine-tune a model for a task; the folder loads in transformers too.",
+    "predict": "Predict with a fine-tuned model.",
+    "fill": "Fill what is hidden or missing: blanks of texts, parts of pictures, cells of tables, values of patients.",
+    "impute": "Fill the missing cells of a table; everything else is written as it was read.",
+    "synthesize": "Draw new rows: every cell given those drawn before it, none copied from a real row.",
+    "augment": "Add synthetic patients to a stratum of the training data.",
+    "score": "Pseudo-log-likelihood of texts, rows or patients' events: the higher, the more natural.",
+    "embed": "Embed texts, rows, pictures or patients: one vector each, order kept.",
+    "evaluate": "Text: loss, perplexity, accuracy on hidden tokens; fine-tuned: its metrics; queries and documents: "
+    "retrieval. Pictures: neighbours and linear probe. Tables: synthetic rows beside real.",
+    "zeroshot": "Classify texts without training: by an NLI head where the model has one, else by masked prompts.",
+    "inspect": "Parameters, context, FLOPs per token, memory by precision.",
+    "export": "Write a model for transformers, sentence-transformers or onnxruntime, with the head that it is for.",
+    "recommend": "Which family and checkpoint to start from, with the reasons and the memory.",
+    "surgery": "Longer positions, a smaller vocabulary, round tables; what the model says stays the same.",
+    "events": "Patient events.",
+}
+"""Name -> help, in the order of `unmask --help`. `events` holds that modality's own commands."""
+
+OWN: Mapping[str, str] = {"demo": "unmask.cli.demo:demo", "inspect": "unmask.cli.inspect:inspect"}
+"""The commands that are the same for every modality; those of the others are in `Modality.commands`."""
+
+
+class Lazy(TyperGroup):
+    """A group whose commands are made when they are called or listed.
+
+    Args:
+        made: name -> the command of that name.
+        listed: the names, in the order of its help.
+    """
+
+    def __init__(
+        self, name: str, help: str, *, made: Callable[[str], Any], listed: Callable[[], list[str]], **more: Any
+    ) -> None:
+        super().__init__(name=name, help=help, no_args_is_help=True, rich_markup_mode=None, **more)
+        self._made, self._listed = made, listed
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return self._listed()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self._listed():
+            return None
+        return self.commands.setdefault(cmd_name, self._made(cmd_name))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As always; that the closest name is suggested needs all of them."""
+        for name in self._listed() if args and args[0] not in self._listed() else ():
+            self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+
+def build() -> Lazy:
+    """The application."""
+
+    def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+        if version:
+            from unmask.version import __version__
+
+            print(f"unmask {__version__}")
+            raise typer.Exit
+
+    root = command_of(top, "unmask")
+    return Lazy(
+        "unmask",
+        "Hide part of the data, predict it back.",
+        made=_shared,
+        listed=lambda: [*COMMANDS, *(name for name in names() if name not in BUILT_IN)],
+        invoke_without_command=True,
+        callback=root.callback,
+        params=root.params,
+    )
+
+
+def _shared(name: str) -> Any:
+    """A command of `COMMANDS`, or the group of a modality's own commands."""
+    if name in OWN:
+        return command_of(resolve(OWN[name]), name)
+    if name == "pretrain":
+        return Lazy(
+            name,
+            COMMANDS[name],
+            made=_pretrain,
+            listed=lambda: [n for n, m in modalities().items() if name in m.commands],
+        )
+    if name == "finetune":
+        return Dispatch(name, COMMANDS[name], at=1, heading="finetuning:")
+    if name == "export":
+        return Dispatch(name, COMMANDS[name], heading="--to")
+    if name in COMMANDS and name != "events":
+        return Dispatch(name, COMMANDS[name])
+    return _tools(name)
+
+
+def _pretrain(name: str) -> TyperCommand:
+    return command_of(resolve(modality(name).cases("pretrain")[name].run), name)
+
+
+def _tools(name: str) -> Lazy:
+    """The commands of a modality's own: `unmask NAME TOOL`."""
+
+    def made(tool: str) -> TyperCommand:
+        return command_of(resolve(modality(name).tools[tool]), tool)
+
+    about = COMMANDS.get(name, f"Commands for {name} alone; pretrain, fill and the other shared ones serve it too.")
+    return Lazy(name, about, made=made, listed=lambda: list(modality(name).tools))

@@ -1,0 +1,202 @@
+"""Shared commands, such as `unmask fill MODEL ...`: the modality of the model says what runs and what it reads.
+
+Each modality brings a function per command (`Modality.commands`); its signature is the list of what it reads. So
+`unmask fill MODEL --help` shows the options for that model, `unmask fill --help` those of all, under their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from unmask.errors import UserError
+from unmask.modality import Case, Command, Modality, resolve
+from unmask.registry import kind_of, modalities
+
+Readers = Mapping[str, TyperCommand]
+"""Name of a case, as help has it -> the command that reads its options."""
+
+
+def command_of(function: Callable[..., Any], name: str, without: Iterable[str] = ()) -> TyperCommand:
+    """A command from a function with typer's parameters, less those in `without`, which keep their defaults."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name)(function)
+    command: Any = typer.main.get_command(app)
+    missing = set(without) - {parameter.name for parameter in command.params}
+    if missing:
+        raise ValueError(f"{name}: without {', '.join(sorted(missing))}, which {function.__name__} does not have")
+    command.params = [parameter for parameter in command.params if parameter.name not in without]
+    return command
+
+
+def readers_of(one: Modality, name: str) -> dict[str, TyperCommand]:
+    """The cases of a modality's command, ready to read their options."""
+    return {label: _command(case, name) for label, case in one.cases(name).items()}
+
+
+def _command(case: Case, name: str) -> TyperCommand:
+    return command_of(resolve(case.run), name, case.without.split())
+
+
+class Dispatch(TyperCommand):
+    """A shared command: finds the case at hand in its words, and hands over to it.
+
+    Args:
+        name: of the command.
+        help: its first line stands in `unmask --help`.
+        at: which of its words is the model, from 0.
+        heading: stands in front of the cases in the headings of its help.
+    """
+
+    def __init__(self, name: str, help: str, *, at: int = 0, heading: str = "a model of") -> None:
+        super().__init__(name, help=help, rich_markup_mode=None)
+        self.at, self.heading = at, heading
+        self.shown: Readers = {}
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the command that runs; of this one where only its help is asked for."""
+        having = {n: m for n, m in modalities().items() if name_of(self) in m.commands}
+        readers = {n: readers_of(m, name_of(self)) for n, m in having.items()}
+        every = {label: command for some in readers.values() for label, command in some.items()}
+        kind, words = self._kind(args, having, every)
+        if kind is not None:
+            case = self._case(having[kind], args, readers[kind])
+            if case is not None:
+                self._refuse(args, case, readers[kind][case], every)
+                return readers[kind][case].make_context(info_name, args, parent=parent, **extra)
+            every = readers[kind]
+        elif words:  # what is named before the model, such as a task
+            every = {label: command for label, command in every.items() if label in words} or every
+        self.shown = every
+        if "--help" not in args:
+            raise UserError(f"unmask {info_name}: too few words", hint=f"unmask {info_name} --help says what it needs.")
+        return super().make_context(info_name, ["--help"], parent=parent, **extra)
+
+    def _kind(
+        self, args: Sequence[str], having: Mapping[str, Modality], every: Readers
+    ) -> tuple[str | None, list[str]]:
+        """The modality that runs, None where the words do not say yet; and the words."""
+        if len(having) == 1:
+            return next(iter(having)), []  # says itself what is wrong with a model that is not its own
+        words, _ = read_words(args, every, self.at + 1)
+        if len(words) <= self.at:
+            return None, words
+        kind = kind_of(words[self.at])
+        if kind not in having:
+            able = [m.plural for m in having.values()]
+            raise UserError(
+                f"{words[self.at]}: a model of {modalities()[kind].plural if kind in modalities() else kind}",
+                hint=f"`unmask {self.name}` is for models of {', '.join(able[:-1])} and {able[-1]}.",
+            )
+        return kind, words
+
+    def _case(self, one: Modality, args: Sequence[str], readers: Readers) -> str | None:
+        command = one.commands[name_of(self)]
+        if not isinstance(command, Command):
+            return one.name
+        return resolve(command.choose)(*read_words(args, readers))
+
+    def _refuse(self, args: Sequence[str], case: str, chosen: TyperCommand, every: Readers) -> None:
+        """Refuse options that another case reads and this one does not: nothing a person says is passed over.
+
+        Raises:
+            UserError: naming the first such option, and whom it is for.
+        """
+        known = flags({case: chosen})
+        for flag in _given(args, every):
+            others = [label for label, command in every.items() if flag in flags({label: command})]
+            if flag not in known and others:
+                raise UserError(f"{flag}: not read for {case}", hint=f"It is for {', '.join(others)} alone.")
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The arguments by the names that the first case gives them."""
+        first = next(iter(self.shown.values()), None)
+        return [*super().collect_usage_pieces(ctx), *(_arguments(first, ctx) if first else ())]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """What all cases read first, then what only some read, under their names."""
+        records: dict[tuple[str, tuple[str, str]], list[str]] = {}
+        for label, command in self.shown.items():
+            for parameter in command.get_params(ctx):
+                record = parameter.get_help_record(ctx)
+                if record is not None:
+                    records.setdefault((parameter.param_type_name, record), []).append(label)
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for (kind, record), labels in records.items():
+            name = f"{kind.capitalize()}s"
+            if len(labels) < len(self.shown):
+                name = f"{name} for {self.heading} {', '.join(labels)} alone"
+            sections.setdefault(name, []).append(record)
+        for name, rows in sorted(sections.items(), key=lambda section: section[0].partition(" ")[0]):  # arguments first
+            if rows:
+                with formatter.section(name):
+                    formatter.write_dl(rows)
+
+
+def name_of(command: TyperCommand) -> str:
+    """The name of a command; all of ours have one."""
+    return command.name or ""
+
+
+def _arguments(command: TyperCommand, ctx: Any) -> list[str]:
+    return [piece for p in command.params if p.param_type_name == "argument" for piece in p.get_usage_pieces(ctx)]
+
+
+def flags(readers: Readers) -> dict[str, bool | None]:
+    """Option, such as "--top" -> whether a value follows it; None where the readers differ."""
+    found: dict[str, bool | None] = {"--help": False}
+    for command in readers.values():
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                valued = not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False))
+                for option in (*parameter.opts, *parameter.secondary_opts):
+                    found[option] = valued if found.get(option, valued) is valued else None
+    return found
+
+
+def read_words(args: Sequence[str], readers: Readers, most: int | None = None) -> tuple[list[str], dict[str, str]]:
+    """The words (arguments) of a command line and its options with a value, before a command has been chosen.
+
+    Args:
+        most: stop after this many words.
+
+    Raises:
+        UserError: an option before the last of `most` words takes a value in one case and none in another.
+    """
+    words: list[str] = []
+    options: dict[str, str] = {}
+    known, rest = flags(readers), iter(args)
+    for part in rest:
+        if most is not None and len(words) >= most:
+            break
+        if part == "--":
+            words += rest
+        elif not part.startswith("-") or part == "-":
+            words.append(part)
+        else:
+            option, equals, value = part.partition("=")
+            valued = known.get(option, False)
+            if valued is None and not equals:
+                raise UserError(
+                    f"{option} before the model: what it means depends on that", hint="Write it at the end."
+                )
+            if valued or equals:
+                options[option] = value if equals else next(rest, "")
+    return words, options
+
+
+def _given(args: Sequence[str], readers: Readers) -> list[str]:
+    """The options on a command line, in order."""
+    known, found, rest = flags(readers), [], iter(args)
+    for part in rest:
+        if part == "--":
+            break
+        if part.startswith("-") and part != "-":
+            option, equals, _ = part.partition("=")
+            found.append(option)
+            if known.get(option) and not equals:
+                next(rest, None)
+    return found

@@ -1,0 +1,35 @@
+"""What the commands of patient events share: the model made ready, and what is said of labels and figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unmask.errors import UserError
+
+
+def outside_line(count: int) -> list[str]:
+    return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
+
+
+def trained_line(count: int | None, warning: str | None) -> list[str]:
+    if count is None:
+        return [f"warning: {warning}: these figures may be of training patients"]
+    return [f"{count:,} points left out: their patients trained the head"] if count else []
+
+
+def ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
+    """The model, which refuses data with more unknown codes."""
+    from unmask.modalities.events.model import load
+
+    if not 0 <= most_unknown <= 1:
+        raise UserError(f"--most-unknown {most_unknown}", hint="Expected a share between 0 and 1.")
+    loaded = load(model, device=device, precision=precision)
+    loaded.most_unknown = most_unknown
+    return loaded
+
+
+def interval_text(result: dict[str, Any], name: str) -> str:
+    low_high = result.get("intervals", {}).get(name)
+    from unmask.modalities.events.outcome_report import figure_text
+
+    return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""

@@ -1,0 +1,131 @@
+"""finetune and predict for a model of patient events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from unmask.cli import options
+from unmask.cli.events.shown import interval_text, outside_line, ready
+from unmask.errors import UserError, suggest
+
+
+def finetuned(words: Sequence[str], given: Mapping[str, str]) -> str | None:
+    """The case of `finetune`: its task."""
+    from unmask.modalities.events.registration import MODALITY
+
+    known = MODALITY.cases("finetune")
+    if words and words[0] not in known:
+        raise UserError(f"finetune {words[0]}: not a task of patient events", hint=suggest(words[0], known))
+    return words[0] if len(words) > 1 else None
+
+
+def finetune(
+    context: typer.Context,
+    task: str = typer.Argument(..., help="outcome or next-visit."),
+    model: str = typer.Argument(..., help="Model folder."),
+    data: str = typer.Argument(..., help="MEDS folder."),
+    out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
+    labels: str = typer.Option(None, help="MEDS task folder with the labels."),
+    config: options.Config = None,
+    set_: options.Set = [],
+    steps: Annotated[int | None, typer.Option(hidden=True)] = None,
+    epochs: options.Epochs = None,
+    minutes: Annotated[float | None, typer.Option(hidden=True)] = None,
+    seed: options.RunSeed = None,
+    precision: options.RunPrecision = None,
+    device: options.RunDevice = None,
+    json_: options.Json = False,
+) -> None:
+    """`finetune outcome` on a MEDS task folder, `finetune next-visit` on the events alone."""
+    from unmask.cli.common import Output, run_overrides
+    from unmask.modalities.events.recipes import OutcomeSettings
+    from unmask.training.settings import apply_overrides
+
+    settings = apply_overrides(OutcomeSettings(), run_overrides(context))
+    output = Output(json_, settings.seed)
+    if task == "next-visit":
+        _next_visit(model, data, out, settings, output)
+        return
+    if labels is None:
+        raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
+    from unmask.modalities.events.finetune import finetune_outcome
+    from unmask.modalities.events.outcome_report import SHOWN, figure_text
+    from unmask.modalities.events.unknown import unknown_line
+
+    found = finetune_outcome(model, data, labels, out, settings=settings).figures
+    lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
+    lines += [*outside_line(found["outside"]), unknown_line(found)]
+    for name, count in found.get("unseen_classes", {}).items():
+        lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
+    if "number" in found:
+        lines.append(found["number"]["taken_as"])
+    for name, result in found["results"].items():
+        shown = [f"{k} {figure_text(k, result[k])}" for k in SHOWN if k in result]
+        lines.append(f"{name:22} {'  '.join(shown)}")
+    lines += [f"model:  {out}", f"report: {out}/report.html"]
+    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+
+
+def _next_visit(model: str, data: str, out: str, settings: Any, output: Any) -> None:
+    from unmask.modalities.events.next_visit import PARTS, finetune_next_visit
+
+    found = finetune_next_visit(model, data, out, settings=settings).figures
+    lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
+    lines.append(f"a visit is {found['visit']}; asked about a moment before it begins")
+    for name, result in found["results"].items():
+        shown = [
+            f"{part} {result[part]['auroc']:.3f}{interval_text(result[part], 'auroc')}"
+            for part in PARTS
+            if "auroc" in result[part]
+        ]
+        lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
+    lines += [f"model:  {out}", f"report: {out}/report.html"]
+    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+
+
+def predict(
+    model: options.Tuned,
+    data: str = typer.Argument(..., help="MEDS folder."),
+    out: str = typer.Option(..., help="Where the predictions go, .parquet."),
+    labels: str = typer.Option(None, help="MEDS task folder of prediction times."),
+    most_unknown: options.MostUnknown = 0.5,
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Probabilities at every prediction point, as MEDS-shaped parquet."""
+    from collections import Counter
+
+    from unmask.cli.common import Output
+    from unmask.files import check_place
+    from unmask.modalities.events.meds import SPLITS, read_meds
+    from unmask.modalities.events.model import write_predictions
+    from unmask.modalities.events.unknown import unknown_line
+
+    if labels is None:
+        raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")
+    check_place(out)
+    output = Output(json_, seed)
+    loaded = ready(model, device, precision, most_unknown)
+    events = read_meds(data)
+    frame, points = loaded.predict(events, labels)
+    write_predictions(frame, out)
+    found: dict[str, Any] = {"out": out, "points": len(points), "outside": points.outside, **loaded.unknown}
+    lines = [f"{out}: {len(points)} predictions", *outside_line(points.outside), unknown_line(loaded.unknown)]
+    if events.splits is not None:
+        found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))
+        lines.append(f"by {SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))
+    counts = {str(name or "unknown"): n for name, n in frame["split"].value_counts(sort=True).iter_rows()}
+    found["split"] = counts
+    if counts.get("train"):
+        lines.append(
+            f"warning: {counts['train']} of {len(points)} are of patients who trained the head (split: train): their "
+            "probabilities are too good; judge the model on the others"
+        )
+    if loaded.met.warning() is not None:
+        lines.append(f"warning: split is empty: {loaded.met.warning()}")
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)

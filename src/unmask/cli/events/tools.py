@@ -1,0 +1,76 @@
+"""unmask events convert, and unmask events audit."""
+
+from __future__ import annotations
+
+import typer
+
+from unmask.cli import options
+
+
+def convert(
+    source: str = typer.Argument(
+        ...,
+        help="Event table (csv, tsv, parquet), FHIR (json, ndjson, zip, folder), or a folder of OMOP or MIMIC-IV.",
+    ),
+    out: str = typer.Option(..., help="MEDS folder to make."),
+    subject: str = typer.Option("subject_id", help="Table: column of the patient."),
+    time: str = typer.Option("time", help="Table: column of the time."),
+    code: str = typer.Option("code", help="Table: column of the code."),
+    value: str = typer.Option("numeric_value", help="Table: column of the value."),
+    visit: str = typer.Option("visit_id", help="Table: column of the encounter."),
+    text: str = typer.Option("text_value", help="Table: column of answers in words."),
+    dates: str = typer.Option(None, help="month-first or day-first: how dates such as 01/02/2020 are meant."),
+    onset: bool = typer.Option(
+        False, "--onset", help="FHIR: conditions without a time of recording stand at their onset, not rejected."
+    ),
+    json_: options.Json = False,
+) -> None:
+    """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl, and
+    every file is read or named."""
+    from unmask.cli.common import Output
+    from unmask.modalities.events.convert import convert as run
+
+    output = Output(json_)
+    columns = {"subject": subject, "time": time, "code": code, "value": value, "visit": visit, "text": text}
+    found = run(source, out, columns=columns, dates=dates, onset=onset)
+    lines = [
+        f"{found['events']:,} events of {found['subjects']:,} subjects, {found['rejected_rows']:,} rows without one"
+    ]
+    for name, count in found["tables"].items():
+        if count["rows"] or count["files"]:
+            lines.append(f"  {name}: {count['rows']:,} rows, {count['events']:,} events")
+    absent = [name for name, count in found["tables"].items() if not count["rows"] and not count["files"]]
+    lines += [f"no file of: {', '.join(absent)}"] if absent else []
+    for heading, part in (("left out", found["rejected"]), ("decided", found["notes"])):
+        lines += [f"{heading}:"] if part else []
+        lines += [f"  {reason}: {count:,}" for reason, count in part.items()]
+    lines += ["not read:"] if found["unused"] else []
+    lines += [f"  {name}: {reason}" for name, reason in found["unused"].items()]
+    output.write(found, lines)
+
+
+def audit(
+    data: str = typer.Argument(..., help="MEDS folder."),
+    labels: str = typer.Option(None, help="MEDS task folder: looks at its prediction times too."),
+    out: str = typer.Option(None, help="Where to write the HTML report."),
+    json_: options.Json = False,
+) -> None:
+    """Look for the future in the past: codes that tell the outcome, dates taken for times, deaths before their time,
+    copies, orders of rows. Ends with 0 where there is no warning, 1 where there is one."""
+    from unmask.cli.common import Output
+    from unmask.files import check_place
+    from unmask.modalities.events import audit_report
+    from unmask.modalities.events.audit import audit as run
+
+    if out is not None:
+        check_place(out)
+    output = Output(json_)
+    found, about = run(data, labels)
+    lines = audit_report.lines(found, about)
+    if out is not None:
+        audit_report.page(found, about, data, out)
+        lines.append(f"report: {out}")
+    warnings = sum(f.level == "warning" for f in found)
+    output.write(about | {"warnings": warnings, "findings": [f.to_dict() for f in found]}, lines)
+    if warnings:
+        raise typer.Exit(1)

@@ -1,0 +1,50 @@
+"""unmask pretrain images DIR|FILE --out DIR"""
+
+from __future__ import annotations
+
+import typer
+
+from unmask.cli import options
+
+
+def pretrain(
+    context: typer.Context,
+    data: list[str] = typer.Argument(
+        ..., help="A folder of pictures (class folders or flat), files, .npy, .npz, .idx.gz, .parquet or hf:NAME."
+    ),
+    out: str = typer.Option(..., help="Run folder."),
+    config: options.Config = None,
+    set_: options.Set = [],
+    recipe: str = typer.Option(None, help="small (default), mae or simmim (published settings)."),
+    strict: bool = typer.Option(False, "--strict", help="A picture that cannot be read is an error, not skipped."),
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.RunSeed = None,
+    resume: options.Resume = False,
+    precision: options.RunPrecision = None,
+    device: options.RunDevice = None,
+    tracker: options.Trackers = [],
+    json_: options.Json = False,
+) -> None:
+    """Pretrain a masked image model on pictures."""
+    from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
+    from unmask.modalities.images.recipes import RECIPES, ImageSettings, with_overrides
+
+    given = run_overrides(context, strict=strict or None)
+    settings = with_recipe(recipe, RECIPES, ImageSettings(), with_overrides, given)
+    from unmask.modalities.images.pretrain import pretrain as run
+
+    output = Output(json_, settings.train.seed)
+    finished = run(data, out, settings=settings, resume=resume, trackers=tracker)
+    r = finished.result
+    skipped = finished.data["skipped"]
+    notes = [f"skipped {skipped} pictures that cannot be read"] if skipped else []
+    lines = run_lines(
+        r,
+        out,
+        rate=f"{finished.images_per_second:,.0f} images/s",
+        held="held out: loss {loss:.4f} a hidden patch",
+        notes=notes,
+    )
+    output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)

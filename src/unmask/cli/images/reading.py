@@ -1,0 +1,46 @@
+"""How pictures are read, as a person says it with --set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+READING = ("planes", "alpha", "nodata", "slice", "view", "overlap", "group", "rescale")
+TABLE = ("pictures", "column", "label_column")
+"""Of a table of files and labels: the folder its paths are relative to, its columns."""
+
+
+def reading(pairs: Sequence[str], *, table: bool = False) -> dict[str, Any]:
+    """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE`.
+
+    Raises:
+        UserError: another key, or a value that does not fit.
+    """
+    from unmask.errors import UserError, suggest
+    from unmask.modalities.images.recipes import ImageSettings
+    from unmask.training.settings import apply_overrides, parse_set
+
+    given = dict(parse_set(pairs))
+    known = READING + (TABLE if table else ())
+    for key in given:
+        if key not in known:
+            raise UserError(f"--set {key}=", hint=suggest(key, known))
+    columns = {key: str(given.pop(key)) for key in TABLE if key in given}
+    rescale = given.pop("rescale", "false")
+    if str(rescale) not in ("true", "false"):
+        raise UserError(f"rescale={rescale}", hint="Expected true or false.")
+    if given.get("view") == "crop":
+        raise UserError("view=crop", hint="Random crops are for training: say view=tile.")
+    # Sizes, and the view where it is not given, are the model's: anything stands for them here.
+    stand_in = {"image_size": 2**20} | ({"view": "tile"} if "overlap" in given else {})
+    checked = apply_overrides(ImageSettings(), stand_in | given)
+    found = columns | {key: getattr(checked, key) for key in given}
+    return found | ({"rescale": True} if str(rescale) == "true" else {})
+
+
+def account(images: Any) -> tuple[dict[str, Any], list[str]]:
+    """What was made of the files, as figures and in words."""
+    from unmask.modalities.images.account import describe, told
+
+    found = describe(images)
+    return found, told(found)

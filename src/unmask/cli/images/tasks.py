@@ -1,0 +1,80 @@
+"""finetune and predict for a model of images."""
+
+from __future__ import annotations
+
+import typer
+
+from unmask.cli import options
+from unmask.cli.images.reading import account, reading
+from unmask.errors import UserError
+
+
+def finetune(
+    context: typer.Context,
+    task: str = typer.Argument(..., help="classify."),
+    model: str = typer.Argument(..., help="Model folder or hub name."),
+    data: str = typer.Argument(..., help="Class folders of pictures, or a table of files and labels."),
+    out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
+    validation: options.Validation = None,
+    config: options.Config = None,
+    set_: options.Set = [],
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.RunSeed = None,
+    precision: options.RunPrecision = None,
+    device: options.RunDevice = None,
+    json_: options.Json = False,
+) -> None:
+    """Fine-tune a model of images on labelled pictures."""
+    from unmask.cli.common import Output, run_overrides
+    from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.scored_report import KEPT, scored_lines
+
+    if task != "classify":
+        raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")
+    settings = with_overrides(FinetuneSettings(), run_overrides(context))
+    output = Output(json_, settings.train.seed)
+    done = finetune_classify(model, data, out, validation=validation, settings=settings)
+    found = done.figures
+    lines = [f"{found['steps']} steps, {found['seconds']:.0f} s, {found['images_per_second']:,.0f} images/s"]
+    if "kept_by" in found:
+        value, told = found[f"validation_{found['kept_by']}"], KEPT[found["kept_by"]]
+        shown = f"{value:.1%}" if found["kept_by"] == "accuracy" else f"{value:.4g}"
+        lines += [f"validation {told} {shown} ({found['validation_pictures']} pictures)"]
+    if found["problem"] != "single" and "validation" in found:
+        lines += scored_lines(found["validation"])
+    lines += [f"model:  {out}", f"report: {done.folder / 'report.html'}"]
+    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+
+
+def predict(
+    model: options.Tuned,
+    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array, or a table of files."),
+    out: str = typer.Option(..., help="Where the predictions go, .jsonl."),
+    set_: options.TableReadSettings = [],
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Label and probability (several labels, or a value) of each picture, one JSON object per line, in order."""
+    from unmask.cli.common import Output
+    from unmask.files import check_place, write_json_lines
+    from unmask.modalities.images.model import load
+
+    output = Output(json_)
+    loaded = load(model, device=device, precision=precision)
+    if not hasattr(loaded, "classes"):
+        raise UserError(f"{model}: not a classifier", hint="Fine-tune it first: unmask finetune classify.")
+    check_place(out)
+    images = loaded.read(data, labelled=False, **reading(set_, table=True))
+    rows = loaded.predict(images)
+    write_json_lines(rows, out)
+    described, lines = account(images)
+    lines = [*lines, f"{out}: {len(rows)} pictures"]
+    output.write(
+        {"out": out, "pictures": len(rows), "data": described},
+        lines,
+        device=str(loaded.device),
+        precision=loaded.precision,
+    )

@@ -1,0 +1,198 @@
+"""fill, embed and evaluate for a model of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+from unmask.cli.images.reading import account, reading
+from unmask.errors import UserError
+
+
+def _numbers(text: str, count: int, name: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) != count:
+        raise UserError(f"{name} {text}", hint=f"Expected {count} whole numbers with commas between, in pixels.")
+    return found
+
+
+def fill(
+    model: options.Model,
+    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
+    out: str = typer.Option(None, help="A .png (original | masked | filled) or .npy."),
+    box: str = typer.Option(None, help="Hide left,top,width,height in pixels."),
+    ratio: float = typer.Option(None, help="Hide this share of the patches at random."),
+    mask: str = typer.Option(
+        None, help="Hide where this picture is at least half as bright as its brightest spot (transparent is white)."
+    ),
+    gaps: bool = typer.Option(False, "--gaps", help="Predict the patches with pixels that were not measured."),
+    set_: options.ReadSettings = [],
+    steps: options.FillSteps = 1,
+    order: options.FillOrder = "confidence",
+    temperature: options.FillTemperature = 0.0,
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Hide a part of pictures, predict it, and write original | masked | filled as a PNG (or the pictures as .npy)."""
+    import numpy as np
+
+    from unmask.cli.common import Output, write_array
+    from unmask.files import check_place
+    from unmask.modalities.images.model import load
+    from unmask.modalities.images.pictures import sheet, triptych, write_png
+    from unmask.modalities.images.scenes import fill_scenes
+    from unmask.modalities.images.sources import read_images
+
+    if out is None:
+        raise UserError(
+            "fill: no --out", hint="Give a .png for side-by-side pictures, or a .npy for the filled pixels."
+        )
+    target = check_place(out)
+    output = Output(json_, seed)
+    loaded = load(model, device=device, precision=precision)
+    if hasattr(loaded, "classes"):
+        raise UserError(
+            f"{model}: a classifier, whose encoder no longer fits a decoder",
+            hint="Fill with the model it was made from.",
+        )
+    images = loaded.read(data, **reading(set_))
+    tiled = images.tiles is not None
+    hidden = None
+    if mask is not None:
+        marked = read_images(mask, size=None if tiled else loaded.config.image, channels=1)
+        hidden = marked.pixels[0, :, :, 0]
+        # Not every pixel that is not black: JPEG leaves traces, shrinking leaves soft edges.
+        hidden = hidden > hidden.max() / 2
+    chosen: dict[str, Any] = {
+        "box": None if box is None else _numbers(box, 4, "--box"),
+        "ratio": ratio,
+        "mask": hidden,
+        "gaps": gaps,
+        "steps": steps,
+        "order": "random" if order == "confidence" and steps == 1 else order,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    done = fill_scenes(loaded, images, **chosen) if tiled else [loaded.reconstruct(images, **chosen)]
+    if target.suffix == ".npy":
+        if len({r.filled.shape[1:] for r in done}) > 1:
+            raise UserError(f"{out}: pictures of several sizes", hint="Give one picture, or a .png to look at them.")
+        write_array(np.concatenate([r.filled for r in done]), target)
+    else:
+        drawn = [
+            triptych(r.original[i], r.hidden[i], r.filled[i], None if r.unknown is None else r.unknown[i])
+            for r in done
+            for i in range(len(r.original))
+        ]
+        write_png(target, sheet(drawn[:64]))
+    squares, count, share, pictures = 0.0, 0, [], 0
+    for r in done:
+        known = r.hidden if r.unknown is None else r.hidden & ~r.unknown
+        difference = (r.filled.astype(np.float64) - r.original)[known]
+        squares, count, pictures = (
+            squares + float((difference**2).sum()),
+            count + difference.size,
+            pictures + len(r.original),
+        )
+        share += [float(h.mean()) for h in r.hidden]
+    error = float(np.sqrt(squares / count)) if count else 0.0
+    described, lines = account(images)
+    found = {
+        "out": out,
+        "pictures": pictures,
+        "hidden_share": float(np.mean(share)),
+        "rmse": error,
+        "skipped": len(images.skipped),
+        "data": described,
+    }
+    lines.append(f"{out}: {pictures} pictures, {np.mean(share):.0%} hidden, rmse of hidden pixels {error:.4g}")
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def embed(
+    model: options.Model,
+    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
+    out: str = typer.Option(..., help="Where to write the (pictures, width) array, .npy."),
+    pooling: str = typer.Option("mean", help="mean, first or max."),
+    set_: options.ReadSettings = [],
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Embed pictures, one row per picture, in the order of the (sorted) paths."""
+    from typing import cast
+
+    from unmask.cli.common import Output, write_array
+    from unmask.files import check_place
+    from unmask.modalities.images.features import PASSING
+    from unmask.modalities.images.model import load
+
+    check_place(out)
+    output = Output(json_)
+    loaded = load(model, device=device, precision=precision)
+    reader = loaded.model if hasattr(loaded, "classes") else loaded
+    images = reader.read(data, store=PASSING, problem="none", **reading(set_, table=True))
+    array = loaded.embed(images, pooling=cast(Any, pooling))
+    write_array(array, out)
+    described, lines = account(images)
+    found = {"out": out, "shape": list(array.shape), "skipped": [name for name, _ in images.skipped], "data": described}
+    lines = [*lines, f"{out}: {array.shape[0]} x {array.shape[1]}"]
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def evaluate(
+    model: options.Model,
+    data: list[str] = typer.Argument(..., help="Pictures in class folders; for a fine-tuned model labelled pictures."),
+    most: int = typer.Option(None, help="At most this many training pictures (default all)."),
+    set_: options.ReadSettings = [],
+    report: str = typer.Option(None, help="Fine-tuned models: where to write the HTML report."),
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its figures."""
+    from unmask.cli.common import Output, check_most
+    from unmask.files import check_place
+    from unmask.modalities.images.features import PASSING
+    from unmask.modalities.images.model import load
+    from unmask.modalities.images.scored_report import evaluation_report, scored_lines
+
+    check_most(most)
+    output = Output(json_, seed)
+    loaded = load(model, device=device, precision=precision)
+    tuned = hasattr(loaded, "classes")
+    if report is not None and not tuned:
+        raise UserError(
+            f"--report {report}: {model} is not fine-tuned",
+            hint="Its figures are few: they are printed, and in --json. A page is made of a fine-tuned model's.",
+        )
+    if report is not None:
+        check_place(report)
+    chosen = {"problem": "auto", "store": PASSING} | reading(set_, table=True)
+    source = data[0] if len(data) == 1 else data
+    images = loaded.read(source, **chosen | {"problem": loaded.problem}) if tuned else loaded.read(source, **chosen)
+    found = loaded.evaluate(images, seed=seed, most=most)
+    found["data"], notes = account(images)
+    shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
+    lines = notes + [f"{name:20}{found[name]:.1%}" for name in shown if name in found]
+    if "loss" in found:
+        lines += [f"{'loss':20}{found['loss']:.4f}"]
+    if tuned:
+        lines += scored_lines(found)
+        if report is not None:
+            evaluation_report(found, report, model=model, data=" ".join(data), notes=notes)
+            found["report"] = report
+            lines.append(f"report: {report}")
+    elif images.targets is not None:
+        lines += ["neighbours and probe are for one class per picture: fine-tune on these labels and evaluate that"]
+    elif not any(name in found for name in shown):
+        lines += ["no classes: give one folder a class for nearest-neighbour and probe accuracy"]
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)

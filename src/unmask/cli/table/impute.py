@@ -1,0 +1,198 @@
+"""unmask impute MODEL TABLE --out F [--draws M]"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+from unmask.cli.table.reading import Result, numbered, read_for, table_model
+from unmask.errors import UserError
+from unmask.files import check_results
+
+
+def impute(
+    model: str = typer.Argument(..., help="A model folder; with --proper the table itself, if there is no model."),
+    table: str = typer.Argument(None, help="A .csv, .tsv or .parquet file; unknown columns pass through."),
+    out: str = typer.Option(..., help="Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
+    draws: int = typer.Option(
+        0,
+        help="0: one table of best values; M: as many drawn from the one fitted model. For Rubin's rules use --proper.",
+    ),
+    proper: int = typer.Option(
+        0, help="M completed tables for Rubin's rules: multiple imputation, fitted to this table."
+    ),
+    formula: str = typer.Option(None, help="With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'."),
+    method: list[str] = typer.Option([], help="With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample."),
+    duration: str = typer.Option(None, help="With --proper and no model: column of follow-up time."),
+    event: str = typer.Option(
+        None,
+        help="With --proper and no model: column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes.",
+    ),
+    event_level: list[str] = typer.Option(
+        [], help="With --proper and no model: level at which the event happened; once per cause."
+    ),
+    entry: str = typer.Option(
+        None, help="With --proper and no model: column of the times from which rows are at risk (late entry)."
+    ),
+    schema: str = typer.Option(None, help="With --proper and no model: TOML file with kinds of columns."),
+    report: str = typer.Option(None, help="With --proper: an HTML page with convergence and imputed beside observed."),
+    intervals: str = typer.Option(
+        None,
+        help="Also write a CSV with a line per filled cell here: its interval, or the probability of every level.",
+    ),
+    coverage: float = typer.Option(0.9, help="Of the intervals."),
+    shift: list[str] = typer.Option(
+        [],
+        help="COLUMN=DELTA added to drawn values (not missing at random), or 'COLUMN[arm == 1]=DELTA' for a group; "
+        "a category's log-odds with --proper.",
+    ),
+    unseen: str = typer.Option("error", help="A category the model does not know: error or missing."),
+    constraint: list[str] = typer.Option(
+        [],
+        help='Rule that filled cells meet, e.g. "admission <= surgery <= discharge", "bmi := weight / height**2".',
+    ),
+    absent: options.Absent = "",
+    add_absent: bool = typer.Option(False, "--add-absent", help="Write the lacking columns too, imputed."),
+    missing: options.Missing = [],
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    sheet: options.Sheet = None,
+    seed: options.Seed = 0,
+    json_: options.Json = False,
+) -> None:
+    """Fill the missing cells of a table; everything else is written as it was read."""
+    from unmask.cli.common import Output
+
+    output = Output(json_, seed)
+    given: dict[str, Any] = {
+        "formula": formula,
+        "method": method,
+        "duration": duration,
+        "event": event,
+        "event_level": event_level,
+        "entry": entry,
+        "schema": schema,
+        "report": report,
+    }
+    if proper or table is None:
+        from unmask.cli.table.proper import impute_properly
+
+        beside: dict[str, Any] = {
+            "draws": draws,
+            "intervals": intervals,
+            "absent": absent,
+            "add_absent": add_absent,
+            "unseen": unseen != "error",
+        }
+        beside["constraint"] = constraint  # rules come with the schema there
+        read: dict[str, Any] = {"missing": missing, "decimal": decimal, "encoding": encoding, "sheet": sheet}
+        output.write(
+            *impute_properly(model, table, out, proper, shift=shift, seed=seed, unused=beside, **given, **read)
+        )
+        return
+    for name in [k for k, v in given.items() if v]:
+        raise UserError(
+            f"--{name.replace('_', '-')} without --proper",
+            hint="It belongs to multiple imputation: add --proper 20.",
+        )
+    output.write(
+        *impute_table(
+            model,
+            table,
+            out,
+            draws,
+            intervals=intervals,
+            coverage=coverage,
+            shift=shift,
+            unseen=unseen,
+            seed=seed,
+            absent=absent,
+            add_absent=add_absent,
+            constraint=constraint,
+            missing=missing,
+            decimal=decimal,
+            encoding=encoding,
+            sheet=sheet,
+        )
+    )
+
+
+def impute_table(
+    model: str,
+    table: str,
+    out: str,
+    draws: int = 0,
+    *,
+    intervals: str | None = None,
+    coverage: float = 0.9,
+    shift: Sequence[str] = (),
+    unseen: str = "error",
+    seed: int = 0,
+    absent: str = "",
+    add_absent: bool = False,
+    constraint: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    decimal: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
+) -> Result:
+    """Fill the missing cells of a table and write it (with `draws`, as many tables, numbered).
+
+    The options are those of `unmask impute`.
+
+    Raises:
+        UserError: options that contradict each other, files that cannot be read or written, or what `complete` refuses.
+    """
+    from unmask.modalities.table.imputation.complete import complete
+    from unmask.modalities.table.imputation.uncertainty import write_intervals
+    from unmask.modalities.table.writing.writers import write_table
+
+    if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
+        raise UserError(
+            f"--draws {draws} --coverage {coverage} --unseen {unseen}",
+            hint="Expected draws of 0 or more, a coverage between 0 and 1, unseen error or missing.",
+        )
+    if draws and intervals:
+        raise UserError("--draws with --intervals", hint="Intervals belong to best values: leave --draws out.")
+    written = numbered(out, draws) if draws else [out]
+    check_results([*written, intervals], [table])
+    loaded = table_model(model)
+    from unmask.modalities.table.imputation.shift import read_shifts
+
+    moved = read_shifts(shift)
+    if moved and not draws:
+        raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
+    frame = read_for(loaded, table, missing, decimal, encoding, sheet)
+    done = complete(
+        loaded,
+        frame,
+        draws=draws,
+        seed=seed,
+        interval=coverage if intervals else None,
+        unseen=unseen,
+        shift=moved,
+        absent=absent,
+        add_absent=add_absent,
+        constraints=constraint,
+    )
+    for path_, one in zip(written, done.tables, strict=True):
+        write_table(one, path_)
+    if intervals:
+        write_intervals(done.records, loaded.schema, intervals)
+    found = {
+        "out": written if draws else out,
+        "cells": done.cells,
+        "draws": draws,
+        "intervals": intervals,
+        "absent": done.absent,
+        "notes": done.notes,
+        "warnings": done.warnings,
+    }
+    for text in done.warnings:
+        print(f"warning: {text}", file=sys.stderr)
+    lines = [f"{done.cells} cells filled", *(f"note: {note}" for note in done.notes), *written]
+    return found, [*lines, *([intervals] if intervals else [])]

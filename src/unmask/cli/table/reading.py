@@ -1,0 +1,82 @@
+"""What a person says of a table on the command line: how its file is read, and which model it is for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+
+Result = tuple[dict[str, Any], list[str]]
+"""What a command found, and the lines that say it to people."""
+
+
+def table_model(model: str) -> Any:
+    """The table model in a folder.
+
+    Raises:
+        UserError: there is no such folder, or it holds another kind of model.
+    """
+    from unmask.registry import kind_of, load
+
+    place = Path(model).expanduser()
+    if not place.exists():
+        raise UserError(f"{model}: no such file or folder", hint="Expected the folder of a model of a table.")
+    if place.is_file():
+        raise UserError(
+            f"{model}: a file, not the folder of a model",
+            hint="Fit one with `unmask pretrain table`. To impute a table without a model: unmask impute TABLE "
+            "--proper 20.",
+        )
+    if kind_of(model) != "table":
+        raise UserError(f"{model}: a model of {kind_of(model)}", hint="Fit one with `unmask pretrain table`.")
+    return load(model)
+
+
+def told_schema(schema: str | None, missing: Sequence[str]) -> dict[str, Any]:
+    """What a person says of a table: a schema file, and further spellings of a missing value."""
+    from unmask.modalities.table.schema.infer import spellings
+    from unmask.training.settings import load_toml
+
+    found: dict[str, Any] = dict(load_toml(Path(schema))) if schema else {}
+    if missing:
+        found["missing"] = [*spellings(found.get("missing", ())), *missing]
+    return found
+
+
+def read_for(
+    model: Any, table: str, missing: Sequence[str] = (), decimal: str | None = None, encoding: str | None = None,
+    sheet: str | None = None,
+) -> Any:  # fmt: skip
+    """A table for a model, read as a person says that it is written.
+
+    Further spellings of a missing value are those of the model from here on.
+    """
+    from unmask.modalities.table.reading.readers import read_frame
+
+    if missing:
+        model.schema = dataclasses.replace(model.schema, missing=(*model.schema.missing, *missing))
+    return read_frame(table, decimal=decimal, encoding=encoding, sheet=sheet)
+
+
+def numbered(out: str, count: int) -> list[str]:
+    """The files of several tables: F-1.csv, F-2.csv, ..."""
+    path = Path(out)
+    return [str(path.with_name(f"{path.stem}-{m + 1}{path.suffix}")) for m in range(count)]
+
+
+@contextlib.contextmanager
+def warned_of() -> Iterator[list[str]]:
+    """What is warned of meanwhile: listed, and printed on stderr at the end."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield said
+    said += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    for text in said:
+        print(f"warning: {text}", file=sys.stderr)

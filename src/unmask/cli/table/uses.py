@@ -1,0 +1,109 @@
+"""fill, score, embed and evaluate for a model of a table."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from unmask.cli import options
+from unmask.cli.table.reading import read_for, table_model, warned_of
+from unmask.errors import UserError
+from unmask.files import check_results
+
+
+def fill(
+    model: options.Model,
+    table: str = typer.Argument(..., help="A table with empty cells."),
+    out: str = typer.Option(None, help="The filled table."),
+    draws: int = typer.Option(0, help="Completed tables to draw; 0: one of best values."),
+    seed: options.Seed = 0,
+    json_: options.Json = False,
+) -> None:
+    """Fill the missing cells of a table; `unmask impute` has all the options for it."""
+    from unmask.cli.common import Output
+    from unmask.cli.table.impute import impute_table
+
+    output = Output(json_, seed)
+    if out is None:
+        raise UserError("fill of a table without --out", hint="Say where to write it.")
+    output.write(*impute_table(model, table, out, draws, seed=seed))
+
+
+def score(
+    model: options.Model,
+    table: str = typer.Argument(..., help="A table."),
+    absent: options.Absent = "",
+    missing: options.Missing = [],
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    sheet: options.Sheet = None,
+    json_: options.Json = False,
+) -> None:
+    """Pseudo-log-likelihood of rows: the higher, the more natural."""
+    from unmask.cli.common import Output
+
+    output = Output(json_)
+    loaded = table_model(model)
+    frame = read_for(loaded, table, missing, decimal, encoding, sheet)
+    with warned_of() as said:
+        results = loaded.score(frame, absent=absent)
+    lines = [
+        f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results
+    ]
+    output.write({"results": results, "warnings": said}, lines)
+
+
+def embed(
+    model: options.Model,
+    table: str = typer.Argument(..., help="A table."),
+    out: str = typer.Option(..., help="Where to write the (rows, width) array, .npy."),
+    absent: options.Absent = "",
+    json_: options.Json = False,
+) -> None:
+    """Embed the rows of a table, order kept."""
+    from unmask.cli.common import Output, write_array
+
+    output = Output(json_)
+    check_results([out], [table])
+    loaded = table_model(model)
+    with warned_of() as said:
+        array = loaded.embed(table, absent=absent)
+    write_array(array, out)
+    found = {"out": out, "shape": list(array.shape), "warnings": said}
+    output.write(found, [f"{out}: {array.shape[0]} x {array.shape[1]}"])
+
+
+def evaluate(
+    model: options.Model,
+    data: list[str] = typer.Argument(..., help="Real rows to compare with, then the training rows if you have them."),
+    rows: int = typer.Option(None, help="Synthetic rows to compare, default as many as real ones."),
+    report: str = typer.Option(None, help="Where to write the HTML report."),
+    missing: options.Missing = [],
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    sheet: options.Sheet = None,
+    seed: options.Seed = 0,
+    json_: options.Json = False,
+) -> None:
+    """Synthetic rows of the model beside real ones that it may or may not have seen."""
+    from unmask.cli.common import Output
+    from unmask.modalities.table.evaluate import evaluate_model
+    from unmask.modalities.table.evaluation.figures import readings, text_lines
+
+    output = Output(json_, seed)
+    if len(data) not in (1, 2):
+        raise UserError(
+            f"{len(data)} tables", hint="Give real rows to compare with, then the training rows if you have them."
+        )
+    check_results([report], data)
+    loaded = table_model(model)
+    real, *train = (
+        read_for(loaded, table, () if i else missing, decimal, encoding, sheet) for i, table in enumerate(data)
+    )
+    found = evaluate_model(loaded, real, train=train[0] if train else None, rows=rows, seed=seed, report=report)
+    lines = text_lines(readings(found))
+    lines += [
+        f"{k.replace('_', ' ')}: {found[k]}" for k in ("overlap", "compared_rows", "note", "report") if k in found
+    ]
+    output.write(found, lines)

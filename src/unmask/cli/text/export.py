@@ -1,0 +1,71 @@
+"""unmask export MODEL --to hf|sentence-transformers|onnx --out DIR"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from unmask.cli import options
+from unmask.errors import UserError, suggest
+
+FORMATS = ("hf", "sentence-transformers", "onnx")
+
+
+def chosen(words: Sequence[str], given: Mapping[str, str]) -> str | None:
+    """The case of `export`: what it writes."""
+    to = given.get("--to", FORMATS[0])
+    if to not in FORMATS:
+        raise UserError(f"--to {to}", hint=suggest(to, FORMATS))
+    return to if words or "--to" in given else None
+
+
+def export(
+    model: options.Model,
+    to: str = typer.Option("hf", help="hf, sentence-transformers or onnx."),
+    out: str = typer.Option(..., help="Folder to write; it appears whole or not at all."),
+    quantize: str | None = typer.Option(None, help="int8 writes model_int8.onnx too."),
+    texts: str | None = typer.Option(
+        None, help="--quantize int8: a file of texts, one per line, that its answers are measured on."
+    ),
+    dtype: str | None = typer.Option(None, help="fp32, bf16 or fp16 (onnx: fp32); default as loaded."),
+    pooling: str | None = typer.Option(None, help="mean, first or max; default as the folder says, else mean."),
+    json_: options.Json = False,
+) -> None:
+    """Write a model for transformers, sentence-transformers or onnxruntime, with the head that it is for."""
+    from unmask.cli.common import Output, file_lines
+    from unmask.export.folders import DTYPES, to_hf, to_sentence_transformers
+    from unmask.registry import kind_of, load
+
+    if dtype is not None and dtype not in DTYPES:
+        raise UserError(f"--dtype {dtype}", hint=f"Expected {', '.join(DTYPES)}; int8: --to onnx --quantize int8.")
+    if to == "onnx" and dtype not in (None, "fp32"):
+        raise UserError(
+            f"--to onnx --dtype {dtype}: ONNX files are written in fp32",
+            hint="--quantize int8 writes a smaller one beside it; hf and sentence-transformers folders take --dtype.",
+        )
+    if quantize not in (None, "int8"):
+        raise UserError(f"--quantize {quantize}", hint="Expected int8.")
+    if texts is not None and quantize is None:
+        raise UserError("--texts without --quantize int8", hint="They are what the 8-bit file is measured on.")
+    if pooling is not None and pooling not in ("mean", "first", "max"):
+        raise UserError(f"--pooling {pooling}", hint="Expected mean, first or max.")
+    if kind_of(model) != "text":
+        raise UserError(f"{model}: not a text model", hint="Other kinds are folders of ours; copy them.")
+    measured = None if texts is None else file_lines(texts)
+    output = Output(json_)
+    loaded = load(model, device="cpu", precision="fp32")
+    if to == "onnx":
+        from unmask.export.onnx import to_onnx
+
+        found = to_onnx(loaded, out, quantize=quantize, pooling=pooling, texts=measured)
+    elif to == "hf":
+        found = to_hf(loaded, out, dtype=dtype)
+    else:
+        found = to_sentence_transformers(loaded, out, pooling=pooling, dtype=dtype)
+    output.write(found, [f"{name:24}{_shown(value)}" for name, value in found.items()])
+
+
+def _shown(value: Any) -> Any:
+    return ", ".join(value) if isinstance(value, list) else f"{value:.4g}" if isinstance(value, float) else value

@@ -1,0 +1,79 @@
+"""unmask pretrain text DATA... --out DIR, and unmask adapt MODEL DATA... --out DIR"""
+
+from __future__ import annotations
+
+import typer
+
+from unmask.cli import options
+
+
+def pretrain(
+    context: typer.Context,
+    data: list[str] = typer.Argument(
+        ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz) or hf:NAME."
+    ),
+    out: str = typer.Option(..., help="Run folder."),
+    config: options.Config = None,
+    set_: options.Set = [],
+    recipe: str = typer.Option(None, help="bert, roberta, electra or modern (published settings)."),
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.RunSeed = None,
+    resume: options.Resume = False,
+    precision: options.RunPrecision = None,
+    device: options.RunDevice = None,
+    tracker: options.Trackers = [],
+    json_: options.Json = False,
+) -> None:
+    """Pretrain a masked language model on raw text."""
+    from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
+    from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
+
+    given = run_overrides(context)
+    settings = with_recipe(recipe, RECIPES, TextSettings(), with_overrides, given)
+    from unmask.modalities.text.pretrain import pretrain as run
+
+    output = Output(json_, settings.train.seed)
+    finished = run(data, out, settings=settings, resume=resume, trackers=tracker)
+    r = finished.result
+    lines = run_lines(
+        r,
+        out,
+        rate=f"{r.slots_per_second:,.0f} real tokens/s",
+        held="held out: loss {loss:.4f} nats per hidden token, accuracy {accuracy:.1%}",
+    )
+    output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)
+
+
+def adapt(
+    context: typer.Context,
+    model: options.Model,
+    data: list[str] = typer.Argument(..., help="Domain text: files, folders, globs."),
+    out: str = typer.Option(..., help="Folder of the adapted model."),
+    general: list[str] = typer.Option([], help="General text to guard against forgetting; may be repeated."),
+    config: options.Config = None,
+    set_: options.Set = [],
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.RunSeed = None,
+    resume: options.Resume = False,
+    precision: options.RunPrecision = None,
+    device: options.RunDevice = None,
+    json_: options.Json = False,
+) -> None:
+    """Continue pretraining on your own text; stops early, watches for forgetting."""
+    from unmask.cli.common import Output, run_overrides
+    from unmask.modalities.text.adapt import adapt as run
+    from unmask.modalities.text.adapt import adapt_settings
+
+    given = run_overrides(context)
+    settings = adapt_settings(given)
+    output = Output(json_, settings.train.seed)
+    found = run(model, data, out, settings=settings, general=general or None, resume=resume)
+    lines = [f"{'':24}{'before':>10}{'after':>10}"]
+    lines += [f"{name:24}{before:>10}{after:>10}" for name, before, after in found.table()]
+    lines += [f"model:  {out}", f"report: {out}/report.html"]
+    r = found.run.result
+    output.write(found.to_dict(), lines, device=r.device, precision=r.precision)

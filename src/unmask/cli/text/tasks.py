@@ -1,0 +1,219 @@
+"""finetune, predict and evaluate for a model of text and its tasks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import typer
+
+from unmask.cli import options
+from unmask.errors import UserError, suggest
+
+WINDOWED = ("tag", "answer")
+"""Tasks whose data has no columns of texts and labels: long texts are read in windows."""
+
+
+def finetuned(words: Sequence[str], given: Mapping[str, str]) -> str | None:
+    """The case of `finetune`: its task."""
+    from unmask.modalities.text.registration import MODALITY
+
+    known = MODALITY.cases("finetune")
+    if words and words[0] not in known:
+        raise UserError(f"task {words[0]!r}", hint=suggest(words[0], known))
+    return words[0] if len(words) > 1 else None
+
+
+def predicted(words: Sequence[str], given: Mapping[str, str]) -> str | None:
+    """The case of `predict`: by the task that the model is for."""
+    from unmask.modalities.text.tasks.task_of import task_of
+
+    if not words:
+        return None
+    return "tag or answer" if task_of(words[0]) in WINDOWED else "text"
+
+
+def evaluated(words: Sequence[str], given: Mapping[str, str]) -> str | None:
+    """The case of `evaluate`: glue, the task that the model is for, queries and documents, or texts."""
+    from unmask.modalities.text.tasks.task_of import task_of
+
+    if not words:
+        return None
+    task = "glue" if words[0] == "glue" else task_of(words[0])
+    if task == "glue":
+        return "glue"
+    if task is None:
+        return "a text task" if len(words) > 1 and _is_collection(words[1]) else "text"
+    return "tag or answer" if task in WINDOWED else "a text task"
+
+
+def _is_collection(data: str) -> bool:
+    """Whether a place is a folder of queries and documents, as BEIR has them."""
+    return (Path(data) / "queries.jsonl").is_file()
+
+
+def finetune(
+    context: typer.Context,
+    task: str = typer.Argument(..., help="classify, tag, answer or similarity."),
+    model: str = typer.Argument(..., help="Model folder or hub name."),
+    train: str = typer.Argument(..., help="Labelled texts: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),
+    out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
+    validation: options.Validation = None,
+    text: options.Text = None,
+    text2: options.Text2 = None,
+    label: options.Label = None,
+    header: options.Header = None,
+    metric: str = typer.Option(None, help="What early stopping goes by (classify)."),
+    seeds: int = typer.Option(1, help="Runs with as many seeds: mean and interval; the best is kept."),
+    lenient: options.Lenient = False,
+    adapt: list[str] = typer.Option([], help="Texts of the domain: adapt the model to them first, and compare."),
+    config: options.Config = None,
+    set_: options.Set = [],
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.RunSeed = None,
+    resume: options.Resume = False,
+    precision: options.RunPrecision = None,
+    device: options.RunDevice = None,
+    json_: options.Json = False,
+) -> None:
+    """Fine-tune a model of text for a task; the folder loads in transformers too."""
+    from unmask.cli.common import Output, run_overrides
+    from unmask.modalities.text.tasks import finetune as tuning
+    from unmask.modalities.text.tasks.data import Columns
+
+    settings = run_overrides(context)
+    if resume and (adapt or seeds > 1):
+        raise UserError("--resume", hint="One fine-tuning run can be resumed: no --seeds, no --adapt.")
+    output = Output(json_, int(settings.get("seed") or 0))
+    chosen = {
+        "validation": validation,
+        "columns": Columns(text=text, text2=text2, label=label, header=header),
+        "metric": metric,
+        "lenient": lenient,
+        "console": not json_,
+        "say": _say,
+        **settings,
+    }
+    if adapt:
+        from unmask.modalities.text.tasks.recipe import adapt_then_finetune
+
+        found = adapt_then_finetune(task, model, train, adapt, count=seeds, out=out, **chosen)
+    elif seeds > 1:
+        found = tuning.seeds(task, model, train, count=seeds, out=out, **chosen)
+    else:
+        found = tuning.finetune(task, model, train, out=out, checkpoints=True, resume=resume, **chosen)
+    if found["stopped"] == "signal":
+        lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
+        output.write(found, lines, device=found["device"], precision=found["precision"])
+        return
+    lines = [f"{name:20}{value:.4f}" for name, value in found["metrics"].items() if isinstance(value, float)]
+    if "over_seeds" in found:
+        o = found["over_seeds"]
+        lines.append(f"{found['metric']} over {o['seeds']} seeds: {o['mean']:.4f} [{o['low']:.4f}, {o['high']:.4f}]")
+    lines += found.pop("lines", [])
+    lines.append(
+        f"{out}: {found['steps']} steps in {found['train_seconds']:.1f} s, {found['precision']}, report.html inside"
+    )
+    found["report"] = f"{out}/report.html"
+    output.write(found, lines, device=found["device"], precision=found["precision"])
+
+
+def predict(
+    model: options.Tuned,
+    data: str = typer.Argument(..., help="Texts: .txt one per line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json."),
+    out: str = typer.Option(..., help="Where the predictions go, .jsonl."),
+    text: options.Text = None,
+    text2: options.Text2 = None,
+    header: options.Header = None,
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Predict with a fine-tuned model of text: one JSON object per input, in order."""
+    from unmask.cli.common import Output, watcher
+    from unmask.files import check_place, write_json_lines
+    from unmask.modalities.text.tasks import finetune as tuning
+    from unmask.modalities.text.tasks import model as models
+    from unmask.modalities.text.tasks.data import Columns
+
+    check_place(out)
+    output = Output(json_, seed)
+    folder = models.load(model, device=device, precision=precision)
+    columns = Columns(text=text, text2=text2, header=header)
+    what = "windows" if folder.about["name"] in WINDOWED else "texts"
+    rows = tuning.predict(folder, data, columns=columns, watch=watcher("predicted", what))
+    write_json_lines(rows, out)
+    found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
+    output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)
+
+
+def evaluate(
+    model: options.Tuned,
+    data: list[str] = typer.Argument(..., help="Labelled data, or a BEIR folder of queries and documents."),
+    text: options.Text = None,
+    text2: options.Text2 = None,
+    label: options.Label = None,
+    header: options.Header = None,
+    lenient: options.Lenient = False,
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """The metrics of a fine-tuned model of text on labelled data; of any model on queries and documents: retrieval."""
+    from unmask.cli.common import Output, watcher
+    from unmask.modalities.text.tasks import figures
+    from unmask.modalities.text.tasks import finetune as tuning
+    from unmask.modalities.text.tasks.data import Columns
+
+    if len(data) != 1:
+        raise UserError(f"{len(data)} files", hint="Give one labelled file.")
+    output = Output(json_, seed)
+    found = tuning.evaluate(
+        model,
+        data[0],
+        columns=Columns(text=text, text2=text2, label=label, header=header),
+        seed=seed,
+        device=device,
+        precision=precision,
+        lenient=lenient,
+        say=_say,
+        watch=watcher("evaluated", "texts (or windows of them)"),
+    )
+    lines = [f"{name:20}{value:.4f}" for name, value in found.items() if isinstance(value, float)]
+    lines += figures.lines(found)
+    output.write(found, lines, device=found["device"], precision=found["precision"])
+
+
+def glue(
+    model: str = typer.Argument(..., help="The word glue."),
+    data: list[str] = typer.Argument(..., help="The folder that holds the folders of the tasks."),
+    glue_model: str = typer.Option(None, "--model", help="The model to fine-tune on each task."),
+    out: str = typer.Option(None, help="Where test predictions go, in the leaderboard's format."),
+    set_: options.Set = [],
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Fine-tune a model on the nine tasks of GLUE, and evaluate it on each."""
+    from unmask.cli.common import Output, overrides
+    from unmask.modalities.text.tasks.glue import evaluate_glue
+
+    if glue_model is None:
+        raise UserError("evaluate glue needs a model", hint="unmask evaluate glue DIR --model M [--out PREDICTIONS]")
+    if len(data) != 1:
+        raise UserError(f"{len(data)} folders", hint="Give the one folder that holds the tasks' folders.")
+    output = Output(json_, seed)
+    chosen = overrides(None, set_, seed=seed, precision=precision, device=device)
+    found = evaluate_glue(glue_model, data[0], out=out, say=_say, **chosen)
+    lines = [f"{name:8}{row['metric']:12}{row['value']:.4f}" for name, row in found["tasks"].items()]
+    output.write(found, [*lines, f"mean {found['mean']:.4f}"], device=found["device"], precision=found["precision"])
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

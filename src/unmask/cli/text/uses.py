@@ -1,0 +1,144 @@
+"""fill, score, embed and evaluate for a model of text."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any, cast
+
+import typer
+
+from unmask.cli import options
+
+
+def fill(
+    model: options.Model,
+    text: str = typer.Argument(..., help="Text with [MASK], or a file with one text per line."),
+    top: int = typer.Option(5, help="Candidates per blank."),
+    steps: options.FillSteps = 1,
+    order: options.FillOrder = "confidence",
+    temperature: options.FillTemperature = 0.0,
+    candidate: list[str] = typer.Option([], help="Score these answers (one blank, any number of tokens)."),
+    longest: int = typer.Option(1, min=1, help="Answers of up to this many tokens for the one blank of a text."),
+    out: str = typer.Option(None, help="JSON lines to write."),
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Fill the blanks of texts."""
+    from unmask.cli.common import Output, read_lines
+    from unmask.files import check_place, write_json_lines
+    from unmask.registry import load
+
+    output = Output(json_, seed)
+    if out is not None:
+        check_place(out)
+    loaded = load(model, device=device, precision=precision)
+    results = loaded.fill(
+        read_lines(text),
+        top=top,
+        steps=steps,
+        order=cast(Any, order),
+        temperature=temperature,
+        seed=seed,
+        candidates=candidate or None,
+        longest=longest,
+    )
+    if out is not None:
+        write_json_lines(results, out)
+    lines = []
+    for result in results:
+        lines.append(result["filled"])
+        for number, slot in enumerate(result["slots"], start=1):
+            shown = "   ".join(f"{c['value']} {c['probability']:.1%}" for c in slot["candidates"])
+            lines.append(f"  blank {number}: {shown}")
+    output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def score(
+    model: options.Model,
+    text: str = typer.Argument(..., help="A text, or a file with one text per line."),
+    mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Pseudo-log-likelihood of texts: the higher, the more natural."""
+    from unmask.cli.common import PART, Output, in_parts, read_lines
+    from unmask.registry import load
+
+    output = Output(json_)
+    loaded = load(model, device=device, precision=precision)
+    texts = read_lines(text)
+    if len(texts) > PART:
+        loaded.check(texts)  # a text that is too long is named by its place among all
+    parts = in_parts(texts, lambda some: loaded.score(some, mode=mode), "scored")
+    results = [row for part in parts for row in part]
+    lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]
+    output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def embed(
+    model: options.Model,
+    text: str = typer.Argument(..., help="A file with one text per line, or a text."),
+    out: str = typer.Option(..., help="Where to write the (texts, width) array, .npy."),
+    pooling: str | None = typer.Option(
+        None, help="mean, first or max; default what a sentence-transformers folder says, else mean."
+    ),
+    precision: str = typer.Option("auto", help="auto, fp32, bf16 or int8."),
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Embed texts, one row per line, order kept."""
+    import numpy as np
+
+    from unmask.cli.common import Output, in_parts, read_lines, write_array
+    from unmask.files import check_place
+    from unmask.registry import load
+
+    output = Output(json_)
+    check_place(out)
+    loaded = load(model, device=device, precision=precision)
+    parts = in_parts(read_lines(text), lambda some: loaded.embed(some, pooling=cast(Any, pooling)), "embedded")
+    array = np.concatenate(parts)
+    write_array(array, out)
+    found = {"out": out, "shape": list(array.shape)}
+    lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def evaluate(
+    model: options.Model,
+    data: list[str] = typer.Argument(..., help="Held-out text: files, folders, globs."),
+    ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
+    most: int = typer.Option(None, help="At most this many documents (default 2000)."),
+    column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
+    document: str = typer.Option(
+        None,
+        help="Where documents of .txt end: blank (lines), line or file; default blank, or line without blank lines.",
+    ),
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Loss, perplexity and accuracy on the hidden tokens of held-out text."""
+    from unmask.cli.common import Output, check_most
+    from unmask.modalities.text.building import told
+    from unmask.modalities.text.documents import ReadReport
+    from unmask.modalities.text.sources import iter_documents
+    from unmask.registry import load
+
+    check_most(most)
+    output = Output(json_, seed)
+    read = ReadReport()
+    documents = iter_documents(data, column=column, report=read, document=cast(Any, document or "auto"))
+    texts = [d.text for d in itertools.islice(documents, most or 2000)]
+    for line in told({"report": vars(read)}):
+        print(line, file=sys.stderr)
+    loaded = load(model, device=device, precision=precision)
+    found = loaded.evaluate(texts, ratio=ratio, seed=seed)
+    shown = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots")
+    lines = [f"{name:16}{found[name]}" for name in shown if name in found]
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)

@@ -1,0 +1,58 @@
+"""Text as a modality: where its model, demo and commands are."""
+
+from __future__ import annotations
+
+from unmask.modality import Case, Command, Modality
+
+_USES, _TASKS, _EXPORT = "unmask.cli.text.uses", "unmask.cli.text.tasks", "unmask.cli.text.export:export"
+_COLUMNS = "text text2 label header"
+
+MODALITY = Modality(
+    name="text",
+    plural="text",
+    load="unmask.modalities.text.model:load",
+    demo="unmask.modalities.text.demo:run_demo",
+    commands={
+        "pretrain": "unmask.cli.text.pretrain:pretrain",
+        "adapt": "unmask.cli.text.pretrain:adapt",
+        "fill": f"{_USES}:fill",
+        "score": f"{_USES}:score",
+        "embed": f"{_USES}:embed",
+        "evaluate": Command(
+            cases={
+                "glue": Case(run=f"{_TASKS}:glue"),
+                "text": Case(run=f"{_USES}:evaluate"),
+                "a text task": Case(run=f"{_TASKS}:evaluate"),
+                "tag or answer": Case(run=f"{_TASKS}:evaluate", without=_COLUMNS),
+            },
+            choose=f"{_TASKS}:evaluated",
+        ),
+        "finetune": Command(
+            cases={
+                "classify": Case(run=f"{_TASKS}:finetune"),
+                "tag": Case(run=f"{_TASKS}:finetune", without=f"{_COLUMNS} metric"),
+                "answer": Case(run=f"{_TASKS}:finetune", without=f"{_COLUMNS} metric"),
+                "similarity": Case(run=f"{_TASKS}:finetune", without="metric"),
+            },
+            choose=f"{_TASKS}:finetuned",
+        ),
+        "predict": Command(
+            cases={
+                "text": Case(run=f"{_TASKS}:predict"),
+                "tag or answer": Case(run=f"{_TASKS}:predict", without="text text2 header"),
+            },
+            choose=f"{_TASKS}:predicted",
+        ),
+        "zeroshot": "unmask.cli.text.zeroshot:zeroshot",
+        "export": Command(
+            cases={
+                "hf": Case(run=_EXPORT, without="pooling quantize texts"),
+                "sentence-transformers": Case(run=_EXPORT, without="quantize texts"),
+                "onnx": Case(run=_EXPORT),
+            },
+            choose="unmask.cli.text.export:chosen",
+        ),
+        "recommend": "unmask.cli.text.recommend:recommend",
+        "surgery": "unmask.cli.text.surgery:surgery",
+    },
+)

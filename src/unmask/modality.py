@@ -1,0 +1,112 @@
+"""What a kind of data brings to unmask: where its model, demo and commands are. They are imported when they are used.
+
+A package announces its `Modality` by an entry point in the group `unmask.modalities` (its own pyproject.toml):
+
+    [project.entry-points."unmask.modalities"]
+    dna = "unmask_dna:MODALITY"
+
+`unmask.registry` finds it there. `examples/dna` is a whole one; CONTRIBUTING.md goes through it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unmask.errors import UserError
+
+Chooser = Callable[[Sequence[str], Mapping[str, str]], str | None]
+"""(the words of a command, its options with a value) -> the case at hand; None where the words do not say yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A command function, and which of its parameters are not read in this case.
+
+    Args:
+        run: "package.module:function", a function with the parameters that typer reads.
+        without: names of parameters, parted by blanks, that the command refuses here and its help leaves out.
+    """
+
+    run: str
+    without: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command of a modality that reads other options in some cases, such as one per task.
+
+    Args:
+        cases: name of the case, as help and messages have it -> what runs.
+        choose: "package.module:function" of a `Chooser`, whose answer is a name in `cases`.
+    """
+
+    cases: Mapping[str, Case]
+    choose: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modality:
+    """A kind of data.
+
+    Args:
+        name: what `unmask.json` of its model folders says under "kind", and `unmask pretrain NAME`.
+        plural: what models of it are models of, in messages: "models of tables".
+        load: "package.module:function", called with (path, device=, precision=) and options of its own: the model in a
+            folder. A model has `inspect()`, and the methods that the commands below use.
+        demo: "package.module:function", called with (out, seed=) and, where it was given, minutes=; returns figures,
+            with "report" (path), "device", "precision" and "lines" (what to tell a person) among them. None: no demo.
+        commands: shared command, such as `unmask fill MODEL` -> "package.module:function" or `Command`.
+        tools: commands of its own, `unmask NAME TOOL`.
+        model_types: `model_type` of config.json in folders without unmask.json that are of this modality.
+        architectures: how `architecture` begins in config.json of such folders without a model_type, as of timm.
+        weights: endings of bare weights files that `load` reads.
+    """
+
+    name: str
+    plural: str
+    load: str
+    demo: str | None = None
+    commands: Mapping[str, str | Command] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
+    model_types: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+
+    def cases(self, command: str) -> Mapping[str, Case]:
+        """The cases of a shared command; a plain function is one of the modality's name; none where there is no such command."""
+        found = self.commands.get(command)
+        if isinstance(found, Command):
+            return found.cases
+        return {} if found is None else {self.name: Case(run=found)}
+
+
+def resolve(reference: str) -> Any:
+    """What "package.module:name" refers to.
+
+    Imported without garbage collection: where torch comes with it, a tenth of a second sooner (of one).
+
+    Raises:
+        UserError: it has no ":", or there is no such module or name.
+    """
+    module, colon, name = reference.partition(":")
+    if not (module and colon and name):
+        raise UserError(f"{reference!r} is no reference", hint='Expected "package.module:name".')
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise UserError(f"{reference}: no module {error.name!r}", hint="Is its package installed?") from None
+    finally:
+        if collecting:
+            gc.enable()
+    try:
+        return getattr(found, name)
+    except AttributeError:
+        raise UserError(f"{reference}: {module} has no {name!r}", hint=f"Looked in {found.__file__}.") from None

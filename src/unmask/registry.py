@@ -1,0 +1,171 @@
+"""Which modalities there are, which of them a model folder is of, and `load`.
+
+Modalities are found by entry points of the group `unmask.modalities`, so an installed package adds one without an edit
+here. Those of unmask are known without metadata too, so that it runs from a source tree. Nothing is imported before
+it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError, suggest
+from unmask.files import read_json, read_object
+from unmask.modality import Modality, resolve
+
+GROUP = "unmask.modalities"
+"""The group of entry points."""
+
+BUILT_IN = {name: f"unmask.modalities.{name}.registration:MODALITY" for name in ("text", "table", "images", "events")}
+"""The modalities of unmask itself, as pyproject.toml announces them."""
+
+DEFAULT = "text"
+"""What a folder is of where nothing says otherwise: published models, and names on the Hugging Face hub."""
+
+
+def names() -> list[str]:
+    """The names of all modalities that are announced: those of unmask first, then the others by name."""
+    return [*BUILT_IN, *sorted({point.name for point in _foreign()})]
+
+
+def modality(name: str) -> Modality:
+    """The modality of that name.
+
+    Raises:
+        UserError: there is none, its package cannot be imported, or two packages announce it.
+    """
+    if name in BUILT_IN:
+        return _read(BUILT_IN[name], name, "unmask")
+    points = [point for point in _foreign() if point.name == name]
+    if not points:
+        raise UserError(
+            f"no modality {name!r}", hint=f"{suggest(name, names())} Others come with packages that are installed."
+        )
+    if len({point.value for point in points}) > 1:
+        raise UserError(f"modality {name!r} is announced twice: by {_packages(points)}", hint="Uninstall one of them.")
+    return _read(points[0].value, name, _packages(points[:1]))
+
+
+@functools.cache
+def modalities() -> dict[str, Modality]:
+    """All modalities by name; one that cannot be had is left out, with a warning of one line."""
+    found = {}
+    for name in names():
+        try:
+            found[name] = modality(name)
+        except UserError as error:
+            warnings.warn(f"{error.what}; it is left out ({error.hint.rstrip('.')})", stacklevel=2)
+    for point in entry_points(group=GROUP):
+        if point.name in BUILT_IN and not _ours(point):
+            warnings.warn(
+                f"modality {point.name!r} of {_packages([point])} is left out: the name is unmask's own", stacklevel=2
+            )
+    return found
+
+
+def kind_of(model: str | Path) -> str:
+    """The name of the modality that a model folder is of.
+
+    What is not a folder here is a hub name, and so text. A folder without unmask.json is of the modality that knows the
+    model_type (or architecture) in its config.json.
+
+    Raises:
+        UserError: unmask.json is broken or names a modality that is not there.
+    """
+    path = Path(model).expanduser() / "unmask.json"
+    if path.parent.suffix and path.parent.is_file():
+        return next((m.name for m in modalities().values() if path.parent.suffix in m.weights), DEFAULT)
+    found = read_json(path)
+    if found is None:
+        return _published_kind(path.with_name("config.json"))
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: {type(found).__name__} in it, not an object", hint="Copy the file again.")
+    kind = found.get("kind", DEFAULT)
+    if not isinstance(kind, str) or kind not in names():
+        raise UserError(
+            f"{path}: kind {kind!r}",
+            hint=f"{suggest(str(kind), names())} Others come with packages: is the one of this folder installed?",
+        )
+    return kind
+
+
+def _published_kind(config: Path) -> str:
+    """The modality of a folder that unmask did not write, by its config.json.
+
+    The default where that cannot be read: loading says what is wrong with it.
+    """
+    if not config.is_file():
+        return DEFAULT
+    try:
+        found = read_object(config) or {}
+    except UserError:
+        return DEFAULT
+    for one in modalities().values():
+        if "model_type" in found:
+            if found["model_type"] in one.model_types:
+                return one.name
+        elif one.architectures and str(found.get("architecture", "")).startswith(one.architectures):
+            return one.name
+    return DEFAULT
+
+
+def load(model: str | Path, *, device: str = "auto", precision: str = "auto", **options: Any) -> Any:
+    """The model in a folder (or under a hub name, for text), ready to use.
+
+    Args:
+        device: auto, cpu or cuda.
+        precision: auto, fp32 or bf16; auto picks by a short measurement.
+        options: what the modality's own `load` reads besides; for images what a bare weights file leaves open (heads,
+            decoder_heads, image, norm_pix).
+
+    Raises:
+        UserError: naming what is missing, corrupt or does not fit together.
+    """
+    kind = kind_of(model)
+    loader = resolve(modality(kind).load)
+    parameters = inspect.signature(loader).parameters
+    if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
+        for name in options:
+            if name not in parameters:
+                raise UserError(
+                    f"{name}=: not read for {kind}", hint=f"Models of {modality(kind).plural} have no such option."
+                )
+    return loader(model, device=device, precision=precision, **options)
+
+
+@functools.cache
+def _foreign() -> tuple[EntryPoint, ...]:
+    """The entry points of other packages under names that are not unmask's own."""
+    return tuple(point for point in entry_points(group=GROUP) if point.name not in BUILT_IN and not _ours(point))
+
+
+def _ours(point: EntryPoint) -> bool:
+    return point.value == BUILT_IN.get(point.name) or (point.dist is not None and point.dist.name == "unmask")
+
+
+def _packages(points: list[EntryPoint]) -> str:
+    return " and ".join(f"package {p.dist.name} ({p.value})" if p.dist else p.value for p in points)
+
+
+def _read(reference: str, name: str, package: str) -> Modality:
+    """The `Modality` behind a reference."""
+    try:
+        found = resolve(reference)
+    except Exception as error:  # importing somebody else's package raises anything
+        reason = error.what if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"modality {name!r} of {package} cannot be imported: {reason}",
+            hint="Mend, update or uninstall that package.",
+        ) from None
+    if not isinstance(found, Modality) or found.name != name:
+        what = f"the modality {found.name!r}" if isinstance(found, Modality) else f"a {type(found).__name__}"
+        raise UserError(
+            f"modality {name!r} of {package}: {reference} is {what}",
+            hint=f"Expected an unmask.Modality named {name!r}.",
+        )
+    return found

@@ -1,0 +1,129 @@
+"""A shared command runs what the model's modality brings; what that does not have or read is refused, never passed over."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from commands import run
+from unmask.cli import main
+from unmask.cli.dispatch import command_of, flags, read_words
+from unmask.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "hint"),
+    [
+        (("score", "MODEL", "data"), "images", "text, tables and events"),
+        (("evaluate", "MODEL", "data"), "events", "--labels"),
+        (("finetune", "classify", "MODEL", "data", "--out", "x"), "table", "text, images and events"),
+        (("predict", "MODEL", "data", "--out", "x"), "table", "text, images and events"),
+    ],
+)
+def test_a_command_that_a_kind_does_not_have(tmp_path, capsys, command, kind, hint):
+    (tmp_path / "unmask.json").write_text(json.dumps({"kind": kind}))
+    with pytest.raises(SystemExit) as stop:
+        main([str(tmp_path) if part == "MODEL" else part for part in command])
+    err = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert str(tmp_path) in err
+    assert hint in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "kinds", "flags"),
+    [
+        ("fill MODEL data", "images events table", "--candidate x"),
+        ("fill MODEL data", "images table", "--top 3"),
+        ("fill MODEL data", "events table", "--steps 2"),
+        ("fill MODEL data", "text events table", "--box 1,1,2,2"),
+        ("fill MODEL data", "text images events", "--draws 2"),
+        ("fill MODEL data", "text images table", "--level 0.5"),
+        ("score MODEL data", "text table", "--by visit"),
+        ("score MODEL data", "text table", "--out f"),
+        ("score MODEL data", "table", "--mode unit"),
+        ("embed MODEL data --out f", "events table", "--pooling mean"),
+        ("predict MODEL data --out f", "text images", "--labels f"),
+        ("predict MODEL data --out f", "images events", "--text t"),
+        ("evaluate MODEL data", "text images table", "--out f"),
+        ("evaluate MODEL data", "text images", "--rows 5"),
+        ("evaluate MODEL data", "text", "--report f"),
+        ("evaluate MODEL data", "images table tuned", "--ratio 0.15"),
+        ("evaluate MODEL data", "images table tuned", "--column t"),
+        ("evaluate MODEL data", "table tuned", "--most 5"),
+        ("evaluate MODEL data", "text images table", "--lenient"),
+        ("evaluate glue data", "glue", "--ratio 0.2"),
+        ("finetune classify MODEL data --out f", "images", "--seeds 2"),
+        ("finetune outcome MODEL data --out f", "events", "--seeds 2"),
+        ("finetune classify MODEL data --out f", "images", "--metric f1"),
+        ("finetune outcome MODEL data --out f", "events", "--metric f1"),
+        ("finetune classify MODEL data --out f", "images", "--adapt f"),
+        ("finetune outcome MODEL data --out f", "events", "--adapt f"),
+        ("finetune classify MODEL data --out f", "images", "--label l"),
+        ("finetune outcome MODEL data --out f", "events", "--label l"),
+        ("finetune classify MODEL data --out f", "images", "--resume"),
+        ("finetune outcome MODEL data --out f", "events", "--resume"),
+        ("finetune outcome MODEL data --out f", "events", "--validation f"),
+        ("finetune classify MODEL data --out f", "text images", "--labels f"),
+        ("finetune next-visit MODEL data --out f", "events", "--labels f"),
+    ],
+)
+def test_a_flag_that_a_kind_does_not_read_is_refused(tmp_path, capsys, command, kinds, flags):
+    for kind in kinds.split():
+        about = {"kind": "text", "task": {"name": "classify"}} if kind == "tuned" else {"kind": kind}
+        (tmp_path / "unmask.json").write_text(json.dumps(about))
+        with pytest.raises(SystemExit) as stop:
+            main([*command.replace("MODEL", str(tmp_path)).split(), *flags.split()])
+        assert stop.value.code == 2
+        assert capsys.readouterr().err.startswith(f"unmask: {flags.split()[0]}: not read for ")
+
+
+@pytest.mark.parametrize(
+    ("words", "listed", "absent"),
+    [
+        ("fill MODEL", "--top", "--box"),
+        ("fill --json MODEL x", "--top", "--box"),
+        ("finetune tag", "--adapt", "--label"),
+        ("finetune classify MODEL", "--label", "--labels"),
+        ("evaluate glue", "--model", "--ratio"),
+        ("evaluate MODEL", "--ratio", "--most-unknown"),
+        ("export MODEL --to hf", "--dtype", "--quantize"),
+        ("pretrain text", "--minutes", "--duration"),
+    ],
+)
+def test_help_lists_what_the_case_reads_and_nothing_else(tmp_path, capsys, words, listed, absent):
+    code, out, _ = run(capsys, *words.replace("MODEL", str(tmp_path)).split(), "--help")
+    assert code == 0
+    assert f"  {listed} " in out
+    assert f"  {absent} " not in out
+
+
+def test_a_command_without_its_words_says_where_to_look(capsys):
+    code, _, err = run(capsys, "fill", "--top", "3")
+    assert code == 2
+    assert "unmask fill --help" in err
+
+
+def test_words_are_told_from_the_values_of_options():
+    def first(model: str, top: int = 3, gaps: bool = False) -> None: ...
+
+    def second(model: str, top: bool = False) -> None: ...
+
+    one = {"one": command_of(first, "fill")}
+    assert read_words(["--top", "5", "M", "--gaps", "t"], one) == (["M", "t"], {"--top": "5"})
+    assert read_words(["--top=5", "M", "--", "--gaps"], one) == (["M", "--gaps"], {"--top": "5"})
+    both = one | {"two": command_of(second, "fill")}
+    assert flags(both)["--top"] is None
+    assert read_words(["M", "--top", "5"], both, 1)[0] == ["M"]
+    with pytest.raises(UserError, match="--top before the model"):
+        read_words(["--top", "5", "M"], both, 1)
+
+
+@pytest.mark.parametrize("most", ["0", "-1"])
+def test_evaluate_takes_one_document_or_more(tmp_path, capsys, most):
+    (tmp_path / "unmask.json").write_text('{"kind": "text"}')
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", str(tmp_path), "data", "--most", most])
+    assert stop.value.code == 2
+    assert f"--most {most}" in capsys.readouterr().err
