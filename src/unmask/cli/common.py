@@ -156,7 +156,7 @@ RUN_FLAGS = ("steps", "epochs", "minutes", "seed", "precision", "device")
 def run_overrides(context: Any, **more: Any) -> dict[str, Any]:
     """`overrides` from a command that trains: its --config and --set, its flags of `RUN_FLAGS`, and `more`."""
     given = context.params
-    return overrides(given["config"], given["set_"], **{name: given[name] for name in RUN_FLAGS}, **more)
+    return overrides(given["config"], given["set_"], **{name: given.get(name) for name in RUN_FLAGS}, **more)
 
 
 def with_recipe(recipe: str | None, recipes: Mapping[str, Any], settings: Any, change: Any, given: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -31,9 +31,7 @@ def finetune(
     labels: str = typer.Option(None, help="MEDS task folder with the labels."),
     config: options.Config = None,
     set_: options.Set = [],
-    steps: Annotated[int | None, typer.Option(hidden=True)] = None,
     epochs: options.Epochs = None,
-    minutes: Annotated[float | None, typer.Option(hidden=True)] = None,
     seed: options.RunSeed = None,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
