@@ -29,7 +29,7 @@ def bucket(distance: Tensor, config: Disentangled) -> Int[Tensor, "..."]:
     """Row of the table of relative positions for query position minus key position.
 
     >>> bucket(torch.tensor([-300, -1, 0, 1, 300]), Disentangled(buckets=256)).tolist()
-    [26, 255, 256, 257, 486]
+    [49, 255, 256, 257, 463]
     """
     span, half = config.span, config.buckets // 2
     if config.buckets > 0:
