@@ -17,7 +17,7 @@ from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
 from unmask.core.prediction import Categorical, Gaussian
 from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
-from unmask.encoder.segments import lay
+from unmask.encoder.packed_attention import lay
 from unmask.encoder.transformer import Encoder
 from unmask.modalities.events.codec import EventPrediction
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig

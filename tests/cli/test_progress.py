@@ -48,8 +48,8 @@ def test_predict_says_how_far_it_is(tmp_path, capsys, monkeypatch):
     (tmp_path / "t.txt").write_text("the fox jumps\n" * 12)
     clock = itertools.count(0, 12)
     monkeypatch.setattr(common.time, "monotonic", lambda: next(clock))
-    small = functools.partial(loop.budgeted, batch_slots=64)  # one row holds eight of the twelve texts
-    monkeypatch.setattr(loop, "budgeted", small)
+    small = functools.partial(loop.packed_batches, batch_slots=64)  # one row holds eight of the twelve texts
+    monkeypatch.setattr(loop, "packed_batches", small)
     for batch_slots, said in ((8192, []), (64, ["predicted"])):
         small.keywords["batch_slots"] = batch_slots
         code, _, err = run(capsys, "predict", tmp_path / "out", tmp_path / "t.txt", "--out", tmp_path / "p.jsonl")

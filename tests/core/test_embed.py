@@ -7,7 +7,7 @@ import torch
 from tiny import MODALITIES, Setup, make_model
 from unmask.core.batch import Example, pack
 from unmask.core.embed import embed, pool
-from unmask.core.inference import budgeted
+from unmask.core.inference import packed_batches
 from unmask.errors import UserError
 
 POOLINGS = ("mean", "first", "max")
@@ -70,7 +70,7 @@ def test_batches_hold_every_example_once_within_the_budget(rng: np.random.Genera
     text = MODALITIES["text"]
     examples = [text.example(i, int(n)) for i, n in enumerate(rng.integers(3, 300, 200))]
     seen: list[int] = []
-    for batch, numbers in budgeted(examples, 300, 1024):
+    for batch, numbers in packed_batches(examples, 300, 1024):
         assert batch.segment.numel() <= 1024
         for i, number in enumerate(numbers.tolist()):
             inside = batch.index == i

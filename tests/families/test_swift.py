@@ -8,7 +8,7 @@ import unmask
 from text_corpus import SENTENCES
 from unmask.core.batch import Example, pack
 from unmask.encoder import groups
-from unmask.encoder.flat import can_be_eight_bit, can_be_flat
+from unmask.encoder.inference_encoder import has_eight_bit_form, has_inference_form
 from unmask.errors import UserError
 from unmask.modalities.text.swift import Swift
 
@@ -28,7 +28,7 @@ def test_every_state_is_the_cores(name, tmp_path, monkeypatch):
     published(name, tmp_path)
     loaded = unmask.load(tmp_path, precision="fp32", device="cpu")
     model = loaded.model
-    assert can_be_flat(model.encoder) == (name not in SLOW)
+    assert has_inference_form(model.encoder) == (name not in SLOW)
     rng = np.random.default_rng(0)
     texts = [rng.integers(5, VOCABULARY, n) for n in (64, 63, 40, 40, 17, 9, 9, 9, 2, 1)]
     for precision, tolerance in (("fp32", 2e-5), ("bf16", 0.15)):
@@ -61,7 +61,7 @@ def test_embeddings_in_every_number_format(name, tmp_path):
     half = unmask.load(tmp_path, precision="bf16", device="cpu").embed(texts, normalise=True)
     assert (half * exact).sum(1).min() > 0.99
     eight = unmask.load(tmp_path, precision="int8", device="cpu")
-    if can_be_eight_bit(model.model.encoder.config):
+    if has_eight_bit_form(model.model.encoder.config):
         assert (eight.embed(texts, normalise=True) * exact).sum(1).mean() > 0.98
     else:
         with pytest.raises(UserError, match="int8"):

@@ -44,7 +44,7 @@ def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
 MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
 PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "modalities/text/codec.py"
 CELLS, TABLE_CELLS = "modalities/table/distribution/codec.py", "modalities/table/distribution/cells.py"
-ATTENTION, TRANSFORMER, SEGMENTS = "encoder/attention.py", "encoder/transformer.py", "encoder/segments.py"
+ATTENTION, TRANSFORMER, SEGMENTS = "encoder/attention.py", "encoder/transformer.py", "encoder/packed_attention.py"
 
 MUTANTS = [
     mutant(
@@ -100,8 +100,8 @@ MUTANTS = [
         "by example: what was asked comes back in the order it was laid",
         (
             SEGMENTS,
-            "return Asked(F.pad(where, (0, more)), place,",
-            "return Asked(F.pad(where, (0, more)), place.sort().values,",
+            "return QuerySubset(F.pad(where, (0, more)), place,",
+            "return QuerySubset(F.pad(where, (0, more)), place.sort().values,",
         ),
     ),
     mutant(

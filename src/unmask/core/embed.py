@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch
-from unmask.core.inference import BATCH_SLOTS, at_rest, budgeted, first_slots, snug
+from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, packed_batches, similar_length_batches
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 
@@ -43,8 +43,10 @@ def embed(
     device = next(model.parameters()).device
     out = np.zeros((len(examples), model.encoder.config.width), np.float32)
     some = np.flatnonzero([len(e) for e in examples])
-    with at_rest(model):
-        for batch, numbers in (budgeted if shared_rows else snug)([examples[int(i)] for i in some], slots, batch_slots):
+    with inference_mode(model):
+        for batch, numbers in (packed_batches if shared_rows else similar_length_batches)(
+            [examples[int(i)] for i in some], slots, batch_slots
+        ):
             batch = batch.to(device)
             vectors = pool(model, batch, len(numbers), pooling, True)
             if normalise:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import hide
-from unmask.core.inference import at_rest
+from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.prediction import Prediction
 from unmask.errors import UserError
@@ -118,7 +118,7 @@ def fill(
             return prediction.mode()
         return prediction.sample(generator=generator, temperature=temperature, top_k=top_k)
 
-    with at_rest(model):
+    with inference_mode(model):
         hidden = torch.ones(len(flat), dtype=torch.bool, device=device)
         for left in range(steps, 0, -1):
             still = hidden.nonzero().flatten()

@@ -1,6 +1,6 @@
 """What fill, score and embed share: a model held still, and examples batched to a budget of slots.
 
-Examples of mixed lengths share rows (`budgeted`); scored copies, many of one length, are sorted and cut (`chunks`).
+Examples of mixed lengths share rows (`packed_batches`); scored copies, many of one length, are sorted and cut (`chunks`).
 600 texts of 5 to 128 slots through a 4x256 encoder, one core, fp32, slots/s: one a row in the order given 2500,
 sorted 6900, sorted with best fit 8200-8900, packed rows 10000-10600. Up to 512 slots: sorted with best fit 9200,
 rows all as wide as the longest 10300, by powers of two 10900 (the machine was shared: about 10 % of noise).
@@ -31,7 +31,7 @@ NARROWEST = 128
 
 
 @contextlib.contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
+def inference_mode(model: nn.Module) -> Iterator[None]:
     """No dropout and no gradients within; the model's mode is put back afterwards."""
     training = model.training
     model.eval()
@@ -133,7 +133,7 @@ def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> I
         start = end
 
 
-def budgeted(
+def packed_batches(
     examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
     """Examples in batches of at most `batch_slots` slots, and which examples they are; every example once.
@@ -160,10 +160,10 @@ def budgeted(
             yield pack([examples[i] for i in numbers], slots=width, placement=placement), numbers
 
 
-def snug(
+def similar_length_batches(
     examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS, *, waste: float = 0.1
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
-    """As `budgeted`, but one example a row, with others of nearly its length: for encoders whose attention costs much
+    """As `packed_batches`, but one example a row, with others of nearly its length: for encoders whose attention costs much
     more than their products do (disentangled), where rows shared by several examples would be too wide.
 
     Args:

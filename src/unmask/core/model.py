@@ -19,7 +19,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import KEEP, MASK, RANDOM, Hidden
 from unmask.core.prediction import Prediction
 from unmask.encoder.config import EncoderConfig
-from unmask.encoder.products import round_up
+from unmask.encoder.fused_linear import round_up
 from unmask.encoder.transformer import Encoder, needed_by_row
 
 

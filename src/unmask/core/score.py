@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
-from unmask.core.inference import BATCH_SLOTS, at_rest, chunks, first_slots
+from unmask.core.inference import BATCH_SLOTS, chunks, first_slots, inference_mode
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 
@@ -73,7 +73,7 @@ def score(
     found: np.ndarray | None = None
     lengths = np.array([len(e) for e in examples], np.int64)
     device = next(model.parameters()).device
-    with at_rest(model):
+    with inference_mode(model):
         for numbers, width in chunks(lengths[owner], slots, batch_slots):
             members = [examples[i] for i in owner[numbers]]
             batch = pack(members, slots=width)

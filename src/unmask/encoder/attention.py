@@ -10,7 +10,7 @@ Which kernel (2 cores, forward + backward, heads of 64, milliseconds):
 
 so training in bf16 (or with dropout, for which the library has no fast CPU kernel) on a CPU up to 512 slots uses
 explicit products with a hand-made gradient; everything else uses `scaled_dot_product_attention`, and CUDA without a mask
-of its own uses `torch.nn.attention.varlen`. Long rows, and rows that examples share, are worked out by example: `segments`.
+of its own uses `torch.nn.attention.varlen`. Long rows, and rows that examples share, are worked out by example: `packed_attention`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from unmask.encoder.explicit import Weights
 from unmask.encoder.local import ascending, banded, long_for
-from unmask.encoder.segments import Asked, Laid, by_example, starts
+from unmask.encoder.packed_attention import PackedLayout, QuerySubset, by_example, starts
 
 EXPLICIT_UP_TO = 512
 
@@ -48,8 +48,8 @@ class Layout:
     segment: Int[Tensor, "rows slots"]
     position: Int[Tensor, "rows slots"]
     shared: dict[str, Any] = field(default_factory=dict)
-    laid: Laid | None = None
-    asked: Asked | None = None
+    laid: PackedLayout | None = None
+    asked: QuerySubset | None = None
     _masks: dict[Any, Tensor] = field(default_factory=dict)
     _once: dict[Any, tuple[Tensor | None, Tensor]] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unmask.encoder.attention import Layout, attend
 from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm, Rotary, SinCos
 from unmask.encoder.dropout import drop
-from unmask.encoder.segments import Laid, cheaper, lay
+from unmask.encoder.packed_attention import PackedLayout, cheaper, lay
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -237,7 +237,7 @@ class Encoder(nn.Module):
         """Who sees whom, with what the layers share."""
         return Layout(segment=segment, position=position)
 
-    def side_by_side(self, segment: Int[Tensor, "rows slots"]) -> Laid | None:
+    def side_by_side(self, segment: Int[Tensor, "rows slots"]) -> PackedLayout | None:
         """How the batch's examples are laid side by side in one row; None where they are not, or it is not cheaper."""
         config, device = self.config, segment.device
         plain = self.attention is SelfAttention and not config.attention.first_sees_all

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from unmask.core.inference import one_core
-from unmask.encoder.products import multiplies_bf16
+from unmask.encoder.fused_linear import multiplies_bf16
 from unmask.errors import UserError
 from unmask.files import written
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from text_corpus import SENTENCES, tokenizer
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
-from unmask.core.inference import budgeted
+from unmask.core.inference import packed_batches
 from unmask.errors import UserError
 from unmask.modalities.text.batches import measuring_corruption, text_example
 from unmask.modalities.text.blanks import word_of, write_blanks
@@ -211,7 +211,7 @@ def test_evaluation_is_the_mean_over_hidden_tokens(model: TextModel) -> None:
     for bands in (found["by_position"], found["by_frequency"]):
         assert sum(b["n"] for b in bands) == found["hidden_slots"]
     one = model.evaluate([SENTENCES[3]], ratio=0.3, seed=5)
-    [(batch, _)] = budgeted(model.examples([SENTENCES[3]]), SLOTS)
+    [(batch, _)] = packed_batches(model.examples([SENTENCES[3]]), SLOTS)
     hidden = measuring_corruption(0.3).draw(batch, seed=5)
     truth = batch.values["token"].flatten()[hidden.flat]
     with torch.no_grad():

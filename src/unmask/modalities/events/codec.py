@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.core.prediction import Categorical
-from unmask.encoder.products import round_up
+from unmask.encoder.fused_linear import round_up
 from unmask.modalities.events.clock import Clock, squash, stretch
 from unmask.modalities.events.evidence import Evidence
 from unmask.modalities.events.histories import Histories

@@ -19,7 +19,7 @@ import torch
 
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
-from unmask.core.inference import at_rest
+from unmask.core.inference import inference_mode
 from unmask.files import demo_folder
 from unmask.modalities.events.meds import BIRTH
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
@@ -130,7 +130,7 @@ def recovered(folder: Path, meds: Path) -> dict[str, dict[str, float]]:
         for subject in range(len(histories.events)):
             example = histories.example(subject, slots=model.folder.settings.slots)
             place = int(np.flatnonzero(example.values["code"] == code)[-1])
-            with at_rest(network):
+            with inference_mode(network):
                 prediction = network(pack([example], slots=len(example)), hide(torch.tensor([place])))
                 location, _ = prediction.of_code(torch.tensor([int(code)]))
             kind = "with" if (example.values["code"] == cause).any() else "without"

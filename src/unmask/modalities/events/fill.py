@@ -18,7 +18,7 @@ import torch
 
 from unmask.core.batch import Example
 from unmask.core.corruption import hide
-from unmask.core.inference import at_rest, budgeted, first_slots
+from unmask.core.inference import first_slots, inference_mode, packed_batches
 from unmask.modalities.events.clock import squash, stretch
 from unmask.modalities.events.codec import EventPrediction
 from unmask.modalities.events.folder import EventFolder
@@ -45,10 +45,10 @@ def answers(folder: EventFolder, questions: Sequence[Question]) -> Iterator[tupl
     """(question number, prediction of a batch, its rows that answer the question, in the order of `hidden`)."""
     model = folder.model
     device = next(model.parameters()).device
-    with at_rest(model):
+    with inference_mode(model):
         for start in range(0, len(questions), BLOCK):
             asked = questions[start : start + BLOCK]
-            for batch, numbers in budgeted([q.example for q in asked], folder.settings.slots):
+            for batch, numbers in packed_batches([q.example for q in asked], folder.settings.slots):
                 first = first_slots(batch, len(numbers))
                 flat = [first[i] + asked[n].hidden for i, n in enumerate(numbers.tolist())]
                 whole = torch.from_numpy(np.concatenate(flat))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.core.batch import Example, PackedBatch
-from unmask.core.inference import budgeted
+from unmask.core.inference import packed_batches
 from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
 from unmask.modalities.events.ties import Ties, canonical, first_kept, ranks
 from unmask.modalities.events.vocabulary import (
@@ -205,7 +205,7 @@ class Histories:
                 subject, time = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))
                 example = self.example(subject, time, slots=slots, asked=time if self.ties == "set" else None)
                 examples.append(example if change is None else change(example))
-            for batch, held in budgeted(examples, slots):
+            for batch, held in packed_batches(examples, slots):
                 yield batch, start + held
 
     def age(self, subject: int, moment: int | None, prediction_time: int | None = None) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.inference import at_rest
+from unmask.core.inference import inference_mode
 from unmask.core.score import Mode
 from unmask.errors import UserError
 from unmask.files import written
@@ -85,7 +85,7 @@ class EventModel:
         settings, model = self.folder.settings, self.folder.model.to(self.device)
         numbers = np.arange(len(histories.events) if points is None else len(points))
         out = np.zeros((len(numbers), 2 * settings.width), np.float32)
-        with at_rest(model), self._computing():
+        with inference_mode(model), self._computing():
             for batch, held in histories.batches(points, numbers, slots=settings.slots):
                 out[held] = mean_and_maximum(model, batch.to(self.device), len(held)).cpu().numpy()
         return out

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.embed import pool_states
-from unmask.core.inference import at_rest
+from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Labels
@@ -164,20 +164,20 @@ class Tuner:
     def _pooled(self, net: Tuned, numbers: np.ndarray) -> Float[Tensor, "points double"]:
         """Pooled states of some points."""
         out = torch.zeros(len(numbers), net.out.in_features)
-        with at_rest(net):
+        with inference_mode(net):
             for found, asked in self._ask(net, numbers, ask=net.pooled):
                 out[torch.from_numpy(asked)] = found
         return out
 
     def _watch(self, net: Tuned, numbers: np.ndarray, y: np.ndarray) -> float:
         """Mean loss of points that nothing is learnt from."""
-        with at_rest(net):
+        with inference_mode(net):
             return sum(float(self._loss(logits, y[asked])) for logits, asked in self._ask(net, numbers)) / len(numbers)
 
     def predict(self, net: Tuned, numbers: np.ndarray) -> np.ndarray:
         """(points, outputs) probabilities."""
         out = np.zeros((len(numbers), self.target.outputs))
-        with at_rest(net.to(self.device)):
+        with inference_mode(net.to(self.device)):
             for logits, asked in self._ask(net, numbers):
                 out[asked] = self.target.probabilities(logits[None]).double().numpy()
         return out

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from unmask.core.embed import Pooling, pool
-from unmask.core.inference import at_rest
+from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batch
@@ -40,7 +40,7 @@ def features(
     config, codec = model.codec.config, model.codec
     mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
     out = np.zeros((len(images), model.encoder.config.width), np.float32)
-    with at_rest(model), context:
+    with inference_mode(model), context:
         for part in chunks(len(images), rows):
             missing = None if images.missing is None else images.missing[part]
             seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation

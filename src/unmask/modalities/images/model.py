@@ -17,7 +17,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.embed import Pooling
 from unmask.core.fill import Order, fill
-from unmask.core.inference import at_rest
+from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
@@ -403,7 +403,7 @@ def attention_maps(model: MaskedModel, batch: PackedBatch, layer: int) -> Tensor
     caught: list[Tensor] = []
     handle = module.register_forward_hook(lambda _, given, __: caught.append(given[0]))
     try:
-        with at_rest(model):
+        with inference_mode(model):
             model.states(batch)
     finally:
         handle.remove()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from unmask.core.prediction import Categorical
 from unmask.encoder.config import Activation, Norm
-from unmask.encoder.products import round_up
+from unmask.encoder.fused_linear import round_up
 from unmask.encoder.transformer import activation, make_norm
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from unmask.core.batch import Example
-from unmask.core.inference import budgeted
+from unmask.core.inference import packed_batches
 from unmask.core.model import MaskedModel
 from unmask.core.score import scorable
 from unmask.errors import UserError
@@ -67,7 +67,7 @@ def evaluate(
         raise UserError(f"frequencies has {len(counts)} entries, the vocabulary {size}", hint="Give one count a token.")
     corruption = measuring_corruption(ratio)
     log_prob, rank, owner, place, target = [], [], [], [], []
-    for batch, members in budgeted(examples, model.slots):
+    for batch, members in packed_batches(examples, model.slots):
         hidden = corruption.draw(batch, seed=seed).to(model.device)
         moved = batch.to(model.device)
         with torch.inference_mode(), model.context():

@@ -18,7 +18,7 @@ from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.core.embed import Pooling, embed
 from unmask.core.fill import Order, fill
-from unmask.core.inference import budgeted
+from unmask.core.inference import packed_batches
 from unmask.core.score import score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError
@@ -205,7 +205,7 @@ class TextModel:
         examples = self._blank_examples(masked)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         results: list[dict[str, Any]] = [{} for _ in texts]
-        for batch, members in budgeted(examples, self.slots, 4096):
+        for batch, members in packed_batches(examples, self.slots, 4096):
             batch = batch.to(self.device)
             flat = (batch.values["token"] == self.tokenizer.mask_id).flatten().nonzero().flatten()
             best: dict[int, list[dict[str, Any]]] = {}
@@ -389,7 +389,7 @@ class TextModel:
         examples = self.examples(texts, max_slots=self.slots)
         out: list[dict[str, Any]] = [{} for _ in texts]
         head.to(self.device)
-        for batch, members in budgeted(examples, self.slots):
+        for batch, members in packed_batches(examples, self.slots):
             batch = batch.to(self.device)
             with torch.inference_mode(), self.context():
                 logits = head.logits(self.model, batch, len(members)).cpu()

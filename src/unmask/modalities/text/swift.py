@@ -1,6 +1,6 @@
 """Text models at rest, fast: ids in, vectors out, nothing packed, padded or masked on the way.
 
-Used for embedding where the encoder allows it (see `unmask.encoder.flat`); everything else goes through `unmask.core`.
+Used for embedding where the encoder allows it (see `unmask.encoder.inference_encoder`); everything else goes through `unmask.core`.
 
 Shape letters: slots (of a batch), width, texts.
 """
@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.embed import Pooling
-from unmask.encoder.flat import FlatEncoder, Ranges, can_be_eight_bit, can_be_flat
-from unmask.encoder.groups import length_groups
+from unmask.encoder.inference_attention import length_groups
+from unmask.encoder.inference_encoder import InferenceEncoder, Ranges, has_eight_bit_form, has_inference_form
 from unmask.errors import UserError
 
 BATCH_SLOTS = 2048
@@ -30,7 +30,7 @@ class Swift:
     """A text model's embeddings and encoder, laid out for use."""
 
     codec: Any
-    encoder: FlatEncoder
+    encoder: InferenceEncoder
     word: Tensor
     types: Tensor | None
 
@@ -47,8 +47,8 @@ class Swift:
         Raises:
             UserError: int8 for an encoder of another kind, or without calibration.
         """
-        flat = not model.visible_only and can_be_flat(model.encoder)
-        if precision == "int8" and not (flat and can_be_eight_bit(model.encoder.config)):
+        flat = not model.visible_only and has_inference_form(model.encoder)
+        if precision == "int8" and not (flat and has_eight_bit_form(model.encoder.config)):
             raise UserError(
                 "int8 is built for post-norm encoders with a plain feed-forward on a CPU (BERT, RoBERTa, MPNet, ...)",
                 hint="Use --precision bf16 or fp32.",
@@ -60,13 +60,13 @@ class Swift:
         types = codec.token_type.weight.detach()[0] if codec.config.types else None
         with torch.inference_mode():
             if precision != "int8":
-                return cls(codec, FlatEncoder(model.encoder, precision, compiled=compiled), word, types)
+                return cls(codec, InferenceEncoder(model.encoder, precision, compiled=compiled), word, types)
             if not calibration:
                 raise UserError("int8 needs texts to calibrate with", hint="Give at least one.")
-            exact, ranges = cls(codec, FlatEncoder(model.encoder, "fp32"), word, types), Ranges()
+            exact, ranges = cls(codec, InferenceEncoder(model.encoder, "fp32"), word, types), Ranges()
             for members in batches(np.array([len(ids) for ids in calibration])):
                 exact.states([calibration[i] for i in members], ranges)
-            return cls(codec, FlatEncoder(model.encoder, "int8", ranges), word, types)
+            return cls(codec, InferenceEncoder(model.encoder, "int8", ranges), word, types)
 
     def states(self, ids: Sequence[np.ndarray], ranges: Ranges | None = None) -> Tensor:
         """Encoder states of texts sorted by length, side by side: (slots, width)."""

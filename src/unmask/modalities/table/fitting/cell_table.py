@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, hide
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.core.inference import at_rest, on_cores, one_core
+from unmask.core.inference import inference_mode, on_cores, one_core
 from unmask.modalities.table.distribution.cells import CellMasks, Cells, batch_of, to_cells
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.mcm import FilterModel
@@ -121,7 +121,7 @@ class CellTable:
 
     def on_cores(self, work: Callable[[np.ndarray, PackedBatch], None], cells: Cells, rows: np.ndarray) -> None:
         """`work` on every pass over the rows, each on a core of its own: a pass's products are too small for several."""
-        with at_rest(self.network):
+        with inference_mode(self.network):
             on_cores(lambda start: work(*self._pass(cells, rows, start)), range(0, len(rows), ROWS))
 
     def impute(self, columns: Sequence[np.ndarray], *, interval: float | None = None) -> Imputed:
@@ -246,7 +246,7 @@ class CellTable:
         epoch: int, found: Found,
     ) -> None:  # fmt: skip
         """Adds to `found`, by column, what the member says of hidden cells of the rows."""
-        with at_rest(self.network):
+        with inference_mode(self.network):
             for take, batch in self.passes(cells, rows):
                 hidden = corruption.draw(batch, seed=self.settings.train.seed + 2, epoch=epoch)
                 if not len(hidden.flat):
@@ -357,7 +357,7 @@ class CellTable:
     def embed(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """(rows, members * state) states of the rows with nothing hidden."""
         parts = []
-        with at_rest(self.network):
+        with inference_mode(self.network):
             for take, batch in self.passes(self.cells(columns)):
                 parts.append(self.network.states(batch).float().mean(1)[: len(take)].numpy())
         return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.core.inference import at_rest, on_cores
+from unmask.core.inference import inference_mode, on_cores
 from unmask.errors import UserError
 from unmask.modalities.table.distribution.prediction import BACKGROUND, pick
 from unmask.modalities.table.fitting.fitted_table import FittedTable
@@ -106,7 +106,7 @@ class RowSampler:
             for place, values in enumerate(self._block(take, block, seed)):
                 out[place][take] = values
 
-        with at_rest(self.network):
+        with inference_mode(self.network):
             on_cores(fill, range(-(-rows // BLOCK)))
         return out
 

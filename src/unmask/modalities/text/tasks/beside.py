@@ -236,14 +236,14 @@ def vectors_apart(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean states of the first and of the second texts, each read alone."""
     from unmask.core.embed import pool_states
-    from unmask.core.inference import at_rest, budgeted
+    from unmask.core.inference import inference_mode, packed_batches
 
     texts = list(dict.fromkeys(t for item in items for t in (item.text, item.text2)))
     place = {t: i for i, t in enumerate(texts)}
     out: Tensor = torch.empty(len(texts), model.encoder.config.width)
     device = next(model.parameters()).device
-    with at_rest(model), context():
-        for batch, numbers in budgeted(encoder.whole(texts), slots):
+    with inference_mode(model), context():
+        for batch, numbers in packed_batches(encoder.whole(texts), slots):
             batch = batch.to(device)
             out[numbers] = pool_states(model.states(batch), batch, len(numbers), "mean", True).float().cpu()
     found = out.numpy()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.core.inference import at_rest, budgeted
+from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError
 from unmask.files import written
 from unmask.modalities.text.model import TextModel
@@ -19,8 +19,8 @@ def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any
     encoded = model.tokenizer.encode(list(texts), max_slots=model.slots)
     examples = model.examples(texts, max_slots=model.slots)
     out: list[dict[str, Any]] = [{} for _ in texts]
-    with at_rest(model.model), model.context():
-        for batch, numbers in budgeted(examples, model.slots):
+    with inference_mode(model.model), model.context():
+        for batch, numbers in packed_batches(examples, model.slots):
             states = model.model.states(batch.to(model.device)).float().cpu().numpy()
             states, index = states.reshape(-1, states.shape[-1]), batch.index.numpy().ravel()
             for i, number in enumerate(numbers.tolist()):

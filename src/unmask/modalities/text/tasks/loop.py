@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
-from unmask.core.inference import at_rest, budgeted
+from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.resume import Keeper, Progress
@@ -236,8 +236,8 @@ class Prefix:
         encoder.layers, encoder.final_norm = whole[: self.layers], nn.Identity()
         encoder.config = dataclasses.replace(config, layers=self.layers)
         try:
-            with at_rest(self.model), context():
-                for batch, numbers in budgeted(examples, slots):
+            with inference_mode(self.model), context():
+                for batch, numbers in packed_batches(examples, slots):
                     states = self.model.masked.states(batch.to(device)).float().cpu().numpy()
                     states = states.reshape(-1, states.shape[-1])
                     index = batch.index.flatten().numpy()
@@ -278,8 +278,8 @@ def outputs(
     """
     done = 0
     found: list[np.ndarray] = [np.zeros(0)] * len(prepared.examples)
-    with at_rest(model), context():
-        for batch, numbers in budgeted(prepared.examples, slots):
+    with inference_mode(model), context():
+        for batch, numbers in packed_batches(prepared.examples, slots):
             batch = compact.batch(batch) if compact else batch
             batch = batch.to(device)
             parts = task.collect(model(batch, len(numbers)).float(), batch, prepared, numbers)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unmask.core.inference import at_rest, budgeted
+from unmask.core.inference import inference_mode, packed_batches
 from unmask.encoder.transformer import activation
 from unmask.families.heads import TaskHead
 from unmask.modalities.text.folder import TextFolder
@@ -186,8 +186,8 @@ def pooled(text: TextFolder, prepared: Prepared, *, slots: int, context: Callabl
 def _passes(text: TextFolder, examples: Any, slots: int, context: Callable[[], Any]) -> Any:
     """(states, batch, numbers) of the frozen encoder, batch by batch."""
     device = next(text.model.parameters()).device
-    with at_rest(text.model), context():
-        for batch, numbers in budgeted(examples, slots):
+    with inference_mode(text.model), context():
+        for batch, numbers in packed_batches(examples, slots):
             batch = batch.to(device)
             yield text.model.states(batch), batch, numbers
 

@@ -1,4 +1,4 @@
-"""Matrix products of an encoder at rest, on a CPU: weights laid out once for the kernel, what follows fused with them.
+"""Matrix products of an encoder at inference, on a CPU: weights laid out once for the kernel, what follows fused with them.
 
 Three number formats: fp32, bf16, and int8 (weights by output channel, activations as 8 bits without a sign, with one
 scale for a tensor and a factor a channel folded into the weights). Time of the product 2048 x 384 -> 1536 with GELU on
@@ -61,7 +61,7 @@ def has_kernels(dtype: torch.dtype) -> bool:
 
 
 @dataclass(frozen=True)
-class Product:
+class FusedLinear:
     """x W' + b in fp32 or bf16, with an activation behind it, or a residual added."""
 
     weight: Tensor
@@ -70,7 +70,7 @@ class Product:
     activation: str
 
     @classmethod
-    def of(cls, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, activation: str = "none") -> Product:
+    def of(cls, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, activation: str = "none") -> FusedLinear:
         """Lay out a (outputs, inputs) weight."""
         weight = weight.detach().to(dtype)
         bias = None if bias is None else bias.detach().to(dtype)
@@ -129,7 +129,7 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class EightBit:
+class EightBitLinear:
     """The product of 8-bit activations and weights, with 32 bits inside, and what follows fused."""
 
     weight: Tensor
@@ -154,7 +154,7 @@ class EightBit:
         out_scale: float = 1.0,
         out_zero: int = 0,
         mean: Tensor | None = None,
-    ) -> EightBit:
+    ) -> EightBitLinear:
         """Quantise a (outputs, inputs) weight, each output on its own.
 
         Args:

@@ -13,7 +13,7 @@ from unmask.core.corruption import hide
 from unmask.encoder import segments
 from unmask.encoder.attention import reference
 from unmask.encoder.config import Attention, EncoderConfig, Rotary
-from unmask.encoder.segments import SIZES, Laid, by_example, cheaper, lay
+from unmask.encoder.packed_attention import SIZES, PackedLayout, by_example, cheaper, lay
 from unmask.encoder.transformer import Encoder
 
 LENGTHS = [5, 19, 64, 8, 30, 41, 40, 2]
@@ -206,7 +206,7 @@ def test_shapes_are_few(seed: int):
     shapes = set()
     for _ in range(300):
         lengths = np.random.randint(2, 513, 40).tolist()
-        laid: Laid = lay(batch_of(lengths, 512).segment)
+        laid: PackedLayout = lay(batch_of(lengths, 512).segment)
         shapes |= {(g.count, g.size) for g in laid.groups}
     assert len({size for _, size in shapes}) <= len(SIZES)
     assert len(shapes) < 64

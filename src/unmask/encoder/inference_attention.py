@@ -1,4 +1,4 @@
-"""Attention of an encoder at rest: slots of all examples side by side, a dense block for each length, no padding.
+"""Attention of an encoder at inference: slots of all examples side by side, a dense block for each length, no padding.
 
 Examples come sorted by length, and those of one length form a group, so that no mask for padding is needed anywhere.
 
@@ -48,7 +48,7 @@ def length_groups(lengths: Sequence[int]) -> GROUPS:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class GroupedBatch:
     """Where the examples of a batch stand, and what its layers share.
 
     Attributes:
@@ -96,7 +96,7 @@ class Relative:
 
 
 @dataclass(frozen=True)
-class Mixer:
+class InferenceAttention:
     """Attention of one layer within each example.
 
     Attributes:
@@ -117,7 +117,7 @@ class Mixer:
     again: int = 0
 
     @classmethod
-    def of(cls, config: EncoderConfig, layer: int, bias: Tensor | Relative | None) -> Mixer:
+    def of(cls, config: EncoderConfig, layer: int, bias: Tensor | Relative | None) -> InferenceAttention:
         window, base = config.attention.layer_window(layer), None
         if isinstance(config.positions, Rotary):
             base = config.positions.base if window is None else config.positions.local_base
@@ -126,7 +126,7 @@ class Mixer:
             block=config.attention.block, again=config.attention.random_blocks,
         )  # fmt: skip
 
-    def __call__(self, qkv: Float[Tensor, "slots all_three"], batch: Grouped) -> Float[Tensor, "slots width"]:
+    def __call__(self, qkv: Float[Tensor, "slots all_three"], batch: GroupedBatch) -> Float[Tensor, "slots width"]:
         slots, depth = len(qkv), qkv.shape[1] // (self.heads + 2 * self.kv_heads)
         both = self.heads + self.kv_heads
         x = qkv.view(slots, -1, depth)
@@ -150,7 +150,7 @@ class Mixer:
         out[start:] = 0  # rows that only round the shape up
         return out
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, batch: Grouped, out: Tensor) -> None:
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, batch: GroupedBatch, out: Tensor) -> None:
         """Attention of one group, (rows, heads, length, depth), written to `out`."""
         length, scale = q.shape[2], q.shape[-1] ** -0.5
         if self.window is not None and length > self.window + 1:
@@ -184,7 +184,7 @@ class Mixer:
                     asked = q[here][:, start : start + QUERIES]
                     out[here][:, start : start + QUERIES] = _attend(asked, keys, values, None, scale, explicit=True)
 
-    def _local(self, q: Tensor, k: Tensor, v: Tensor, batch: Grouped, out: Tensor) -> None:
+    def _local(self, q: Tensor, k: Tensor, v: Tensor, batch: GroupedBatch, out: Tensor) -> None:
         """Some queries at a time with the keys in reach of them: a block's scores stay in the caches."""
         assert self.window is not None
         length, scale, size = q.shape[2], q.shape[-1] ** -0.5, max(BAND, self.window)

@@ -57,7 +57,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Deal:
+class BlockGather:
     """Slots dealt to dense matrices, one for each example and head, and back: a gather each way.
 
     Attributes:
@@ -73,8 +73,8 @@ class Deal:
     heads: int
 
     @classmethod
-    def of(cls, slots: Int[Tensor, " asked"], groups: list[Group], total: int, heads: int) -> Deal:
-        """Deal `slots`, which name for each example of each group its slots, `total` where there is none."""
+    def of(cls, slots: Int[Tensor, " asked"], groups: list[Group], total: int, heads: int) -> BlockGather:
+        """Gather `slots`, which name for each example of each group its slots, `total` where there is none."""
         parts = slots.split([g.count * g.asked for g in groups])
         head = torch.arange(heads)[:, None]
         order = torch.cat([
@@ -107,7 +107,7 @@ class Deal:
 
 
 @dataclass(frozen=True)
-class Laid:
+class PackedLayout:
     """How a batch is laid side by side.
 
     Attributes:
@@ -119,17 +119,17 @@ class Laid:
     take: Int[Tensor, " laid"]
     back: Int[Tensor, " slots"]
     groups: list[Group]
-    _deals: dict[int, Deal] = field(default_factory=dict)
+    _deals: dict[int, BlockGather] = field(default_factory=dict)
 
-    def deal(self, heads: int) -> Deal:
+    def deal(self, heads: int) -> BlockGather:
         """Of all laid slots."""
         if heads not in self._deals:
-            self._deals[heads] = Deal.of(
+            self._deals[heads] = BlockGather.of(
                 torch.arange(sum(g.count * g.size for g in self.groups)), self.groups, len(self.take), heads
             )
         return self._deals[heads]
 
-    def asked(self, needed: Int[Tensor, " needed"]) -> Asked:
+    def asked(self, needed: Int[Tensor, " needed"]) -> QuerySubset:
         """Of these slots of the batch."""
         where, order = self.back[needed].sort()
         place = torch.empty_like(order)
@@ -145,11 +145,11 @@ class Laid:
             each = bounds[:-1, None] + torch.arange(share)
             dealt.append(torch.where(each < bounds[1:, None], each, count + more).flatten())
             groups.append(replace(g, asked=share))
-        return Asked(F.pad(where, (0, more)), place, torch.cat(dealt), groups)
+        return QuerySubset(F.pad(where, (0, more)), place, torch.cat(dealt), groups)
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuerySubset:
     """Slots whose output is wanted.
 
     Attributes:
@@ -164,9 +164,9 @@ class Asked:
     order: Int[Tensor, " dealt"]
     groups: list[Group]
 
-    def deal(self, heads: int) -> Deal:
+    def deal(self, heads: int) -> BlockGather:
         """Of the slots asked."""
-        return Deal.of(self.order, self.groups, len(self.slots), heads)
+        return BlockGather.of(self.order, self.groups, len(self.slots), heads)
 
 
 def starts(segment: Int[Tensor, "rows slots"]) -> Bool[Tensor, "rows slots"]:
@@ -176,7 +176,7 @@ def starts(segment: Int[Tensor, "rows slots"]) -> Bool[Tensor, "rows slots"]:
     return out
 
 
-def lay(segment: Int[Tensor, "rows slots"]) -> Laid:
+def lay(segment: Int[Tensor, "rows slots"]) -> PackedLayout:
     """Lay a batch side by side."""
     flat = segment.numpy().ravel()
     first = np.flatnonzero(starts(segment).numpy())
@@ -205,10 +205,10 @@ def lay(segment: Int[Tensor, "rows slots"]) -> Laid:
             groups.append(Group(count, size, size, None if kept[here].all() else bias[here].view(count, 1, 1, size)))
             at, left = here.stop, left - count
     take = np.pad(np.minimum(wanted, most), (0, -len(wanted) % ROUND))
-    return Laid(torch.from_numpy(take), torch.from_numpy(back), groups)
+    return PackedLayout(torch.from_numpy(take), torch.from_numpy(back), groups)
 
 
-def cheaper(laid: Laid, segment: Tensor, width: int, *, half: bool) -> bool:
+def cheaper(laid: PackedLayout, segment: Tensor, width: int, *, half: bool) -> bool:
     """Whether this costs less than whole rows in one product. Long rows leave the caches: 1.6 times the time a score in
     bf16; in fp32 the library's own kernel for rows takes 0.8 times ours."""
     rows, slots = segment.shape
@@ -221,8 +221,8 @@ def by_example(
     q: Float[Tensor, "asked heads depth"],
     k: Float[Tensor, "laid heads depth"],
     v: Float[Tensor, "laid heads depth"],
-    laid: Laid,
-    asked: Asked | None = None,
+    laid: PackedLayout,
+    asked: QuerySubset | None = None,
     *,
     dropout: float = 0.0,
 ) -> Float[Tensor, "asked heads depth"]:
@@ -233,7 +233,14 @@ def by_example(
 class _ByExample(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, laid: Laid, asked: Asked | None, scale: float, dropout: float
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        laid: PackedLayout,
+        asked: QuerySubset | None,
+        scale: float,
+        dropout: float,
     ) -> Tensor:
         seen = laid.deal(q.shape[1])
         deal = seen if asked is None else asked.deal(q.shape[1])

@@ -1,7 +1,7 @@
-"""An encoder at rest, without padding: slots of all examples side by side, attention by groups of equal length.
+"""An encoder at inference, without padding: slots of all examples side by side, attention by groups of equal length.
 
-For the encoders of nearly all families, on a CPU (`can_be_flat`); 8-bit products for post-norm ones with a plain
-feed-forward (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, DeBERTa, Longformer, BigBird). Attention is in `groups`; all
+For the encoders of nearly all families, on a CPU (`has_inference_form`); 8-bit products for post-norm ones with a plain
+feed-forward (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, DeBERTa, Longformer, BigBird). Attention is in `inference_attention`; all
 other work is done on the slots of the whole batch at once, and no product works on padding.
 
 Shape letters: slots (of the whole batch), width.
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Rotary
 from unmask.encoder.disentangled import DisentangledAttention, DisentangledEncoder
-from unmask.encoder.groups import GROUPS, Grouped, Mixer, Relative
-from unmask.encoder.products import ACTIVATIONS, EightBit, Levels, Product, round_up
+from unmask.encoder.fused_linear import ACTIVATIONS, EightBitLinear, FusedLinear, Levels, round_up
+from unmask.encoder.inference_attention import GROUPS, GroupedBatch, InferenceAttention, Relative
 from unmask.encoder.relative import bucket
 from unmask.encoder.transformer import Encoder, FeedForward, Layer, activation
 
@@ -32,7 +32,7 @@ Attend = Callable[[Tensor], Tensor]
 """(slots, queries, keys and values) -> (slots, width)."""
 
 
-def can_be_flat(encoder: Any) -> bool:
+def has_inference_form(encoder: Any) -> bool:
     """Whether this encoder is of the kind worked out here."""
     config = getattr(encoder, "config", None)
     return (
@@ -45,7 +45,7 @@ def can_be_flat(encoder: Any) -> bool:
     )
 
 
-def can_be_eight_bit(config: EncoderConfig) -> bool:
+def has_eight_bit_form(config: EncoderConfig) -> bool:
     """Whether its products can be done in 8 bits here."""
     plain = isinstance(config.feedforward, MLP) and config.feedforward.bias
     return plain and config.norm.placement == "post" and config.norm.kind == "layer"
@@ -78,7 +78,7 @@ class Ranges:
         self.high[place] = torch.maximum(high, self.high[place]) if place in self.high else high
 
 
-class FlatEncoder:
+class InferenceEncoder:
     """The layers of an encoder, in one number format.
 
     Args:
@@ -94,7 +94,7 @@ class FlatEncoder:
         self.stem = encoder.stem
         self.norm = _norm(encoder.stem.norm, self.dtype)
         self.project = (
-            Product.of(encoder.stem.project.weight, encoder.stem.project.bias, self.dtype)
+            FusedLinear.of(encoder.stem.project.weight, encoder.stem.project.bias, self.dtype)
             if hasattr(encoder.stem, "project")
             else None
         )
@@ -103,15 +103,15 @@ class FlatEncoder:
         self.final_norm = _norm(encoder.final_norm, self.dtype)
         bias: Any = self._bias(encoder)
         relative = self._relative(encoder, torch.float32 if precision == "fp32" else torch.bfloat16)
-        made: list[FlatLayer | EightBitLayer] = []
-        mixers: list[Mixer] = []
+        made: list[InferenceLayer | EightBitLayer] = []
+        mixers: list[InferenceAttention] = []
         for number, layer in enumerate(cast(Iterable[Layer], encoder.layers)):
-            mixers.append(Mixer.of(self.config, number, relative[number] if relative else bias))
+            mixers.append(InferenceAttention.of(self.config, number, relative[number] if relative else bias))
             if precision == "int8":
                 assert ranges is not None
                 made.append(EightBitLayer(layer, self.config, ranges, number))
             else:
-                made.append(FlatLayer(layer, self.config, self.dtype))
+                made.append(InferenceLayer(layer, self.config, self.dtype))
         if compiled:
             for laid in made:
                 laid.compile()
@@ -159,7 +159,7 @@ class FlatEncoder:
         x = self.norm(x)
         if self.project is not None:
             x = self.project(x)
-        batch = Grouped(groups, position)
+        batch = GroupedBatch(groups, position)
         for number, layer, mixer in self.layers:
             # Layers that share weights share their ranges too.
             x = layer(x, partial(mixer, batch=batch), ranges, number)
@@ -176,20 +176,20 @@ def _norm(norm: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return lambda x: F.layer_norm(x, weight.shape, weight, bias, norm.eps)
 
 
-class FlatLayer:
+class InferenceLayer:
     """One layer in fp32 or bf16."""
 
     def __init__(self, layer: Layer, config: EncoderConfig, dtype: torch.dtype) -> None:
         attention, forward = layer.attention, layer.feedforward
         self.pre = layer.pre
-        self.qkv = Product.of(attention.qkv.weight, attention.qkv.bias, dtype)
-        self.out = Product.of(attention.out.weight, attention.out.bias, dtype)
+        self.qkv = FusedLinear.of(attention.qkv.weight, attention.qkv.bias, dtype)
+        self.out = FusedLinear.of(attention.out.weight, attention.out.bias, dtype)
         parts = 2 if forward.gated else 1
         weights = forward.up.weight.chunk(parts)
         biases = forward.up.bias.chunk(parts) if forward.up.bias is not None else (None,) * parts
-        self.up = Product.of(weights[0], biases[0], dtype, config.feedforward.activation)
-        self.value = Product.of(weights[1], biases[1], dtype) if forward.gated else None
-        self.down = Product.of(forward.down.weight, forward.down.bias, dtype)
+        self.up = FusedLinear.of(weights[0], biases[0], dtype, config.feedforward.activation)
+        self.value = FusedLinear.of(weights[1], biases[1], dtype) if forward.gated else None
+        self.down = FusedLinear.of(forward.down.weight, forward.down.bias, dtype)
         self.first, self.second = _norm(layer.attention_norm, dtype), _norm(layer.feedforward_norm, dtype)
 
     def compile(self) -> None:
@@ -227,10 +227,12 @@ class EightBitLayer:
         attention, forward = layer.attention, layer.feedforward
         self.activation = activation(config.feedforward.activation)
 
-        def entering(place: str, linear: nn.Linear, out: torch.dtype = torch.float32) -> tuple[Any, EightBit]:
+        def entering(place: str, linear: nn.Linear, out: torch.dtype = torch.float32) -> tuple[Any, EightBitLinear]:
             key = f"{number}.{place}"
             levels = Levels.around(ranges.low[key], ranges.high[key], linear.weight.detach())
-            return levels.affine(), EightBit.of(linear.weight, linear.bias, levels, out=out, mean=ranges.mean(key))
+            return levels.affine(), EightBitLinear.of(
+                linear.weight, linear.bias, levels, out=out, mean=ranges.mean(key)
+            )
 
         self.enter, self.qkv = entering("in", attention.qkv, torch.bfloat16)
         self.mixed, self.out = entering("mixed", attention.out)
@@ -255,12 +257,12 @@ class EightBitLayer:
         zero = round(-low / scale)
         levels = Levels.around(ranges.low[before], ranges.high[before], up.weight.detach())
         self.middle = levels.affine()
-        self.up = EightBit.of(
+        self.up = EightBitLinear.of(
             up.weight * rest[:, None], up.bias * rest, levels, activation=config.feedforward.activation,
             out=torch.uint8, out_scale=scale, out_zero=zero, mean=ranges.mean(before),
         )  # fmt: skip
         inner = Levels(torch.ones(len(rest)), torch.zeros(len(rest)), scale, zero)
-        self.down = EightBit.of(down.weight * rest, down.bias, inner, mean=ranges.mean(key))
+        self.down = EightBitLinear.of(down.weight * rest, down.bias, inner, mean=ranges.mean(key))
 
     @staticmethod
     def _cut(x: Tensor, affine: tuple[Tensor, Tensor]) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from unmask.encoder import products
-from unmask.encoder.products import ACTIVATIONS, Product
+from unmask.encoder.fused_linear import ACTIVATIONS, FusedLinear
 from unmask.encoder.transformer import activation
 
 
@@ -21,7 +21,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_product_is_the_linear_layer(kernels: bool, dtype: torch.dtype, name: str, seed: int):
     assert name in ACTIVATIONS
     x, weight, bias = torch.randn(64, 32), torch.randn(48, 32) / 6, torch.randn(48)
-    made = Product.of(weight, bias, dtype, name)
+    made = FusedLinear.of(weight, bias, dtype, name)
     assert made.packed == (kernels and products.has_kernels(dtype))
     expected = F.linear(x, weight, bias)
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.05, "rtol": 0.02}
