@@ -112,7 +112,7 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
 
     from unmask.modalities.text.folder import load_folder
     from unmask.modalities.text.tasks.encoding import Encoder
-    from unmask.modalities.text.tasks.finetune import new_task
+    from unmask.modalities.text.tasks.registry import task_class
     from unmask.modalities.text.tasks.settings import FinetuneSettings
     from unmask.training.memory import keep_freed_memory, peak_memory
 
@@ -123,7 +123,7 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
     text = load_folder(model)
     settings = FinetuneSettings(**common, problem="regression" if name == "STS-B" else "auto")
     encoder = Encoder(text.tokenizer, slots=common["slots"], types=True)
-    task = new_task(kind(name), encoder, train, settings)
+    task = task_class(kind(name)).from_items(encoder, train, settings)
     training, checked = task.prepare(train, labelled=True), task.prepare(dev, labelled=True)
     heads = {"classify": transformers.AutoModelForSequenceClassification, "tag": transformers.AutoModelForTokenClassification,
              "answer": transformers.AutoModelForQuestionAnswering}  # fmt: skip

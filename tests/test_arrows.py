@@ -6,7 +6,7 @@ from arrows import circles, imports, upward, within
 
 LAYERS = {
     "unmask.errors": 0, "unmask.version": 0, "unmask.natural": 0,
-    "unmask.files": 1, "unmask.modality": 1,
+    "unmask.files": 1, "unmask.modality": 1, "unmask.plugins": 1,
     "unmask.registry": 2,
     "unmask.encoder": 3,
     "unmask.core": 4,

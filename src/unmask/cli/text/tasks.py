@@ -17,12 +17,14 @@ WINDOWED = ("tag", "answer")
 
 def finetuned(words: Sequence[str], given: Mapping[str, str]) -> str | None:
     """The case of `finetune`: its task."""
-    from unmask.modalities.text.registration import MODALITY
+    from unmask.modalities.text.tasks.registry import TASKS
 
-    known = MODALITY.cases("finetune")
+    known = TASKS.names()
     if words and words[0] not in known:
         raise UserError(f"task {words[0]!r}", hint=suggest(words[0], known))
-    return words[0] if len(words) > 1 else None
+    if len(words) < 2:
+        return None
+    return words[0] if words[0] in TASKS.built_in else "another package's task"
 
 
 def predicted(words: Sequence[str], given: Mapping[str, str]) -> str | None:

@@ -33,6 +33,7 @@ MODALITY = Modality(
                 "tag": Case(run=f"{_TASKS}:finetune", without=f"{_COLUMNS} metric"),
                 "answer": Case(run=f"{_TASKS}:finetune", without=f"{_COLUMNS} metric"),
                 "similarity": Case(run=f"{_TASKS}:finetune", without="metric"),
+                "another package's task": Case(run=f"{_TASKS}:finetune", without="metric"),
             },
             choose=f"{_TASKS}:finetuned",
         ),

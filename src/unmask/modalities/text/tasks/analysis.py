@@ -16,7 +16,8 @@ from unmask.evaluation.report import Report, training_curves
 from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.model import TaskFolder
-from unmask.modalities.text.tasks.task import Prepared
+from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.task import TextTask
 
 HARDEST, EXPLAINED, SHOWN_LABELS = 15, 6, 20
 
@@ -48,29 +49,15 @@ def write_report(
         )
         report.section("Beside simpler models", table(("model", result["metric"], "interval", ""), rows), note=note)
     report.section("Scores", table(("metric", "value"), list(shown.items())), note="On the validation data.")
-    wrong = np.array([_loss(task, p, i) for p, i in zip(predictions, checked.items, strict=True)])
+    wrong = np.array([task.error(p, i) for p, i in zip(predictions, checked.items, strict=True)])
     _lengths(report, task, checked, predictions)
     if isinstance(task, Classify):
         _classes(report, task, predictions, checked.items)
-    _hardest(report, predictions, checked.items, wrong)
+    _hardest(report, task, predictions, checked.items, wrong)
     if isinstance(task, Classify) and task.problem == "single" and len(predictions):
         worst = np.argsort(-wrong, kind="stable")[:EXPLAINED]
         _explain(report, folder, task, [checked.items[i] for i in worst], [predictions[i] for i in worst])
     return report.write(out / "report.html")
-
-
-def _loss(task: Any, prediction: dict[str, Any], item: Any) -> float:
-    """How wrong one prediction is: larger is worse."""
-    if isinstance(task, Classify) and task.problem == "single":
-        return 1.0 - prediction["probabilities"].get(names_of(item)[0], 0.0)
-    if isinstance(task, Classify) and task.problem == "regression":
-        return abs(prediction["value"] - float(str(item.label)))
-    if task.name == "similarity":
-        return abs(prediction["score"] - float(str(item.label)))
-    if task.name == "tag":
-        guess = {(e["start"], e["end"], e["label"]) for e in prediction["entities"]}
-        return float(len(guess ^ set(item.spans or ())))
-    return -float(task.score([prediction], [item])[task.metric])
 
 
 def _lengths(report: Report, task: Any, checked: Prepared, predictions: Sequence[dict[str, Any]]) -> None:
@@ -112,35 +99,13 @@ def _classes(report: Report, task: Classify, predictions: Sequence[dict[str, Any
     report.section("Confusion", body)
 
 
-def _hardest(report: Report, predictions: Sequence[dict[str, Any]], items: Sequence[Any], wrong: np.ndarray) -> None:
+def _hardest(
+    report: Report, task: TextTask, predictions: Sequence[dict[str, Any]], items: Sequence[Any], wrong: np.ndarray
+) -> None:
     rows = []
     for i in np.argsort(-wrong, kind="stable")[:HARDEST]:
-        rows.append((_text(items[i]), _truth(items[i]), _guess(predictions[i]), float(wrong[i])))
+        rows.append((*task.in_words(items[i], predictions[i]), float(wrong[i])))
     report.section("Hardest", table(("input", "truth", "prediction", "wrong by"), rows))
-
-
-def _text(item: Any) -> str:
-    if hasattr(item, "question"):
-        return f"{item.question} | {item.context[:200]}"
-    second = f" | {item.text2[:200]}" if getattr(item, "text2", None) else ""
-    return item.text[:300] + second
-
-
-def _truth(item: Any) -> str:
-    if hasattr(item, "answers"):
-        return item.answers[0][0] if item.answers else "(no answer)"
-    if hasattr(item, "spans"):
-        return ", ".join(f"{item.text[a:b]} ({k})" for a, b, k in item.spans or ())
-    return str(item.label)
-
-
-def _guess(prediction: dict[str, Any]) -> str:
-    if "entities" in prediction:
-        return ", ".join(f"{e['text']} ({e['label']})" for e in prediction["entities"])
-    if "answer" in prediction:
-        return prediction["answer"]["text"] or "(no answer)"
-    value = prediction.get("label", prediction.get("score"))
-    return f"{value:.3f}" if isinstance(value, float) else f"{value} ({prediction['probability']:.2f})"
 
 
 def _explain(

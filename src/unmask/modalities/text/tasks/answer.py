@@ -7,7 +7,7 @@ spans of all windows and "no answer". Offsets are characters of the context as g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,28 +17,35 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots
-from unmask.families.heads import SPAN
-from unmask.modalities.text.tasks import scorers
+from unmask.families.heads import SPAN, TaskHead
+from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.tasks import probe, scorers
+from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import Encoder, Window
+from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import FinetuneSettings
-from unmask.modalities.text.tasks.squad import Question
+from unmask.modalities.text.tasks.squad import Question, as_questions
 from unmask.modalities.text.tasks.tag import by_example
-from unmask.modalities.text.tasks.task import Prepared
+from unmask.modalities.text.tasks.task import TextTask
 
 LONGEST = 30
 """Longest answer in tokens (the published scripts' limit)."""
 KEPT = 20
+NOTHING = "(no answer)"
 
 
-class Answer:
+class Answer(TextTask):
     """A span of the context for a question."""
 
     name, head, metric = "answer", SPAN, "f1"
-    outputs = 2
     windowed = True
 
-    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
-        self.encoder, self.about = encoder, about
+    @classmethod
+    def read(
+        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+    ) -> tuple[list[Question], str]:
+        return as_questions(data, labelled=labelled, trouble=trouble), ""
 
     @classmethod
     def from_items(cls, encoder: Encoder, items: Sequence[Question], settings: FinetuneSettings) -> Answer:
@@ -48,8 +55,10 @@ class Answer:
         }  # fmt: skip
         return cls(encoder, about)
 
-    def config(self) -> dict[str, Any]:
-        return {}
+    @classmethod
+    def outputs_of(cls, about: Mapping[str, Any]) -> int:
+        """The beginning and the end."""
+        return 2
 
     def prepare(self, items: Sequence[Question], *, labelled: bool) -> Prepared:
         contexts = list(dict.fromkeys(q.context for q in items))
@@ -67,13 +76,13 @@ class Answer:
             extra["target"] = torch.tensor([_in_window(w, places[w.owner]) for w in windows]).reshape(-1, 2)
         return Prepared(items, examples, groups, extra)
 
+    def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
+        return probe.start_answerer(text, head, training, **given)
+
     def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         logits = padded(model(batch, len(numbers)).float(), batch, len(numbers))
         target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
         return (F.cross_entropy(logits[..., 0], target[:, 0]) + F.cross_entropy(logits[..., 1], target[:, 1])) / 2
-
-    def terms(self, prepared: Prepared, numbers: np.ndarray) -> float:
-        return float(len(numbers))
 
     def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
         return by_example(logits, batch, len(numbers))
@@ -113,6 +122,10 @@ class Answer:
         return scorers.squad_scores(
             guesses, {n: [t for t, _ in q.answers or ()] for n, q in zip(names, items, strict=True)}
         )
+
+    def in_words(self, item: Question, prediction: dict[str, Any]) -> tuple[str, str, str]:
+        truth = item.answers[0][0] if item.answers else NOTHING
+        return f"{item.question} | {item.context[:200]}", truth, prediction["answer"]["text"] or NOTHING
 
     def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
         """The no-answer threshold with the best F1 on validation data (as the v2 script's best_f1)."""

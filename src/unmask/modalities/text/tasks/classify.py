@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,36 +12,44 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.errors import UserError, suggest
-from unmask.families.heads import SEQUENCE
-from unmask.modalities.text.tasks import scorers
-from unmask.modalities.text.tasks.data import Item
+from unmask.families.heads import SEQUENCE, TaskHead
+from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.tasks import linear, probe, scorers
+from unmask.modalities.text.tasks.data import Columns, Item, as_items
 from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import FinetuneSettings
-from unmask.modalities.text.tasks.task import Prepared
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.natural import natural
 
 _PROBLEMS = {"single": "single_label_classification", "multi": "multi_label_classification", "regression": "regression"}
 
 
-class Classify:
-    """One label (or several, or a number) a text or pair.
+KINDS: dict[str, linear.Kind] = {"single": "softmax", "multi": "sigmoid", "regression": "squared"}
+"""What the loss of a linear model is, by problem."""
+
+
+class Classify(TextTask):
+    """One label (or several, or a number) per text or pair.
 
     Args:
         encoder: makes examples for the model.
         about: labels, problem, temperature: what unmask.json keeps.
-        weights: a weight a class for the loss, None for all alike.
+        weights: one weight per class for the loss, None for all alike.
         metric: what early stopping goes by; default accuracy, micro F1 or Pearson's correlation.
 
     Raises:
         UserError: the problem has no such metric.
     """
 
-    name, head = "classify", SEQUENCE
+    name, head, options = "classify", SEQUENCE, ("metric",)
 
     def __init__(
         self, encoder: Encoder, about: dict[str, Any], *, weights: Tensor | None = None, metric: str | None = None
     ) -> None:
-        self.encoder, self.about, self.weights = encoder, about, weights
+        super().__init__(encoder, about)
+        self.weights = weights
         self.problem, self.labels = about["problem"], list(about.get("labels") or [])
         self.number = {label: i for i, label in enumerate(self.labels)}
         self.metric = metric or {"single": "accuracy", "multi": "f1_micro", "regression": "pearson"}[self.problem]
@@ -49,8 +57,14 @@ class Classify:
             raise UserError(f"metric={metric}", hint=suggest(str(metric), known))
 
     @classmethod
+    def read(
+        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+    ) -> tuple[list[Item], str]:
+        return as_items(data, columns, labelled=labelled, trouble=trouble)
+
+    @classmethod
     def from_items(
-        cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings, **options: Any
+        cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings, *, metric: str | None = None
     ) -> Classify:
         """Look at the training labels: which there are, and what kind of problem they make.
 
@@ -65,7 +79,7 @@ class Classify:
         if problem == "regression":
             values = np.array([_number(item) for item in items])
             about |= {"labels": [], "low": float(values.min()), "high": float(values.max())}
-            return cls(encoder, about, **options)
+            return cls(encoder, about, metric=metric)
         labels = sorted({name for item in items for name in names_of(item)}, key=natural)
         if len(labels) < 2:
             shown = labels[0] if labels else "none"
@@ -80,11 +94,15 @@ class Classify:
         if settings.class_weights == "balanced":
             count = np.bincount([labels.index(n) for item in items for n in names_of(item)], minlength=len(labels))
             weights = torch.tensor(len(items) / (len(labels) * np.maximum(count, 1)), dtype=torch.float32)
-        return cls(encoder, about, weights=weights, **options)
+        return cls(encoder, about, weights=weights, metric=metric)
 
-    @property
-    def outputs(self) -> int:
-        return len(self.labels) or 1
+    @classmethod
+    def outputs_of(cls, about: Mapping[str, Any]) -> int:
+        return 1 if about["problem"] == "regression" else len(about.get("labels") or ()) or 1
+
+    @classmethod
+    def simpler_of(cls, about: Mapping[str, Any]) -> tuple[str, int]:
+        return str(about["problem"]), cls.outputs_of(about)
 
     def config(self) -> dict[str, Any]:
         labels = self.labels or ["LABEL_0"]
@@ -130,6 +148,17 @@ class Classify:
             target[i, [self.number[n] for n in names_of(item)]] = 1.0
         return target
 
+    def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
+        weights, kind = self.row_weights(training), KINDS[self.problem]
+        return probe.start_classifier(text, head, training, training.extra["target"], kind, weights=weights, **given)
+
+    def row_weights(self, prepared: Prepared) -> np.ndarray | None:
+        """What `class_weights` make each row weigh, mean 1; None where all weigh the same."""
+        if self.weights is None or self.problem != "single":
+            return None
+        found = self.weights[prepared.extra["target"]].numpy().astype(np.float64)
+        return found / found.mean()
+
     def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         logits = model(batch, len(numbers)).float()
         target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
@@ -144,9 +173,6 @@ class Classify:
         if self.problem == "single" and self.weights is not None:
             return float(self.weights[prepared.extra["target"][torch.from_numpy(numbers)]].sum())
         return float(len(numbers))
-
-    def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
-        return list(logits.cpu().numpy())
 
     def probabilities(self, found: Sequence[np.ndarray]) -> np.ndarray:
         """(items, labels), calibrated."""
@@ -202,6 +228,18 @@ class Classify:
                 "accuracy_answered": float(np.mean(kept)) if kept else 0.0,
             }
         return out
+
+    def in_words(self, item: Item, prediction: dict[str, Any]) -> tuple[str, str, str]:
+        value = prediction["label"]
+        said = f"{value:.3f}" if isinstance(value, float) else f"{value} ({prediction['probability']:.2f})"
+        return item.shown(), str(item.label), said
+
+    def error(self, prediction: dict[str, Any], item: Item) -> float:
+        if self.problem == "single":
+            return 1.0 - prediction["probabilities"].get(names_of(item)[0], 0.0)
+        if self.problem == "regression":
+            return abs(prediction["value"] - float(str(item.label)))
+        return super().error(prediction, item)
 
     def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
         """Temperature by the likelihood of validation labels (Guo et al. 2017, sec. 4.2); it changes no decision."""

@@ -14,7 +14,8 @@ from unmask.core.inference import one_core
 from unmask.modalities.text.tasks import simpler
 from unmask.modalities.text.tasks.beside import Beside, Kind, vectors_apart
 from unmask.modalities.text.tasks.model import TaskModel
-from unmask.modalities.text.tasks.task import Prepared, merit
+from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.scorers import merit
 
 DRAWS = 100
 SHARES = (0.5, 1.0)

@@ -63,6 +63,10 @@ class Item:
     row: Mapping[str, Any] | None = None
     """All columns of an unlabelled row, carried along by `predict`."""
 
+    def shown(self) -> str:
+        """The beginning of the texts, for a report."""
+        return self.text[:300] + (f" | {self.text2[:200]}" if self.text2 else "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:

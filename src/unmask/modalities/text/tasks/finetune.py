@@ -14,84 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError
 from unmask.files import check_new_model, written_folder
 from unmask.modalities.text.folder import load_folder
 from unmask.modalities.text.tasks import compare, effort, loop, simpler
 from unmask.modalities.text.tasks import model as models
-from unmask.modalities.text.tasks.data import Columns, as_items
+from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import Encoder
 from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.fit import Fitted, Run
 from unmask.modalities.text.tasks.held_out import overlap, split
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.model import TaskFolder
+from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.resume import Keeper
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
+from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import FinetuneSettings, settled
-from unmask.modalities.text.tasks.task import merit
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.precision import resolve_device, resolve_precision
 from unmask.training.settings import apply_overrides, to_dict
 from unmask.training.tracking import Tracker
-
-TASKS = ("classify", "tag", "answer", "similarity")
-
-
-def read(
-    task: str, data: Any, *, labelled: bool, columns: Columns | None = None, trouble: Trouble | None = None
-) -> tuple[list[Any], str]:
-    """Items of a task from a file (or Python rows), and which columns they came from; `trouble` notes rows that are wrong."""
-    if task == "tag":
-        from unmask.modalities.text.tasks.conll import as_sentences
-
-        return as_sentences(data, labelled=labelled, trouble=trouble), ""
-    if task == "answer":
-        from unmask.modalities.text.tasks.squad import as_questions
-
-        return as_questions(data, labelled=labelled, trouble=trouble), ""
-    if task == "similarity":
-        from unmask.modalities.text.tasks.similarity import as_pairs
-
-        return as_pairs(data, columns, labelled=labelled, trouble=trouble)
-    return as_items(data, columns, labelled=labelled, trouble=trouble)
-
-
-def make_task(name: str, encoder: Encoder, about: dict[str, Any]) -> Any:
-    """A trained task from what its folder keeps."""
-    if name == "tag":
-        from unmask.modalities.text.tasks.tag import Tag
-
-        return Tag(encoder, about)
-    if name == "answer":
-        from unmask.modalities.text.tasks.answer import Answer
-
-        return Answer(encoder, about)
-    if name == "similarity":
-        from unmask.modalities.text.tasks.similarity import Similarity
-
-        return Similarity(encoder, about)
-    from unmask.modalities.text.tasks.classify import Classify
-
-    return Classify(encoder, about)
-
-
-def new_task(name: str, encoder: Encoder, items: Sequence[Any], settings: FinetuneSettings, **options: Any) -> Any:
-    """A task to train, from its training items."""
-    if name == "tag":
-        from unmask.modalities.text.tasks.tag import Tag
-
-        return Tag.from_items(encoder, items, settings)
-    if name == "answer":
-        from unmask.modalities.text.tasks.answer import Answer
-
-        return Answer.from_items(encoder, items, settings)
-    if name == "similarity":
-        from unmask.modalities.text.tasks.similarity import Similarity
-
-        return Similarity.from_items(encoder, items, settings)
-    from unmask.modalities.text.tasks.classify import Classify
-
-    return Classify.from_items(encoder, items, settings, **options)
 
 
 def finetune(
@@ -114,7 +57,7 @@ def finetune(
     """Fine-tune a text model for a task and write a folder.
 
     Args:
-        task: classify, tag, answer or similarity.
+        task: classify, tag, answer or similarity, or one that an installed package adds (`registry`).
         model: folder or hub name of a text model; a fine-tuned one is trained on.
         train: a file, or rows (see `data.as_items`).
         validation: the same; early stopping, the best state, temperature and thresholds go by it. Without it the last
@@ -136,19 +79,18 @@ def finetune(
     Raises:
         UserError: naming what is wrong in the model, the data or the settings.
     """
-    if task not in TASKS:
-        raise UserError(f"task {task!r}", hint=suggest(task, TASKS))
-    if metric is not None and task != "classify":
+    kind = task_class(task)
+    if metric is not None and "metric" not in kind.options:
         raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
     chosen = apply_overrides(settings or FinetuneSettings(), overrides)
     target = None if out is None else Path(out)
     if target is not None:
         check_new_model(target)
     trouble = Trouble(lenient=lenient, say=say)
-    items, read_from = read(task, train, labelled=True, columns=columns, trouble=trouble)
+    items, read_from = kind.read(train, columns, labelled=True, trouble=trouble)
     held = None
     if validation is not None:
-        held, _ = read(task, validation, labelled=True, columns=columns, trouble=trouble)
+        held, _ = kind.read(validation, columns, labelled=True, trouble=trouble)
     if read_from:
         say(f"columns: {read_from}")
     text = load_folder(model)
@@ -174,11 +116,12 @@ def finetune(
     resumed = keeper.found if keeper else None
     precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
     slots = min(chosen.slots or 10**9, text.model.encoder.config.longest or 512)
-    options = {"metric": metric} if task == "classify" else {}
+    options = {"metric": metric} if "metric" in kind.options else {}
     classes = items  # what labels there are is learnt from all rows
 
-    def make(encoder: Encoder, _: Sequence[Any], given: FinetuneSettings) -> Any:
-        return new_task(task, encoder, classes, given, **options)
+    def make(encoder: Encoder, _: Sequence[Any], given: FinetuneSettings) -> TextTask:
+        begin: Callable[..., TextTask] = kind.from_items
+        return begin(encoder, classes, given, **options)
 
     again = taken is not None and chosen.refit is not False and chosen.minutes is None and target is not None
     run = Run(make=make, settings=chosen, device=device, precision=precision.name, slots=slots, say=say)
@@ -299,11 +242,11 @@ def _digest(items: Any) -> int:
     return zlib.crc32(json.dumps(items, default=str).encode())
 
 
-def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, Any]:
+def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, TextTask]:
     """A task folder and its task."""
     folder = model if isinstance(model, TaskFolder) else models.load(model, device=device, precision=precision)
     encoder = Encoder(folder.tokenizer, slots=folder.slots, types=folder.types)
-    return folder, make_task(folder.about["name"], encoder, folder.about)
+    return folder, task_class(folder.about["name"])(encoder, folder.about)
 
 
 def predict(
@@ -326,7 +269,7 @@ def predict(
         embedding of a text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
     """
     folder, task = opened(model, device=device, precision=precision)
-    items, _ = read(task.name, data, labelled=False, columns=columns)
+    items, _ = task.read(data, columns, labelled=False, trouble=None)
     return [
         _carried(item) | row for item, row in zip(items, _predict(folder, task, items, watch=watch)[0], strict=True)
     ]
@@ -382,7 +325,7 @@ def evaluate(
     if is_collection(data) and not isinstance(model, TaskFolder):
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
     folder, task = opened(model, device=device, precision=precision)
-    items, _ = read(task.name, data, labelled=True, columns=columns, trouble=Trouble(lenient=lenient, say=say))
+    items, _ = task.read(data, columns, labelled=True, trouble=Trouble(lenient=lenient, say=say))
     predictions, _ = _predict(folder, task, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     values = []

@@ -16,11 +16,11 @@ from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import compare, loop, simpler
 from unmask.modalities.text.tasks.encoding import Encoder
 from unmask.modalities.text.tasks.model import TaskFolder, build
+from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.probe import Probed
 from unmask.modalities.text.tasks.resume import Keeper
 from unmask.modalities.text.tasks.settings import FinetuneSettings
 from unmask.modalities.text.tasks.start import keeps_its_head, start_head
-from unmask.modalities.text.tasks.task import Prepared
 from unmask.training.tracking import Tracker
 
 TUNED = "fine-tuned"
@@ -215,6 +215,6 @@ class Run:
 
 def _best_later(fitted: Fitted, work: Any) -> float:
     """The best value of the looks after the first."""
-    from unmask.modalities.text.tasks.task import merit
+    from unmask.modalities.text.tasks.scorers import merit
 
     return max((row[work.metric] for row in fitted.outcome.history[1:]), key=lambda v: merit(work.metric, v))

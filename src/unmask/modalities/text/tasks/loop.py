@@ -26,9 +26,11 @@ from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.model import TaskModel
+from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.resume import Keeper, Progress
+from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import FinetuneSettings, settled
-from unmask.modalities.text.tasks.task import Prepared, Task, merit
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import AdamW, NanGuard, step
 from unmask.training.schedule import rate
@@ -85,7 +87,7 @@ MICRO_SLOTS = (2048, 32768)
 slots in rows of 512 held 1.2 GB, over 4 096 2.2 GB (fp32)."""
 
 
-def training_items(task: Task, prepared: Prepared) -> list[list[int]]:
+def training_items(task: TextTask, prepared: Prepared) -> list[list[int]]:
     """The numbers of the examples of each training item: of a text read in windows, every window is an item of its own.
 
     A question about a document of 25 windows would otherwise weigh as much in memory as 25 questions.
@@ -96,7 +98,7 @@ def training_items(task: Task, prepared: Prepared) -> list[list[int]]:
 
 
 def micro_batches(
-    task: Task, prepared: Prepared, numbers: Sequence[int], most: int
+    task: TextTask, prepared: Prepared, numbers: Sequence[int], most: int
 ) -> Iterator[tuple[list[int], float]]:
     """The examples of a step in parts of at most `most` slots (a longer example stands alone), each with its share of the loss.
 
@@ -268,7 +270,7 @@ def recompute(model: TaskModel) -> None:
 
 
 def outputs(
-    model: TaskModel, task: Task, prepared: Prepared, *, slots: int, device: torch.device, context: Callable[[], Any],
+    model: TaskModel, task: TextTask, prepared: Prepared, *, slots: int, device: torch.device, context: Callable[[], Any],
     compact: Compact | None = None, watch: Callable[[int, int], None] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
     """What the model says about every example, sorted into packed batches; order as prepared.
@@ -292,7 +294,7 @@ def outputs(
 
 
 def train(
-    model: TaskModel, task: Task, training: Prepared, validation: Prepared | None, settings: FinetuneSettings, *,
+    model: TaskModel, task: TextTask, training: Prepared, validation: Prepared | None, settings: FinetuneSettings, *,
     slots: int, device: torch.device, context: Callable[[], Any], tracker: Tracker | None = None, keeper: Keeper | None = None,
     first: dict[str, float] | None = None, begun: Mapping[str, Tensor] | None = None, until: float = 1.0,
 ) -> Outcome:  # fmt: skip

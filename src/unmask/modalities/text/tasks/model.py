@@ -18,6 +18,7 @@ from unmask.families.heads import CLASSES, TaskHead, new_head
 from unmask.modalities.text.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.beside import Beside, load_beside
 from unmask.modalities.text.tasks.task_of import task_of
+from unmask.modalities.text.tasks.registry import task_class
 from unmask.training.precision import computing, precision_of, resolve_device
 
 
@@ -106,7 +107,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
         )
     text = load_folder(path)
     about = dict(text.settings.get("task") or {})
-    kinds = {"classify": "sequence", "tag": "token", "answer": "span"}
+    task = task_class(name)
     names = text.hf_config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # as transformers has it
     labels = [str(v) for _, v in sorted(names.items(), key=lambda kv: int(kv[0]))]
     if not about:
@@ -115,12 +116,8 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
         about["problem"] = problem.get(
             str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single"
         )
-    outputs = len(about.get("labels") or labels)
-    if name == "answer":
-        outputs = 2
-    elif about.get("problem") == "regression":
-        outputs = 1
-    model, random = build(text, kinds.get(name), outputs, pooling=about.get("pooling"))
+    outputs = task.outputs_of({"labels": labels} | about)
+    model, random = build(text, task.head, outputs, pooling=about.get("pooling"))
     if random:
         raise UserError(
             f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task."
@@ -129,8 +126,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
     chosen = precision_of(model, precision, where)
     beside = None
     if about.get("beside"):
-        asked = str(about["problem"]) if name == "classify" else {"similarity": "pair"}.get(name, name)
-        beside = load_beside(find_folder(path), asked, 1 if name == "similarity" else outputs)
+        beside = load_beside(find_folder(path), *task.simpler_of({"labels": labels} | about))
     return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen, beside=beside)
 
 

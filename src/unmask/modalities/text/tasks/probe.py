@@ -21,7 +21,7 @@ from unmask.families.heads import TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear
 from unmask.modalities.text.tasks.pooling import add_mean_layer, can_add_mean_layer, pooled_both, through_mean_layer
-from unmask.modalities.text.tasks.task import Prepared
+from unmask.modalities.text.tasks.prepared import Prepared
 
 MOST_WORDS, MOST_WINDOWS = 40_000, 160
 """Words, and windows of contexts, that a probe of each slot is fitted to."""

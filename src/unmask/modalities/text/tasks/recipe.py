@@ -34,7 +34,7 @@ def adapt_then_finetune(
     from unmask.files import written_folder
     from unmask.modalities.text.adapt import adapt, adapt_settings
     from unmask.modalities.text.tasks.finetune import over_seeds, require_validation, values_of
-    from unmask.modalities.text.tasks.task import merit
+    from unmask.modalities.text.tasks.scorers import merit
 
     require_validation(options, "adapting")
     with tempfile.TemporaryDirectory() as scratch:

@@ -18,6 +18,19 @@ from numpy.typing import ArrayLike
 
 Span = tuple[int, int, str]
 """(start, end, label): characters or tokens, end exclusive."""
+LESS_IS_BETTER = ("rmse", "calibration_error")
+"""Metrics that measure an error; of all others more is better."""
+
+
+def merit(metric: str, value: float) -> float:
+    """A metric's value, signed so that more is better; what is not a number is the worst.
+
+    >>> merit("accuracy", 0.9), merit("rmse", 0.9), merit("accuracy", float("nan"))
+    (0.9, -0.9, -inf)
+    """
+    if not np.isfinite(value):
+        return -np.inf
+    return -value if metric in LESS_IS_BETTER else value
 
 
 def accuracy(truth: Sequence[Any], guess: Sequence[Any]) -> float:

@@ -8,7 +8,7 @@ loss beside it (Gao et al. 2021, sec. 3 and 6.3).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
 from unmask.modalities.text.tasks.encoding import Encoder
 from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import FinetuneSettings
-from unmask.modalities.text.tasks.task import Prepared
+from unmask.modalities.text.tasks.task import TextTask
 
 
 def as_pairs(
@@ -34,15 +35,20 @@ def as_pairs(
     return [dataclasses.replace(item, row=None) for item in items] if labelled else items, read_from
 
 
-class Similarity:
+class Similarity(TextTask):
     """Vectors of texts."""
 
     name, head, metric = "similarity", None, "spearman"
-    outputs = 0
 
     def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
-        self.encoder, self.about = encoder, about
+        super().__init__(encoder, about)
         self.uses_vocabulary = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
+
+    @classmethod
+    def read(
+        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+    ) -> tuple[list[Item], str]:
+        return as_pairs(data, columns, labelled=labelled, trouble=trouble)
 
     @classmethod
     def from_items(cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings) -> Similarity:
@@ -68,8 +74,10 @@ class Similarity:
         }  # fmt: skip
         return cls(encoder, about)
 
-    def config(self) -> dict[str, Any]:
-        return {}
+    @classmethod
+    def simpler_of(cls, about: Mapping[str, Any]) -> tuple[str, int]:
+        """One score per pair."""
+        return "pair", 1
 
     def prepare(self, items: Sequence[Item], *, labelled: bool) -> Prepared:
         texts: list[str] = []
@@ -133,8 +141,11 @@ class Similarity:
         guess, truth = [p["score"] for p in predictions], [_score(i) for i in items]
         return {"spearman": scorers.spearman(guess, truth), "pearson": scorers.pearson(guess, truth)}
 
-    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
-        """Nothing is fitted."""
+    def in_words(self, item: Item, prediction: dict[str, Any]) -> tuple[str, str, str]:
+        return item.shown(), str(item.label), f"{prediction['score']:.3f}"
+
+    def error(self, prediction: dict[str, Any], item: Item) -> float:
+        return abs(prediction["score"] - float(str(item.label)))
 
 
 def _score(item: Item) -> float:

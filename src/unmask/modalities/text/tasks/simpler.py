@@ -9,9 +9,9 @@ import numpy as np
 
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.beside import Beside, Kind, fit_apart, fit_cosine, fit_tags, fit_words, vectors_apart
+from unmask.modalities.text.tasks.classify import KINDS, Classify
 from unmask.modalities.text.tasks.model import TaskModel
-from unmask.modalities.text.tasks.start import KINDS, row_weights
-from unmask.modalities.text.tasks.task import Prepared
+from unmask.modalities.text.tasks.prepared import Prepared
 
 MOST_PAIRS = 20_000
 """Pairs that a linear model of frozen vectors is fitted to, drawn by the seed: a pair of 768 wide vectors takes 12 kB."""
@@ -44,8 +44,10 @@ def fit(
         return fit_tags(_tagged(work, training), work.outputs)
     if kind == "cosine":
         return fit_cosine(training.items)
-    target, weights = targets(work, training), row_weights(work, training)
-    problem, loss = ("pair", KINDS["regression"]) if work.name == "similarity" else (work.problem, KINDS[work.problem])
+    target, weights = targets(work, training), None
+    problem, loss = ("pair", KINDS["regression"])
+    if isinstance(work, Classify):
+        weights, problem, loss = work.row_weights(training), work.problem, KINDS[work.problem]
     options: dict[str, Any] = {"seed": seed, "strength": strength}
     if kind == "words":
         return fit_words(training.items, target, loss, problem, weights=weights, **options)

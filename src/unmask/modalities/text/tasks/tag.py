@@ -17,26 +17,36 @@ from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.errors import UserError
-from unmask.families.heads import TOKEN
-from unmask.modalities.text.tasks import scorers
-from unmask.modalities.text.tasks.conll import Sentence
+from unmask.families.heads import TOKEN, TaskHead
+from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.tasks import probe, scorers
+from unmask.modalities.text.tasks.conll import Sentence, as_sentences
+from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import Encoder, best_window
+from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import FinetuneSettings
-from unmask.modalities.text.tasks.task import Prepared
+from unmask.modalities.text.tasks.task import SHOWN, TextTask
 from unmask.modalities.text.tokenizer import Encoded
 
 
-class Tag:
-    """A tag a word, entities out."""
+class Tag(TextTask):
+    """One tag per word, entities out."""
 
     name, head, metric = "tag", TOKEN, "f1"
     windowed = True
 
     def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
-        self.encoder, self.about = encoder, about
+        super().__init__(encoder, about)
         self.labels: list[str] = list(about["labels"])
         self.number = {tag: i for i, tag in enumerate(self.labels)}
         self.bilou = any(tag.startswith("U-") for tag in self.labels)
+
+    @classmethod
+    def read(
+        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+    ) -> tuple[list[Sentence], str]:
+        return as_sentences(data, labelled=labelled, trouble=trouble), ""
 
     @classmethod
     def from_items(cls, encoder: Encoder, items: Sequence[Sentence], settings: FinetuneSettings) -> Tag:
@@ -51,10 +61,6 @@ class Tag:
         marks = "BI" if settings.scheme == "bio" else "BILU"
         labels = ["O", *(f"{mark}-{kind}" for kind in types for mark in marks)]
         return cls(encoder, {"name": "tag", "labels": labels, "slots": encoder.slots, "stride": settings.stride})
-
-    @property
-    def outputs(self) -> int:
-        return len(self.labels)
 
     def config(self) -> dict[str, Any]:
         return {
@@ -102,6 +108,9 @@ class Tag:
                 out[token] = self.number[tag] + 1
         return out
 
+    def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
+        return probe.start_tagger(text, head, training, self.outputs, **given)
+
     def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         target = batch.values["target"].flatten()
         where = target.nonzero().flatten()
@@ -145,12 +154,18 @@ class Tag:
         guess = [[(e["start"], e["end"], e["label"]) for e in p["entities"]] for p in predictions]
         return scorers.entity_scores([item.spans or () for item in items], guess)
 
-    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
-        """Nothing is fitted."""
+    def in_words(self, item: Sentence, prediction: dict[str, Any]) -> tuple[str, str, str]:
+        truth = ", ".join(f"{item.text[a:b]} ({kind})" for a, b, kind in item.spans or ())
+        return item.text[:SHOWN], truth, ", ".join(f"{e['text']} ({e['label']})" for e in prediction["entities"])
+
+    def error(self, prediction: dict[str, Any], item: Sentence) -> float:
+        """Entities that are not in both."""
+        guess = {(e["start"], e["end"], e["label"]) for e in prediction["entities"]}
+        return float(len(guess ^ set(item.spans or ())))
 
 
 def by_example(values: Tensor, batch: PackedBatch, count: int) -> list[np.ndarray]:
-    """(rows * slots, k) values -> one (slots of it, k) array an example."""
+    """(rows * slots, k) values -> one (slots of it, k) array per example."""
     flat, index = values.float().cpu().numpy(), batch.index.cpu().numpy().ravel()
     order = np.argsort(index, kind="stable")
     sizes = np.bincount(index[index >= 0], minlength=count)

@@ -1,93 +1,130 @@
-"""What a task brings to the loop: examples, a loss, predictions from logits, and a score."""
+"""What a task brings: how its data is read, examples, a loss, predictions from logits, and a score."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor
 
-from unmask.core.batch import Example, PackedBatch
+from unmask.core.batch import PackedBatch
+from unmask.families.heads import TaskHead
+from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.tasks.data import Columns
+from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.probe import Probed
+from unmask.modalities.text.tasks.settings import FinetuneSettings
 
-LESS_IS_BETTER = ("rmse", "calibration_error")
-"""Metrics that measure an error; of all others more is better."""
-
-
-def merit(metric: str, value: float) -> float:
-    """A metric's value, signed so that more is better; what is not a number is the worst.
-
-    >>> merit("accuracy", 0.9), merit("rmse", 0.9), merit("accuracy", float("nan"))
-    (0.9, -0.9, -inf)
-    """
-    if not np.isfinite(value):
-        return -np.inf
-    return -value if metric in LESS_IS_BETTER else value
+SHOWN = 300
+"""Characters of a text that a report shows."""
 
 
-@dataclass
-class Prepared:
-    """Items made into examples.
+class TextTask:
+    """A task on an encoder of text, the base of every task's class.
 
-    Attributes:
-        items: as read.
-        examples: one or more an item, in the items' order.
-        groups: for each item the numbers of its examples; a step takes whole items.
-        extra: whatever the task remembers about them (targets, windows).
+    `name`, `metric` and the methods that raise `NotImplementedError` are a task's own; the others have defaults.
+
+    Args:
+        encoder: makes examples for the model.
+        about: everything that prediction needs, as JSON: what unmask.json keeps.
     """
 
-    items: Sequence[Any]
-    examples: list[Example]
-    groups: list[list[int]]
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-class Task(Protocol):
-    """A task. Its `about` is what unmask.json keeps: everything that prediction needs.
-
-    A task that reads long texts in windows says so by a class attribute `windowed = True`: training takes each window as an item.
-    """
-
-    name: str
-    head: str | None
+    name: ClassVar[str]
+    """What the command line and unmask.json call it."""
     metric: str
-    about: dict[str, Any]
+    """What early stopping goes by: one of the names that `score` returns."""
+    head: ClassVar[str | None] = None
+    """Which head stands on the encoder (`families.heads`): 'sequence', 'token', 'span', or None for pooled states."""
+    windowed: ClassVar[bool] = False
+    """Whether long texts are read in windows: training then takes each window as an item."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """Arguments of `finetune` that `from_items` takes besides."""
+    uses_vocabulary: bool = False
+    """Whether the loss reads the whole table of word embeddings, as a masked-token loss does."""
+
+    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
+        self.encoder, self.about = encoder, about
+
+    @classmethod
+    def read(
+        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+    ) -> tuple[list[Any], str]:
+        """Items from a file or Python rows, and which columns they came from ('' where that is no question).
+
+        Args:
+            labelled: with what is to be predicted.
+            trouble: notes rows that are wrong.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_items(cls, encoder: Encoder, items: Sequence[Any], settings: FinetuneSettings) -> Self:
+        """The task to train, as its training items show it."""
+        raise NotImplementedError
+
+    @classmethod
+    def outputs_of(cls, about: Mapping[str, Any]) -> int:
+        """Outputs of the head of a saved model."""
+        return len(about.get("labels") or ())
+
+    @classmethod
+    def simpler_of(cls, about: Mapping[str, Any]) -> tuple[str, int]:
+        """What a simpler model kept beside a saved one is for, and how many numbers it gives; see `beside.PROBLEMS`."""
+        return cls.name, cls.outputs_of(about)
 
     @property
     def outputs(self) -> int:
         """Outputs of the head."""
-        ...
+        return self.outputs_of(self.about)
 
     def config(self) -> dict[str, Any]:
         """Entries of config.json for transformers."""
-        ...
+        return {}
 
     def prepare(self, items: Sequence[Any], *, labelled: bool) -> Prepared:
         """Items to examples; with targets where `labelled`."""
-        ...
+        raise NotImplementedError
+
+    def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> Probed | None:
+        """Make the head a linear probe of the frozen encoder; None where it starts at random.
+
+        Args:
+            given: what `probe` takes besides: slots, context, seed, chosen.
+        """
+        return None
 
     def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         """Mean loss of the items whose examples `numbers` are in the batch, in that order."""
-        ...
+        raise NotImplementedError
 
     def terms(self, prepared: Prepared, numbers: np.ndarray) -> float | None:
         """Over how many terms (or what sum of weights) the loss of these examples is a mean; None where it compares the
         examples of a step with each other, so that they must stay together."""
-        ...
+        return float(len(numbers))
 
     def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
-        """Model outputs of a batch -> one array an example."""
-        ...
+        """Model outputs of a batch -> one array per example."""
+        return list(logits.cpu().numpy())
 
     def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
-        """Arrays of all examples -> one prediction an item."""
-        ...
+        """Arrays of all examples -> one prediction per item."""
+        raise NotImplementedError
 
     def score(self, predictions: list[dict[str, Any]], items: Sequence[Any]) -> dict[str, float]:
         """Metrics by name; the first is the task's own."""
-        ...
+        raise NotImplementedError
+
+    def error(self, prediction: dict[str, Any], item: Any) -> float:
+        """How wrong one prediction is, for the report's list of the hardest: larger is worse."""
+        return -float(self.score([prediction], [item])[self.metric])
+
+    def in_words(self, item: Any, prediction: dict[str, Any]) -> tuple[str, str, str]:
+        """(input, truth, prediction) of a row of the report."""
+        said = ", ".join(f"{key} {value}" for key, value in prediction.items())
+        return str(getattr(item, "text", item))[:SHOWN], str(getattr(item, "label", "")), said[:SHOWN]
 
     def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
         """Fit what is fitted on validation data (temperature, thresholds) into `about`."""
-        ...
