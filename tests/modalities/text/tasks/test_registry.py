@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from event_data import main_ok
 
 from tiny_folders import folder
 from unmask.errors import UserError
@@ -12,6 +13,8 @@ from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.registry import TASKS, task_class
 
 LENGTH = '''
+from pathlib import Path
+
 import numpy as np
 import torch.nn.functional as F
 import torch
@@ -26,7 +29,7 @@ class Length(TextTask):
 
     @classmethod
     def read(cls, data, columns, *, labelled, trouble):
-        return list(data), ""
+        return (Path(data).read_text().splitlines() if isinstance(data, str) else list(data)), ""
 
     @classmethod
     def from_items(cls, encoder, items, settings):
@@ -76,6 +79,10 @@ def test_an_installed_package_adds_a_task(tmp_path, monkeypatch):
     assert found["value"] == min(row["rmse"] for row in found["history"])
     assert evaluate(tmp_path / "out", texts[:20])["rmse"] == pytest.approx(found["value"], abs=1e-4)
     assert set(predict(tmp_path / "out", texts[:2])[0]) == {"length"}
+    (tmp_path / "texts").write_text("\n".join(texts))
+    line = ["finetune", "length", tmp_path / "model", tmp_path / "texts", "--steps", "2", "--out", tmp_path / "again"]
+    main_ok([str(word) for word in line])
+    assert "unmask.json" in {path.name for path in (tmp_path / "again").iterdir()}
 
 
 @pytest.mark.parametrize(

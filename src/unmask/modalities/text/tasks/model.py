@@ -17,8 +17,8 @@ from unmask.errors import UserError
 from unmask.families.heads import CLASSES, TaskHead, new_head
 from unmask.modalities.text.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.beside import Beside, load_beside
-from unmask.modalities.text.tasks.task_of import task_of
 from unmask.modalities.text.tasks.registry import task_class
+from unmask.modalities.text.tasks.task_of import task_of
 from unmask.training.precision import computing, precision_of, resolve_device
 
 
