@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from unmask.encoder import products
+from unmask.encoder import fused_linear
 from unmask.encoder.fused_linear import ACTIVATIONS, FusedLinear
 from unmask.encoder.transformer import activation
 
@@ -12,7 +12,7 @@ from unmask.encoder.transformer import activation
 @pytest.fixture(params=[True, False], ids=["kernels of this CPU", "none"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if not request.param:
-        monkeypatch.setattr(products, "has_kernels", lambda dtype: False)
+        monkeypatch.setattr(fused_linear, "has_kernels", lambda dtype: False)
     return request.param
 
 
@@ -22,7 +22,7 @@ def test_a_product_is_the_linear_layer(kernels: bool, dtype: torch.dtype, name: 
     assert name in ACTIVATIONS
     x, weight, bias = torch.randn(64, 32), torch.randn(48, 32) / 6, torch.randn(48)
     made = FusedLinear.of(weight, bias, dtype, name)
-    assert made.packed == (kernels and products.has_kernels(dtype))
+    assert made.packed == (kernels and fused_linear.has_kernels(dtype))
     expected = F.linear(x, weight, bias)
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.05, "rtol": 0.02}
     found = made(x.to(dtype))

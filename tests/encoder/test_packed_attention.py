@@ -10,7 +10,7 @@ from torch import Tensor
 from tiny import MODALITIES, Setup, numbers
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
-from unmask.encoder import segments
+from unmask.encoder import packed_attention
 from unmask.encoder.attention import reference
 from unmask.encoder.config import Attention, EncoderConfig, Rotary
 from unmask.encoder.packed_attention import SIZES, PackedLayout, by_example, cheaper, lay
@@ -40,8 +40,8 @@ def test_every_slot_is_laid_once_and_examples_stay_whole(segment: Tensor):
             assert (number == number[0]).all()
             assert len(slots.unique()) == (number[0] == segment[slots[0] // 64]).sum()
             start += group.size
-    assert start <= len(laid.take) < start + segments.ROUND
-    assert len(laid.take) % segments.ROUND == 0
+    assert start <= len(laid.take) < start + packed_attention.ROUND
+    assert len(laid.take) % packed_attention.ROUND == 0
 
 
 def test_lengths_beyond_the_table_are_laid_too():
@@ -55,7 +55,7 @@ def test_lengths_beyond_the_table_are_laid_too():
 @pytest.mark.parametrize("asking", ["all", "few", "of one", "none"])
 @pytest.mark.parametrize("most", [2**16, 64])
 def test_it_equals_the_reference(segment: Tensor, asking: str, most: int, monkeypatch, seed: int):
-    monkeypatch.setattr(segments, "SCORES", most)
+    monkeypatch.setattr(packed_attention, "SCORES", most)
     laid, heads, depth = lay(segment), 2, 8
     total = segment.numel()
     leaves = [torch.randn(total, heads, depth, requires_grad=True) for _ in range(3)]
