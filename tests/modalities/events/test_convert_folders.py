@@ -86,6 +86,43 @@ def test_a_death_without_a_time_is_at_the_end_of_its_day(tmp_path: Path):
     assert found["notes"]["dates without a time of day, at the end of their day"] == 1
 
 
+def test_dates_of_mimic_written_as_midnights_are_dates(tmp_path: Path):
+    """pandas writes the schema's DATE columns as timestamps, and some exports as text with 00:00:00."""
+    died, day = datetime(2150, 3, 5), datetime(2150, 3, 2)
+    patient = {"subject_id": [1], "gender": ["M"], "anchor_age": [60], "anchor_year": [2150], "dod": [died]}
+    omr = {"subject_id": [1], "chartdate": [day], "result_name": ["BMI"], "result_value": ["25"]}
+    done = {"subject_id": [1], "hadm_id": [None], "icd_code": ["0DJ"], "icd_version": [10], "chartdate": [day]}
+    culture = (
+        "subject_id,hadm_id,chartdate,charttime,storedate,storetime,test_name\n"
+        "1,,2150-03-02 00:00:00,2150-03-02 09:00:00,2150-03-04 00:00:00,,BLOOD\n"
+        "1,,2150-03-02 00:00:00,,,,URINE\n"
+        "1,,2150-03-02 00:00:00,,2150-03-04 00:00:00,2150-03-04 00:00:00,STORED"
+    )
+    write(tmp_path / "hosp", {
+        "patients.parquet": pl.DataFrame(patient), "admissions.csv": STAY.replace("2150-01-05 17:30:00", ""),
+        "omr.parquet": pl.DataFrame(omr), "procedures_icd.parquet": pl.DataFrame(done), "microbiologyevents.csv": culture,
+    })  # fmt: skip
+    found = convert(tmp_path, tmp_path / "m")
+    seen = times(tmp_path / "m")
+    end = {"hour": 23, "minute": 59, "second": 59}
+    assert seen["MEDS_DEATH"] == died.replace(**end)
+    assert seen["OMR//BMI"] == seen["PROCEDURE//ICD10//0DJ"] == seen["MICROBIOLOGY//URINE"] == day.replace(**end)
+    assert seen["MICROBIOLOGY//BLOOD"] == datetime(2150, 3, 4, **end)
+    assert seen["MICROBIOLOGY//STORED"] == datetime(2150, 3, 4)  # a time of the schema may be midnight
+    assert found["notes"]["dates without a time of day, at the end of their day"] == 5
+
+
+def test_a_result_is_not_known_before_it_was_taken(tmp_path: Path):
+    write(tmp_path / "hosp", {
+        "patients.csv": DEAD, "admissions.csv": STAY,
+        "labevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
+        "1,10,7,2150-01-02 09:00:00,2150-01-02 08:30:00,1.5,1.5,mg/dL",
+    })  # fmt: skip
+    found = convert(tmp_path, tmp_path / "m")
+    assert times(tmp_path / "m")["LAB//7//mg/dL"] == datetime(2150, 1, 2, 9)
+    assert found["notes"]["labevents at charttime, which is after storetime"] == 1
+
+
 def omop(folder: Path) -> Path:
     """Typed parquet in shards, as exports of data bases write them, and Athena's vocabulary."""
     person = pl.DataFrame({

@@ -22,6 +22,8 @@ from unmask.natural import natural
 FOLDERS = (OMOP, MIMIC)
 _SHARD = re.compile(r"[-_.]?(?:part)?[-_.]?\d+(?:[-_.]?of[-_.]?\d+)?$")
 """What stands behind a table's name in the names of its shards: _000000000000, _1, -00000-of-00010, .part-3."""
+AFTER = " (earlier than it was taken)"
+"""Behind the name of a column whose time `Event.taken` has put right."""
 _QUIET = re.compile(r"^(\..*|_.*|.*\.crc|readme.*|license.*|changelog.*|.*sums(\.txt)?|index\.html)$", re.IGNORECASE)
 """Files that writers of tables leave beside them: never data."""
 
@@ -143,7 +145,7 @@ def _wanted(table: Table) -> set[str | None]:
     for columns in table.derived.values():
         used |= set(columns)
     for event in table.events:
-        used |= {*event.times, event.value, *event.words}
+        used |= {*event.times, event.taken, event.value, *event.words}
         for code in (*event.codes, *event.suffixes):
             used |= {field for _, field, _, _ in string.Formatter().parse(code) if field}
     return used
@@ -189,8 +191,9 @@ def _when(
     read = []
     for name in times:
         found = read_times(
-            frame[name], f"{where}, column {name!r}", order=order, midnight=table.midnight, start=event.start
-        )
+            frame[name], f"{where}, column {name!r}", order=order, midnight=table.midnight or name in table.dates,
+            start=event.start,
+        )  # fmt: skip
         read.append(found.with_columns(frame[name].cast(pl.String).alias("when"), pl.lit(name).alias("from")))
     best = read[0]
     for other in read[1:]:
@@ -199,15 +202,26 @@ def _when(
         if event.latest:
             take |= (pl.col("time_") > pl.col("time")).fill_null(False)
         best = pair.select(pl.when(take).then(pl.col(f"{c}_")).otherwise(pl.col(c)).alias(c) for c in best.columns)
+    if event.taken in frame.columns:
+        taken = read_times(frame[event.taken], f"{where}, column {event.taken!r}", order=order)["time"]
+        early = (best["time"] < taken).fill_null(False)
+        best = best.with_columns(
+            pl.when(early).then(taken).otherwise("time").alias("time"),
+            (pl.col("dated") & ~early).alias("dated"),
+            pl.when(early).then(pl.concat_str("from", pl.lit(AFTER))).otherwise("from").alias("from"),
+        )
     return best
 
 
 def _note_times(event: Event, table: Table, used: pl.Series, ledger: Ledger) -> None:
     """Say where a later choice of the times was taken for want of the first."""
-    if len(event.times) < 2 or event.latest or table.midnight or event.start:
+    if (len(event.times) < 2 and event.taken is None) or event.latest or table.midnight or event.start:
         return
     for (name,), part in used.to_frame("from").group_by("from"):
-        if name != event.times[0]:
+        if str(name).endswith(AFTER):
+            late = str(name).removesuffix(AFTER)
+            note(ledger, f"{table.name} at {event.taken}, which is after {late}", len(part))
+        elif name != event.times[0]:
             note(ledger, f"{table.name} at {name}, for want of {event.times[0]}", len(part))
 
 

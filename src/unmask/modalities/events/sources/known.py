@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from unmask.modalities.events.sources.fhir_kinds import KINDS
 from unmask.modalities.events.sources.folders import FOLDERS
-from unmask.modalities.events.sources.tables import Event
+from unmask.modalities.events.sources.tables import Event, Table
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:
@@ -23,15 +23,17 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     for folder in FOLDERS:
         for table in folder.tables:
             for event in table.events:
-                yield folder.name, table.name, event.codes[0].split("//")[0], _when(event)
+                yield folder.name, table.name, event.codes[0].split("//")[0], _when(event, table)
 
 
-def _when(event: Event) -> str:
+def _when(event: Event, table: Table) -> str:
     if not event.times:
         return "no time: a static fact"
-    columns = ", ".join(event.times)
+    columns = ", ".join(f"{name} (a date)" if name in table.dates else name for name in event.times)
     if event.latest:
         return f"the latest of {columns}"
+    if event.taken is not None:
+        return f"{columns}; not before {event.taken}"
     return f"{columns} (start of its day)" if event.start else columns
 
 

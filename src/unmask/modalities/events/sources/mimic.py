@@ -1,7 +1,8 @@
 """MIMIC-IV, modules hosp and icu (versions 1.0 to 3.1).
 
-What is coded for billing (diagnoses, procedures, DRGs) is known after the discharge; results when they were stored; a
-death at its time in the admissions table before its date in the patients table.
+What is coded for billing (diagnoses, procedures, DRGs) is known after the discharge; results when they were stored, and not
+before they were taken; a death at its time in the admissions table before its date in the patients table. dod, chartdate and
+storedate are dates by the published schema (mimic-code, buildmimic/postgres/create.sql), whatever the type of a file's column.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ MIMIC = Folder(
     name="MIMIC-IV", known_by=("patients", "admissions"), context=_context, unread=_UNREAD,
     helpers=("d_labitems", "d_items", "d_icd_diagnoses", "d_icd_procedures"),
     tables=[
-        Table(name="patients", derived={"deathtime": ("subject_id",), "birth": ("anchor_year", "anchor_age")}, events=[
+        Table(name="patients", dates=("dod",), derived={"deathtime": ("subject_id",), "birth": ("anchor_year", "anchor_age")}, events=[
             Event(codes=("GENDER//{gender}",)),
             Event(codes=(BIRTH,), times=("birth",), optional=True, start=True),
             Event(codes=(DEATH,), times=("deathtime", "dod"), optional=True),
@@ -93,31 +94,31 @@ MIMIC = Folder(
         Table(name="drgcodes", visit="hadm_id", derived=_CODED, events=[
             Event(codes=("DRG//{drg_type}//{drg_code}",), times=("dischtime",)),
         ]),
-        Table(name="procedures_icd", visit="hadm_id", derived=_CODED, events=[
+        Table(name="procedures_icd", visit="hadm_id", dates=("chartdate",), derived=_CODED, events=[
             Event(codes=("PROCEDURE//ICD{icd_version}//{icd_code}",), times=("dischtime", "chartdate")),
         ]),
-        Table(name="hcpcsevents", visit="hadm_id", derived=_CODED, events=[
+        Table(name="hcpcsevents", visit="hadm_id", dates=("chartdate",), derived=_CODED, events=[
             Event(codes=("PROCEDURE//HCPCS//{hcpcs_cd}",), times=("dischtime", "chartdate")),
         ]),
         Table(name="prescriptions", visit="hadm_id", events=[
             Event(codes=("MEDICATION//{drug}",), times=("starttime",)),
         ]),
         Table(name="emar", visit="hadm_id", refused=[Refused(column="event_txt", pattern=r"(^|\s)not\s|^hold dose")], events=[
-            Event(codes=("MEDICATION_GIVEN//{medication}//{event_txt}", "MEDICATION_GIVEN//{medication}"), times=_STORED),
+            Event(codes=("MEDICATION_GIVEN//{medication}//{event_txt}", "MEDICATION_GIVEN//{medication}"), times=_STORED, taken="charttime"),
         ]),
         Table(name="labevents", visit="hadm_id", events=[
-            Event(codes=("LAB//{itemid}",), suffixes=("{valueuom}",), times=_STORED, value="valuenum", words=("value",)),
+            Event(codes=("LAB//{itemid}",), suffixes=("{valueuom}",), times=_STORED, taken="charttime", value="valuenum", words=("value",)),
         ]),
-        Table(name="microbiologyevents", visit="hadm_id", events=[
+        Table(name="microbiologyevents", visit="hadm_id", dates=("storedate", "chartdate"), events=[
             Event(
                 codes=(
                     "MICROBIOLOGY//{test_name}//{org_name}//{ab_name}//{interpretation}",
                     "MICROBIOLOGY//{test_name}//{org_name}", "MICROBIOLOGY//{test_name}",
                 ),
-                times=("storetime", "storedate", "charttime", "chartdate"),
+                times=("storetime", "storedate", "charttime", "chartdate"), taken="charttime",
             ),
         ]),
-        Table(name="omr", events=[
+        Table(name="omr", dates=("chartdate",), events=[
             Event(codes=("OMR//{result_name}",), times=("chartdate",), value="result_value"),
         ]),
         Table(name="icustays", visit="hadm_id", events=[
@@ -125,23 +126,23 @@ MIMIC = Folder(
             Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), optional=True),
         ]),
         Table(name="chartevents", visit="hadm_id", events=[
-            Event(codes=("CHART//{itemid}",), suffixes=("{valueuom}",), times=_STORED, value="valuenum", words=("value",)),
+            Event(codes=("CHART//{itemid}",), suffixes=("{valueuom}",), times=_STORED, taken="charttime", value="valuenum", words=("value",)),
         ]),
         Table(name="datetimeevents", visit="hadm_id", events=[
-            Event(codes=("DATETIME//{itemid}",), times=_STORED, words=("value",)),
+            Event(codes=("DATETIME//{itemid}",), times=_STORED, taken="charttime", words=("value",)),
         ]),
         Table(name="inputevents", visit="hadm_id", refused=[_CANCELLED], events=[
-            Event(codes=("INFUSION_START//{itemid}",), suffixes=("{rateuom}",), times=("storetime", "starttime"), value="rate"),
+            Event(codes=("INFUSION_START//{itemid}",), suffixes=("{rateuom}",), times=("storetime", "starttime"), taken="starttime", value="rate"),
             Event(
                 codes=("INFUSION_END//{itemid}",), suffixes=("{amountuom}",), times=("storetime", "endtime"), latest=True,
                 value="amount", optional=True,
             ),
         ]),
         Table(name="outputevents", visit="hadm_id", events=[
-            Event(codes=("OUTPUT//{itemid}",), suffixes=("{valueuom}",), times=_STORED, value="value"),
+            Event(codes=("OUTPUT//{itemid}",), suffixes=("{valueuom}",), times=_STORED, taken="charttime", value="value"),
         ]),
         Table(name="procedureevents", visit="hadm_id", refused=[_CANCELLED], events=[
-            Event(codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime")),
+            Event(codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime"), taken="starttime"),
         ]),
     ],
 )  # fmt: skip

@@ -22,6 +22,7 @@ class Event:
         suffixes: likewise, put behind the code where their columns are given: units, answers.
         times: columns that say when it was known, the first that is given; none for a static fact.
         latest: the latest of `times` instead of the first.
+        taken: column that says when it was taken or begun: nothing is known before, so it counts where it is later.
         value: column of the value.
         words: columns of an answer in words, the first that is given.
         optional: rows without this time are simply without this event.
@@ -32,6 +33,7 @@ class Event:
     suffixes: Sequence[str] = ()
     times: Sequence[str] = ()
     latest: bool = False
+    taken: str | None = None
     value: str | None = None
     words: Sequence[str] = ()
     optional: bool = False
@@ -53,7 +55,9 @@ class Table:
     Attributes:
         subject, visit: columns of the ids.
         derived: columns that are made before codes are (see `Folder.context`) -> the file's columns they are made of.
-        midnight: a time of 00:00:00 is a date alone.
+        midnight: a time of 00:00:00 is a date alone, in every column.
+        dates: columns that hold dates by their published schema: there a time of 00:00:00 is a date alone too (pandas writes
+            dates as timestamps).
     """
 
     name: str
@@ -63,6 +67,7 @@ class Table:
     derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
     refused: Sequence[Refused] = ()
     midnight: bool = False
+    dates: Sequence[str] = ()
 
 
 Files = Mapping[str, Sequence[Path]]
