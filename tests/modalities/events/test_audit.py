@@ -78,6 +78,15 @@ def test_a_static_fact_and_a_value_that_tell_the_outcome_are_found(tmp_path: Pat
         assert found(tmp_path / name, rows + [fact(*a) for a in asked], asked)["tells the outcome"] == "warning"
 
 
+def test_deaths_and_timed_codes_without_a_time_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    asked = [p for p in asked if p[0] not in (3, 4)]
+    only = [*rows, (3, None, "MEDS_DEATH", None, None), (4, None, "MEDS_DEATH", None, None)]
+    assert found(tmp_path / "deaths", only, asked) == {"within an encounter": "note", "facts without a time": "warning"}
+    both = [*rows, (3, None, "DIAGNOSIS//X", None, None)]
+    assert found(tmp_path / "both", both, asked) == {"within an encounter": "note", "facts without a time": "warning"}
+
+
 def test_dates_taken_for_times_are_found(tmp_path: Path):
     rows, asked = clean(0)
     for subject, moment, _ in asked:

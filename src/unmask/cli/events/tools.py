@@ -6,6 +6,9 @@ import typer
 
 from unmask.cli import options
 
+SHOWN_CODES = 10
+"""Codes of facts without a time that are printed."""
+
 
 def convert(
     source: str = typer.Argument(
@@ -23,6 +26,9 @@ def convert(
     onset: bool = typer.Option(
         False, "--onset", help="FHIR: conditions without a time of recording stand at their onset, not rejected."
     ),
+    static: bool = typer.Option(
+        False, "--static", help="Table: rows without a time are facts, also deaths and codes with a time elsewhere."
+    ),
     json_: options.Json = False,
 ) -> None:
     """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl, and
@@ -32,7 +38,7 @@ def convert(
 
     output = Output(json_)
     columns = {"subject": subject, "time": time, "code": code, "value": value, "visit": visit, "text": text}
-    found = run(source, out, columns=columns, dates=dates, onset=onset)
+    found = run(source, out, columns=columns, dates=dates, onset=onset, static=static)
     lines = [
         f"{found['events']:,} events of {found['subjects']:,} subjects, {found['rejected_rows']:,} rows without one"
     ]
@@ -41,6 +47,11 @@ def convert(
             lines.append(f"  {name}: {count['rows']:,} rows, {count['events']:,} events")
     absent = [name for name, count in found["tables"].items() if not count["rows"] and not count["files"]]
     lines += [f"no file of: {', '.join(absent)}"] if absent else []
+    if found["static"]:
+        lines.append(f"without a time, known from the start: {sum(found['static'].values()):,}")
+        lines += [f"  {name}: {count:,}" for name, count in list(found["static"].items())[:SHOWN_CODES]]
+        more = len(found["static"]) - SHOWN_CODES
+        lines += [f"  and {more:,} more codes, see --json"] if more > 0 else []
     for heading, part in (("left out", found["rejected"]), ("decided", found["notes"])):
         lines += [f"{heading}:"] if part else []
         lines += [f"  {reason}: {count:,}" for reason, count in part.items()]

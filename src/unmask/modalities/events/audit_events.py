@@ -180,6 +180,28 @@ def after_death(events: Events) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def without_time(events: Events) -> Iterator[Finding]:
+    """Codes whose events have a time in some rows and none in others, and deaths without one: known from the start."""
+    static, timed = Tally(len(events.codes)), Tally(len(events.codes))
+    for block in blocks(events):
+        static.add(block, block.time == STATIC)
+        timed.add(block, block.time != STATIC)
+    dead = events.begins(DEATH)
+    count = np.where((timed.count > 0) | dead, static.count, 0)
+    if not count.any():
+        return
+    deaths = int(static.count[dead].sum())
+    said = f", {deaths:,} of them deaths" if deaths else " that have one in other rows"
+    what = f"{int(count.sum()):,} events of {int((count > 0).sum())} codes have no time{said}"
+    yield Finding(
+        check="facts without a time", level="warning",
+        sentence=f"{what}: they count as known from the start, before they happened.",
+        todo="Give them their time, or leave them out (unmask events convert rejects them, unless --static is said).",
+        columns=("code", "without a time", "with one"),
+        rows=[(events.codes[i], int(count[i]), int(timed.count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]],
+    )  # fmt: skip
+
+
 def before_birth(events: Events) -> Iterator[Finding]:
     """Events before their subject's birth (the last one, where it has several)."""
     birth, early = events.begins(BIRTH), Tally(len(events.codes))
@@ -304,4 +326,4 @@ def most_frequent(events: Events, count: np.ndarray) -> list[tuple[Any, ...]]:
     return [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
 
 
-CHECKS = (midnights, after_death, before_birth, coded_early, duplicates, order)
+CHECKS = (midnights, after_death, without_time, before_birth, coded_early, duplicates, order)

@@ -19,13 +19,14 @@ from unmask.files import files_below
 from unmask.modalities.events.shards import ShardWriter
 from unmask.modalities.events.sources import fhir, folders, plain
 from unmask.modalities.events.sources.ids import Subjects
+from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table
-from unmask.modalities.events.sources.times import ORDERS, Order
+from unmask.modalities.events.sources.times import ORDERS
 
 
 def convert(
     source: str | Path | pl.DataFrame, out: str | Path, *, columns: Mapping[str, str] | None = None,
-    dates: str | None = None, onset: bool = False,
+    dates: str | None = None, onset: bool = False, static: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Make a MEDS folder of a table, of FHIR (json, ndjson, zip, a folder of them), of OMOP or MIMIC-IV.
 
@@ -36,10 +37,12 @@ def convert(
         dates: "month-first" or "day-first", how dates such as 01/02/2020 are meant; they are refused without.
         onset: FHIR conditions without a time of recording stand at their onset, which may lie before they were known;
             they are rejected without.
+        static: of a plain table: rows without a time are facts known from the start even where they are deaths, or where their
+            code has a time in other rows; they are rejected without.
 
     Returns:
         rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason), events,
-        subjects, codes; tables (files, rows and events of each), notes (what was done to kept events, with counts),
+        subjects, codes; static (rows that are facts without a time, by code); tables (files, rows and events of each), notes (what was done to kept events, with counts),
         unused (files not read, and why).
 
     Raises:
@@ -47,7 +50,7 @@ def convert(
     """
     if dates is not None and dates not in ORDERS:
         raise UserError(f"dates {dates!r}", hint=suggest(dates, ORDERS))
-    work = _Work(columns=columns or {}, order=dates, onset=onset)
+    work = _Work(columns=columns or {}, reading=Reading(order=dates, static=static), onset=onset)
     ledger = work.ledger
     with ShardWriter(out) as shards:
         for frame in work.events(source):
@@ -70,6 +73,7 @@ def convert(
             "out": str(target), "rows": ledger.rows, "kept_rows": ledger.kept,
             "rejected_rows": ledger.rows - ledger.kept, "rejected": dict(ledger.counts), "events": shards.rows,
             "subjects": shards.subjects, "codes": len(shards.counts), "notes": dict(ledger.notes),
+            "static": dict(ledger.static.most_common()),
             "tables": {name: dict(count) for name, count in ledger.tables.items()}, "unused": ledger.unused,
         }  # fmt: skip
 
@@ -83,7 +87,7 @@ class _Work:
     """One conversion: what was asked, and what comes up on the way."""
 
     columns: Mapping[str, str]
-    order: Order | None
+    reading: Reading
     onset: bool
     ledger: Ledger = field(default_factory=Ledger)
     names: dict[str, str] = field(default_factory=dict)
@@ -91,7 +95,7 @@ class _Work:
 
     def events(self, source: str | Path | pl.DataFrame) -> Iterator[pl.DataFrame]:
         if isinstance(source, pl.DataFrame):
-            yield from plain.from_frame(source, self.columns, self.ledger, self.subjects, self.order)
+            yield from plain.from_frame(source, self.columns, self.ledger, self.subjects, self.reading)
             return
         path = Path(source)
         if not path.exists():
@@ -101,7 +105,7 @@ class _Work:
         if path.is_dir():
             kind = folders.kind_of(path)
             if kind is not None:
-                yield from folders.read(kind, path, self.ledger, self.names, self.subjects, self.order)
+                yield from folders.read(kind, path, self.ledger, self.names, self.subjects, self.reading)
                 return
             files = files_below(path)
             if not any(fhir.is_fhir(p) for p in files):
@@ -111,7 +115,7 @@ class _Work:
                 )
             yield from self._fhir(path)
         elif is_table(path):
-            yield from plain.read(path, self.columns, self.ledger, self.subjects, self.order)
+            yield from plain.read(path, self.columns, self.ledger, self.subjects, self.reading)
         elif fhir.is_fhir(path):
             yield from self._fhir(path)
         else:

@@ -14,9 +14,10 @@ from unmask.files import files_below
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.mimic import MIMIC
 from unmask.modalities.events.sources.omop import OMOP
+from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, first_given, note, parsed, text
 from unmask.modalities.events.sources.tables import Derive, Event, Folder, Table
-from unmask.modalities.events.sources.times import Order, read_times
+from unmask.modalities.events.sources.times import read_times
 from unmask.natural import natural
 
 FOLDERS = (OMOP, MIMIC)
@@ -91,7 +92,7 @@ def _refuse_twice(name: str, files: Sequence[Path]) -> None:
 
 
 def read(
-    kind: Folder, path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, order: Order | None
+    kind: Folder, path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
     """Events of all tables that are there.
 
@@ -107,11 +108,11 @@ def read(
         count = ledger.table(table.name)
         for file in files.get(table.name, ()):
             count["files"] += 1
-            yield from _table(table, file, ledger, derive, subjects, order)
+            yield from _table(table, file, ledger, derive, subjects, reading)
 
 
 def _table(
-    table: Table, path: Path, ledger: Ledger, derive: Derive, subjects: Subjects, order: Order | None
+    table: Table, path: Path, ledger: Ledger, derive: Derive, subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
     have = columns_of(path)
     lower = {c.lower(): c for c in have}
@@ -127,7 +128,7 @@ def _table(
         frame = derive(table, raw.rename({lower[w]: w for w in wanted}))
         kept = pl.repeat(False, len(frame), eager=True)
         for event in table.events:
-            rows = _event(event, table, frame, path.name, order, ledger)
+            rows = _event(event, table, frame, path.name, reading, ledger)
             made, good = parsed(
                 rows, ledger, path.name, subjects, static=not event.times, optional=event.optional
             )  # fmt: skip
@@ -152,7 +153,7 @@ def _wanted(table: Table) -> set[str | None]:
 
 
 def _event(
-    event: Event, table: Table, frame: pl.DataFrame, where: str, order: Order | None, ledger: Ledger
+    event: Event, table: Table, frame: pl.DataFrame, where: str, reading: Reading, ledger: Ledger
 ) -> pl.DataFrame:
     """Raw columns of one event per row, as `rows.parsed` takes them."""
     have, empty = frame.columns, pl.lit(None, dtype=pl.String)
@@ -181,17 +182,17 @@ def _event(
             empty.alias("when"), pl.lit(None, dtype=pl.Datetime("us")).alias("time"), pl.lit(False).alias("given"),
             pl.lit(False).alias("dated"),
         )  # fmt: skip
-    return pl.concat([out, _when(event, table, frame, times, where, order)], how="horizontal")
+    return pl.concat([out, _when(event, table, frame, times, where, reading)], how="horizontal")
 
 
 def _when(
-    event: Event, table: Table, frame: pl.DataFrame, times: Sequence[str], where: str, order: Order | None
+    event: Event, table: Table, frame: pl.DataFrame, times: Sequence[str], where: str, reading: Reading
 ) -> pl.DataFrame:
     """time, given, dated, when (as written) and from (the column it is from)."""
     read = []
     for name in times:
         found = read_times(
-            frame[name], f"{where}, column {name!r}", order=order, midnight=table.midnight or name in table.dates,
+            frame[name], f"{where}, column {name!r}", order=reading.order, midnight=table.midnight or name in table.dates,
             start=event.start,
         )  # fmt: skip
         read.append(found.with_columns(frame[name].cast(pl.String).alias("when"), pl.lit(name).alias("from")))
@@ -203,7 +204,7 @@ def _when(
             take |= (pl.col("time_") > pl.col("time")).fill_null(False)
         best = pair.select(pl.when(take).then(pl.col(f"{c}_")).otherwise(pl.col(c)).alias(c) for c in best.columns)
     if event.taken in frame.columns:
-        taken = read_times(frame[event.taken], f"{where}, column {event.taken!r}", order=order)["time"]
+        taken = read_times(frame[event.taken], f"{where}, column {event.taken!r}", order=reading.order)["time"]
         early = (best["time"] < taken).fill_null(False)
         best = best.with_columns(
             pl.when(early).then(taken).otherwise("time").alias("time"),

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from unmask.errors import UserError
-from unmask.modalities.events.meds import BIRTH
+from unmask.modalities.events.meds import BIRTH, DEATH
 from unmask.modalities.events.sources.ids import Subjects
-from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, parsed
-from unmask.modalities.events.sources.times import Order, read_times
+from unmask.modalities.events.sources.reading import Reading
+from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, parsed, text
+from unmask.modalities.events.sources.times import read_times
 
 COLUMNS = {"subject": "subject_id", "time": "time", "code": "code", "value": "numeric_value", "visit": "visit_id",
            "text": "text_value"}  # fmt: skip
 
+ELSEWHERE = "no time, of a code that has one elsewhere (--static takes it as a fact)"
+NO_DEATH = "no time of death (--static takes it as a fact)"
+
 
 def read(
-    path: Path, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, order: Order | None
+    path: Path, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
     """Events of a csv, tsv or parquet.
 
@@ -35,12 +39,15 @@ def read(
     unread = [name for name in have if name not in wanted]
     if unread:
         ledger.unused[path.name] = f"columns not read: {', '.join(unread)}"
+    when, code = columns["time"], columns["code"]
+    parts = () if reading.static else chunks(path, [when, code], Ledger())
+    timed: set[str] = set().union(*(_timed(part, when, code) for part in parts))
     for frame in chunks(path, wanted, ledger):
-        yield _events(frame, columns, ledger, path.name, subjects, order)
+        yield _events(frame, columns, ledger, path.name, subjects, reading, timed)
 
 
 def from_frame(
-    frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, order: Order | None
+    frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
     """Events of a DataFrame already in memory.
 
@@ -49,14 +56,30 @@ def from_frame(
     """
     _check(columns, frame.columns, "")
     ledger.rows += len(frame)
-    yield _events(frame, {**COLUMNS, **columns}, ledger, "table", subjects, order)
+    columns = {**COLUMNS, **columns}
+    timed = set() if reading.static else _timed(frame, columns["time"], columns["code"])
+    yield _events(frame, columns, ledger, "table", subjects, reading, timed)
+
+
+def _timed(frame: pl.DataFrame, when: str, code: str) -> set[str]:
+    """Codes of rows with a time."""
+    named = pl.DataFrame({"when": frame[when], "code": frame[code]}).select(
+        text(name).alias(name) for name in ("when", "code")
+    )
+    return set(named.drop_nulls()["code"].unique().to_list())
 
 
 def _events(
-    frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, where: str, subjects: Subjects, order: Order | None
-) -> pl.DataFrame:
+    frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, where: str, subjects: Subjects, reading: Reading,
+    timed: Collection[str],
+) -> pl.DataFrame:  # fmt: skip
+    """Events of some rows.
+
+    Args:
+        timed: codes that have a time in some row: without one they are no facts, unless `reading.static` says so.
+    """
     when = frame[columns["time"]]
-    times = read_times(when, f"{where}, column {columns['time']!r}", order=order)
+    times = read_times(when, f"{where}, column {columns['time']!r}", order=reading.order)
     born = frame[columns["code"]].cast(pl.String).str.starts_with(BIRTH).fill_null(False)
     if (born & times["dated"]).any():  # a birth alone stands at the start of its day: nothing precedes it
         times = times.with_columns(
@@ -72,6 +95,10 @@ def _events(
         role("subject").alias("subject"), role("code").alias("code"), role("value").alias("raw"),
         role("text").alias("words"), role("visit").alias("visit"), when.alias("when"), empty.alias("refused"),
     ).with_columns(times)  # fmt: skip
+    if not reading.static:
+        death = text("code").str.starts_with(DEATH)
+        why = pl.when(death).then(pl.lit(NO_DEATH)).when(text("code").is_in(list(timed))).then(pl.lit(ELSEWHERE))
+        raw = raw.with_columns(pl.when(~pl.col("given")).then(why).alias("refused"))
     made, good = parsed(raw, ledger, where, subjects)
     ledger.kept += int(good.sum())
     table = ledger.table(where)

@@ -37,6 +37,7 @@ class Ledger:
         counts: events left out, by reason. Most rows have one event; one of a person may have a birth and a death too.
         samples: a few of each.
         notes: what was done to events that were kept, and how often.
+        static: code -> rows of tables that are facts without a time, known from the start.
         tables: of each table or kind of resource: files, rows, events.
         unused: files that were not read, and why.
     """
@@ -46,6 +47,7 @@ class Ledger:
     counts: Counter[str] = field(default_factory=Counter)
     samples: list[dict[str, Any]] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    static: Counter[str] = field(default_factory=Counter)
     tables: dict[str, Counter[str]] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
 
@@ -184,6 +186,8 @@ def parsed(
     good = made.select(pl.col("reason").is_null() & pl.col("asked")).to_series()
     kept = made.filter(good)
     note(ledger, "dates without a time of day, at the end of their day", int(kept["dated"].sum()))
+    facts = kept.filter(pl.col("time").is_null())["code"].value_counts()
+    ledger.static.update(dict(facts.iter_rows()))
     told = pl.col("text_value").is_not_null() & pl.col("numeric_value").is_null()
     note(ledger, "values that are no numbers, kept as text_value", kept.select(told.sum()).item())
     return kept.select("subject_id", "time", "code", "numeric_value", "text_value", "visit_id"), good
