@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import polars as pl
 import pytest
 from event_data import main_fails, main_ok
 
-from unmask.errors import UserError
 from unmask.modalities.events.convert import convert
 
 
@@ -49,3 +47,67 @@ def test_facts_without_a_time_are_taken_where_one_asks_for_it_and_always_named(
     assert "without a time, known from the start: 4" in said
     assert "MEDS_DEATH: 1" in said
     assert written(tmp_path / "m")["time"].null_count() == 4
+
+
+COMMA = "subject_id;time;code;numeric_value\n1;2020-01-01 08:00:00;BILI;14,5\n1;2020-01-02 08:00:00;BILI;21\n1;2020-01-03 08:00:00;{};{}\n"
+
+
+def test_a_decimal_comma_is_asked_about_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "t.csv").write_text(COMMA.format("BILI", "1.234,5"))
+    said = main_fails(["events", "convert", tmp_path / "t.csv", "--out", tmp_path / "m"], capsys)
+    assert "14,5" in said
+    assert "--decimal ," in said
+    assert not (tmp_path / "m").exists()
+    main_ok(["events", "convert", str(tmp_path / "t.csv"), "--out", str(tmp_path / "m"), "--decimal", ","])
+    assert written(tmp_path / "m")["numeric_value"].to_list() == [14.5, 21, 1234.5]
+    assert "--decimal" in main_fails(
+        ["events", "convert", tmp_path / "t.csv", "--out", tmp_path / "n", "--decimal", ";"], capsys
+    )
+
+
+def test_a_point_beside_decimal_commas_is_no_number(tmp_path: Path):
+    found, events = converted(tmp_path, COMMA.format("BILI", "1.234"), decimal=",")
+    assert events["numeric_value"].to_list() == [14.5, 21, None]
+    assert events["text_value"].to_list() == [None, None, "1.234"]
+    assert found["notes"]["numbers with a mark that --decimal does not explain, kept as text_value"] == 1
+
+
+def test_commas_are_thousands_where_points_are_decimal(tmp_path: Path):
+    text = "subject_id,time,code,numeric_value\n" + "\n".join(
+        f'1,2020-01-01 08:00:0{i},A,"{v}"' for i, v in enumerate(("1,234", "1,234,567.5", "1,5", "2.5"))
+    )
+    found, events = converted(tmp_path, text, decimal=".")
+    assert events["numeric_value"].to_list() == [1234, 1234567.5, None, 2.5]
+    assert found["notes"]["numbers with a mark that --decimal does not explain, kept as text_value"] == 1
+
+
+def test_a_few_numbers_with_commas_are_texts_and_counted(tmp_path: Path):
+    rows = [f"1,2020-01-01 08:00:00,A,{i}" for i in range(200)] + ['1,2020-01-01 08:00:00,A,"1,5"']
+    found, events = converted(tmp_path, "subject_id,time,code,numeric_value\n" + "\n".join(rows))
+    assert events["numeric_value"].null_count() == 1
+    assert found["notes"]["numbers with a mark that --decimal does not explain, kept as text_value"] == 1
+
+
+NA = (
+    "subject_id,time,code,numeric_value\nP01,2020-01-01 08:00:00,K,4\nP02,2020-01-01 08:00:00,K,NA\n"
+    "NA,2020-01-01 08:00:00,K,5\nNA,2020-02-01 08:00:00,DX,NA\nP01,2020-01-03 08:00:00,NA,1\nP02,NA,SEX//M,.\n"
+)
+
+
+def test_nas_of_r_are_no_patient_no_code_and_no_value(tmp_path: Path):
+    found, events = converted(tmp_path, NA)
+    assert (found["subjects"], found["events"]) == (2, 3)
+    assert found["rejected"] == {"no subject": 2, "code is 'NA', read as empty (--missing says what is)": 1}
+    assert events["numeric_value"].to_list() == [4, None, None]
+    assert "text_value" not in events.columns
+    assert found["static"] == {"SEX//M": 1}
+
+
+def test_what_is_empty_may_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "t.csv").write_text(NA.replace(".\n", "-9\n"))
+    main_ok(["events", "convert", str(tmp_path / "t.csv"), "--out", str(tmp_path / "m"), "--missing", "-9", "--static"])
+    said = capsys.readouterr().out
+    assert "time cannot be read: 1" in said  # NA is a text now
+    events = written(tmp_path / "m")
+    assert events["subject_id"].n_unique() == 3
+    assert "NA" in events["code"].to_list()

@@ -29,6 +29,10 @@ def convert(
     static: bool = typer.Option(
         False, "--static", help="Table: rows without a time are facts, also deaths and codes with a time elsewhere."
     ),
+    decimal: str = typer.Option(None, help="Tables: , or . (a point), the mark of decimals in values."),
+    missing: list[str] = typer.Option(
+        None, help="Table: text of an empty cell, repeatable; in place of the usual ones (NA, n/a, nan, null, ?, .)."
+    ),
     json_: options.Json = False,
 ) -> None:
     """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl, and
@@ -38,7 +42,9 @@ def convert(
 
     output = Output(json_)
     columns = {"subject": subject, "time": time, "code": code, "value": value, "visit": visit, "text": text}
-    found = run(source, out, columns=columns, dates=dates, onset=onset, static=static)
+    found = run(
+        source, out, columns=columns, dates=dates, onset=onset, static=static, decimal=decimal, missing=missing or None
+    )  # fmt: skip
     lines = [
         f"{found['events']:,} events of {found['subjects']:,} subjects, {found['rejected_rows']:,} rows without one"
     ]

@@ -7,26 +7,27 @@ with the reason. A sample of what was rejected stands in OUT/rejected.jsonl. Not
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError
 from unmask.files import files_below
 from unmask.modalities.events.shards import ShardWriter
 from unmask.modalities.events.sources import fhir, folders, plain
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table
-from unmask.modalities.events.sources.times import ORDERS
+from unmask.modalities.events.sources.times import Order
 
 
 def convert(
     source: str | Path | pl.DataFrame, out: str | Path, *, columns: Mapping[str, str] | None = None,
-    dates: str | None = None, onset: bool = False, static: bool = False,
+    dates: str | None = None, onset: bool = False, static: bool = False, decimal: str | None = None,
+    missing: Sequence[str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Make a MEDS folder of a table, of FHIR (json, ndjson, zip, a folder of them), of OMOP or MIMIC-IV.
 
@@ -39,6 +40,10 @@ def convert(
             they are rejected without.
         static: of a plain table: rows without a time are facts known from the start even where they are deaths, or where their
             code has a time in other rows; they are rejected without.
+        decimal: "," or ".", the mark of decimals in values of tables; commas are refused without. Beside it the other mark parts
+            thousands.
+        missing: of a plain table: texts that mean an empty cell, in any case, in place of the usual ones (NA in capitals; n/a, nan,
+            null, #n/a, <na>, nat, ? and . in any case). In columns of numbers, numbers.
 
     Returns:
         rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason), events,
@@ -48,9 +53,8 @@ def convert(
     Raises:
         UserError: nothing readable there, a column is absent, or `out` exists.
     """
-    if dates is not None and dates not in ORDERS:
-        raise UserError(f"dates {dates!r}", hint=suggest(dates, ORDERS))
-    work = _Work(columns=columns or {}, reading=Reading(order=dates, static=static), onset=onset)
+    reading = Reading(order=cast(Order | None, dates), decimal=decimal, missing=missing, static=static)
+    work = _Work(columns=columns or {}, reading=reading, onset=onset)
     ledger = work.ledger
     with ShardWriter(out) as shards:
         for frame in work.events(source):

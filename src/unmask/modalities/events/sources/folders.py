@@ -130,7 +130,7 @@ def _table(
         for event in table.events:
             rows = _event(event, table, frame, path.name, reading, ledger)
             made, good = parsed(
-                rows, ledger, path.name, subjects, static=not event.times, optional=event.optional
+                rows, ledger, path.name, subjects, reading, static=not event.times, optional=event.optional
             )  # fmt: skip
             kept |= good
             if event.times and "from" in rows.columns:

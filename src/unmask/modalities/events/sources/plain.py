@@ -41,7 +41,7 @@ def read(
         ledger.unused[path.name] = f"columns not read: {', '.join(unread)}"
     when, code = columns["time"], columns["code"]
     parts = () if reading.static else chunks(path, [when, code], Ledger())
-    timed: set[str] = set().union(*(_timed(part, when, code) for part in parts))
+    timed: set[str] = set().union(*(_timed(reading.filled(part), when, code) for part in parts))
     for frame in chunks(path, wanted, ledger):
         yield _events(frame, columns, ledger, path.name, subjects, reading, timed)
 
@@ -57,7 +57,7 @@ def from_frame(
     _check(columns, frame.columns, "")
     ledger.rows += len(frame)
     columns = {**COLUMNS, **columns}
-    timed = set() if reading.static else _timed(frame, columns["time"], columns["code"])
+    timed = set() if reading.static else _timed(reading.filled(frame), columns["time"], columns["code"])
     yield _events(frame, columns, ledger, "table", subjects, reading, timed)
 
 
@@ -78,6 +78,7 @@ def _events(
     Args:
         timed: codes that have a time in some row: without one they are no facts, unless `reading.static` says so.
     """
+    given, frame = frame, reading.filled(frame)
     when = frame[columns["time"]]
     times = read_times(when, f"{where}, column {columns['time']!r}", order=reading.order)
     born = frame[columns["code"]].cast(pl.String).str.starts_with(BIRTH).fill_null(False)
@@ -95,11 +96,16 @@ def _events(
         role("subject").alias("subject"), role("code").alias("code"), role("value").alias("raw"),
         role("text").alias("words"), role("visit").alias("visit"), when.alias("when"), empty.alias("refused"),
     ).with_columns(times)  # fmt: skip
+    called = given.select(text(columns["code"]).alias("c"))["c"]
+    gone = raw["code"].is_null() & called.is_not_null()
+    if gone.any():
+        why = pl.format("code is '{}', read as empty (--missing says what is)", called)
+        raw = raw.with_columns(pl.when(gone).then(why).alias("refused"))
     if not reading.static:
         death = text("code").str.starts_with(DEATH)
         why = pl.when(death).then(pl.lit(NO_DEATH)).when(text("code").is_in(list(timed))).then(pl.lit(ELSEWHERE))
-        raw = raw.with_columns(pl.when(~pl.col("given")).then(why).alias("refused"))
-    made, good = parsed(raw, ledger, where, subjects)
+        raw = raw.with_columns(pl.coalesce("refused", pl.when(~pl.col("given")).then(why)).alias("refused"))
+    made, good = parsed(raw, ledger, where, subjects, reading)
     ledger.kept += int(good.sum())
     table = ledger.table(where)
     table["files"] = 1

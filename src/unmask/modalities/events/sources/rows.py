@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from unmask.errors import UserError
 from unmask.modalities.events.sources.ids import Subjects, encounters
+from unmask.modalities.events.sources.reading import Reading
 
 SAMPLES = 20
 """Rejected rows kept of each reason."""
@@ -150,8 +151,9 @@ def text(name: str) -> pl.Expr:
 
 
 def parsed(
-    frame: pl.DataFrame, ledger: Ledger, where: str, subjects: Subjects, *, static: bool = True, optional: bool = False
-) -> tuple[pl.DataFrame, pl.Series]:
+    frame: pl.DataFrame, ledger: Ledger, where: str, subjects: Subjects, reading: Reading, *, static: bool = True,
+    optional: bool = False,
+) -> tuple[pl.DataFrame, pl.Series]:  # fmt: skip
     """Raw columns (`RAW`) -> (events, which rows gave one); the others are counted by reason.
 
     A value that is no number becomes the event's text_value, and is noted.
@@ -160,13 +162,16 @@ def parsed(
         where: file of the rows, for the samples.
         static: rows without a time are facts; else they are rejected.
         optional: rows without a time are no events and no rejects either (a discharge that has not been).
+
+    Raises:
+        UserError: values have commas, and nobody said what they mean.
     """
-    number = text("raw").cast(pl.Float32, strict=False)
+    number, odd = reading.numbers(frame["raw"], where)
     made = frame.with_columns(
         subjects.of(frame["subject"]).alias("subject_id"), encounters(frame["visit"]).alias("visit_id"),
-        text("code").alias("code"), pl.when(number.is_finite()).then(number).alias("numeric_value"),
+        text("code").alias("code"), number.alias("numeric_value"),
     )  # fmt: skip
-    worded = pl.when(pl.col("numeric_value").is_null()).then(text("raw"))
+    worded = pl.when(pl.col("numeric_value").is_null() & pl.lit(not frame["raw"].dtype.is_numeric())).then(text("raw"))
     made = made.with_columns(pl.coalesce(text("words"), worded).alias("text_value"))
     wrong = "subject is not a whole number" if not subjects.texts else "no subject"
     reason = (
@@ -189,6 +194,7 @@ def parsed(
     facts = kept.filter(pl.col("time").is_null())["code"].value_counts()
     ledger.static.update(dict(facts.iter_rows()))
     told = pl.col("text_value").is_not_null() & pl.col("numeric_value").is_null()
+    note(ledger, "numbers with a mark that --decimal does not explain, kept as text_value", odd)
     note(ledger, "values that are no numbers, kept as text_value", kept.select(told.sum()).item())
     return kept.select("subject_id", "time", "code", "numeric_value", "text_value", "visit_id"), good
 
