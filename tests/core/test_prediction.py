@@ -80,7 +80,6 @@ def test_loss_is_the_summed_negative_log_probability(categorical: Categorical):
     torch.testing.assert_close(categorical.loss(target), expected)
     torch.testing.assert_close(-categorical.log_prob(target).sum(), expected)
     assert categorical.correct(categorical.logits.argmax(-1)) == 3
-    torch.testing.assert_close(categorical.mean().sum(-1), torch.ones(3))
 
 
 def test_a_codec_never_proposes_its_special_ids(seed: int):

@@ -17,6 +17,7 @@ LAWS = {
     6: "test_law6_same_mask.py",
     7: "test_law7_mean_over_hidden.py",
     8: "test_law8_ties.py",
+    9: "test_law9_distributions.py",
 }
 
 
@@ -44,6 +45,7 @@ def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
 MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
 PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "modalities/text/codec.py"
 CELLS, TABLE_CELLS = "modalities/table/distribution/codec.py", "modalities/table/distribution/cells.py"
+TABLE_PREDICTION = "modalities/table/distribution/prediction.py"
 ATTENTION, TRANSFORMER, SEGMENTS = "encoder/attention.py", "encoder/transformer.py", "encoder/packed_attention.py"
 
 MUTANTS = [
@@ -334,4 +336,38 @@ MUTANTS = [
     mutant(7, "averaging over processes forgotten", (PRETRAIN, "(loss * (machine.processes / ", "(loss * (1 / ")),
     mutant(7, "only the last chunk's gradient", (PREDICTION, "grad_w += partial", "grad_w = partial.clone()")),
     mutant(7, "buffer shared by two losses", (PREDICTION, "if grad_w is None:\n", "if False:\n")),
+    mutant(
+        9,
+        "normals are drawn too wide",
+        (PREDICTION, "else (0.5 * self.log_variance).exp()", "else self.log_variance.exp()"),
+    ),
+    mutant(
+        9,
+        "sure where the spread is large",
+        (PREDICTION, "return -self.log_variance.sum(-1)", "return self.log_variance.sum(-1)"),
+    ),
+    mutant(
+        9,
+        "probabilities are logarithms",
+        (PREDICTION, "return self.log_probs.exp()", "return self.log_probs"),
+    ),
+    mutant(
+        9,
+        "the mean of a category is its number",
+        (TABLE_PREDICTION, 'raise no_mean("categories")', "return self.point()"),
+    ),
+    mutant(
+        9,
+        "table: draws forget what the network says of bins",
+        (TABLE_PREDICTION, "log_p = self.log_probs()[member, row]", "log_p = self.masses().log()[member, row]"),
+    ),
+    mutant(
+        9,
+        "table: the mean is that of the normal",
+        (
+            TABLE_PREDICTION,
+            "return (p * total / mass.clamp_min(1e-12)).sum(-1).mean(0)",
+            "return self.location.mean(0)",
+        ),
+    ),
 ]

@@ -46,4 +46,14 @@ MUTANTS = [
         "events: histories are cut between rows",
         (TIES, "return after if after < len(time) else start", "return start"),
     ),
+    mutant(
+        9,
+        "events: the mean is the mode",
+        (CODEC, 'raise no_mean("events, each with a code,")', "return self.mode()"),
+    ),
+    mutant(
+        9,
+        "events: values are drawn too wide",
+        (CODEC, "noise * (0.5 * log_variance).exp() * temperature", "2 * noise * (0.5 * log_variance).exp() * temperature"),
+    ),
 ]

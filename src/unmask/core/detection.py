@@ -25,7 +25,7 @@ from unmask.encoder.transformer import activation
 class Detection:
     """The generator's prediction of the hidden slots and the discriminator's verdict on all slots, as one prediction.
 
-    `log_prob`, `mode`, `mean`, `sample` and `confidence` are the generator's.
+    `log_prob`, `mode`, `mean`, `probabilities`, `sample` and `confidence` are the generator's.
 
     Attributes:
         generator: prediction of the hidden slots.
@@ -43,10 +43,7 @@ class Detection:
         self.generator, self.logits, self.replaced, self.weight = generator, logits, replaced, weight
 
     def __len__(self) -> int:
-        return len(self.generator)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.generator, name)
+        return len(self.generator)
 
     def detection_loss(self) -> Tensor:
         """Mean binary cross-entropy over all real slots; 0 where there are none."""
@@ -59,6 +56,26 @@ class Detection:
         The loop divides by the hidden slots, which leaves means of both, as in the paper (section 2).
         """
         return self.generator.loss(target) + self.weight * self.detection_loss() * len(target)
+
+    def log_prob(self, value: Tensor) -> Float[Tensor, "hidden"]:
+        return self.generator.log_prob(value)
+
+    def mode(self) -> Tensor:
+        return self.generator.mode()
+
+    def mean(self) -> Tensor:
+        return self.generator.mean()
+
+    def probabilities(self) -> Float[Tensor, "hidden values"]:
+        return self.generator.probabilities()
+
+    def sample(
+        self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
+    ) -> Tensor:
+        return self.generator.sample(generator=generator, temperature=temperature, top_k=top_k)
+
+    def confidence(self) -> Float[Tensor, "hidden"]:
+        return self.generator.confidence()
 
     def correct(self, target: Tensor) -> Tensor | None:
         return self.generator.correct(target)

@@ -1,5 +1,9 @@
 """A prediction is a distribution per hidden slot; every use of a trained model is written on this interface.
 
+A *value* is what the codec's `targets` give and its `write` takes: a token id, the numbers of a patch, (code, value, has,
+hours) of an event, (bin, score) of a table's cell. The members mean the same in every modality; tests/invariants holds them
+to samples (law 9). What a distribution does not have (the mean of a category) is an error, never something else.
+
 Shape letters: hidden (slots predicted), width, values (categories), features (numbers of one slot).
 """
 
@@ -21,29 +25,71 @@ CHUNK = 1024
 
 @runtime_checkable
 class Prediction(Protocol):
-    """Distribution per hidden slot, in the order of the hidden slots."""
+    """Distribution per hidden slot, in the order of the slots asked for."""
 
-    def loss(self, target: Tensor) -> Tensor:
-        """Summed negative log-likelihood; the loop divides by the number of hidden slots of the whole step."""
+    def __len__(self) -> int:
+        """How many slots."""
         ...
 
-    def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]: ...
+    def loss(self, target: Tensor) -> Tensor:
+        """What training minimises, summed over slots; the loop divides by the number of hidden slots of the whole step.
 
-    def mode(self) -> Tensor: ...
+        The negative log-likelihood, or an error that stands for it (squared error of normalised patches).
+        """
+        ...
 
-    def mean(self) -> Tensor: ...
+    def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
+        """Log-probability of each slot's value; of the parts of it that are numbers, a log-density."""
+        ...
+
+    def mode(self) -> Tensor:
+        """The likeliest value; of several parts (a code, then its value) the likeliest first part, then the next given it."""
+        ...
+
+    def mean(self) -> Tensor:
+        """The expected value of numbers, in the unit in which `Codec` gives them back (a table's: its column's unit).
+
+        Raises:
+            UserError: the value is, or contains, a category, which has no mean.
+        """
+        ...
+
+    def probabilities(self) -> Float[Tensor, "hidden values"]:
+        """Probability of every value that a slot can take; a row adds up to 1.
+
+        Raises:
+            UserError: the value is, or contains, a number, which has a density.
+        """
+        ...
 
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """One value per slot, drawn independently of the others; at temperature 1 as likely as `log_prob` says.
+
+        Args:
+            temperature: below 1 nearer to the mode, which 0 gives.
+            top_k: of categories, draw among the k likeliest only.
+        """
+        ...
 
     def confidence(self) -> Float[Tensor, " hidden"]:
-        """Larger is surer: log-probability of the mode, or minus the log-spread."""
+        """Larger is surer: log-probability of the mode's first part, or, of numbers alone, minus their log-variances."""
         ...
 
     def correct(self, target: Tensor) -> Tensor | None:
         """How many modes equal their target, or None where equality means nothing."""
         ...
+
+
+def no_mean(what: str) -> UserError:
+    """What `mean` raises."""
+    return UserError(f"{what} have no mean", hint="Use mode(), or probabilities().")
+
+
+def no_probabilities(what: str) -> UserError:
+    """What `probabilities` raises."""
+    return UserError(f"{what} have a density, not probabilities", hint="Use log_prob(), mean() or sample().")
 
 
 def hits(target: Float[Tensor, " hidden"], best_other: Float[Tensor, " hidden"]) -> Float[Tensor, ""]:
@@ -206,7 +252,11 @@ class Categorical:
         return self._proposals().argmax(-1)
 
     def mean(self) -> Tensor:
-        """Categories have no mean; the probabilities themselves, (hidden, values)."""
+        """Raises UserError: categories have no mean."""
+        raise no_mean("categories")
+
+    def probabilities(self) -> Float[Tensor, "hidden values"]:
+        """Of all values; the forbidden ones, which are never proposed, keep theirs."""
         return self.log_probs.exp()
 
     def top(self, k: int) -> tuple[Int[Tensor, "hidden k"], Float[Tensor, "hidden k"]]:
@@ -263,6 +313,10 @@ class Gaussian:
 
     def mean(self) -> Tensor:
         return self.location
+
+    def probabilities(self) -> Tensor:
+        """Raises UserError: numbers have densities."""
+        raise no_probabilities("numbers")
 
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None

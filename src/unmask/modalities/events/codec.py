@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.prediction import Categorical
+from unmask.core.prediction import Categorical, no_mean, no_probabilities
 from unmask.encoder.fused_linear import round_up
 from unmask.modalities.events.clock import Clock, squash, stretch
 from unmask.modalities.events.evidence import Evidence
@@ -129,7 +129,12 @@ class EventPrediction:
         return self._joined(code, self.of_code(code)[0], None if self.time is None else self.time[:, 0])
 
     def mean(self) -> Tensor:
-        return self.mode()
+        """Raises UserError: a code has no mean (`of_code` gives the mean of a code's value)."""
+        raise no_mean("events, each with a code,")
+
+    def probabilities(self) -> Tensor:
+        """Raises UserError: an event has a value and a time (`code.probabilities` are those of its code)."""
+        raise no_probabilities("events, each with a value and a time,")
 
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None

@@ -39,7 +39,7 @@ def drawn(model, seed):
 def out(model, batch, hidden):
     prediction = model.table.network(batch, hidden)
     target = torch.stack([torch.zeros(len(hidden)), torch.full((len(hidden),), 0.3)], -1)
-    return torch.cat([prediction.member_log_prob(target), prediction.mean()[:, None]], -1)
+    return torch.cat([prediction.member_log_prob(target), prediction.point()[:, None]], -1)
 
 
 def test_a_changed_hidden_value_changes_nothing(model, drawn):
@@ -139,7 +139,7 @@ def test_published_recipes_fit_impute_and_hide(recipe):
     hidden = Corruption(select=Uniform(ratio=1.0), replace=ALL_MASK).draw(batch, seed=0)
     other = dataclasses.replace(batch, values=batch.values | {"score": batch.values["score"] + 3})
     with torch.no_grad():
-        means = [model.table.network(b, hidden).mean() for b in (batch, other)]
+        means = [model.table.network(b, hidden).point() for b in (batch, other)]
     assert torch.equal(*means)
     assert means[0].isfinite().all()
 
@@ -165,9 +165,9 @@ def test_untrained_heads_are_skipped_without_a_difference(with_additive, seed):
     hidden = Corruption(select=Uniform(ratio=0.5), replace=ALL_MASK).draw(batch, seed=seed)
     assert table.network.linear_only
     with torch.no_grad():
-        short = table.network(batch, hidden).mean()
+        short = table.network(batch, hidden).point()
         table.network.linear_only = False
-        torch.testing.assert_close(table.network(batch, hidden).mean(), short)
+        torch.testing.assert_close(table.network(batch, hidden).point(), short)
         next(iter(table.network.codec.head)).add_(0.1)
     table.network.settle()
     assert not table.network.linear_only

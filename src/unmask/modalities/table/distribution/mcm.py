@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel, corrupt
+from unmask.core.prediction import no_mean
 from unmask.errors import UserError
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
 
@@ -41,23 +42,23 @@ class PointPrediction:
     """One number per cell on the 0..1 scale; the part of `core.prediction.Prediction` that a point allows.
 
     Args:
-        point: (asked,).
+        scaled: (asked,) the numbers.
         levels: (asked,) categories of a cell's column, 0 for a quantity.
         column: (asked,).
     """
 
     members = 1
 
-    def __init__(self, point: Tensor, levels: Tensor, column: Tensor, codings: list[Coding], loss: str) -> None:
-        self.point, self.levels, self.column, self.codings, self.kind = point, levels, column, codings, loss
+    def __init__(self, scaled: Tensor, levels: Tensor, column: Tensor, codings: list[Coding], loss: str) -> None:
+        self.scaled, self.levels, self.column, self.codings, self.kind = scaled, levels, column, codings, loss
         self.pieces: list[Any] = []  # no distribution: intervals and shares do not exist
 
     def __len__(self) -> int:
-        return len(self.point)
+        return len(self.scaled)
 
     def _gap(self, target: Float[Tensor, "asked 2"]) -> Tensor:
         truth = torch.where(self.levels > 0, target[:, 0] / (self.levels - 1).clamp_min(1), target[:, 1])
-        gap = self.point - truth
+        gap = self.scaled - truth
         return gap.abs() if self.kind == "l1" else gap**2
 
     def loss(self, target: Float[Tensor, "asked 2"]) -> Tensor:
@@ -71,22 +72,36 @@ class PointPrediction:
         return self.log_prob(value)[:, None]
 
     def mode(self) -> Float[Tensor, "asked 2"]:
-        number = torch.round(self.point * (self.levels - 1).clamp_min(0)) * (self.levels > 0)
-        return torch.stack([number, self.point], -1)
+        number = torch.round(self.scaled * (self.levels - 1).clamp_min(0)) * (self.levels > 0)
+        return torch.stack([number, self.scaled], -1)
 
     def mean(self) -> Float[Tensor, " asked"]:
+        """In the column's unit.
+
+        Raises:
+            UserError: a cell has categories (see `point`).
+        """
+        if bool((self.levels > 0).any()):
+            raise no_mean("categories")
+        return self.point()
+
+    def probabilities(self) -> Tensor:
+        """Raises UserError: points have no distribution."""
+        raise UserError("MCM's network predicts a point per cell, no probabilities", hint="Fit with --recipe masked.")
+
+    def point(self) -> Float[Tensor, " asked"]:
         """In the column's unit; a category's number."""
         out = self.mode()[:, 0].clone()
         for c in self.column.unique().tolist():
             coding, here = self.codings[c], self.column == c
             if coding.scale is not None:
-                out[here] = torch.tensor(coding.unscaled(self.point[here].double().numpy()), dtype=out.dtype)
+                out[here] = torch.tensor(coding.unscaled(self.scaled[here].double().numpy()), dtype=out.dtype)
         return out
 
     def draw(self, uniform: Tensor, member: Tensor, temperature: float = 1.0) -> Float[Tensor, "asked 2"]:
         """The point itself, with its bin: there is nothing to draw from."""
         out = self.mode()
-        value = self.mean()
+        value = self.point()
         for c in self.column.unique().tolist():
             coding, here = self.codings[c], self.column == c
             if coding.scale is not None:

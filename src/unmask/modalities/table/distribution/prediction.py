@@ -14,9 +14,11 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.core.prediction import no_mean, no_probabilities
 from unmask.modalities.table.distribution.scale import FINE
 
 BACKGROUND = 0.01
@@ -133,6 +135,10 @@ class Quantities:
         p = logits.masked_fill(marginal == 0, -1e9).softmax(-1)
         return (p * total / mass.clamp_min(1e-12)).sum(-1).mean(0)
 
+    def point(self) -> Float[Tensor, " asked"]:
+        """The mean: best under squared error."""
+        return self.mean()
+
     def quantile(self, q: Float[Tensor, " asked"]) -> Float[Tensor, " asked"]:
         """The value below which a share `q` lies, in the column's unit."""
         total = self.fine_probs().cumsum(-1)
@@ -209,16 +215,17 @@ class Categories:
         own._log_probs = self._log_probs[at : at + 1]
         return own
 
-    def probs(self) -> Float[Tensor, "asked categories"]:
+    def probabilities(self) -> Float[Tensor, "asked categories"]:
+        """Averaged over members."""
         return self._log_probs.exp().mean(0)
 
     def mode(self) -> Tensor:
-        number = self.probs().argmax(-1)
+        number = self.probabilities().argmax(-1)
         return torch.stack([number.float(), torch.zeros_like(number).float()], -1)
 
-    def mean(self) -> Float[Tensor, " asked"]:
-        """The likeliest category's number: a mean of categories means nothing."""
-        return self.probs().argmax(-1).float()
+    def point(self) -> Float[Tensor, " asked"]:
+        """The number of the likeliest category: right most often."""
+        return self.probabilities().argmax(-1).float()
 
     def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float) -> Tensor:
         row = torch.arange(len(member), device=member.device)
@@ -238,7 +245,7 @@ def pick(log_p: Float[Tensor, "asked values"], uniform: Float[Tensor, " asked"])
 class CellPrediction:
     """The predictions of the asked cells, in their order, block by block; implements `core.prediction.Prediction`.
 
-    A value is (bin or category, normal score). `mean` is in the column's unit.
+    A value is (bin or category, normal score); `mean` and `point` are in the column's unit.
 
     Args:
         pieces: (places among the asked cells, their distributions).
@@ -281,7 +288,31 @@ class CellPrediction:
         return self._gathered([d.mode() for _, d in self.pieces])
 
     def mean(self) -> Float[Tensor, " asked"]:
-        return self._gathered([d.mean() for _, d in self.pieces])
+        """In the column's unit, where all the asked cells are quantities.
+
+        Raises:
+            UserError: a cell has categories (see `point`).
+        """
+        quantities = [d for _, d in self.pieces if isinstance(d, Quantities)]
+        if len(quantities) < len(self.pieces):
+            raise no_mean("categories")
+        return self._gathered([d.mean() for d in quantities])
+
+    def probabilities(self) -> Float[Tensor, "asked categories"]:
+        """Where all the asked cells have categories; 0 for numbers beyond those of a cell's own column.
+
+        Raises:
+            UserError: a cell is a quantity.
+        """
+        categories = [d.probabilities() for _, d in self.pieces if isinstance(d, Categories)]
+        if len(categories) < len(self.pieces):
+            raise no_probabilities("quantities")
+        widest = max((p.shape[1] for p in categories), default=0)
+        return self._gathered([F.pad(p, (0, widest - p.shape[1])) for p in categories])
+
+    def point(self) -> Float[Tensor, " asked"]:
+        """One guess per cell in its column's unit: the mean of a quantity, the number of the likeliest category."""
+        return self._gathered([d.point() for _, d in self.pieces])
 
     def draw(
         self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float = 1.0

@@ -161,7 +161,7 @@ class CellTable:
             flat = missing_slots(batch, len(take))
             prediction = self.network(batch, hide(flat))
             row, column = take[(flat // batch.shape[1]).numpy()], (flat % batch.shape[1]).numpy()
-            self._put(point, row, column, prediction.mean().numpy())
+            self._put(point, row, column, prediction.point().numpy())
             if interval is not None:
                 for target, values in zip((low, high), self._ends(prediction, column, interval), strict=True):
                     self._put(target, row, column, values)
@@ -179,7 +179,7 @@ class CellTable:
         """(column, (rows, probabilities of its levels)) of the asked cells that have categories."""
         for places, distribution in prediction.pieces:
             if isinstance(distribution, Categories):
-                p, probs = places.numpy(), distribution.probs().numpy()
+                p, probs = places.numpy(), distribution.probabilities().numpy()
                 for c in np.unique(column[p]):
                     here = column[p] == c
                     yield int(c), (row[p][here], probs[here, : self.codings[c].size].astype(np.float64))
@@ -262,7 +262,7 @@ class CellTable:
                     if isinstance(own, Quantities):
                         below, upto = own.shares_at(torch.tensor(truth, dtype=torch.float32))
                         needed = 2 * torch.maximum(below - 0.5, 0.5 - upto).clamp_min(0).numpy()
-                    point = own.mean().double().numpy()
+                    point = own.point().double().numpy()
                     for c in np.unique(column[p]):
                         at = column[p] == c
                         cells_of = (take[row[p]][at], np.full(int(at.sum()), member), truth[at], point[at], needed[at])

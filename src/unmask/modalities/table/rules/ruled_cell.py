@@ -57,7 +57,7 @@ class Ruled:
             left.low, left.high = (np.where(left.dead, w, x) for w, x in ((wide.low, left.low), (wide.high, left.high)))
         ((order, distribution),) = prediction.pieces
         if self.best:
-            value = np.asarray(prediction.mean(), np.float64)
+            value = np.asarray(prediction.point(), np.float64)
         if isinstance(distribution, Quantities):
             value = self.rules.rounded(place, value)
             outside = (value < left.low - 1e-9) | (value > left.high + 1e-9)
@@ -127,5 +127,5 @@ def _allowed(distribution: Categories, left: Range, member: Tensor, uniform: np.
 def _allowed_best(distribution: Categories, left: Range) -> np.ndarray:
     """The likeliest of the allowed categories."""
     assert left.allowed is not None
-    probs = distribution.probs()[:, : left.allowed.shape[1]]
+    probs = distribution.probabilities()[:, : left.allowed.shape[1]]
     return probs.masked_fill(~torch.from_numpy(left.allowed), -1.0).argmax(-1).double().numpy()
