@@ -54,6 +54,10 @@ MUTANTS = [
     mutant(
         9,
         "events: values are drawn too wide",
-        (CODEC, "noise * (0.5 * log_variance).exp() * temperature", "2 * noise * (0.5 * log_variance).exp() * temperature"),
+        (
+            CODEC,
+            "noise * (0.5 * log_variance).exp() * temperature",
+            "2 * noise * (0.5 * log_variance).exp() * temperature",
+        ),
     ),
 ]

@@ -88,6 +88,12 @@ class Drawn:
         return values.double().numpy()
 
 
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
 @pytest.fixture(scope="module")
 def made() -> dict[str, list[Drawn]]:
     return {}
@@ -107,11 +113,10 @@ def one(setup: Setup, number: int, seed: int) -> Drawn:
     maskable = batch.maskable[0].nonzero().flatten()
     slots = maskable[[number % len(maskable), (number + 1) % len(maskable), (number + 2) % len(maskable)]]
     rows = 9 * torch.arange(COPIES)[:, None]
-    with torch.no_grad():
-        prediction = setup.model(batch, hide((rows + slots).flatten()), ask=(rows + slots[:1]).flatten())
-        generator = torch.Generator().manual_seed(seed)
-        values = [prediction.sample(generator=generator) for _ in range(TIMES)]
-        log_prob = torch.cat([prediction.log_prob(v) for v in values])
+    prediction = setup.model(batch, hide((rows + slots).flatten()), ask=(rows + slots[:1]).flatten())
+    generator = torch.Generator().manual_seed(seed)
+    values = [prediction.sample(generator=generator) for _ in range(TIMES)]
+    log_prob = torch.cat([prediction.log_prob(v) for v in values])
     found = Drawn(
         prediction, int(slots[0]) % tiny_table.COLUMNS, torch.cat(values), log_prob, torch.zeros(0), torch.zeros(0)
     )

@@ -57,7 +57,7 @@ class Detection:
         """
         return self.generator.loss(target) + self.weight * self.detection_loss() * len(target)
 
-    def log_prob(self, value: Tensor) -> Float[Tensor, "hidden"]:
+    def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
         return self.generator.log_prob(value)
 
     def mode(self) -> Tensor:
@@ -74,7 +74,7 @@ class Detection:
     ) -> Tensor:
         return self.generator.sample(generator=generator, temperature=temperature, top_k=top_k)
 
-    def confidence(self) -> Float[Tensor, "hidden"]:
+    def confidence(self) -> Float[Tensor, " hidden"]:
         return self.generator.confidence()
 
     def correct(self, target: Tensor) -> Tensor | None:
