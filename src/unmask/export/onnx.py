@@ -147,7 +147,8 @@ def _beside(new: Path, model: Any, graph: Graph, found: dict[str, Any]) -> None:
         sentence_files(new, model.model.encoder.config.width, graph.pooling, graph.normalise, longest)
     (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (new / "unmask.json").write_text(json.dumps(about, indent=2, default=str), encoding="utf-8")
-    model.tokenizer.save(new)
+    longest = (task or {}).get("slots") or model.model.encoder.config.longest
+    model.tokenizer.save(new, types=bool(model.model.codec.config.types), longest=longest)
 
 
 def _named(path: Path, graph: Graph, family: str) -> None:

@@ -365,7 +365,8 @@ def _write_files(
         save_file({_DECODER_PREFIX + k: v for k, v in _decoder_state(model).items()}, new / DECODER)
     (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (new / "unmask.json").write_text(json.dumps(about, indent=2, default=_plain), encoding="utf-8")
-    tokenizer.save(new)
+    longest = ((settings or {}).get("task") or {}).get("slots") or encoder.longest
+    tokenizer.save(new, types=bool(codec.types), longest=longest)
 
 
 def _most_common_type(state: Mapping[str, Tensor]) -> str:

@@ -201,12 +201,25 @@ class Tokenizer:
         )
         return cls(_canonical(backend, len(special)))
 
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, as transformers reads them."""
+    def save(self, folder: str | Path, *, types: bool = False, longest: int | None = None) -> None:
+        """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, as transformers reads them.
+
+        Args:
+            types: the model has token types (BERT's segments): transformers' tokenizer returns them only if told so, and
+                pairs get other answers without them.
+            longest: of the model's inputs, in tokens; what transformers truncates to. None: no limit.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         named = {f"{role}_token": token for role, token in self.tokens.items()}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
+        inputs = ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"]
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": inputs,
+            **({} if longest is None else {"model_max_length": longest}),
+            **named,
+        }
         for name, text in (
             ("tokenizer.json", self.backend.to_str()),
             ("tokenizer_config.json", json.dumps(config, indent=2)),

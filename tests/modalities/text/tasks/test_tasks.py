@@ -79,10 +79,10 @@ def agrees_with_transformers(out, texts, second=None):
         opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context
     )
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
-    tokens = transformers.AutoTokenizer.from_pretrained(out)(texts, second, return_tensors="pt", padding=True)
-    tokens.pop("token_type_ids", None)
-    if second:
-        tokens["token_type_ids"] = torch.tensor([e.type_ids for e in tokens.encodings])
+    theirs_tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    tokens = theirs_tokenizer(texts, second, return_tensors="pt", padding=True, truncation=True)
+    assert ("token_type_ids" in tokens) == opened_folder.types
+    assert theirs_tokenizer.model_max_length == opened_folder.slots
     with torch.no_grad():
         assert np.abs(np.stack(ours) - theirs(**tokens).logits.numpy()).max() < 1e-4
     return theirs
@@ -112,7 +112,6 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
             group["lr"] = 1e-3 * (1 - done / total)
         rows = [data[i] for i in chosen]
         inputs = tokens([t for t, _ in rows], return_tensors="pt", padding=True)
-        inputs.pop("token_type_ids", None)
         loss = hf(**inputs, labels=torch.tensor([number[label] for _, label in rows])).loss
         optimiser.zero_grad()
         loss.backward()
