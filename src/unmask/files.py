@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import shutil
@@ -124,19 +125,31 @@ def check_results(results: Iterable[str | Path | None], sources: Iterable[str | 
     """Places of results, before long work: each can be written, and none is what is read, or the place of another result.
 
     Args:
-        results, sources: None is passed over.
+        results: None is passed over.
+        sources: files, folders, patterns, or anything else (a text, None), which is passed over. No file in a folder that
+            is read is written over.
 
     Raises:
         UserError: naming the place at fault.
     """
-    read = [p for p in sources if p is not None and os.path.exists(p)]
+    read = [found for p in sources if p is not None for found in _found(p)]
+    folders = [Path(p).resolve() for p in read if os.path.isdir(p)]
     seen: set[Path] = set()
     for place in (check_place(p) for p in results if p is not None):
-        if os.path.exists(place) and any(os.path.samefile(place, p) for p in read):
+        inside = any(folder in place.resolve().parents for folder in folders)
+        if os.path.exists(place) and (inside or any(os.path.samefile(place, p) for p in read)):
             raise UserError(f"{place} is a file that is read", hint="Choose another place; the original is kept.")
         if place.resolve() in seen:
             raise UserError(f"{place}: two results in one file", hint="Give each a file of its own.")
         seen.add(place.resolve())
+
+
+def _found(source: str | Path) -> list[str]:
+    """The files and folders that a person names: by name, or by a pattern."""
+    name = str(source)
+    if os.path.exists(name):
+        return [name]
+    return glob.glob(name, recursive=True) if glob.has_magic(name) and name.split() == [name] else []
 
 
 def check_folder(folder: str | Path) -> Path:

@@ -99,14 +99,14 @@ def predict(
     from collections import Counter
 
     from unmask.cli.common import Output
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.modalities.events.meds import SPLITS, read_meds
     from unmask.modalities.events.model import write_predictions
     from unmask.modalities.events.unknown import unknown_line
 
     if labels is None:
         raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")
-    check_place(out)
+    check_results([out], [data, labels])
     output = Output(json_, seed)
     loaded = ready(model, device, precision, most_unknown)
     events = read_meds(data)

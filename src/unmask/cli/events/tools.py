@@ -75,12 +75,11 @@ def audit(
     """Look for the future in the past: codes that tell the outcome, dates taken for times, deaths before their time,
     copies, orders of rows. Ends with 0 where there is no warning, 1 where there is one."""
     from unmask.cli.common import Output
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.modalities.events import audit_report
     from unmask.modalities.events.audit import audit as run
 
-    if out is not None:
-        check_place(out)
+    check_results([out], [data, labels])
     output = Output(json_)
     found, about = run(data, labels)
     lines = audit_report.lines(found, about)

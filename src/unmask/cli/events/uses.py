@@ -28,13 +28,13 @@ def fill(
 ) -> None:
     """Missing values with an interval, and the likeliest next events, as parquet."""
     from unmask.cli.common import Output
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.modalities.events.model import write_predictions
     from unmask.modalities.events.unknown import unknown_line
 
     if out is None:
         raise UserError("fill of events without --out", hint="Say which parquet to write.")
-    check_place(out)
+    check_results([out], [data])
     output = Output(json_, seed)
     loaded = ready(model, device, precision, most_unknown)
     frame = loaded.fill(data, top=top, level=level)
@@ -60,9 +60,11 @@ def score(
     from typing import cast
 
     from unmask.cli.common import Output
+    from unmask.files import check_results
     from unmask.modalities.events.model import write_predictions
     from unmask.modalities.events.unknown import unknown_line
 
+    check_results([out], [data])
     output = Output(json_)
     loaded = ready(model, device, precision, most_unknown)
     frame = loaded.score(data, by=cast(Any, by), mode=cast(Any, mode))
@@ -94,12 +96,13 @@ def embed(
     import polars as pl
 
     from unmask.cli.common import Output, write_array
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.modalities.events.meds import read_labels, read_meds
     from unmask.modalities.events.model import write_predictions
     from unmask.modalities.events.unknown import unknown_line
 
-    check_place(out)
+    beside = out if out.endswith(".parquet") else f"{out.removesuffix('.npy')}.ids.parquet"
+    check_results(sorted({out, beside}), [data, labels])
     output = Output(json_)
     loaded = ready(model, device, precision, most_unknown)
     events = read_meds(data)
@@ -110,11 +113,9 @@ def embed(
     else:
         when = pl.Series(points.time).cast(pl.Datetime("us"))
         ids = pl.DataFrame({"subject_id": events.subjects[points.subject], "prediction_time": when})
-    beside = out
     if out.endswith(".parquet"):
         write_predictions(ids.with_columns(embedding=pl.Series(array.astype(np.float32))), out)
     else:
-        beside = f"{out.removesuffix('.npy')}.ids.parquet"
         write_array(array, out)
         write_predictions(ids, beside)
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}; ids in the same order: {beside}"]

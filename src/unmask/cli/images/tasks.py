@@ -59,14 +59,14 @@ def predict(
 ) -> None:
     """Label and probability (several labels, or a value) of each picture, one JSON object per line, in order."""
     from unmask.cli.common import Output
-    from unmask.files import check_place, write_json_lines
+    from unmask.files import check_results, write_json_lines
     from unmask.modalities.images.model import load
 
+    check_results([out], [data])
     output = Output(json_)
     loaded = load(model, device=device, precision=precision)
     if not hasattr(loaded, "classes"):
         raise UserError(f"{model}: not a classifier", hint="Fine-tune it first: unmask finetune classify.")
-    check_place(out)
     images = loaded.read(data, labelled=False, **reading(set_, table=True))
     rows = loaded.predict(images)
     write_json_lines(rows, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -44,7 +45,7 @@ def fill(
     import numpy as np
 
     from unmask.cli.common import Output, write_array
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.modalities.images.model import load
     from unmask.modalities.images.pictures import sheet, triptych, write_png
     from unmask.modalities.images.scenes import fill_scenes
@@ -54,7 +55,8 @@ def fill(
         raise UserError(
             "fill: no --out", hint="Give a .png for side-by-side pictures, or a .npy for the filled pixels."
         )
-    target = check_place(out)
+    check_results([out], [data, mask])
+    target = Path(out)
     output = Output(json_, seed)
     loaded = load(model, device=device, precision=precision)
     if hasattr(loaded, "classes"):
@@ -130,11 +132,11 @@ def embed(
     from typing import cast
 
     from unmask.cli.common import Output, write_array
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.modalities.images.features import PASSING
     from unmask.modalities.images.model import load
 
-    check_place(out)
+    check_results([out], [data])
     output = Output(json_)
     loaded = load(model, device=device, precision=precision)
     reader = loaded.model if hasattr(loaded, "classes") else loaded
@@ -160,12 +162,13 @@ def evaluate(
 ) -> None:
     """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its figures."""
     from unmask.cli.common import Output, check_most
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.modalities.images.features import PASSING
     from unmask.modalities.images.model import load
     from unmask.modalities.images.scored_report import evaluation_report, scored_lines
 
     check_most(most)
+    check_results([report], data)
     output = Output(json_, seed)
     loaded = load(model, device=device, precision=precision)
     tuned = hasattr(loaded, "classes")
@@ -174,8 +177,6 @@ def evaluate(
             f"--report {report}: {model} is not fine-tuned",
             hint="Its figures are few: they are printed, and in --json. A page is made of a fine-tuned model's.",
         )
-    if report is not None:
-        check_place(report)
     chosen = {"problem": "auto", "store": PASSING} | reading(set_, table=True)
     source = data[0] if len(data) == 1 else data
     images = loaded.read(source, **chosen | {"problem": loaded.problem}) if tuned else loaded.read(source, **chosen)

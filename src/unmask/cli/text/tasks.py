@@ -137,12 +137,12 @@ def predict(
 ) -> None:
     """Predict with a fine-tuned model of text: one JSON object per input, in order."""
     from unmask.cli.common import Output, watcher
-    from unmask.files import check_place, write_json_lines
+    from unmask.files import check_results, write_json_lines
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks import model as models
     from unmask.modalities.text.tasks.data import Columns
 
-    check_place(out)
+    check_results([out], [data])
     output = Output(json_, seed)
     folder = models.load(model, device=device, precision=precision)
     columns = Columns(text=text, text2=text2, header=header)

@@ -28,12 +28,11 @@ def fill(
 ) -> None:
     """Fill the blanks of texts."""
     from unmask.cli.common import Output, read_lines
-    from unmask.files import check_place, write_json_lines
+    from unmask.files import check_results, write_json_lines
     from unmask.registry import load
 
     output = Output(json_, seed)
-    if out is not None:
-        check_place(out)
+    check_results([out], [text])
     loaded = load(model, device=device, precision=precision)
     results = loaded.fill(
         read_lines(text),
@@ -94,11 +93,11 @@ def embed(
     import numpy as np
 
     from unmask.cli.common import Output, in_parts, read_lines, write_array
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.registry import load
 
     output = Output(json_)
-    check_place(out)
+    check_results([out], [text])
     loaded = load(model, device=device, precision=precision)
     parts = in_parts(read_lines(text), lambda some: loaded.embed(some, pooling=cast(Any, pooling)), "embedded")
     array = np.concatenate(parts)

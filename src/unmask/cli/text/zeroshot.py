@@ -28,11 +28,10 @@ def zeroshot(
     """Classify texts without training: by an NLI head where the model has one, else by masked prompts."""
     from unmask.cli.common import Output, read_lines
     from unmask.errors import UserError
-    from unmask.files import check_place, write_json_lines
+    from unmask.files import check_results, write_json_lines
     from unmask.modalities.text.tasks.zeroshot import zero_shot
 
-    if out is not None:
-        check_place(out)
+    check_results([out], [data])
     output = Output(json_, seed)
     verbalisers: dict[str, list[str]] = {}
     for pair in words:
