@@ -147,7 +147,7 @@ def predict(
     folder = models.load(model, device=device, precision=precision)
     columns = Columns(text=text, text2=text2, header=header)
     what = "windows" if folder.about["name"] in WINDOWED else "texts"
-    rows = tuning.predict(folder, data, columns=columns, watch=watcher("predicted", what))
+    rows = tuning.predict(folder, data, columns=columns, say=_say, watch=watcher("predicted", what))
     write_json_lines(rows, out)
     found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
     output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)

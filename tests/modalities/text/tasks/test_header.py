@@ -64,10 +64,11 @@ def test_an_identifier_is_never_the_text(tmp_path):
 )
 def test_a_first_line_that_must_be_a_row_is_read_as_one_and_said(tmp_path, name, rows, expected):
     path = write(tmp_path / name, "", rows)
-    items, said = as_items(path)
+    items, read_from = as_items(path)
     assert len(items) == len(rows)
-    assert "no header" in said
     columns = read_items(path)[1]
+    assert columns == read_from
+    assert "no header" in columns.said()
     assert (columns.text, columns.text2, columns.label) == expected
 
 

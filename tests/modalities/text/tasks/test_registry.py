@@ -29,7 +29,7 @@ class Length(TextTask):
 
     @classmethod
     def read(cls, data, columns, *, labelled, trouble):
-        return (Path(data).read_text().splitlines() if isinstance(data, str) else list(data)), ""
+        return (Path(data).read_text().splitlines() if isinstance(data, str) else list(data)), None
 
     @classmethod
     def from_items(cls, encoder, items, settings):

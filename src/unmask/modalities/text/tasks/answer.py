@@ -44,8 +44,8 @@ class Answer(TextTask):
     @classmethod
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
-    ) -> tuple[list[Question], str]:
-        return as_questions(data, labelled=labelled, trouble=trouble), ""
+    ) -> tuple[list[Question], Columns | None]:
+        return as_questions(data, labelled=labelled, trouble=trouble), None
 
     @classmethod
     def from_items(cls, encoder: Encoder, items: Sequence[Question], settings: FinetuneSettings) -> Answer:

@@ -59,7 +59,7 @@ class Classify(TextTask):
     @classmethod
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
-    ) -> tuple[list[Item], str]:
+    ) -> tuple[list[Item], Columns | None]:
         return as_items(data, columns, labelled=labelled, trouble=trouble)
 
     @classmethod

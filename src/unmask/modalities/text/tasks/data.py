@@ -12,7 +12,7 @@ import gzip
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,11 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which column plays which part; what is None is guessed from the names.
+    """Which column plays which part; what is None is that of the training data, or guessed from the names.
 
     Attributes:
         header: whether the first line of a csv or tsv names the columns; None where the file tells (see `header`).
+        learnt: part -> the column that a model was trained on.
     """
 
     text: str | None = None
@@ -81,11 +82,33 @@ class Columns:
     label: str | None = None
     negative: str | None = None
     header: bool | None = None
+    learnt: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def asked(self) -> list[str]:
         """Names of columns that are given."""
         return [name for name in (self.text, self.text2, self.label, self.negative) if name is not None]
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Part -> column, for a model's folder; empty where the columns have no names."""
+        if self.header is False:
+            return {}
+        return {part: getattr(self, part) for part in PARTS if getattr(self, part) is not None}
+
+    def trained_on(self, names: Mapping[str, str]) -> Columns:
+        """The same wishes, with the columns of the training data (part -> name) for the parts that are left open."""
+        left = [part for part in PARTS if getattr(self, part) is None and part in names]
+        return dataclasses.replace(self, learnt={part: names[part] for part in left})
+
+    def not_there(self) -> str | None:
+        """A warning where another column plays a part than in the training data."""
+        other = [
+            f"{part} {getattr(self, part)!r} ({name!r} in the training data)"
+            for part, name in self.learnt.items()
+            if getattr(self, part) not in (None, name) and self.header is not False
+        ]
+        return f"warning: read other columns than the model was trained on: {', '.join(other)}" if other else None
 
     def said(self) -> str:
         """One line for people."""
@@ -236,7 +259,7 @@ def _separated(
     known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS}
     headed = columns.header
     if headed is None:
-        headed = has_header(lines, known=known, asked=columns.asked, path=path)
+        headed = has_header(lines, known=known, asked=[*columns.asked, *columns.learnt.values()], path=path)
     if headed:
         names, lines = [cell.strip() for cell in lines[0][1]], lines[1:]
         lowered = [name.lower() for name in names]
@@ -277,16 +300,20 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
     """
     names = list(names)
     lowered = {name.strip().lower(): name for name in names}
-    chosen: dict[str, str | None] = {}
-    for part, usual in (("text", TEXT), ("text2", TEXT2), ("label", LABEL), ("negative", NEGATIVE)):
-        asked = getattr(columns, part)
-        if asked is not None and asked not in names:
+    chosen: dict[str, str | None] = {part: getattr(columns, part) for part in PARTS}
+    for asked in columns.asked:
+        if asked not in names:
             raise UserError(f"{where}: no column {asked!r}", hint=suggest(asked, names))
+    for part, name in columns.learnt.items():
+        if chosen[part] is None and name in names and name not in chosen.values():
+            chosen[part] = name
+    for part, usual in (("text", TEXT), ("text2", TEXT2), ("label", LABEL), ("negative", NEGATIVE)):
         free = [n for n in usual if n in lowered and lowered[n] not in chosen.values()]
-        chosen[part] = asked if asked is not None else next((lowered[n] for n in free), None)
+        if chosen[part] is None:
+            chosen[part] = next((lowered[n] for n in free), None)
     if chosen["text"] is None:
         raise UserError(f"{where}: no column of texts among {', '.join(names)}", hint="Name it with --text COLUMN.")
-    return Columns(**chosen, header=columns.header)
+    return Columns(**chosen, header=columns.header, learnt=columns.learnt)  # type: ignore[arg-type]
 
 
 def read_items(
@@ -352,27 +379,26 @@ def _label(value: Any) -> Label:
 
 def as_items(
     data: Any, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
-) -> tuple[list[Item], str]:
+) -> tuple[list[Item], Columns | None]:
     """Items from a file name, or from Python: (text, label) or (text, text2, label) tuples, dicts, or texts.
 
     Returns:
-        The items, and in words which columns were read.
+        The items, and which columns were read, None where there are none.
     """
     if isinstance(data, str | Path):
-        items, found = read_items(data, columns, labelled=labelled, trouble=trouble)
-        return items, found.said()
+        return read_items(data, columns, labelled=labelled, trouble=trouble)
     rows = list(data)
     if rows and isinstance(rows[0], Item):
-        return rows, ""
+        return rows, None
     if not rows:
         raise UserError("no rows", hint="Give at least one text.")
     if isinstance(rows[0], dict):
         found = choose(rows[0], columns or Columns(), where="data")
-        return [_item(f"row {i}", r, found, labelled=labelled) for i, r in enumerate(rows, 1)], found.said()
+        return [_item(f"row {i}", r, found, labelled=labelled) for i, r in enumerate(rows, 1)], found
     if isinstance(rows[0], str):
-        return [Item(text=text, where=f"row {i}") for i, text in enumerate(rows, 1)], ""
+        return [Item(text=text, where=f"row {i}") for i, text in enumerate(rows, 1)], None
     items = []
     for i, row in enumerate(rows, 1):
         second = row[1] if len(row) == 3 else None
         items.append(Item(text=row[0], text2=second, label=_label(row[-1]), where=f"row {i}"))
-    return items, ""
+    return items, None

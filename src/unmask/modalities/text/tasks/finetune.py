@@ -90,9 +90,12 @@ def finetune(
     items, read_from = kind.read(train, columns, labelled=True, trouble=trouble)
     held = None
     if validation is not None:
-        held, _ = kind.read(validation, columns, labelled=True, trouble=trouble)
+        wanted = (columns or Columns()).trained_on(read_from.named if read_from else {})
+        held, held_from = kind.read(validation, wanted, labelled=True, trouble=trouble)
+        if held_from and (warning := held_from.not_there()):
+            say(f"validation data: {warning}")
     if read_from:
-        say(f"columns: {read_from}")
+        say(f"columns: {read_from.said()}")
     text = load_folder(model)
     if text.model.visible_only:
         say("the decoder of the visible-only model is left out: tasks stand on its encoder")
@@ -172,6 +175,8 @@ def finetune(
         if target is not None:
             said = _verdict_lines(fitted, trained_on, len(items))
             result["lines"] = said
+            if read_from and read_from.named:
+                work.about["columns"] = read_from.named
             work.about |= {"settings": to_dict(chosen), "metrics": metrics, "comparison": result["comparison"],
                            "kept": result["kept"], "rows_trained_on": trained_on, "rows_held_out": result["rows_held_out"]}  # fmt: skip
             beside = None if verdict is None else verdict.beside
@@ -242,6 +247,28 @@ def _digest(items: Any) -> int:
     return zlib.crc32(json.dumps(items, default=str).encode())
 
 
+def _read_for(
+    task: TextTask,
+    data: Any,
+    columns: Columns | None,
+    say: Callable[[str], None],
+    *,
+    labelled: bool,
+    trouble: Trouble | None,
+) -> list[Any]:
+    """Data for a trained task, from the columns that it was trained on; which were read is said."""
+    trained = task.about.get("columns") or {}
+    if not labelled:
+        trained = {part: name for part, name in trained.items() if part != "label"}
+    items, read_from = task.read(data, (columns or Columns()).trained_on(trained), labelled=labelled, trouble=trouble)
+    if read_from:
+        used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None)
+        say(f"columns: {used.said()}")
+        if warning := read_from.not_there():
+            say(warning)
+    return items
+
+
 def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, TextTask]:
     """A task folder and its task."""
     folder = model if isinstance(model, TaskFolder) else models.load(model, device=device, precision=precision)
@@ -256,11 +283,14 @@ def predict(
     columns: Columns | None = None,
     device: str = "auto",
     precision: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
     watch: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """One prediction an input, in order.
+    """One prediction per input, in order.
 
     Args:
+        columns: which columns to read; default those that the model was trained on, else guessed from their names.
+        say: called with which columns were read.
         watch: called after every batch with how many examples (texts, windows of them) the encoder has read, of how many.
 
     Returns:
@@ -269,7 +299,7 @@ def predict(
         embedding of a text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
     """
     folder, task = opened(model, device=device, precision=precision)
-    items, _ = task.read(data, columns, labelled=False, trouble=None)
+    items = _read_for(task, data, columns, say, labelled=False, trouble=None)
     return [
         _carried(item) | row for item, row in zip(items, _predict(folder, task, items, watch=watch)[0], strict=True)
     ]
@@ -325,7 +355,8 @@ def evaluate(
     if is_collection(data) and not isinstance(model, TaskFolder):
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
     folder, task = opened(model, device=device, precision=precision)
-    items, _ = task.read(data, columns, labelled=True, trouble=Trouble(lenient=lenient, say=say))
+    trouble = Trouble(lenient=lenient, say=say)
+    items = _read_for(task, data, columns, say, labelled=True, trouble=trouble)
     predictions, _ = _predict(folder, task, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     values = []

@@ -29,7 +29,7 @@ from unmask.modalities.text.tasks.task import TextTask
 
 def as_pairs(
     data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None = None
-) -> tuple[list[Item], str]:
+) -> tuple[list[Item], Columns | None]:
     """Items; a label is needed for none of the losses but CoSENT."""
     items, read_from = as_items(data, columns, labelled=False, trouble=trouble)
     return [dataclasses.replace(item, row=None) for item in items] if labelled else items, read_from
@@ -47,7 +47,7 @@ class Similarity(TextTask):
     @classmethod
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
-    ) -> tuple[list[Item], str]:
+    ) -> tuple[list[Item], Columns | None]:
         return as_pairs(data, columns, labelled=labelled, trouble=trouble)
 
     @classmethod

@@ -45,8 +45,8 @@ class Tag(TextTask):
     @classmethod
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
-    ) -> tuple[list[Sentence], str]:
-        return as_sentences(data, labelled=labelled, trouble=trouble), ""
+    ) -> tuple[list[Sentence], Columns | None]:
+        return as_sentences(data, labelled=labelled, trouble=trouble), None
 
     @classmethod
     def from_items(cls, encoder: Encoder, items: Sequence[Sentence], settings: FinetuneSettings) -> Tag:

@@ -51,8 +51,8 @@ class TextTask:
     @classmethod
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
-    ) -> tuple[list[Any], str]:
-        """Items from a file or Python rows, and which columns they came from ('' where that is no question).
+    ) -> tuple[list[Any], Columns | None]:
+        """Items from a file or Python rows, and which columns they came from (None where there is no choice).
 
         Args:
             labelled: with what is to be predicted.
