@@ -186,7 +186,8 @@ def evaluate(
         say=_say,
         watch=watcher("evaluated", "texts (or windows of them)"),
     )
-    lines = [f"{name:20}{value:.4f}" for name, value in found.items() if isinstance(value, float)]
+    shown = found | found.get("metrics", {})
+    lines = [f"{name:20}{value:.4f}" for name, value in shown.items() if isinstance(value, float)]
     lines += figures.lines(found)
     output.write(found, lines, device=found["device"], precision=found["precision"])
 

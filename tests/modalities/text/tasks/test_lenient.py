@@ -59,7 +59,12 @@ def test_evaluate_reads_what_finetune_reads(tmp_path, capsys):
         finetune(task, model, path, out=tmp_path / task, **PLAIN)
         code, out, _ = run(capsys, "evaluate", tmp_path / task, path, "--precision", "fp32", "--json")
         assert code == 0
-        assert json.loads(out)["task"] == task
+        found = json.loads(out)
+        assert (found["task"], found["precision"]) == (task, "fp32")
+        assert found["metrics"]["f1"] == found["value"]
+    code, out, _ = run(capsys, "evaluate", tmp_path / "tag", tagged, "--precision", "fp32")
+    figures = dict(line.split()[:2] for line in out.splitlines() if line.startswith(("precision", "recall")))
+    assert set(figures) == {"precision", "recall"}  # of entities: --json has the number format under precision
 
 
 def test_lenient_on_the_command_line(tmp_path, capsys):

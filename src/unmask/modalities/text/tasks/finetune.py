@@ -346,7 +346,8 @@ def evaluate(
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
     The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents, queries
-    and judgements goes to `retrieval.evaluate_retrieval`. Of classes and labels `figures` holds the scores of each with
+    and judgements goes to `retrieval.evaluate_retrieval`. `metrics` holds all of them by name; they stand at the top too, but
+    for the precision of entities, since `precision` there is the number format. Of classes and labels `figures` holds the scores of each with
     intervals, beside the most frequent class (see `figures`).
 
     Raises:
@@ -368,7 +369,7 @@ def evaluate(
     return {
         "task": task.name, "metric": task.metric, "value": metrics[task.metric],
         "low": None if low is None else float(low), "high": None if high is None else float(high), "rows": len(items),
-        **metrics, **figures(task, predictions, items, seed=seed), "device": str(folder.device), "precision": folder.precision,
+        "metrics": metrics, **metrics, **figures(task, predictions, items, seed=seed), "device": str(folder.device), "precision": folder.precision,
     }  # fmt: skip
 
 
