@@ -25,6 +25,7 @@ from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import Encoder, best_window
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.schemes import OUTSIDE, as_tags
 from unmask.modalities.text.tasks.settings import FinetuneSettings
 from unmask.modalities.text.tasks.task import SHOWN, TextTask
 from unmask.modalities.text.tokenizer import Encoded
@@ -39,8 +40,9 @@ class Tag(TextTask):
     def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
         super().__init__(encoder, about)
         self.labels: list[str] = list(about["labels"])
-        self.number = {tag: i for i, tag in enumerate(self.labels)}
-        self.bilou = any(tag.startswith("U-") for tag in self.labels)
+        self.tags = as_tags(self.labels, "the model")
+        self.number = {tag: i for i, tag in enumerate(self.tags)}
+        self.bilou = any(tag.startswith("U-") for tag in self.tags)
 
     @classmethod
     def read(
@@ -65,7 +67,7 @@ class Tag(TextTask):
     def config(self) -> dict[str, Any]:
         return {
             "num_labels": len(self.labels), "id2label": {str(i): n for i, n in enumerate(self.labels)},
-            "label2id": self.number,
+            "label2id": {n: i for i, n in enumerate(self.labels)},
         }  # fmt: skip
 
     def prepare(self, items: Sequence[Sentence], *, labelled: bool) -> Prepared:
@@ -91,21 +93,22 @@ class Tag(TextTask):
         tags = ["O"] * len(words)
         for start, end, kind in item.spans or ():
             inside = [i for i, (_, a, b) in enumerate(words) if a < end and b > start and tags[i] == "O"]
-            if f"B-{kind}" not in self.number:
+            known = {tag[2:] for tag in self.tags if tag != OUTSIDE}
+            if kind not in known:
                 raise UserError(
                     f"{item.where}: entity type {kind!r} is not among those of the training data",
-                    hint=f"Known: {', '.join(sorted({t[2:] for t in self.labels[1:]}))}.",
+                    hint=f"Known: {', '.join(sorted(known))}.",
                 )
             for place, i in enumerate(inside):
                 first, last = place == 0, place == len(inside) - 1
                 mark = "B" if first else "I"
                 if self.bilou:
                     mark = "U" if first and last else "B" if first else "L" if last else "I"
-                tags[i] = f"{mark}-{kind}"
+                tags[i] = f"{mark}-{kind}" if f"{mark}-{kind}" in self.number else f"I-{kind}"
         out = np.zeros(length, np.int64)
         for (token, _, _), tag in zip(words, tags, strict=True):
             if token >= 0:
-                out[token] = self.number[tag] + 1
+                out[token] = self.number.get(tag, self.number[OUTSIDE]) + 1
         return out
 
     def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
@@ -134,7 +137,7 @@ class Tag(TextTask):
                 mine = np.flatnonzero(chosen == number)
                 scores[mine] = found[number][mine - window.first + window.shift]
             nothing = np.full(len(self.labels), -30.0)
-            nothing[0] = 0.0
+            nothing[self.number[OUTSIDE]] = 0.0
             rows = np.array([scores[t] if t >= 0 else nothing for t, _, _ in words]).reshape(-1, len(self.labels))
             out.append({"entities": self._entities(item.text, words, rows)})
         return out
@@ -144,7 +147,7 @@ class Tag(TextTask):
             return []
         guess = scores.argmax(-1)
         entities = []
-        for first, last, kind in scorers.spans_of([self.labels[i] for i in guess]):
+        for first, last, kind in scorers.spans_of([self.tags[i] for i in guess]):
             start, end = words[first][1], words[last - 1][2]
             chance = float(np.exp(scores[np.arange(first, last), guess[first:last]].mean()))
             entities.append({"start": start, "end": end, "label": kind, "text": text[start:end], "probability": chance})
