@@ -313,7 +313,7 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
             chosen[part] = next((lowered[n] for n in free), None)
     if chosen["text"] is None:
         raise UserError(f"{where}: no column of texts among {', '.join(names)}", hint="Name it with --text COLUMN.")
-    return Columns(**chosen, header=columns.header, learnt=columns.learnt)  # type: ignore[arg-type]
+    return Columns(**chosen, header=columns.header, learnt=columns.learnt)
 
 
 def read_items(
