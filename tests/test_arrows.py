@@ -12,7 +12,7 @@ LAYERS = {
     "unmask.core": 4,
     "unmask.training": 5, "unmask.evaluation": 5, "unmask.families": 5,
     "unmask.modalities.text": 6, "unmask.modalities.table": 6, "unmask.modalities.images": 6, "unmask.modalities.events": 6,
-    "unmask.modalities": 7,
+    "unmask.modalities": 7, "unmask.standard": 7,
     "unmask.export": 8,
     "unmask.cli": 9,
     "unmask.__main__": 10,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import json
 import subprocess
 import sys
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from packages import on_path, write_metadata
 from unmask import registry
 from unmask.errors import UserError
 from unmask.modality import Modality, resolve
@@ -73,27 +74,15 @@ def test_every_reference_of_a_modality_leads_somewhere(name):
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
+def installed(tmp_path):
     """A function that announces modalities, as installed packages do."""
 
     def install(package: str, code: str, **points: str) -> None:
         (tmp_path / f"{package}.py").write_text(code)
-        about = tmp_path / f"{package}-1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = [f"{name} = {value}" for name, value in points.items()]
-        (about / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines]))
+        write_metadata(tmp_path, package, {registry.GROUP: points})
 
-    def clear() -> None:
-        importlib.invalidate_caches()
-        registry.modalities.cache_clear()
-        registry._foreign.cache_clear()
-
-    monkeypatch.syspath_prepend(tmp_path)
-    clear()
-    yield install
-    monkeypatch.undo()
-    clear()
+    with contextlib.contextmanager(on_path)(tmp_path):
+        yield install
 
 
 def listed() -> tuple[list[str], list[str]]:
@@ -132,7 +121,6 @@ def test_an_installed_package_adds_a_modality(installed):
 )
 def test_a_broken_package_is_one_line_and_harms_nobody_else(installed, code, point, message):
     installed("birds", code, songs=point)
-    sys.modules.pop("birds", None)
     found, said = listed()
     assert found == list(registry.BUILT_IN)
     assert len(said) == 1

@@ -10,6 +10,7 @@ A package announces its `Modality` by an entry point in the group `unmask.modali
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,10 @@ from unmask.errors import UserError
 
 Chooser = Callable[[Sequence[str], Mapping[str, str]], str | None]
 """(the words of a command, its options with a value) -> the case at hand; None where the words do not say yet."""
+
+
+STANDARD = {name: f"unmask.cli.standard:{name}" for name in ("pretrain", "fill", "score", "embed", "evaluate")}
+"""Commands for a modality that needs no options of its own; `unmask.cli.standard` says what its model must have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,9 @@ class Modality:
             folder. A model has `inspect()`, and the methods that the commands below use.
         demo: "package.module:function", called with (out, seed=) and, where it was given, minutes=; returns figures,
             with "report" (path), "device", "precision" and "lines" (what to tell a person) among them. None: no demo.
+        settings: "package.module:class" of a settings dataclass with a field `train` (a `TrainSettings`), and
+        pretrain: "package.module:function", called with (data, out, settings=, resume=, console=), which gives a
+            `training.job.RunResult`: what the standard `pretrain` command needs, and no other.
         commands: shared command, such as `unmask fill MODEL` -> "package.module:function" or `Command`.
         tools: commands of its own, `unmask NAME TOOL`.
         model_types: `model_type` of config.json in folders without unmask.json that are of this modality.
@@ -70,6 +78,8 @@ class Modality:
     plural: str
     load: str
     demo: str | None = None
+    settings: str | None = None
+    pretrain: str | None = None
     commands: Mapping[str, str | Command] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
     model_types: tuple[str, ...] = ()
@@ -85,7 +95,7 @@ class Modality:
 
 
 def resolve(reference: str) -> Any:
-    """What "package.module:name" refers to.
+    """What "package.module:name" (or "package.module:class.method") refers to.
 
     Imported without garbage collection: where torch comes with it, a tenth of a second sooner (of one).
 
@@ -107,6 +117,6 @@ def resolve(reference: str) -> Any:
         if collecting:
             gc.enable()
     try:
-        return getattr(found, name)
+        return functools.reduce(getattr, name.split("."), found)
     except AttributeError:
         raise UserError(f"{reference}: {module} has no {name!r}", hint=f"Looked in {found.__file__}.") from None

@@ -1,0 +1,253 @@
+"""A model with all shared uses, for a modality that brings its examples and its codec and leaves the rest to unmask.
+
+A subclass says how data become examples, which model predicts them, what is hidden and how filled values are written; it inherits
+`pretrain`, `load`, `fill`, `score`, `embed`, `evaluate` and `inspect`, which `unmask.cli.standard` calls. `examples/dna` is one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from safetensors.torch import load_model, save_model
+
+from unmask.core.batch import Example, pack, packer, place_best_fit
+from unmask.core.corruption import ALL_MASK, Corruption
+from unmask.core.embed import embed
+from unmask.core.fill import fill
+from unmask.core.inference import inference_mode
+from unmask.core.model import MaskedModel
+from unmask.core.plan import Plan
+from unmask.core.score import score
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import EncoderConfig, Rotary
+from unmask.errors import UserError
+from unmask.evaluation.charts import number
+from unmask.evaluation.report import Report, training_curves
+from unmask.files import damaged, demo_folder, read_object, replace_json
+from unmask.modalities.text.codec import TokenCodec, TokenCodecConfig
+from unmask.training.job import Job, RunResult
+from unmask.training.precision import resolve_device
+from unmask.training.run import run
+from unmask.training.settings import apply_run_overrides, lasting, to_dict
+from unmask.version import __version__
+
+Named = Sequence[tuple[str, Example]]
+"""Examples with their names, in the order of the data."""
+HOLDOUT = 0.1
+"""Share of the examples that a run holds out."""
+
+
+def token_model(*, vocabulary: int, mask_id: int, special_ids: Sequence[int], width: int, layers: int) -> MaskedModel:
+    """A masked model of tokens (channel "token") with random weights: an encoder with rotary positions, tied embeddings.
+
+    Args:
+        vocabulary: how many tokens there are.
+        mask_id: the token that stands in hidden slots.
+        special_ids: tokens that are never predicted, the mask among them.
+    """
+    about = TokenCodecConfig(
+        vocabulary=vocabulary, width=width, encoder_width=width, mask_id=mask_id, special_ids=tuple(special_ids)
+    )
+    config = EncoderConfig(width=width, layers=layers, heads=max(1, width // 64), positions=Rotary())
+    return MaskedModel(TokenCodec(about), make_encoder(config))
+
+
+class StandardModel(ABC):
+    """A masked model of one modality; `kind` is the modality's name, `Settings` its settings.
+
+    The settings are a frozen dataclass with the fields `slots` (longest example) and `train` (a `TrainSettings`).
+
+    Attributes:
+        model: the masked model.
+        settings: what it was made by.
+        device, precision: where and how it computes.
+    """
+
+    kind: ClassVar[str]
+    Settings: ClassVar[type]
+
+    def __init__(self, model: MaskedModel, settings: Any, device: torch.device) -> None:
+        self.model, self.settings, self.device, self.precision = model.to(device), settings, device, "fp32"
+
+    def __repr__(self) -> str:
+        size = sum(p.numel() for p in self.model.parameters())
+        return f"{type(self).__name__}({self.kind}, {size / 1e6:.3g} M parameters, up to {self.settings.slots} slots)"
+
+    @classmethod
+    @abstractmethod
+    def new_model(cls, settings: Any) -> MaskedModel:
+        """A model with random weights."""
+
+    @abstractmethod
+    def read(self, data: Any) -> Named:
+        """The examples of some data, none longer than `settings.slots`; missing slots are those to fill.
+
+        Raises:
+            UserError: naming what is wrong with the data, and where.
+        """
+
+    @abstractmethod
+    def corruption(self) -> Corruption:
+        """What is hidden in training, and what stands there instead."""
+
+    @abstractmethod
+    def shown(self, example: Example, values: dict[str, np.ndarray]) -> Any:
+        """An example with filled values, as people write it."""
+
+    def learn_rules(self, examples: Sequence[Example]) -> None:
+        """Look at the training examples before training: for trivial rules that `evaluate` sets beside the model."""
+        return
+
+    @classmethod
+    def demo_data(cls, folder: Path, seed: int) -> tuple[Any, Any, dict[str, Any]]:
+        """Data for `unmask demo`, written below a folder: what to train on, what to evaluate on, and settings by key."""
+        raise UserError(f"no demo of {cls.kind}", hint="Its model class has no demo_data.")
+
+    @classmethod
+    def pretrain(
+        cls, data: Any, out: str | Path, *, settings: Any, resume: bool = False, console: bool = True
+    ) -> RunResult:
+        """Train a model on data and write it to a folder.
+
+        Raises:
+            UserError: what is wrong with the data, the settings or the folder.
+        """
+        torch.manual_seed(settings.train.seed)
+        self = cls(cls.new_model(settings), settings, torch.device("cpu"))
+        examples = [example for _, example in self.read(data)]
+        if len(examples) < 2:
+            raise UserError(f"{data}: {len(examples)} examples", hint="Two or more are needed: some are held out.")
+        order = np.random.default_rng(settings.train.seed).permutation(len(examples))
+        held, seen = np.split(order, [max(1, round(HOLDOUT * len(examples)))])
+        self.learn_rules([examples[i] for i in seen])
+        job = self._job(examples, np.sort(seen), np.sort(held))
+        result = run(job, out, settings.train, resume=resume, console=console, save=lambda trained: self.save(out))
+        if (Path(out) / "model.safetensors").exists():
+            self.report(Path(out), {"Held-out loss": result.held_out("loss", "{:.3f} nats"), "Steps": result.steps})
+        return result
+
+    @classmethod
+    def run_demo(cls, out: str | Path, *, minutes: float = 1.0, seed: int = 0) -> dict[str, Any]:
+        """Train on the data of `demo_data` and evaluate; what every demo returns.
+
+        Raises:
+            UserError: `out` exists and is not an earlier demo, or there is no demo.
+        """
+        out = demo_folder(out)
+        train, held_out, chosen = cls.demo_data(out, seed)
+        settings = apply_run_overrides(cls.Settings(), {**chosen, "minutes": minutes, "seed": seed})
+        result = cls.pretrain(train, out / "model", settings=settings)
+        found = cls.load(out / "model").evaluate(held_out, seed=seed)
+        replace_json(out / "demo.json", found)
+        lines = [f"{name.replace('_', ' ')}: {number(value)}" for name, value in found.items()]
+        about = {"report": str(out / "model" / "report.html"), "device": result.device, "precision": result.precision}
+        return {**found, **about, "lines": lines}
+
+    def report(self, folder: Path, facts: dict[str, Any]) -> None:
+        """Write report.html into the folder of a run."""
+        page = Report(f"Masked pretraining: {self.kind}", str(folder)).facts(facts)
+        page.section("Training", training_curves(folder / "metrics.jsonl"))
+        page.section("Settings", json.dumps(to_dict(self.settings), indent=1)).write(folder / "report.html")
+
+    def _job(self, examples: Sequence[Example], seen: np.ndarray, held: np.ndarray) -> Job:
+        settings, corruption = self.settings, self.corruption()
+        lengths = np.array([len(example) for example in examples])
+        rows = max(1, settings.train.batch_slots // settings.slots)
+        make = packer(lambda number: examples[number], settings.slots)
+        placed = [[int(held[i]) for i in row] for row in place_best_fit(lengths[held], settings.slots)]
+        return Job(
+            model=self.model,
+            plan=Plan(lengths=lengths, examples=seen, slots=settings.slots, rows=rows, seed=settings.train.seed),
+            make_batch=make,
+            corruption=corruption,
+            validation=[make(placed[i : i + rows], min(rows, len(placed))) for i in range(0, len(placed), rows)],
+            validation_corruption=dataclasses.replace(corruption, replace=ALL_MASK, static=True),
+            fingerprint={"settings": lasting(to_dict(settings)), "slots of the data": int(lengths.sum())},
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model into an existing folder."""
+        save_model(self.model, str(Path(folder) / "model.safetensors"))
+        about = {"kind": self.kind, "version": __version__, "settings": to_dict(self.settings)}
+        replace_json(Path(folder) / "unmask.json", about)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, device: str = "auto", precision: str = "auto") -> Self:
+        """The model in a folder.
+
+        Raises:
+            UserError: a file is missing or damaged, or another precision than fp32 is asked for.
+        """
+        if precision not in ("auto", "fp32"):
+            raise UserError(f"precision={precision}", hint=f"Models of {cls.kind} compute in fp32.")
+        with damaged(folder):
+            about = read_object(Path(folder) / "unmask.json") or {}
+            settings = apply_run_overrides(cls.Settings(), about.get("settings", {}))
+            model = cls.new_model(settings)
+            load_model(model, str(Path(folder) / "model.safetensors"))
+        return cls(model.eval(), settings, resolve_device(device))
+
+    def fill(self, data: Any, *, steps: int = 1, temperature: float = 0.0, seed: int = 0) -> list[dict[str, Any]]:
+        """Fill the missing slots of every example; arguments as `unmask.core.fill.fill` has them."""
+        found, draw = [], torch.Generator(self.device).manual_seed(seed)
+        for name, one in self.read(data):
+            batch = pack([one], slots=len(one)).to(self.device)
+            missing = (~batch.observed).flatten().nonzero().flatten()
+            done = fill(self.model, batch, missing, steps=steps, temperature=temperature, generator=draw)
+            values = {channel: value[0].cpu().numpy() for channel, value in done.values.items()}
+            found.append(
+                {
+                    "name": name,
+                    "filled": self.shown(one, values),
+                    "slots": len(missing),
+                    "log_prob": float(done.log_prob.sum()),
+                }
+            )
+        return found
+
+    def score(self, data: Any) -> list[dict[str, Any]]:
+        """Pseudo-log-likelihood of every example."""
+        named = self.read(data)
+        scores = score(self.model, [one for _, one in named], slots=self.settings.slots)
+        return [{"name": n, "score": s.total, "slots": s.slots} for (n, _), s in zip(named, scores, strict=True)]
+
+    def embed(self, data: Any) -> np.ndarray:
+        """One vector per example, the mean of its slots' states."""
+        return embed(self.model, [one for _, one in self.read(data)], slots=self.settings.slots)
+
+    def predicted(
+        self, examples: Named, seed: int
+    ) -> Iterator[tuple[Example, np.ndarray, dict[str, np.ndarray], float]]:
+        """(example, which slots were hidden, values with the likeliest ones there, loss) of each, masked as in training."""
+        corruption = dataclasses.replace(self.corruption(), replace=ALL_MASK, static=True)
+        with inference_mode(self.model):
+            for _, one in examples:
+                batch = pack([one], slots=len(one)).to(self.device)
+                hidden = corruption.draw(batch, seed=seed).to(self.device)
+                prediction = self.model(batch, hidden)
+                loss = float(prediction.loss(self.model.codec.targets(batch.values, hidden.flat)))
+                values = self.model.codec.write(batch.values, hidden.flat, prediction.mode())
+                there = {channel: value[0].cpu().numpy() for channel, value in values.items()}
+                yield one, hidden.grid(batch.shape)[0].cpu().numpy(), there, loss
+
+    def evaluate(self, data: Any, *, seed: int = 0) -> dict[str, Any]:
+        """Loss per hidden slot of held-out data, in nats."""
+        looked = [(int(gone.sum()), loss) for _, gone, _, loss in self.predicted(self.read(data), seed)]
+        hidden = sum(count for count, _ in looked)
+        return {
+            "loss": sum(loss for _, loss in looked) / max(hidden, 1),
+            "hidden_slots": hidden,
+            "examples": len(looked),
+        }
+
+    def inspect(self) -> dict[str, Any]:
+        """Size and settings."""
+        size = sum(p.numel() for p in self.model.parameters())
+        return {"kind": self.kind, "parameters": size, "slots": self.settings.slots, "settings": to_dict(self.settings)}
