@@ -16,7 +16,6 @@ from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import encode
-from unmask.modalities.table.synthesis.sampling import BlockState
 
 
 def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[Additive, Task]:
@@ -180,7 +179,7 @@ def test_sampling_keeps_the_range_and_agrees_with_the_whole_pass(thresholds):
     assert (in_range(drawn) != drawn[:, 4]).mean() < 0.1
     network = model.table.network
     cells = model.table.cells([*x[:50].T, high[:50]])
-    state = BlockState(network, 50, 5, member=0)
+    state = network.column_by_column(50, member=0)
     for column in (3, 0):
         state.show(column, torch.from_numpy(cells.number[:, column]), torch.from_numpy(cells.score[:, column]))
     seen = torch.zeros(50, 5, dtype=torch.bool)

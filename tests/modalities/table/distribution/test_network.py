@@ -225,3 +225,24 @@ def test_a_column_asked_alone_gets_what_it_gets_with_all(model, drawn):
             torch.testing.assert_close(
                 alone.member_log_prob(target[column == c]), everything[column == c], atol=1e-5, rtol=1e-5
             )
+
+
+def test_column_by_column_says_what_the_whole_pass_says(model, seed):
+    """Whatever is visible, and in whichever order it became so: every member, quantities and categories."""
+    network, slots = model.table.network, len(model.table.codings)
+    cells = model.table.cells(encode(read_frame(patients(30, seed=2)), model.schema))
+    batch = batch_of(cells, np.arange(30))
+    order = np.random.default_rng(seed).permutation(slots)
+    for member in range(3):
+        state = network.column_by_column(30, member)
+        for visible, column in enumerate(order):
+            hidden = torch.isin(batch.values["column"], torch.from_numpy(order[visible:])).flatten().nonzero().flatten()
+            ask = torch.arange(30) * slots + column
+            with torch.no_grad():
+                ((_, whole),) = network(batch, hide(hidden), ask=ask).pieces
+                found = state.predict(column)
+            torch.testing.assert_close(found.log_probs(), whole.of_member(member).log_probs(), atol=2e-4, rtol=1e-4)
+            if isinstance(found, Quantities):
+                torch.testing.assert_close(found.location, whole.location[[member]], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(found.deviation, whole.deviation[[member]], atol=1e-4, rtol=1e-4)
+            state.show(column, batch.values["bin"][:, column], batch.values["score"][:, column])

@@ -55,9 +55,8 @@ class Dims(nn.Module):
         raw = torch.where(level < 0, score[:, None], (number[:, None] == level).float())
         return (raw - self.center[dims]) / self.scale[dims]
 
-    def normal(self, mean: Tensor, variance: Tensor, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of the score of quantities at (row, column)."""
-        dim = self.of_quantity[column]
+    def normal(self, mean: Tensor, variance: Tensor, row: Tensor, dim: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of the score of quantities at (row, dim)."""
         center, scale = self.center[dim], self.scale[dim]
         return center + scale * mean[row, dim], scale * variance[row, dim].sqrt()
 

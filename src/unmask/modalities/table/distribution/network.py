@@ -7,25 +7,23 @@ Shape letters: rows, slots (columns), members, width, state, dims.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import MASK, Hidden
 from unmask.core.model import MaskedModel, corrupt
-from unmask.encoder.dropout import drop
 from unmask.modalities.table.distribution.boosted_stumps import Additive
-from unmask.modalities.table.distribution.codec import LEVELS, Coding, TableCodec
+from unmask.modalities.table.distribution.codec import TableCodec
 from unmask.modalities.table.distribution.discriminant import SURE, discriminant, log_odds
 from unmask.modalities.table.distribution.factor_analysis import FactorBase
-from unmask.modalities.table.distribution.prediction import CellPrediction
+from unmask.modalities.table.distribution.linear_dims import Dims
+from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
+from unmask.modalities.table.distribution.trunk import Trunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,15 +139,32 @@ class RowModel(MaskedModel):
                 else:
                     raw = by_column(state, head.view(len(head), head.shape[1], -1, each), r, place)
                 raw = raw + bias.view(len(head), -1, each).index_select(1, place)
-            if lift is not None:
-                raw = self.lifted(raw, number, r, place, lift)
-            normal = share = None
-            if linear is not None and block.quantity:
-                normal = self.dims.normal(*linear, r, column[places])
-            elif linear is not None:
-                share = self.shares(number, linear, r, place)
-            pieces.append((places, self.codec.distribution(number, raw, place, normal, share)))
+            pieces.append((places, self.distribution(number, raw, r, place, linear, lift)))
         return CellPrediction(pieces, len(ask), None if weight is None else weight[row])
+
+    def distribution(
+        self,
+        block: int,
+        raw: Float[Tensor, "members asked each"],
+        row: Tensor,
+        place: Tensor,
+        linear: tuple[Tensor, Tensor] | None,
+        lift: Float[Tensor, "rows dims+1"] | None,
+    ) -> Quantities | Categories:
+        """The distributions of some cells of a block, from all three parts.
+
+        Args:
+            raw: what the network says of them.
+            row, place: of each cell: its row in `linear` and `lift`, its column's place in the block.
+        """
+        if lift is not None:
+            raw = self.lifted(raw, block, row, place, lift)
+        normal = share = None
+        if linear is not None and self.codec.blocks[block].quantity:
+            normal = self.dims.normal(*linear, row, getattr(self, f"own{block}")[place])
+        elif linear is not None:
+            share = self.shares(block, linear, row, place)
+        return self.codec.distribution(block, raw, place, normal, share)
 
     def whole_blocks(
         self, state: Float[Tensor, "members rows state"], blocks: Iterable[int]
@@ -213,6 +228,94 @@ class RowModel(MaskedModel):
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         state = self.rows(batch.values, nothing, self.linear(batch.values, nothing))
         return state.transpose(0, 1).flatten(1)[:, None]
+
+    def column_by_column(self, rows: int, member: int) -> ColumnByColumn:
+        """One member's predictions of rows that are filled column by column, with nothing visible yet."""
+        return ColumnByColumn(self, rows, member)
+
+
+class ColumnByColumn:
+    """One member's predictions of a block of rows while their columns become visible one after the other.
+
+    Says what `RowModel.forward` says of the same rows, and costs less: as all rows see the same columns, the factor
+    analysis is one small solve, and the first layer's sums change by the one column that was shown (30 columns: a sixth
+    of the work).
+
+    Args:
+        rows: in the block; every argument and result has as many.
+        member: of the ensemble.
+    """
+
+    def __init__(self, network: RowModel, rows: int, member: int) -> None:
+        self.network, self.member, self.rows = network, member, rows
+        codec, trunk, base = network.codec, network.encoder, network.base
+        columns = len(codec.codings)
+        self._width = slice(member * codec.width, (member + 1) * codec.width)
+        self._visible = torch.zeros(columns, dtype=torch.bool)
+        enter = trunk.enter[member].view(columns, trunk.config.cell, -1)
+        first = torch.einsum("cw,cwh->h", codec.masked[:, self._width], enter) + trunk.enter_bias[member]
+        self._sum = first.expand(rows, -1).clone()
+        """(rows, state) what enters the first layer."""
+        self._guess = torch.zeros((rows, columns))
+        """What the network is shown of hidden quantities: the mean of the linear part."""
+        self._guess_weight = torch.einsum("cw,cwh->ch", codec.slope[:, self._width], enter)
+        """What one unit of a column's guess adds to the first layer."""
+        if base is not None:
+            self._scaled = base.loading / base.noise[:, None]
+            self._precision = torch.eye(base.factors)
+            self._evidence = torch.zeros((rows, base.factors))
+            dim, dims = network.dims.of_quantity, network.dims
+            self._guess_loading = base.loading[dim].t() * dims.scale[dim] * codec.is_quantity
+            self._guess_center = dims.center[dim] * codec.is_quantity
+        self.linear = self._solve()
+        self.lift = None if network.additive is None else network.additive.hidden().expand(rows, -1).clone()
+
+    def _solve(self) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance (rows, dims) of the linear part; brings what the network is shown of hidden quantities up to
+        date."""
+        base = self.network.base
+        if base is None:
+            return None
+        spread = torch.cholesky_inverse(torch.linalg.cholesky(self._precision))
+        factor = self._evidence @ spread
+        variance = ((base.loading @ spread) * base.loading).sum(-1) + base.noise
+        guess = (factor @ self._guess_loading + self._guess_center) * ~self._visible
+        self._sum += (guess - self._guess) @ self._guess_weight
+        self._guess = guess
+        return factor @ base.loading.t(), variance.expand(self.rows, -1)
+
+    def show(self, column: int, number: Int[Tensor, " rows"], score: Float[Tensor, " rows"]) -> None:
+        """A hidden column becomes visible.
+
+        Args:
+            number, score: bin or category, and normal score (0 for a category) of every row.
+        """
+        codec, trunk, base, dims = self.network.codec, self.network.encoder, self.network.base, self.network.dims
+        slope = codec.slope[column, self._width]
+        new = codec.embedding[codec.offset[column] + number][:, self._width] + score[:, None] * slope
+        old = codec.masked[column, self._width] + self._guess[:, column, None] * slope
+        self._sum += trunk.enter_part(new - old, column, self.member)
+        self._guess[:, column] = 0.0
+        self._visible[column] = True
+        if base is not None:
+            own = (dims.column == column).nonzero().flatten()
+            self._evidence += dims.standardised(own, number, score) @ self._scaled[own]
+            self._precision = self._precision + self._scaled[own].t() @ base.loading[own]
+        self.linear = self._solve()
+        if self.lift is not None and self.network.additive is not None:
+            self.lift += self.network.additive.shown(column, number)
+
+    def predict(self, column: int) -> Quantities | Categories:
+        """The distributions of a hidden column's cells, of this member alone."""
+        codec = self.network.codec
+        member = slice(self.member, self.member + 1)
+        state = self.network.encoder.finish(self._sum[None], member)
+        block, place = int(codec.block_of[column]), int(codec.place_of[column])
+        each = codec.blocks[block].size + 2 * codec.blocks[block].quantity
+        at = slice(place * each, (place + 1) * each)
+        raw = state @ codec.head[block][member, :, at] + codec.head_bias[block][member, :, at]
+        places = torch.full((self.rows,), place)
+        return self.network.distribution(block, raw, torch.arange(self.rows), places, self.linear, self.lift)
 
 
 AT_ONCE = 64

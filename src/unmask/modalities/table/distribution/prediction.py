@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.core.prediction import no_mean, no_probabilities
@@ -181,6 +181,52 @@ class Quantities:
         z = torch.where(self.grid.atom[self.column, number], self.grid.score[self.column, number], z)
         return torch.stack([number.to(z.dtype), z], -1)
 
+    def truncated(
+        self,
+        low: Float[Tensor, " asked"],
+        high: Float[Tensor, " asked"],
+        atoms: Bool[Tensor, "asked own"],
+        *,
+        temperature: float = 1.0,
+    ) -> TruncatedQuantities:
+        """The distributions of the one member there is (see `of_member`), within limits.
+
+        Args:
+            low, high: limits as normal scores, of bins that are no atoms; infinite for none.
+            atoms: which of the column's own bins lie within the limits, if they are atoms; not read of others.
+            temperature: below 1 keeps to the common, above 1 spreads.
+        """
+        (location,), (deviation,), (tilt,) = self.location, self.deviation, self.tilt
+        deviation = deviation * math.sqrt(temperature)
+        whole, atom, marginal = self.grid.edge[self.column], self.grid.atom[self.column], self.grid.mass[self.column]
+
+        def below(edge: Tensor) -> Tensor:
+            return torch.special.ndtr((edge - location[:, None]) / deviation[:, None])
+
+        edge, within = whole, below(whole)
+        marginal_below = F.pad(marginal.cumsum(-1), (1, 0))
+        mass = self._between(within, marginal)
+        if torch.isfinite(low).any() or torch.isfinite(high).any():
+            edge = torch.minimum(torch.maximum(whole, low[:, None]), high[:, None])
+            within, marginal_below = below(edge), torch.special.ndtr(edge)
+            mass = torch.where(atom, mass, self._between(within, marginal_below.diff(dim=-1)))
+        left = (mass > 0) & (marginal > 0) & (_padded(atoms, marginal.shape[-1]) | ~atom)
+        logits = mass.clamp_min(1e-30).log() + tilt / temperature
+        logits = logits.masked_fill(~left, -torch.inf)
+        nothing = ~left.any(-1)
+        if nothing.any():  # limits that no bin meets, by a rounding error
+            logits[nothing] = torch.where(marginal[nothing] > 0, 0.0, -torch.inf)
+        return TruncatedQuantities(
+            logits=logits,
+            edge=edge,
+            below=within,
+            marginal_below=marginal_below,
+            location=location,
+            deviation=deviation,
+            atom=atom,
+            score=self.grid.score[self.column],
+        )
+
     def mode(self) -> Tensor:
         probs = self.log_probs().exp().mean(0)
         number = probs.argmax(-1)
@@ -188,6 +234,47 @@ class Quantities:
         z = torch.minimum(torch.maximum(self.location.mean(0), low), high)
         z = torch.where(self.grid.atom[self.column, number], self.grid.score[self.column, number], z)
         return torch.stack([number.to(z.dtype), z], -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedQuantities:
+    """Distributions of quantities within limits, of one member; made by `Quantities.truncated`.
+
+    Attributes:
+        logits: (asked, bins) unnormalised log-shares of the bins within the limits, -inf where nothing of one is left.
+        edge: (asked, bins + 1) borders of the bins as normal scores, moved to the limits.
+        below, marginal_below: (asked, bins + 1) the normal's and the standard normal's share below these borders.
+        location, deviation: (asked,) of the normal.
+        atom, score: (asked, bins) which bins are single values, and their normal scores.
+    """
+
+    logits: Tensor
+    edge: Tensor
+    below: Tensor
+    marginal_below: Tensor
+    location: Tensor
+    deviation: Tensor
+    atom: Tensor
+    score: Tensor
+
+    def draw(self, uniform: Float[Tensor, "asked 2"]) -> Float[Tensor, "asked 2"]:
+        """Bins and normal scores from two uniform numbers per cell. Nothing is ever rejected."""
+        number = pick(self.logits, uniform[:, 0])[:, None]
+        next_ = number + 1
+
+        def between(below: Tensor) -> Tensor:
+            """A share drawn evenly between the two borders of the bin."""
+            low, high = below.gather(1, number)[:, 0], below.gather(1, next_)[:, 0]
+            return low + (high - low) * uniform[:, 1]
+
+        mass = (self.below.gather(1, next_) - self.below.gather(1, number))[:, 0]
+        normal = mass > 1e-5  # else the normal is too far away to be told apart there: evenly by the marginal
+        p = torch.where(normal, between(self.below), between(self.marginal_below)).clamp(1e-6, 1 - 1e-6)
+        z = torch.special.ndtri(p)
+        z = torch.where(normal, self.location + self.deviation * z, z)
+        z = torch.minimum(torch.maximum(z, self.edge.gather(1, number)[:, 0]), self.edge.gather(1, next_)[:, 0])
+        z = torch.where(self.atom.gather(1, number)[:, 0], self.score.gather(1, number)[:, 0], z)
+        return torch.stack([number[:, 0].to(z.dtype), z], -1)
 
 
 class Categories:
@@ -215,6 +302,17 @@ class Categories:
         own._log_probs = self._log_probs[at : at + 1]
         return own
 
+    def restricted(self, allowed: Bool[Tensor, "asked levels"]) -> Categories:
+        """The distributions among the allowed categories alone.
+
+        Args:
+            allowed: of the column's own categories; those of the padding never are.
+        """
+        own = copy.copy(self)
+        refused = ~_padded(allowed, self._log_probs.shape[-1])
+        own._log_probs = self._log_probs.masked_fill(refused, -torch.inf).log_softmax(-1)
+        return own
+
     def probabilities(self) -> Float[Tensor, "asked categories"]:
         """Averaged over members."""
         return self._log_probs.exp().mean(0)
@@ -227,10 +325,16 @@ class Categories:
         """The number of the likeliest category: right most often."""
         return self.probabilities().argmax(-1).float()
 
-    def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float) -> Tensor:
+    def draw(self, uniform: Float[Tensor, "asked n"], member: Int[Tensor, " asked"], temperature: float) -> Tensor:
+        """(asked, 2) categories and zeros, from the first of the uniform numbers of each cell and one member each."""
         row = torch.arange(len(member), device=member.device)
         number = pick(self._log_probs[member, row] / temperature, uniform[:, 0])
         return torch.stack([number.float(), torch.zeros_like(number).float()], -1)
+
+
+def _padded(marks: Bool[Tensor, "asked own"], width: int) -> Bool[Tensor, "asked width"]:
+    """Marks of a column's own bins or categories, False for those of the padding."""
+    return F.pad(marks, (0, width - marks.shape[-1]), value=False)
 
 
 def pick(log_p: Float[Tensor, "asked values"], uniform: Float[Tensor, " asked"]) -> Int[Tensor, " asked"]:

@@ -79,6 +79,11 @@ class Scale:
         x = np.interp(ndtr(z), self.knot_u, self.knot_x)
         return np.where(self.atom[number], self.value[number], x)
 
+    def score_at(self, x: np.ndarray) -> np.ndarray:
+        """The normal score below which the values below x lie: far out (-30 or 30) beyond the data."""
+        u = np.interp(x, self.knot_x, self.knot_u, left=0.0, right=1.0)
+        return np.clip(ndtri(u), -30, 30)
+
     def to_dict(self) -> dict[str, Any]:
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
 

@@ -64,8 +64,8 @@ class Trunk(nn.Module):
     def dropped(self, x: Tensor) -> Tensor:
         return drop(x, self.config.dropout, self.training)
 
-    def finish(self, h: Tensor, member: Any) -> Tensor:
-        """From the first layer's sum to the state, for all members (slice) or some."""
+    def finish(self, h: Tensor, member: slice) -> Tensor:
+        """From the first layer's sums (members, rows, state) to the states, of all members or some."""
         for up, bias, down in zip(self.up, self.up_bias, self.down, strict=True):
             inner = torch.relu(torch.baddbmm(bias[member], _normed(h), up[member]))
             h = h + torch.bmm(self.dropped(inner), down[member])

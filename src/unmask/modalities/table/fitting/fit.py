@@ -39,8 +39,10 @@ from unmask.modalities.table.distribution.cells import (
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
 from unmask.modalities.table.distribution.discriminant import fit_trust
 from unmask.modalities.table.distribution.factor_analysis import FactorBase, Factors, fit_factors
+from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.mcm import FilterModel
-from unmask.modalities.table.distribution.network import CellModel, Dims, RowModel, Trunk, TrunkConfig
+from unmask.modalities.table.distribution.network import CellModel, RowModel
+from unmask.modalities.table.distribution.trunk import Trunk, TrunkConfig
 from unmask.modalities.table.fitting.margins import estimate_margins
 from unmask.modalities.table.recipes import TableSettings
 from unmask.training.optimiser import NanGuard, build_optimiser, step

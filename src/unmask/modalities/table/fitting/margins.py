@@ -17,7 +17,7 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.modalities.table.distribution.cells import Cells
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.factor_analysis import fit_factors
-from unmask.modalities.table.distribution.network import Dims
+from unmask.modalities.table.distribution.linear_dims import Dims
 
 ROWS = 3000
 """Rows that the means are estimated on, where there are more: a sample, as their error there is .02 deviations."""

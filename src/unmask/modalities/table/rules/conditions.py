@@ -44,6 +44,14 @@ class Limit:
     high: float = math.inf
     allowed: np.ndarray | None = None
 
+    @classmethod
+    def of(cls, column: Column) -> Limit:
+        """What the column itself allows: its range, or all its categories."""
+        if not column.is_quantity:
+            return cls(allowed=np.ones(len(column.categories), bool))
+        low = -math.inf if column.low is None else column.low
+        return cls(low=low, high=math.inf if column.high is None else column.high)
+
     def __and__(self, other: Limit) -> Limit:
         allowed = self.allowed if other.allowed is None else other.allowed
         if self.allowed is not None and other.allowed is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities, pick
+from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.rules.rules import Range, Rules
 
@@ -117,11 +117,9 @@ def _within_best(distribution: Quantities, left: Range) -> np.ndarray:
 def _allowed(distribution: Categories, left: Range, member: Tensor, uniform: np.ndarray) -> np.ndarray:
     """Draws among the allowed categories."""
     assert left.allowed is not None
-    log_p = distribution.log_probs()[member, torch.arange(len(member))][:, : left.allowed.shape[1]]
-    out = pick(
-        log_p.masked_fill(~torch.from_numpy(left.allowed), -torch.inf), torch.tensor(uniform[:, 2], dtype=torch.float32)
-    )
-    return out.double().numpy()
+    own = distribution.restricted(torch.from_numpy(left.allowed))
+    u = torch.tensor(uniform[:, 2:], dtype=torch.float32)
+    return own.draw(u, member, 1.0)[:, 0].double().numpy()
 
 
 def _allowed_best(distribution: Categories, left: Range) -> np.ndarray:

@@ -7,7 +7,6 @@ Values are arrays of the modelled columns, NaN where a cell is not known yet. Li
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -145,12 +144,7 @@ class Rules:
     def _range(self, place: int, x: np.ndarray, bound: Limit | None) -> Range:
         column, known = self.columns[place], ~np.isnan(x)
         if column.is_quantity:
-            if bound is None:
-                low, high = (
-                    (-math.inf if column.low is None else column.low),
-                    (math.inf if column.high is None else column.high),
-                )
-                bound = Limit(low=low, high=high)
+            bound = Limit.of(column) if bound is None else bound
             return Range(np.where(known, x, bound.low), np.where(known, x, bound.high), None, known)
         own = np.ones(len(column.categories), bool) if bound is None or bound.allowed is None else bound.allowed
         allowed = np.tile(own, (len(x), 1))
