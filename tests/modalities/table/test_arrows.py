@@ -7,7 +7,7 @@ from arrows import circles, imports, upward, within
 TABLE = "unmask.modalities.table"
 ROOMS = (
     "recipes", "reading", "schema", "writing", "distribution", "rules", "survival", "fitting", "imputation", "synthesis",
-    "evaluation", "model", "imputer", "pretrain", "evaluate", "demo",
+    "evaluation", "model", "imputer", "pretrain", "evaluate", "demo", "registration",
 )  # fmt: skip
 """From the ground up."""
 
