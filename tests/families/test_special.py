@@ -11,7 +11,7 @@ from text_corpus import tokenizer
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.encoder.attention import Layout, reference
-from unmask.encoder.local import banded
+from unmask.encoder.bands import banded
 from unmask.modalities.text.folder import load_folder, save_folder
 
 transformers = pytest.importorskip("transformers")

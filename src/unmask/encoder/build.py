@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from unmask.encoder.config import Disentangled, EncoderConfig
 from unmask.encoder.disentangled import DisentangledEncoder
-from unmask.encoder.relative import BiasedEncoder, GroupedEncoder
-from unmask.encoder.sparse import BlockEncoder, GlobalEncoder
+from unmask.encoder.relative_bias import BiasedEncoder, GroupedEncoder
+from unmask.encoder.block_sparse import BlockEncoder, GlobalEncoder
 from unmask.encoder.transformer import Encoder
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unmask.encoder.config import Disentangled, EncoderConfig, Rotary
 from unmask.encoder.disentangled import bucket, pairs
-from unmask.encoder.sparse import sparse
+from unmask.encoder.block_sparse import sparse
 from unmask.encoder.transformer import rotate, rotation
 
 QUERIES, SCORES = 256, 2**21

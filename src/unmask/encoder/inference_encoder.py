@@ -23,7 +23,7 @@ from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Rot
 from unmask.encoder.disentangled import DisentangledAttention, DisentangledEncoder
 from unmask.encoder.fused_linear import ACTIVATIONS, EightBitLinear, FusedLinear, Levels, round_up
 from unmask.encoder.inference_attention import GROUPS, GroupedBatch, InferenceAttention, Relative
-from unmask.encoder.relative import bucket
+from unmask.encoder.relative_bias import bucket
 from unmask.encoder.transformer import Encoder, FeedForward, Layer, activation
 
 KEPT = 24

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unmask.encoder.attention import Layout
 from unmask.encoder.config import EncoderConfig
-from unmask.encoder.local import banded, long_for
+from unmask.encoder.bands import banded, long_for
 from unmask.encoder.packed_attention import starts
 from unmask.encoder.transformer import Encoder, SelfAttention
 
