@@ -16,7 +16,9 @@ from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
 from unmask.core.prediction import Categorical, Gaussian
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.kinds import Local
 from unmask.encoder.packed_attention import lay
 from unmask.encoder.transformer import Encoder
 from unmask.modalities.events.codec import EventPrediction
@@ -221,7 +223,7 @@ def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos:
         norm=Norm(placement="pre", epsilon=1e-5, bias=False, first_is_identity=True),
         positions=SinCos() if sin_cos else Rotary(),
         feedforward=Gated(inner=24),
-        attention=Attention(window=3, global_every=3, bias=False),
+        attention=Local(window=3, global_every=3, bias=False),
         initial_deviation=0.2,
     )
 
@@ -231,7 +233,7 @@ def make_model(modality: Any, architecture: str, recipe: str, seed: int = 0) -> 
     decoder = encoder_config(recipe, width=16, layers=2, sin_cos=True) if architecture == "visible_only" else None
     make, bridge = getattr(modality, "model", MaskedModel), getattr(modality, "bridge", True)
     codec = modality.codec() if bridge or decoder is None else modality.codec(head_width=decoder.width)
-    model = make(codec, Encoder(encoder_config(recipe)), decoder, bridge=bridge).eval()
+    model = make(codec, make_encoder(encoder_config(recipe)), decoder, bridge=bridge).eval()
     if recipe == "by_example":
         for encoder in (e for e in (model.encoder, getattr(model, "decoder", None)) if isinstance(e, Encoder)):
             encoder.side_by_side = lay  # type: ignore[method-assign]

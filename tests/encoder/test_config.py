@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from tiny import encoder_config
-from unmask.encoder.config import Attention, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.config import EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError
 
 CONFIGS = [
@@ -18,7 +19,7 @@ CONFIGS = [
     encoder_config("modern"),
     EncoderConfig(positions=None, norm=Norm(kind="rms", placement="pre"), embedding_width=64),
     EncoderConfig(positions=SinCos(columns=14), feedforward=Gated(inner=8, activation="silu"), dropout=0.1),
-    EncoderConfig(positions=Learned(slots=514, offset=2), attention=Attention(window=64)),
+    EncoderConfig(positions=Learned(slots=514, offset=2), attention=Local(window=64)),
 ]
 
 
@@ -62,8 +63,8 @@ def test_derived_settings():
         None,
         None,
     ]
-    assert [Attention(window=4, global_every=3).layer_window(i) for i in range(4)] == [None, 4, 4, None]
-    assert Attention().layer_window(1) is None
+    assert [Local(window=4, global_every=3).layer_window(i) for i in range(4)] == [None, 4, 4, None]
+    assert Full().layer_window(1) is None
 
 
 def test_flops_of_bert_base():
@@ -71,7 +72,7 @@ def test_flops_of_bert_base():
     base = EncoderConfig(width=768, layers=12, heads=12, feedforward=EncoderConfig().feedforward.__class__(inner=3072))
     assert base.flops_per_slot(0) == pytest.approx(2 * 84.9e6, rel=1e-3)
     assert base.flops_per_slot(128) - base.flops_per_slot(0) == 12 * 4 * 768 * 128
-    local = EncoderConfig(layers=3, attention=Attention(window=8))
+    local = EncoderConfig(layers=3, attention=Local(window=8))
     assert local.flops_per_slot(1000) - local.flops_per_slot(0) == 4 * 256 * (1000 + 17 + 17)
 
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from unmask.encoder.build import make_encoder
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Learned
+from unmask.encoder.config import MLP, EncoderConfig, Learned
+from unmask.encoder.kinds import LocalGlobal
 
 
 @pytest.mark.parametrize("first_sees_all", [False, True])
 def test_every_weight_that_is_trained_gets_a_gradient(first_sees_all: bool, seed: int):
     """Several processes wait for the gradient of every weight: an unused one ended adapting a Longformer at its second step."""
-    attention = Attention(window=2, global_every=0, global_projections=True, first_sees_all=first_sees_all)
+    attention = LocalGlobal(window=2, first_sees_all=first_sees_all)
     config = EncoderConfig(
         width=8, layers=2, heads=2, feedforward=MLP(inner=16), positions=Learned(slots=8), attention=attention
     )

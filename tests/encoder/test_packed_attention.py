@@ -12,7 +12,8 @@ from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.encoder import packed_attention
 from unmask.encoder.attention import reference
-from unmask.encoder.config import Attention, EncoderConfig, Rotary
+from unmask.encoder.config import EncoderConfig, Rotary
+from unmask.encoder.kinds import Local, RelativeBias
 from unmask.encoder.packed_attention import SIZES, PackedLayout, by_example, cheaper, lay
 from unmask.encoder.transformer import Encoder
 
@@ -183,7 +184,7 @@ def _noting(call, shapes: list):
 def test_other_attention_stays_in_rows(kind: str):
     from unmask.encoder.build import make_encoder
 
-    attention = Attention(window=4) if kind == "window" else Attention(buckets=8)
+    attention = Local(window=4) if kind == "window" else RelativeBias(buckets=8)
     model = make_encoder(EncoderConfig(width=32, layers=3, heads=2, positions=None, attention=attention))
     assert model.side_by_side(batch_of([20] * 40, 512).segment) is None
 

@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny import encoder_config
-from unmask.encoder import transformer
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Entrance, Gated, Learned, Norm, Rotary, SinCos
-from unmask.encoder.transformer import Encoder, needed_by_row, rotate, rotation, sin_cos
+from unmask.encoder import full
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import MLP, EncoderConfig, Entrance, Gated, Learned, Norm, Rotary, SinCos
+from unmask.encoder.kinds import Local
+from unmask.encoder.rotary import rotate, rotation
+from unmask.encoder.transformer import needed_by_row, sin_cos
 
 
 def inputs(rows: int = 2, slots: int = 10, width: int = 32) -> dict:
@@ -34,11 +37,11 @@ def test_every_choice_runs_forward_and_backward(seed: int, positions, placement,
         positions=positions,
         norm=Norm(placement=placement, kind=kind, epsilon=1e-5),
         feedforward=feedforward,
-        attention=Attention(window=2, global_every=2),
+        attention=Local(window=2, global_every=2),
         dropout=0.1,
         attention_dropout=0.1,
     )
-    encoder = Encoder(config)
+    encoder = make_encoder(config)
     batch = inputs(width=24)
     out = encoder(batch.pop("x"), **batch)
     assert out.shape == (2, 10, 32)
@@ -47,7 +50,7 @@ def test_every_choice_runs_forward_and_backward(seed: int, positions, placement,
 
 
 def test_without_positions_the_order_does_not_matter(seed: int):
-    encoder = Encoder(EncoderConfig(width=32, layers=2, heads=2, positions=None)).eval()
+    encoder = make_encoder(EncoderConfig(width=32, layers=2, heads=2, positions=None)).eval()
     batch = inputs()
     x, order = batch.pop("x"), torch.randperm(10)
     with torch.no_grad():
@@ -69,8 +72,8 @@ def test_rotary_scores_depend_on_distance_only(seed: int):
 
 def test_layers_of_one_base_share_a_table_of_rotations(seed: int, monkeypatch: pytest.MonkeyPatch):
     made: list[float] = []
-    monkeypatch.setattr(transformer, "rotation", lambda *given: made.append(given[2]) or rotation(*given))
-    encoder = Encoder(encoder_config("modern", layers=7))
+    monkeypatch.setattr(full, "rotation", lambda *given: made.append(given[2]) or rotation(*given))
+    encoder = make_encoder(encoder_config("modern", layers=7))
     batch = inputs()
     encoder(batch.pop("x"), **batch)
     assert sorted(made) == [10_000.0, 160_000.0]
@@ -96,7 +99,7 @@ def test_needed_slots_are_found_again(rows: int, slots: int, data):
 
 @pytest.mark.parametrize("recipe", ["bert", "modern"])
 def test_gradients_agree_with_and_without_needed(seed: int, recipe: str):
-    encoder = Encoder(encoder_config(recipe))
+    encoder = make_encoder(encoder_config(recipe))
     batch = inputs()
     x, needed = batch.pop("x"), torch.tensor([0, 3, 9, 12])
     weight = torch.randn(4, 32)
@@ -107,13 +110,13 @@ def test_gradients_agree_with_and_without_needed(seed: int, recipe: str):
 
 
 def test_modern_layer_zero_has_no_attention_norm():
-    encoder = Encoder(encoder_config("modern"))
+    encoder = make_encoder(encoder_config("modern"))
     assert isinstance(encoder.layers[0].attention_norm, torch.nn.Identity)
     assert not isinstance(encoder.layers[1].attention_norm, torch.nn.Identity)
 
 
 def test_evaluation_has_no_dropout(seed: int):
-    encoder = Encoder(EncoderConfig(width=32, layers=2, heads=2, dropout=0.5, attention_dropout=0.5))
+    encoder = make_encoder(EncoderConfig(width=32, layers=2, heads=2, dropout=0.5, attention_dropout=0.5))
     batch = inputs()
     x = batch.pop("x")
     assert not torch.equal(encoder(x, **batch), encoder(x, **batch))
@@ -132,5 +135,5 @@ def test_rows_that_need_equally_many_slots_get_no_padding():
 
 def test_an_encoder_without_a_norm_at_its_entrance():
     config = EncoderConfig(width=16, layers=1, heads=2, entrance=Entrance(norm=False))
-    assert isinstance(Encoder(config).stem.norm, torch.nn.Identity)
+    assert isinstance(make_encoder(config).stem.norm, torch.nn.Identity)
     assert EncoderConfig.from_dict(config.to_dict()) == config

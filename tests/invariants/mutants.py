@@ -46,7 +46,8 @@ MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/pre
 PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "modalities/text/codec.py"
 CELLS, TABLE_CELLS = "modalities/table/distribution/codec.py", "modalities/table/distribution/cells.py"
 TABLE_PREDICTION = "modalities/table/distribution/prediction.py"
-ATTENTION, TRANSFORMER, SEGMENTS = "encoder/attention.py", "encoder/transformer.py", "encoder/packed_attention.py"
+ATTENTION, FULL = "encoder/attention.py", "encoder/full.py"
+TRANSFORMER, SEGMENTS = "encoder/transformer.py", "encoder/packed_attention.py"
 
 MUTANTS = [
     mutant(
@@ -128,8 +129,8 @@ MUTANTS = [
     mutant(
         2,
         "rotary not applied to queries",
-        (TRANSFORMER, "q = rotate(q, table)", "pass"),
-        (TRANSFORMER, "k = rotate(k, table)", "pass"),
+        (FULL, "q = rotate(q, table)", "pass"),
+        (FULL, "k = rotate(k, table)", "pass"),
     ),
     mutant(
         3,
@@ -218,7 +219,7 @@ MUTANTS = [
         4,
         "needed-only layer turns queries by the wrong position",
         (
-            TRANSFORMER,
+            FULL,
             "layout.position.gather(1, queries), depth, base",
             "layout.position[:, : queries.shape[1]], depth, base",
         ),

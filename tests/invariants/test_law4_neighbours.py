@@ -7,7 +7,7 @@ import torch
 
 from tiny import Setup, encoder_config, numbers, places, ratio_corruption
 from unmask.core.batch import pack
-from unmask.encoder.transformer import Encoder
+from unmask.encoder.build import make_encoder
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -55,7 +55,7 @@ def test_states_are_the_same_alone_and_packed(setup: Setup):
 @pytest.mark.parametrize("count", [1, 5, 30])
 @pytest.mark.parametrize("grad", [False, True])
 def test_the_last_layer_where_needed_equals_the_full_one(recipe: str, count: int, grad: bool, seed: int):
-    encoder = Encoder(encoder_config(recipe))
+    encoder = make_encoder(encoder_config(recipe))
     batch = pack([_text(n, seed) for n in (13, 9, 25, 18, 31)], slots=56)
     x = torch.randn(*batch.shape, 32)
     real = (batch.segment != 0).flatten().nonzero().flatten()

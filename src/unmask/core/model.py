@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import KEEP, MASK, RANDOM, Hidden
 from unmask.core.prediction import Prediction
+from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.fused_linear import round_up
-from unmask.encoder.transformer import Encoder, needed_by_row
+from unmask.encoder.transformer import needed_by_row
 
 
 @runtime_checkable
@@ -97,7 +98,7 @@ class MaskedModel(nn.Module):
             width: int = self.encoder.config.width
             self.decoder_in = nn.Linear(width, decoder.width)
             self.decoder_mask = nn.Parameter(torch.randn(decoder.width) * 0.02)
-            self.decoder = Encoder(decoder)
+            self.decoder = make_encoder(decoder)
             self.decoder_out = nn.Linear(decoder.width, width) if bridge else nn.Identity()
 
     @property

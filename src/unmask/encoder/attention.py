@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.encoder.explicit import Weights
 from unmask.encoder.bands import ascending, banded, long_for
+from unmask.encoder.explicit import Weights
 from unmask.encoder.packed_attention import PackedLayout, QuerySubset, by_example, starts
 
 EXPLICIT_UP_TO = 512

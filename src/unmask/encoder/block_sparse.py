@@ -1,4 +1,4 @@
-"""Attention to some slots that everybody sees: Longformer's global slots, BigBird's blocks.
+"""Block-sparse attention (BigBird: Zaheer et al. 2020).
 
 Shape letters: rows, heads, slots, depth; examples (in the whole batch), longest (slots of the longest), block, blocks.
 """
@@ -6,79 +6,23 @@ Shape letters: rows, heads, slots, depth; examples (in the whole batch), longest
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.encoder.attention import Layout
 from unmask.encoder.config import EncoderConfig
-from unmask.encoder.bands import banded, long_for
+from unmask.encoder.full import SelfAttention
+from unmask.encoder.inference_attention import GroupedBatch, InferenceAttention
+from unmask.encoder.kinds import BlockSparse
 from unmask.encoder.packed_attention import starts
-from unmask.encoder.transformer import Encoder, SelfAttention
+from unmask.encoder.transformer import Encoder
 
 
-class GlobalAttention(SelfAttention):
-    """A window, and each example's first slot that sees all and is seen by all (Beltagy et al. 2020, sec. 3.1).
-
-    Such a slot asks with projections of its own, about keys and values of their own; others see its ordinary key.
-    """
-
-    def __init__(self, config: EncoderConfig, layer: int) -> None:
-        super().__init__(config, layer)
-        self.qkv_global = nn.Linear(config.width, 3 * config.width)
-        # Weights that nothing uses get no gradient, and several processes would wait for it.
-        self.qkv_global.requires_grad_(config.attention.first_sees_all)
-
-    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
-        if not self.config.attention.first_sees_all:
-            return super().forward(x, layout, queries)
-        # Which slots see all, and the few that are asked for: worked out on all of them, then chosen.
-        q, k, v = self.project(x, None)
-        window = self.window
-        assert window is not None
-        first = (layout.position == 0) & (layout.segment != 0)
-        dropout = self.config.attention_dropout if self.training else 0.0
-        if long_for(window, int(x.shape[1])) and layout.ascending():
-            mixed = banded(q, k, v, layout, window, dropout=dropout, extra=_numbered(first))
-        else:
-            allowed = layout.allowed(None) & (layout.allowed(window) | first[:, None, None])
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout)
-        where = _numbered(first)
-        mixed = self._overwrite(mixed.transpose(1, 2).flatten(2), x, where, layout, dropout)
-        if queries is not None:
-            mixed = mixed.gather(1, queries[..., None].expand(-1, -1, mixed.shape[-1]))
-        return self.out(mixed)
-
-    def _overwrite(self, mixed: Tensor, x: Tensor, where: Tensor, layout: Layout, dropout: float) -> Tensor:
-        """What the first slots make of all of their segment, written in their places."""
-        width = self.config.width
-        slots = where.clamp_min(0)
-        few = x.gather(1, slots[..., None].expand(-1, -1, width))
-        weight, bias = self.qkv_global.weight, self.qkv_global.bias
-        q = self.split(F.linear(few, weight[:width], bias[:width]))[0]
-        k, v = self.split(F.linear(x, weight[width:], bias[width:])).unbind(0)
-        allowed = layout.segment.gather(1, slots)[..., None] == layout.segment[:, None]
-        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], dropout_p=dropout)
-        row, column = (where >= 0).nonzero(as_tuple=True)
-        return mixed.index_put((row, where[row, column]), seen.transpose(1, 2).flatten(2)[row, column])
-
-
-def _numbered(flags: Tensor) -> Tensor:
-    """Boolean (rows, slots) -> (rows, most) slot numbers, ascending, -1 behind the last."""
-    most = max(1, int(flags.sum(1).max()))
-    slots = flags.shape[1]
-    order = torch.where(flags, torch.arange(slots, device=flags.device), slots).sort(1)[0][:, :most]
-    return order.masked_fill(order == slots, -1)
-
-
-class GlobalEncoder(Encoder):
-    """Longformer's."""
-
-    attention = GlobalAttention
-
-
-class BlockAttention(SelfAttention):
+class BlockSparseAttention(SelfAttention):
     """BigBird's block-sparse attention (Zaheer et al. 2020, sec. 2, ITC) with the random blocks of the released code.
 
     A block of queries sees its neighbours, the first block, the last one, and `random_blocks` more. Outside training the
@@ -87,12 +31,16 @@ class BlockAttention(SelfAttention):
     example's own start, so examples that share a row are laid apart first.
     """
 
+    def __init__(self, config: EncoderConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        assert isinstance(config.attention, BlockSparse)
+        self.kind = config.attention
+
     def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
-        block, again = self.config.attention.block, self.config.attention.random_blocks
-        limit = (5 + 2 * again) * block
+        block, limit = self.kind.block, self.kind.full_up_to
         if q.shape[2] <= limit:
             return super().mix(q, k, v, layout, queries)
-        dropout = self.config.attention_dropout if self.training else 0.0
+        dropout = self.weight_dropout
         parts = _Apart.of(layout, block)
         mixed = torch.zeros_like(q)
         for where, length in parts.groups(limit):
@@ -101,14 +49,13 @@ class BlockAttention(SelfAttention):
                 seen = torch.arange(where.shape[1], device=q.device) < length[:, None]
                 out = F.scaled_dot_product_attention(qs, ks, vs, attn_mask=seen[:, None, None], dropout_p=dropout)
             else:
-                out = sparse(qs, ks, vs, length, block=block, again=again, dropout=dropout)
+                out = sparse(qs, ks, vs, length, block=block, again=self.kind.random_blocks, dropout=dropout)
             mixed = parts.put(mixed, out, where)
         return mixed
 
     def project(self, x: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         # Long rows are worked out whole: a block's queries share their keys.
-        long = x.shape[1] > (5 + 2 * self.config.attention.random_blocks) * self.config.attention.block
-        return super().project(x, None if long else queries)
+        return super().project(x, None if x.shape[1] > self.kind.full_up_to else queries)
 
     def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
         out = super().forward(x, layout, queries)
@@ -116,11 +63,33 @@ class BlockAttention(SelfAttention):
             out = out.gather(1, queries[..., None].expand(-1, -1, out.shape[-1]))
         return out
 
+    def inference(self, shared: dict[str, Any], dtype: torch.dtype) -> InferenceAttention:
+        return BlockSparseInference(kind=self.kind, **self._for_inference())
 
-class BlockEncoder(Encoder):
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSparseInference(InferenceAttention):
+    """Attributes:
+    kind: how large the blocks are, and how many are seen.
+    """
+
+    kind: BlockSparse
+
+    def attend_group(self, q: Tensor, k: Tensor, v: Tensor, batch: GroupedBatch, out: Tensor) -> None:
+        length, block = q.shape[2], self.kind.block
+        if length <= self.kind.full_up_to:
+            super().attend_group(q, k, v, batch, out)
+            return
+        q, k, v = (F.pad(t, (0, 0, 0, -length % block)) for t in (q, k, v))
+        lengths = torch.full((len(q),), length)
+        out.copy_(sparse(q, k, v, lengths, block=block, again=self.kind.random_blocks)[:, :, :length])
+
+
+class BlockSparseEncoder(Encoder):
     """BigBird's."""
 
-    attention = BlockAttention
+    made_for = BlockSparse
+    attention = BlockSparseAttention
 
 
 class _Apart:

@@ -9,27 +9,31 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from unmask.encoder.config import Disentangled, EncoderConfig
+from unmask.encoder.block_sparse import BlockSparseEncoder
+from unmask.encoder.config import EncoderConfig
 from unmask.encoder.disentangled import DisentangledEncoder
-from unmask.encoder.relative_bias import BiasedEncoder, GroupedEncoder
-from unmask.encoder.block_sparse import BlockEncoder, GlobalEncoder
+from unmask.encoder.grouped_query import GroupedQueryEncoder
+from unmask.encoder.local import LocalEncoder
+from unmask.encoder.local_global import LocalGlobalEncoder
+from unmask.encoder.relative_bias import RelativeBiasEncoder
 from unmask.encoder.transformer import Encoder
+
+ENCODERS: tuple[type[Encoder], ...] = (
+    Encoder,
+    GroupedQueryEncoder,
+    LocalEncoder,
+    LocalGlobalEncoder,
+    RelativeBiasEncoder,
+    BlockSparseEncoder,
+    DisentangledEncoder,
+)
+"""One per kind of attention: a new kind is a type in `kinds`, a file, and a line here."""
 
 
 def make_encoder(config: EncoderConfig) -> Encoder:
     """An encoder with random weights."""
-    attention = config.attention
-    if isinstance(config.positions, Disentangled):
-        return DisentangledEncoder(config)
-    if attention.block:
-        return BlockEncoder(config)
-    if attention.global_projections:
-        return GlobalEncoder(config)
-    if attention.buckets:
-        return BiasedEncoder(config)
-    if attention.kv_heads not in (None, config.heads):
-        return GroupedEncoder(config)
-    return Encoder(config)
+    encoder = next(encoder for encoder in ENCODERS if encoder.made_for is type(config.attention_kind))
+    return encoder(config)
 
 
 class Undrawn(TorchFunctionMode):

@@ -1,5 +1,6 @@
 """The encoder's choices, each an object with its own settings; published architectures are data on top of these.
 
+Kinds of attention are in `kinds`, but for disentangled attention, which comes with its positions.
 This module does not import torch, so configurations can be read and printed at once.
 """
 
@@ -9,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from unmask.encoder.kinds import AttentionKind, Full, GroupedQuery, attention_from_dict
 from unmask.errors import UserError, suggest
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
@@ -140,40 +142,6 @@ class Gated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
-    """Every layer full, or local except every `global_every`-th.
-
-    Args:
-        window: slots seen on either side in local layers, inclusive; None makes all layers full. One number for all
-            layers, or one a layer.
-        global_every: layer i is full when i % global_every == 0; 0 for never (Longformer).
-        kv_heads: heads of keys and values where fewer than those of queries, each shared by several (EuroBERT).
-        buckets: relative positions in this many buckets add a learned bias a head (MPNet); 0 for none.
-        global_projections: second query, key and value projections, for slots that see everything (Longformer).
-        first_sees_all: each example's first slot has projections of its own, sees all slots and is seen by all
-            (Longformer's global attention, as its classifiers use it).
-        block: slots in a block of block-sparse attention (BigBird), 0 for none.
-        random_blocks: how often a block is seen beside its neighbours, the first and the last. At rest they all are
-            block 0, as published.
-    """
-
-    window: int | tuple[int, ...] | None = None
-    global_every: int = 3
-    bias: bool = True
-    kv_heads: int | None = None
-    buckets: int = 0
-    global_projections: bool = False
-    first_sees_all: bool = False
-    block: int = 0
-    random_blocks: int = 3
-
-    def layer_window(self, layer: int) -> int | None:
-        if self.window is None or (self.global_every and layer % self.global_every == 0):
-            return None
-        return self.window if isinstance(self.window, int) else self.window[layer]
-
-
-@dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
     """A transformer encoder.
 
@@ -198,7 +166,7 @@ class EncoderConfig:
     entrance: Entrance = field(default_factory=Entrance)
     sharing: Sharing | None = None
     feedforward: MLP | Gated = field(default_factory=lambda: MLP(inner=1024))
-    attention: Attention = field(default_factory=Attention)
+    attention: AttentionKind = field(default_factory=Full)
     dropout: float = 0.0
     attention_dropout: float = 0.0
     embedding_dropout: float | None = None
@@ -216,10 +184,12 @@ class EncoderConfig:
                 f"width={self.width} with heads={self.heads}: rotary positions turn pairs",
                 hint=f"Heads of {self.width // self.heads} are odd: choose a width or heads that make them even.",
             )
-        if (kv := self.attention.kv_heads) and self.heads % kv:
-            raise UserError(f"kv_heads={kv} does not divide heads={self.heads}")
-        if isinstance(self.attention.window, tuple) and len(self.attention.window) != self.layers:
-            raise UserError(f"{len(self.attention.window)} windows for {self.layers} layers")
+        self.attention.check(layers=self.layers, heads=self.heads)
+        if isinstance(self.positions, Disentangled) and not isinstance(self.attention, Full):
+            raise UserError(
+                f"disentangled positions with {type(self.attention).__name__} attention",
+                hint="Disentangled positions are a kind of attention themselves: leave attention as Full.",
+            )
 
     @property
     def input_width(self) -> int:
@@ -244,29 +214,34 @@ class EncoderConfig:
         return self.layers if self.sharing is None else self.sharing.groups * self.sharing.inner
 
     @property
+    def attention_kind(self) -> AttentionKind | Disentangled:
+        """The kind of attention: disentangled positions are one."""
+        return self.positions if isinstance(self.positions, Disentangled) else self.attention
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.attention.kv_heads if isinstance(self.attention, GroupedQuery) else self.heads
+
+    @property
     def kv_width(self) -> int:
         """Width of all keys of a slot."""
-        return self.width // self.heads * (self.attention.kv_heads or self.heads)
+        return self.width // self.heads * self.kv_heads
 
     def flops_per_slot(self, context: float) -> float:
         """Multiply-adds x 2 of one forward pass, per slot that attends to `context` slots (inference; training is 3x)."""
         inner = self.feedforward.inner * (3 if isinstance(self.feedforward, Gated) else 2)
-        seen = [
-            context if (w := self.attention.layer_window(i)) is None else min(context, 2 * w + 1)
-            for i in range(self.layers)
-        ]
-        if block := self.attention.block:
-            seen = [min(context, (5 + self.attention.random_blocks) * block)] * self.layers
+        seen = sum(self.attention.slots_seen(i, context) for i in range(self.layers))
         # Relative positions cost two more products of queries and keys with a row for each distance.
         pairs = 4.0 if not isinstance(self.positions, Disentangled) else 12.0
         runs = len(self.layer_order) / self.layers
         layers = 2 * self.layers * (2 * self.width * (self.width + self.kv_width) + inner * self.width)
-        return runs * (layers + pairs * self.width * sum(seen))
+        return runs * (layers + pairs * self.width * seen)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `from_dict` gives the same config back."""
         out = dataclasses.asdict(self)
-        for name in ("positions", "feedforward"):
+        for name in ("positions", "feedforward", "attention"):
             if out[name] is not None:
                 out[name]["kind"] = type(getattr(self, name)).__name__
         return out
@@ -289,9 +264,10 @@ class EncoderConfig:
             if isinstance(values.get(name), dict):
                 inner = dict(values[name])
                 values[name] = kinds[inner.pop("kind")](**inner)
-        fixed = {"norm": Norm, "attention": Attention, "entrance": Entrance, "sharing": Sharing}
+        if isinstance(values.get("attention"), dict):
+            values["attention"] = attention_from_dict(values["attention"], values.get("heads", cls.heads))
+        fixed = {"norm": Norm, "entrance": Entrance, "sharing": Sharing}
         for name, kind in fixed.items():
             if isinstance(values.get(name), dict):
-                # JSON knows no tuples.
-                values[name] = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values[name].items()})
+                values[name] = kind(**values[name])
         return cls(**values)

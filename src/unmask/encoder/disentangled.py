@@ -10,6 +10,8 @@ Shape letters: rows, heads, slots, depth; distances (2 slots - 1: from -(slots-1
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,9 @@ from torch import Tensor, nn
 from unmask.encoder.attention import Layout
 from unmask.encoder.config import Disentangled, EncoderConfig
 from unmask.encoder.dropout import drop
-from unmask.encoder.transformer import Encoder, SelfAttention, activation, make_norm, needed_by_row
+from unmask.encoder.full import SelfAttention
+from unmask.encoder.inference_attention import InferenceAttention
+from unmask.encoder.transformer import Encoder, activation, make_norm, needed_by_row
 
 AT_ONCE = 4_000_000
 """Scores worked on at a time while nothing is trained: rows are taken in parts that stay near the caches."""
@@ -81,7 +85,7 @@ class DisentangledAttention(SelfAttention):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
         scale = 1 / math.sqrt(q.shape[-1] * self.kind.terms)
-        dropout = self.config.attention_dropout if self.training else 0.0
+        dropout = self.weight_dropout
         table = drop(layout.shared["table"], self.config.dropout, self.training)
         if queries is not None:
             bias = self._few(q, k, table, layout, queries) * scale + layout.bias(None, queries, q.dtype)
@@ -118,6 +122,31 @@ class DisentangledAttention(SelfAttention):
             bias = bias + back.transpose(-1, -2)
         return bias
 
+    def inference(self, shared: dict[str, Any], dtype: torch.dtype) -> InferenceAttention:
+        key, query = (None if t is None else t.to(dtype) for t in self.positional(shared["table"]))
+        return DisentangledInference(kind=self.kind, key=key, query=query, **self._for_inference())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisentangledInference(InferenceAttention):
+    """Attributes:
+    key, query: the table of relative positions as keys and as queries, projected once: (heads, positions, depth) each.
+    """
+
+    kind: Disentangled
+    key: Tensor | None
+    query: Tensor | None
+
+    def scale(self, depth: int) -> float:
+        return super().scale(depth) * self.kind.terms**-0.5
+
+    def added(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        length = q.shape[2]
+        rows = bucket(torch.arange(length - 1, -length, -1), self.kind)
+        key = None if self.key is None else self.key[:, rows]
+        query = None if self.query is None else self.query[:, rows.flip(0)]
+        return pairs(q, k, key, query).mul_(scale)
+
 
 def pairs(q: Tensor, k: Tensor, key: Tensor | None, query: Tensor | None) -> Tensor:
     """Content-position plus position-content, (rows, heads, slots, slots), not yet scaled."""
@@ -133,6 +162,7 @@ def pairs(q: Tensor, k: Tensor, key: Tensor | None, query: Tensor | None) -> Ten
 class DisentangledEncoder(Encoder):
     """DeBERTa's encoder; with `decoder_steps`, its enhanced mask decoder too."""
 
+    made_for = Disentangled
     attention = DisentangledAttention
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -150,9 +180,12 @@ class DisentangledEncoder(Encoder):
             self._initialise(self.decoder_positions)
         self._initialise(self.relative)
 
-    def layout(self, segment: Tensor, position: Tensor) -> Layout:
-        table = self.relative_norm(self.relative.weight)
-        return Layout(segment=segment, position=position, shared={"table": table})
+    @property
+    def has_inference_form(self) -> bool:
+        return not self.kind.convolution
+
+    def shared(self) -> dict[str, Any]:
+        return {"table": self.relative_norm(self.relative.weight)}
 
     def forward(
         self,

@@ -19,11 +19,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Rotary
-from unmask.encoder.disentangled import DisentangledAttention, DisentangledEncoder
+from unmask.encoder.config import MLP, EncoderConfig
 from unmask.encoder.fused_linear import ACTIVATIONS, EightBitLinear, FusedLinear, Levels, round_up
-from unmask.encoder.inference_attention import GROUPS, GroupedBatch, InferenceAttention, Relative
-from unmask.encoder.relative_bias import bucket
+from unmask.encoder.inference_attention import GROUPS, GroupedBatch
 from unmask.encoder.transformer import Encoder, FeedForward, Layer, activation
 
 KEPT = 24
@@ -33,13 +31,13 @@ Attend = Callable[[Tensor], Tensor]
 
 
 def has_inference_form(encoder: Any) -> bool:
-    """Whether this encoder is of the kind worked out here."""
-    config = getattr(encoder, "config", None)
+    """Whether `InferenceEncoder` can do what this encoder does, on the device it is on."""
+    if not isinstance(encoder, Encoder):
+        return False
+    config = encoder.config
     return (
-        isinstance(config, EncoderConfig)
+        encoder.has_inference_form
         and config.feedforward.activation in ACTIVATIONS
-        and _plain_positions(config)
-        and not config.attention.first_sees_all
         and (not config.entrance.project_first or config.input_width == config.width)
         and next(encoder.parameters()).device.type == "cpu"
     )
@@ -49,13 +47,6 @@ def has_eight_bit_form(config: EncoderConfig) -> bool:
     """Whether its products can be done in 8 bits here."""
     plain = isinstance(config.feedforward, MLP) and config.feedforward.bias
     return plain and config.norm.placement == "post" and config.norm.kind == "layer"
-
-
-def _plain_positions(config: EncoderConfig) -> bool:
-    kind = config.positions
-    return (
-        kind is None or isinstance(kind, Learned | Rotary) or (isinstance(kind, Disentangled) and not kind.convolution)
-    )
 
 
 @dataclass
@@ -101,41 +92,18 @@ class InferenceEncoder:
         table = self.stem.positions.weight.detach() if hasattr(self.stem, "positions") else None
         self.positions = None if table is None else table.to(self.dtype)
         self.final_norm = _norm(encoder.final_norm, self.dtype)
-        bias: Any = self._bias(encoder)
-        relative = self._relative(encoder, torch.float32 if precision == "fp32" else torch.bfloat16)
+        attentions = encoder.inference_attention(torch.float32 if precision == "fp32" else torch.bfloat16)
         made: list[InferenceLayer | EightBitLayer] = []
-        mixers: list[InferenceAttention] = []
         for number, layer in enumerate(cast(Iterable[Layer], encoder.layers)):
-            mixers.append(InferenceAttention.of(self.config, number, relative[number] if relative else bias))
             if precision == "int8":
                 assert ranges is not None
                 made.append(EightBitLayer(layer, self.config, ranges, number))
             else:
                 made.append(InferenceLayer(layer, self.config, self.dtype))
         if compiled:
-            for laid in made:
-                laid.compile()
-        self.layers = [(number, made[number], mixers[number]) for number in self.config.layer_order]
-
-    def _relative(self, encoder: Encoder, dtype: torch.dtype) -> list[Relative]:
-        """Of each layer, for disentangled attention."""
-        if not isinstance(encoder, DisentangledEncoder):
-            return []
-        out = []
-        with torch.no_grad():
-            table = encoder.relative_norm(encoder.relative.weight)
-            for layer in cast(Iterable[Layer], encoder.layers):
-                both = cast(DisentangledAttention, layer.attention).positional(table)
-                key, query = (None if t is None else t.to(dtype) for t in both)
-                out.append(Relative(encoder.kind, key, query))
-        return out
-
-    def _bias(self, encoder: Encoder) -> Tensor | None:
-        if not self.config.attention.buckets:
-            return None
-        longest = self.config.longest or 512
-        distance = torch.arange(1 - longest, longest)
-        return encoder.relative.weight.detach()[bucket(distance, self.config.attention.buckets)].t().contiguous()  # type: ignore[union-attr,operator]
+            for each in made:
+                each.compile()
+        self.layers = [(number, made[number], attentions[number]) for number in self.config.layer_order]
 
     def __call__(
         self,
@@ -160,9 +128,9 @@ class InferenceEncoder:
         if self.project is not None:
             x = self.project(x)
         batch = GroupedBatch(groups, position)
-        for number, layer, mixer in self.layers:
+        for number, layer, attention in self.layers:
             # Layers that share weights share their ranges too.
-            x = layer(x, partial(mixer, batch=batch), ranges, number)
+            x = layer(x, partial(attention, batch=batch), ranges, number)
         return self.final_norm(x[:slots])
 
 

@@ -1,19 +1,25 @@
-"""Relative positions in the scores (MPNet's buckets), and fewer heads of keys than of queries (EuroBERT).
+"""Full attention with a learned bias by relative position, in buckets of distances (MPNet, T5).
 
-Shape letters: rows, heads, slots, depth.
+Shape letters: rows, heads, slots, depth; distances (2 x longest - 1: from -(longest - 1) to longest - 1).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.encoder.attention import Layout
 from unmask.encoder.config import EncoderConfig
-from unmask.encoder.transformer import Encoder, SelfAttention
+from unmask.encoder.full import SelfAttention
+from unmask.encoder.inference_attention import InferenceAttention
+from unmask.encoder.kinds import RelativeBias
+from unmask.encoder.transformer import Encoder
 
 
 def bucket(distance: Tensor, buckets: int = 32, furthest: int = 128) -> Tensor:
@@ -31,8 +37,8 @@ def bucket(distance: Tensor, buckets: int = 32, furthest: int = 128) -> Tensor:
     return found + half * (distance > 0)
 
 
-class BiasedAttention(SelfAttention):
-    """Attention with a bias a head by relative position."""
+class RelativeBiasAttention(SelfAttention):
+    """Attention with a bias per head by relative position."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
         def made() -> Tensor:
@@ -49,40 +55,45 @@ class BiasedAttention(SelfAttention):
             return bias
 
         bias = layout.once(("biased", q.dtype), queries, made)
-        dropout = self.config.attention_dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=self.weight_dropout)
+
+    def inference(self, shared: dict[str, Any], dtype: torch.dtype) -> InferenceAttention:
+        if "bias" not in shared:
+            longest, table = self.config.longest or 512, shared["relative"].detach()
+            shared["bias"] = table[bucket(torch.arange(1 - longest, longest), len(table))].t().contiguous()
+        return RelativeBiasInference(bias=shared["bias"], **self._for_inference())
 
 
-class BiasedEncoder(Encoder):
+@dataclass(frozen=True, kw_only=True)
+class RelativeBiasInference(InferenceAttention):
+    """Attributes:
+    bias: what is added to the scores, by distance.
+    """
+
+    bias: Float[Tensor, "heads distances"]
+
+    def added(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        return upright_bias(self.bias, q.shape[2]).to(q.dtype)
+
+
+def upright_bias(bias: Float[Tensor, "heads distances"], length: int) -> Float[Tensor, "1 heads length length"]:
+    """Entry [i, j] is the bias of the distance j - i."""
+    middle = bias.shape[1] // 2
+    place = torch.arange(length)
+    return bias[:, place[None] - place[:, None] + middle][None]
+
+
+class RelativeBiasEncoder(Encoder):
     """MPNet's: all layers share the table of biases (buckets, heads)."""
 
-    attention = BiasedAttention
+    made_for = RelativeBias
+    attention = RelativeBiasAttention
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
+        assert isinstance(config.attention, RelativeBias)
         self.relative = nn.Embedding(config.attention.buckets, config.heads)
         self._initialise(self.relative)
 
-    def layout(self, segment: Tensor, position: Tensor) -> Layout:
-        return Layout(segment=segment, position=position, shared={"relative": self.relative.weight})
-
-
-class GroupedAttention(SelfAttention):
-    """Each head of keys and values serves several heads of queries (Ainslie et al. 2023)."""
-
-    def project(self, x: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        width, kv = self.config.width, self.config.kv_width
-        weight, bias = self.qkv.weight, self.qkv.bias
-        few = x if queries is None else x.gather(1, queries[..., None].expand(-1, -1, width))
-        q = F.linear(few, weight[:width], None if bias is None else bias[:width])
-        both = F.linear(x, weight[width:], None if bias is None else bias[width:])
-        depth = width // self.config.heads
-        q, k, v = (t.unflatten(-1, (-1, depth)).transpose(1, 2) for t in (q, both[..., :kv], both[..., kv:]))
-        several = width // kv
-        return q, k.repeat_interleave(several, 1), v.repeat_interleave(several, 1)
-
-
-class GroupedEncoder(Encoder):
-    """EuroBERT's."""
-
-    attention = GroupedAttention
+    def shared(self) -> dict[str, Any]:
+        return {"relative": self.relative.weight}

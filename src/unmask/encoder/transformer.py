@@ -6,15 +6,19 @@ Shape letters: rows, slots, width, needed (slots whose output is asked for).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.attention import Layout, attend
-from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm, Rotary, SinCos
+from unmask.encoder.attention import Layout
+from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm, SinCos
 from unmask.encoder.dropout import drop
+from unmask.encoder.full import SelfAttention
+from unmask.encoder.inference_attention import InferenceAttention
+from unmask.encoder.kinds import AttentionKind, Full
 from unmask.encoder.packed_attention import PackedLayout, cheaper, lay
 
 
@@ -50,19 +54,6 @@ def sin_cos(position: Tensor, width: int) -> Tensor:
     rate = 10_000.0 ** (-torch.arange(half, device=position.device, dtype=torch.float32) / half)
     angle = position[..., None].float() * rate
     return torch.cat([angle.sin(), angle.cos()], -1)
-
-
-def rotation(position: Tensor, depth: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine tables (rows, 1, slots, half the depth) for split-half rotary positions."""
-    rate = base ** (-torch.arange(0, depth, 2, device=position.device, dtype=torch.float32) / depth)
-    angle = position[:, None, :, None].float() * rate
-    return angle.cos().to(dtype), angle.sin().to(dtype)
-
-
-def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    cos, sin = table
-    first, second = x.chunk(2, -1)
-    return torch.cat([torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)], -1)
 
 
 class Stem(nn.Module):
@@ -106,54 +97,6 @@ class Stem(nn.Module):
             return self.norm(drop(x, share, self.training))
         x = drop(self.norm(x), share, self.training)
         return self.project(x) if hasattr(self, "project") and not entrance.project_first else x
-
-
-class SelfAttention(nn.Module):
-    """Multi-head self-attention; queries, keys and values in one product."""
-
-    def __init__(self, config: EncoderConfig, layer: int) -> None:
-        super().__init__()
-        self.config = config
-        self.window = config.attention.layer_window(layer)
-        self.qkv = nn.Linear(config.width, config.width + 2 * config.kv_width, bias=config.attention.bias)
-        self.out = nn.Linear(config.width, config.width, bias=config.attention.bias)
-
-    def split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.config.heads, self.config.width // self.config.heads).permute(
-            2, 0, 3, 1, 4
-        )
-
-    def project(self, x: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (of the slots named, or all), keys and values, each (rows, heads, slots, depth)."""
-        width = self.config.width
-        if queries is None:
-            q, k, v = self.split(self.qkv(x)).unbind(0)
-        else:
-            weight, bias = self.qkv.weight, self.qkv.bias
-            few = x.gather(1, queries[..., None].expand(-1, -1, width))
-            q = self.split(F.linear(few, weight[:width], None if bias is None else bias[:width]))[0]
-            k, v = self.split(F.linear(x, weight[width:], None if bias is None else bias[width:])).unbind(0)
-        return q, k, v
-
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
-        dropout = self.config.attention_dropout if self.training else 0.0
-        return attend(q, k, v, layout, window=self.window, queries=queries, dropout=dropout)
-
-    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
-        depth = self.config.width // self.config.heads
-        q, k, v = self.project(x, queries)
-        if isinstance(self.config.positions, Rotary):
-            base = self.config.positions.base if self.window is None else self.config.positions.local_base
-            key = f"rotation {base} {q.dtype}"
-            if key not in layout.shared:
-                layout.shared[key] = rotation(layout.position, depth, base, q.dtype)
-            table = layout.shared[key]
-            k = rotate(k, table)
-            if queries is not None:
-                table = rotation(layout.position.gather(1, queries), depth, base, q.dtype)
-            q = rotate(q, table)
-        out = self.out(self.mix(q, k, v, layout, queries).transpose(1, 2).flatten(2))
-        return drop(out, self.config.attention_dropout, self.training) if self.config.dropout_inside else out
 
 
 class FeedForward(nn.Module):
@@ -223,10 +166,16 @@ class Encoder(nn.Module):
     Other kinds of attention are subclasses, each in a file of its own; `unmask.encoder.build.make_encoder` chooses.
     """
 
+    made_for: type[AttentionKind | Disentangled] = Full
     attention: type[SelfAttention] = SelfAttention
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
+        if type(config.attention_kind) is not self.made_for:
+            raise TypeError(
+                f"{type(self).__name__} has {self.made_for.__name__} attention, the config asks for "
+                f"{type(config.attention_kind).__name__}: use unmask.encoder.build.make_encoder"
+            )
         self.config = config
         self.stem = Stem(config)
         self.layers = nn.ModuleList([Layer(config, i, self.attention) for i in range(config.distinct_layers)])
@@ -235,18 +184,40 @@ class Encoder(nn.Module):
 
     def layout(self, segment: Tensor, position: Tensor) -> Layout:
         """Who sees whom, with what the layers share."""
-        return Layout(segment=segment, position=position)
+        return Layout(segment=segment, position=position, shared=self.shared())
+
+    def shared(self) -> dict[str, Any]:
+        """What the layers' attention shares besides, such as a table of relative positions."""
+        return {}
+
+    @property
+    def all_layers_full(self) -> bool:
+        """Whether all layers are full attention, which can be worked out by example (`packed_attention`)."""
+        return self.attention is SelfAttention
+
+    @property
+    def has_inference_form(self) -> bool:
+        """Whether `inference_attention` and the stem can do without rows; see `inference_encoder.has_inference_form`."""
+        return not isinstance(self.config.positions, SinCos)
+
+    def inference_attention(self, dtype: torch.dtype) -> list[InferenceAttention]:
+        """Of each set of layer weights its attention for whole examples side by side.
+
+        Args:
+            dtype: of what is added to the scores.
+        """
+        with torch.no_grad():
+            shared = self.shared()
+            return [cast(Layer, layer).attention.inference(shared, dtype) for layer in self.layers]
 
     def side_by_side(self, segment: Int[Tensor, "rows slots"]) -> PackedLayout | None:
         """How the batch's examples are laid side by side in one row; None where they are not, or it is not cheaper."""
-        config, device = self.config, segment.device
-        plain = self.attention is SelfAttention and not config.attention.first_sees_all
-        whole = all(config.attention.layer_window(i) is None for i in range(config.layers))
-        if not plain or not whole or device.type != "cpu" or torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined]
+        traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # type: ignore[attr-defined]
+        if not self.all_layers_full or segment.device.type != "cpu" or traced:
             return None
         half = torch.is_autocast_enabled("cpu") or next(self.parameters()).dtype == torch.bfloat16
         laid = lay(segment)
-        return laid if cheaper(laid, segment, config.width, half=half) else None
+        return laid if cheaper(laid, segment, self.config.width, half=half) else None
 
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.encoder.kinds import BlockSparse
 from unmask.errors import UserError
 from unmask.export.eight_bits import eight_bits, quantise, quiet, sample, session
 from unmask.export.folders import sentence_files, whole_folder
@@ -74,7 +75,7 @@ def to_onnx(
         raise UserError(f"quantize={quantize}", hint="Expected int8.")
     if pooling not in (None, "mean", "first", "max"):
         raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
-    if model.model.visible_only or model.model.encoder.config.attention.block:
+    if model.model.visible_only or isinstance(model.model.encoder.config.attention, BlockSparse):
         raise UserError(
             f"{model.folder.family.name}: its attention depends on the length; one graph cannot hold for all",
             hint="Export to hf instead.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Learned, Norm
+from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name, bert_body, pair
 
@@ -27,7 +27,6 @@ def read_body(config: Mapping[str, Any], *, offset: int = 0, epsilon: float = 1e
             inner=config["intermediate_size"],
             activation=activation_name(config.get("hidden_act", "gelu")),  # type: ignore[arg-type]
         ),
-        attention=Attention(),
         dropout=float(config.get("hidden_dropout_prob", 0.1)),
         attention_dropout=float(config.get("attention_probs_dropout_prob", 0.1)),
         initial_deviation=float(config.get("initializer_range", 0.02)),

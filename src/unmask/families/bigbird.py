@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.encoder.config import Attention, EncoderConfig, Entrance
+from unmask.encoder.config import EncoderConfig, Entrance
+from unmask.encoder.kinds import AttentionKind, BlockSparse, Full
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, bert_body, pair
 from unmask.families.bert import head, read_body, write_body
@@ -20,10 +21,11 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         raise UserError(f"attention_type {kind!r} in config.json", hint="Known: block_sparse, original_full.")
     config = {"max_position_embeddings": 4096, "hidden_act": "gelu_new", **config}
     encoder = read_body(config)
-    attention = Attention(
-        block=int(config.get("block_size", 64)) if kind == "block_sparse" else 0,
-        random_blocks=int(config.get("num_random_blocks", 3)),
-    )
+    attention: AttentionKind = Full()
+    if kind == "block_sparse":
+        attention = BlockSparse(
+            block=int(config.get("block_size", 64)), random_blocks=int(config.get("num_random_blocks", 3))
+        )
     scale = bool(config.get("rescale_embeddings", False))
     entrance = Entrance(dropout_first=True, scale=scale)
     encoder = dataclasses.replace(encoder, attention=attention, entrance=entrance)
@@ -31,12 +33,14 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 
 
 def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+    sparse = isinstance(encoder.attention, BlockSparse)
+    blocks = encoder.attention if isinstance(encoder.attention, BlockSparse) else BlockSparse()
     about = {
         "model_type": "big_bird",
         "architectures": ["BigBirdForMaskedLM"],
-        "attention_type": "block_sparse" if encoder.attention.block else "original_full",
-        "block_size": encoder.attention.block or 64,
-        "num_random_blocks": encoder.attention.random_blocks,
+        "attention_type": "block_sparse" if sparse else "original_full",
+        "block_size": blocks.block,
+        "num_random_blocks": blocks.random_blocks,
         "rescale_embeddings": encoder.entrance.scale,
     }
     return about | write_body(encoder, codec, special)

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from unmask.encoder.config import MLP, Attention, Disentangled, EncoderConfig, Entrance, Norm
+from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Entrance, Norm
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name, pair, stacked
 
@@ -60,7 +60,6 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         positions=_positions(config),
         entrance=Entrance(project_first=True),
         feedforward=MLP(inner=config["intermediate_size"], activation=act),  # type: ignore[arg-type]
-        attention=Attention(),
         dropout=float(config.get("hidden_dropout_prob", 0.1)),
         attention_dropout=float(config.get("attention_probs_dropout_prob", 0.1)),
         initial_deviation=float(config.get("initializer_range", 0.02)),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.encoder.config import Attention, EncoderConfig, Entrance, Gated, Norm, Rotary
+from unmask.encoder.config import EncoderConfig, Entrance, Gated, Norm, Rotary
+from unmask.encoder.kinds import AttentionKind, Full, GroupedQuery
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name, pair
 
@@ -38,7 +39,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
             activation=activation_name(config.get("hidden_act", "silu")),  # type: ignore[arg-type]
             bias=bias,
         ),
-        attention=Attention(kv_heads=config.get("num_key_value_heads"), bias=bool(config.get("attention_bias", False))),
+        attention=_attention(config, heads),
         attention_dropout=float(config.get("attention_dropout", 0.0)),
         initial_deviation=float(config.get("initializer_range", 0.02)),
     )
@@ -51,6 +52,11 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     }
 
 
+def _attention(config: Mapping[str, Any], heads: int) -> AttentionKind:
+    bias, kv_heads = bool(config.get("attention_bias", False)), config.get("num_key_value_heads")
+    return Full(bias=bias) if kv_heads in (None, 0, heads) else GroupedQuery(bias=bias, kv_heads=kv_heads)
+
+
 def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     return {
@@ -59,7 +65,7 @@ def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]
         "hidden_size": encoder.width,
         "num_hidden_layers": encoder.layers,
         "num_attention_heads": encoder.heads,
-        "num_key_value_heads": encoder.attention.kv_heads or encoder.heads,
+        "num_key_value_heads": encoder.kv_heads,
         "intermediate_size": encoder.feedforward.inner,
         "hidden_act": encoder.feedforward.activation,
         "max_position_embeddings": encoder.positions.slots,

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.encoder.config import Attention, EncoderConfig
+from unmask.encoder.config import EncoderConfig
+from unmask.encoder.kinds import LocalGlobal
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, bert_body, pair, stacked
 from unmask.families.bert import head, read_body, write_body
@@ -21,10 +22,8 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         raise UserError(
             f"attention_window {widths} in config.json", hint=f"Expected {encoder.layers} even numbers above 0."
         )
-    attention = Attention(
+    attention = LocalGlobal(
         window=tuple(w // 2 for w in widths),
-        global_every=0,
-        global_projections=True,
         # As in the published classifier: its first slot sees everything. A masked-LM head is used without.
         first_sees_all=any("ForSequenceClassification" in a for a in config.get("architectures") or ()),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.encoder.config import Attention, EncoderConfig, Gated, Norm, Rotary
+from unmask.encoder.config import EncoderConfig, Gated, Norm, Rotary
+from unmask.encoder.kinds import Local
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name, pair
 
@@ -46,7 +47,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         norm=norm,
         positions=Rotary(base=full, local_base=local, slots=config.get("max_position_embeddings", 8192)),
         feedforward=Gated(inner=config["intermediate_size"], activation=act, bias=bool(config.get("mlp_bias", False))),  # type: ignore[arg-type]
-        attention=Attention(
+        attention=Local(
             window=config.get("local_attention", 128) // 2,
             global_every=_every(config),
             bias=bool(config.get("attention_bias", False)),
@@ -73,7 +74,8 @@ _NAMES = {"gelu_tanh": "gelu_pytorch_tanh"}
 
 def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
-    window, every = encoder.attention.window, encoder.attention.global_every
+    local = encoder.attention if isinstance(encoder.attention, Local) else None
+    assert local is None or isinstance(local.window, int)
     types = [
         "full_attention" if encoder.attention.layer_window(i) is None else "sliding_attention"
         for i in range(encoder.layers)
@@ -94,8 +96,8 @@ def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]
         "norm_bias": encoder.norm.bias,
         "attention_bias": encoder.attention.bias,
         "mlp_bias": encoder.feedforward.bias,
-        "global_attn_every_n_layers": every,
-        "local_attention": 2 * window if window is not None else 2 * encoder.positions.slots,
+        "global_attn_every_n_layers": Local().global_every if local is None else local.global_every,
+        "local_attention": 2 * encoder.positions.slots if local is None else 2 * local.window,
         "layer_types": types,
         "rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": encoder.positions.base},

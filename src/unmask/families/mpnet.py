@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from unmask.encoder.config import Attention, EncoderConfig
+from unmask.encoder.config import EncoderConfig
+from unmask.encoder.kinds import RelativeBias
 from unmask.families.base import Family, Head, pair, stacked
 from unmask.families.bert import head, read_body, write_body
 
@@ -14,12 +15,13 @@ from unmask.families.bert import head, read_body, write_body
 def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     # The published code counts positions from 2 whatever the padding id is.
     encoder = read_body(config, offset=2)
-    attention = Attention(buckets=int(config.get("relative_attention_num_buckets", 32)))
+    attention = RelativeBias(buckets=int(config.get("relative_attention_num_buckets", 32)))
     encoder = dataclasses.replace(encoder, attention=attention)
     return encoder, head(config, encoder) | {"types": 0, "head_activation": "gelu"}
 
 
 def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+    assert isinstance(encoder.attention, RelativeBias)
     about = {
         "model_type": "mpnet",
         "architectures": ["MPNetForMaskedLM"],

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.encoder.config import Attention, EncoderConfig, Entrance, Gated, Norm, Rotary
+from unmask.encoder.config import EncoderConfig, Entrance, Gated, Norm, Rotary
+from unmask.encoder.kinds import Full
 from unmask.errors import UserError
 from unmask.families.base import Family, pair
 
@@ -37,7 +38,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         positions=Rotary(base=10_000.0, slots=config.get("max_length", 4096)),
         entrance=Entrance(norm=False),
         feedforward=Gated(inner=inner_width(config["intermediate_size"]), activation="silu"),
-        attention=Attention(bias=False),
+        attention=Full(bias=False),
         dropout=float(config.get("dropout_prob", config.get("dropout", 0.0))),
         initial_deviation=float(config.get("decoder_init_range", 0.02)),
     )

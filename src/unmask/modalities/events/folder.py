@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
-from unmask.encoder.transformer import Encoder
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
+from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError
 from unmask.files import written_folder
 from unmask.modalities.events.codec import EventCodec, EventCodecConfig
@@ -67,7 +68,7 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel:
             width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=ROTARY,
             feedforward=MLP(inner=2 * width), initial_deviation=width**-0.5,
         )  # fmt: skip
-    return EventNetwork(codec, Encoder(encoder_of(settings)), decoder)
+    return EventNetwork(codec, make_encoder(encoder_of(settings)), decoder)
 
 
 def encoder_of(settings: EventSettings) -> EncoderConfig:
@@ -80,7 +81,7 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
         width=settings.width, layers=settings.layers, heads=settings.heads,
         norm=Norm(placement="post" if shape.post else "pre"), positions=known[shape.positions],
         feedforward=Gated(inner=settings.inner) if shape.gated else MLP(inner=settings.inner),
-        attention=Attention(window=settings.window or None, global_every=settings.global_every),
+        attention=Local(window=settings.window, global_every=settings.global_every) if settings.window else Full(),
         initial_deviation=0.02 if shape.post else settings.width**-0.5,
     )  # fmt: skip
 

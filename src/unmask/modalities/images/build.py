@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.core.model import MaskedModel
+from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, Activation, EncoderConfig, Entrance, Learned, Norm
-from unmask.encoder.transformer import Encoder, sin_cos
+from unmask.encoder.transformer import sin_cos
 from unmask.errors import UserError
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.recipes import ImageSettings, sides
@@ -107,7 +108,7 @@ def assemble(
     codec: PatchCodecConfig, encoder: EncoderConfig, decoder: EncoderConfig | None, *, learned: bool
 ) -> MaskedModel:
     """Tie codec, encoder and decoder together; position tables that are not learned get no gradient."""
-    model = MaskedModel(PatchCodec(codec), Encoder(encoder), decoder, bridge=False)
+    model = MaskedModel(PatchCodec(codec), make_encoder(encoder), decoder, bridge=False)
     for table in position_tables(model):
         table.requires_grad_(learned)
     return model

@@ -14,8 +14,8 @@ import torch
 
 from unmask.core.detection import ReplacedSlotDetection
 from unmask.core.model import MaskedModel
+from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
-from unmask.encoder.transformer import Encoder
 from unmask.families import Family, by_name
 from unmask.modalities.text.codec import TokenCodec
 from unmask.modalities.text.folder import assemble, save_folder
@@ -45,7 +45,7 @@ def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Replace
     )  # fmt: skip
     codec = {"types": 2, "head_norm": norm, "width": width, "encoder_width": small.width}
     generator = assemble(tokenizer.vocab_size, tokenizer, small, codec, None)
-    return ReplacedSlotDetection(generator, Encoder(encoder)), by_name("electra")
+    return ReplacedSlotDetection(generator, make_encoder(encoder)), by_name("electra")
 
 
 def save_detection(

@@ -18,7 +18,8 @@ from torch import Tensor
 from unmask.core.model import MaskedModel
 from unmask.encoder.build import Undrawn, make_encoder
 from unmask.encoder.check import check
-from unmask.encoder.config import MLP, Attention, EncoderConfig, Gated, Learned, Norm, Rotary
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
+from unmask.encoder.kinds import Local
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
@@ -284,7 +285,7 @@ def new_text_model(
         inner = inner or max(64, round(1.5 * width / 64) * 64)
         encoder = EncoderConfig(
             width=width, layers=layers, heads=heads, norm=norm, positions=Rotary(slots=max(slots, 512)),
-            feedforward=Gated(inner=inner), attention=Attention(window=64, bias=False), dropout=dropout,
+            feedforward=Gated(inner=inner), attention=Local(window=64, bias=False), dropout=dropout,
             dropout_inside=True,
         )  # fmt: skip
         codec = {"head_norm": Norm(epsilon=1e-5, bias=False), "head_bias": False}

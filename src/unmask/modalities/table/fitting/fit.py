@@ -24,8 +24,8 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import on_cores
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import Machine, StepReport, pretrain
+from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
-from unmask.encoder.transformer import Encoder
 from unmask.modalities.table.distribution.boosted_stumps import MOST_ROWS, Additive, copies_of, fit_additive
 from unmask.modalities.table.distribution.cells import (
     CellMasks,
@@ -148,7 +148,7 @@ def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
     if settings.architecture == "visible_only":
         decoder = dataclasses.replace(encoder, layers=max(1, settings.layers * 2 // 3))
     codec = TableCodec(codings, width=settings.width, state=settings.width)
-    return CellModel(codec, Encoder(encoder), decoder)
+    return CellModel(codec, make_encoder(encoder), decoder)
 
 
 def base_factors(

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.encoder.config import Learned
-from unmask.encoder.transformer import Encoder, Layer, SelfAttention
+from unmask.encoder.transformer import Encoder, Layer
 from unmask.families.base import published_state
 from unmask.modalities.text.folder import TextFolder
 
@@ -32,13 +32,11 @@ def can_add_mean_layer(text: TextFolder) -> bool:
     config = encoder.config
     return (
         type(encoder) is Encoder
-        and encoder.attention is SelfAttention
         and config.norm.placement == "post"
         and config.norm.kind == "layer"
         and isinstance(config.positions, Learned)
         and config.distinct_layers == config.layers
         and config.attention.bias
-        and all(config.attention.layer_window(i) is None for i in range(config.layers + 1))
         and any(key in text.hf_config for key in _LAYERS)
         and not text.settings.get("mean_layer")
     )

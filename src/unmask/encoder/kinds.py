@@ -1,0 +1,202 @@
+"""Kinds of attention as settings: which slots of its own example a slot sees, and what is added to the scores.
+
+A kind is one type here and one file beside this one, in which training and inference stand together; `build` maps the
+types to their encoders. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from unmask.errors import UserError, suggest
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionKind:
+    """What the kinds share.
+
+    Args:
+        bias: the projections to queries, keys, values and output have a bias.
+    """
+
+    bias: bool = True
+
+    def layer_window(self, layer: int) -> int | None:
+        """Slots that layer number `layer` sees on either side, None for all."""
+        return None
+
+    def slots_seen(self, layer: int, context: float) -> float:
+        """Slots that a slot of an example of `context` slots sees in a layer."""
+        window = self.layer_window(layer)
+        return context if window is None else min(context, 2 * window + 1)
+
+    def check(self, *, layers: int, heads: int) -> None:
+        """Whether the kind suits an encoder of so many layers and heads.
+
+        Raises:
+            UserError: it does not.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Full(AttentionKind):
+    """Every slot sees all slots of its example (`full.py`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedQuery(AttentionKind):
+    """Full; each head of keys and values serves several heads of queries (Ainslie et al. 2023; `grouped_query.py`)."""
+
+    kv_heads: int
+
+    def check(self, *, layers: int, heads: int) -> None:
+        if not self.kv_heads or heads % self.kv_heads:
+            raise UserError(f"kv_heads={self.kv_heads} does not divide heads={heads}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(AttentionKind):
+    """Slots nearby; every so many layers all of them (ModernBERT: Warner et al. 2024; `local.py`).
+
+    Args:
+        window: slots seen on either side in local layers, inclusive: one number, or one per layer.
+        global_every: layer i is full when i % global_every == 0; 0 for never.
+    """
+
+    window: int | tuple[int, ...] = 64
+    global_every: int = 3
+
+    def layer_window(self, layer: int) -> int | None:
+        if self.global_every and layer % self.global_every == 0:
+            return None
+        return self.window if isinstance(self.window, int) else self.window[layer]
+
+    def check(self, *, layers: int, heads: int) -> None:
+        if isinstance(self.window, tuple) and len(self.window) != layers:
+            raise UserError(f"{len(self.window)} windows for {layers} layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalGlobal(AttentionKind):
+    """Slots nearby, and a first slot with further projections (Longformer: Beltagy et al. 2020; `local_global.py`).
+
+    Args:
+        window: slots seen on either side, inclusive: one number, or one per layer.
+        first_sees_all: each example's first slot uses its further projections to see all slots, and all see it, as in the
+            published classifiers. Without it the projections are kept but not used.
+    """
+
+    window: int | tuple[int, ...] = 256
+    first_sees_all: bool = False
+
+    def layer_window(self, layer: int) -> int | None:
+        return self.window if isinstance(self.window, int) else self.window[layer]
+
+    def check(self, *, layers: int, heads: int) -> None:
+        if isinstance(self.window, tuple) and len(self.window) != layers:
+            raise UserError(f"{len(self.window)} windows for {layers} layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeBias(AttentionKind):
+    """Full; relative positions add a learned bias per head to the scores (MPNet, T5; `relative_bias.py`).
+
+    Args:
+        buckets: of distances; far ones share logarithmic buckets.
+    """
+
+    buckets: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSparse(AttentionKind):
+    """Blocks of slots see a few blocks (BigBird: Zaheer et al. 2020; `block_sparse.py`).
+
+    Args:
+        block: slots per block.
+        random_blocks: blocks seen besides the neighbours, the first and the last. Outside training they all are block 0, as
+            in the published code.
+    """
+
+    block: int = 64
+    random_blocks: int = 3
+
+    @property
+    def full_up_to(self) -> int:
+        """Longest example, in slots, that has full attention."""
+        return (5 + 2 * self.random_blocks) * self.block
+
+    def slots_seen(self, layer: int, context: float) -> float:
+        return min(context, (5 + self.random_blocks) * self.block)
+
+    def check(self, *, layers: int, heads: int) -> None:
+        if self.block < 1:
+            raise UserError(f"block={self.block} must be at least 1")
+
+
+KINDS: dict[str, type[AttentionKind]] = {
+    k.__name__: k for k in (Full, GroupedQuery, Local, LocalGlobal, RelativeBias, BlockSparse)
+}
+
+
+def attention_from_dict(data: dict[str, Any], heads: int) -> AttentionKind:
+    """A kind from plain data (`EncoderConfig.to_dict`), also as version 0.1 wrote it.
+
+    Args:
+        heads: of the encoder.
+
+    Raises:
+        UserError: an unknown kind, or settings that no kind has together.
+    """
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }  # from JSON
+    if "kind" not in values:
+        return _Flat(**values).kind(heads)
+    name = values.pop("kind")
+    if name not in KINDS:
+        raise UserError(f"unknown kind of attention {name!r}", hint=suggest(str(name), KINDS))
+    return KINDS[name](**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flat:
+    """Settings of all kinds in one, as version 0.1 wrote them."""
+
+    window: int | tuple[int, ...] | None = None
+    global_every: int = 3
+    bias: bool = True
+    kv_heads: int | None = None
+    buckets: int = 0
+    global_projections: bool = False
+    first_sees_all: bool = False
+    block: int = 0
+    random_blocks: int = 3
+
+    def kind(self, heads: int) -> AttentionKind:
+        """Today's type.
+
+        Raises:
+            UserError: settings that no kind has together.
+        """
+        found: list[AttentionKind] = []
+        if self.block:
+            found.append(BlockSparse(bias=self.bias, block=self.block, random_blocks=self.random_blocks))
+        if self.buckets:
+            found.append(RelativeBias(bias=self.bias, buckets=self.buckets))
+        if self.kv_heads and self.kv_heads != heads:
+            found.append(GroupedQuery(bias=self.bias, kv_heads=self.kv_heads))
+        further = self.global_projections or self.first_sees_all
+        whole = self.window is not None and not self.global_every and self.global_projections
+        if self.window is not None and further:
+            found.append(LocalGlobal(bias=self.bias, window=self.window, first_sees_all=self.first_sees_all))
+        elif self.window is not None:
+            found.append(Local(bias=self.bias, window=self.window, global_every=self.global_every))
+        if len(found) > 1 or (further and not whole):
+            given = {k: v for k, v in dataclasses.asdict(self).items() if v != getattr(_Flat(), k)}
+            raise UserError(
+                f"attention {given} cannot be", hint=f"A config has one kind of attention: {', '.join(KINDS)}."
+            )
+        return found[0] if found else Full(bias=self.bias)
