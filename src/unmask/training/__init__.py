@@ -7,5 +7,6 @@
 - `memory`: keep freed memory in the process; page faults are the dear part of a small training step.
 - `checkpoint`: atomic, verified, safetensors only; reading published weights safely; clean stop on signals.
 - `run`: one pretraining run, on a `job`; `compute`, `micro_batches`, `progress`, `validation` and `best` are its parts.
+- `finetune`: the fine-tuning loop of every kind of data.
 - `tracking`: metrics.jsonl, the live line on stderr, optional external trackers.
 """

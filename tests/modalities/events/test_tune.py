@@ -54,7 +54,7 @@ def test_an_encoder_learns_what_stands_in_a_record(home: Path, monkeypatch: pyte
     tuner = model.tuner(histories, points, target, replace(TUNED, tune=tune))
     before = {k: v.clone() for k, v in model.folder.model.state_dict().items()}
     better = iter(range(100))
-    monkeypatch.setattr(Tuner, "_watch", lambda *_: -next(better))  # each look is the best: what is trained is kept
+    monkeypatch.setattr(Tuner, "watch", lambda *_: -next(better))  # each look is the best: what is trained is kept
     net = tuner.fit(model.folder.model, every, y)
     assert all(torch.equal(v, before[k]) for k, v in model.folder.model.state_dict().items())  # a copy was trained
     assert not torch.equal(net.masked.codec.code.weight, model.folder.model.codec.code.weight)
@@ -69,12 +69,12 @@ def test_states_of_many_points_are_not_held(home: Path, monkeypatch: pytest.Monk
 
     model, events = unmask.load(home / "model"), read_meds(home / "meds")
     points, held, watched = read_labels(home / "task", events), list[int](), list[int]()
-    pooled, watch = Tuner._pooled, Tuner._watch
+    pooled, watch = Tuner._pooled, Tuner.watch
     monkeypatch.setattr(tune, "OUTPUT_POINTS", 50)
     monkeypatch.setattr(tune, "WATCHED", 20)
     monkeypatch.setattr(tune, "LOOK", 1)
     monkeypatch.setattr(Tuner, "_pooled", lambda *given: held.append(len(given[2])) or pooled(*given))
-    monkeypatch.setattr(Tuner, "_watch", lambda *given: watched.append(len(given[2])) or watch(*given))
+    monkeypatch.setattr(Tuner, "watch", lambda *given: watched.append(len(given[2])) or watch(*given))
     tuner = model.tuner(model.histories(events), points, Binary(), TUNED)
     tuner.fit(model.folder.model, np.arange(len(points)), Binary().encode(points))
     assert held == [50, 20]

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from unmask.modalities.images.augment import Augment, mix_batch, smoothed
 from unmask.modalities.images.batches import image_batch
 from unmask.modalities.images.build import at_size, codec_config, new_model
 from unmask.modalities.images.classifier import ClassifierNet, DropPath, layer_groups
+from unmask.modalities.images.classifier_training import PictureFinetuning
 from unmask.modalities.images.codec import PatchPrediction, standardise
 from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify
 from unmask.modalities.images.finetune import with_overrides as finetune_with
@@ -352,7 +355,7 @@ def test_fine_tuning_in_parts_that_fit_is_that_of_the_whole_batch(tmp_path, monk
         asked.append(fitted)
         return dataclasses.replace(fitted, parts=4, rows=5) if len(asked) == 2 else fitted
 
-    monkeypatch.setattr("unmask.modalities.images.finetune.fit", split)
+    monkeypatch.setattr("unmask.modalities.images.classifier_training.fit", split)
     for name in ("whole", "parts"):
         tune = FinetuneSettings(drop_path=0.5, mixup=0.8, batch=18, train=TrainSettings(steps=3, precision="fp32"))
         done = finetune_classify(tmp_path / "m", bars(40), tmp_path / name, settings=tune, console=False)
@@ -399,6 +402,36 @@ def test_finetune_learns_saves_and_predicts(tmp_path, pooling):
     few = [again.evaluate((pixels, labels // 2), most=20, seed=n) for n in (0, 0, 1)]
     assert few[0] == few[1] != few[2]
     assert few[0]["pictures"] == 20
+
+
+def test_fine_tuning_goes_on_from_a_signal_to_the_same_weights(tmp_path, monkeypatch):
+    s = settings(patch=2)
+    torch.manual_seed(0)
+    save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
+    tune = FinetuneSettings(drop_path=0.5, mixup=0.8, batch=16, train=TrainSettings(epochs=3, precision="fp32"))
+    given = {"settings": tune, "console": False, "checkpoints": True}
+    finetune_classify(tmp_path / "base", bars(60), tmp_path / "whole", **given)
+    really, calls = PictureFinetuning.backward, []
+
+    def backward(self, *items, **about):
+        calls.append(about["step"])
+        if len(calls) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return really(self, *items, **about)
+
+    monkeypatch.setattr(PictureFinetuning, "backward", backward)
+    out = tmp_path / "parts"
+    stopped = finetune_classify(tmp_path / "base", bars(60), out, **given).figures
+    assert (stopped["stopped"], stopped["steps"]) == ("signal", 5)
+    assert not (out / "model.safetensors").exists()
+    with pytest.raises(UserError, match="checkpoint of an interrupted run"):
+        finetune_classify(tmp_path / "base", bars(60), out, **given)
+    with pytest.raises(UserError, match="the training pictures: not the same"):
+        finetune_classify(tmp_path / "base", bars(50), out, resume=True, **given)
+    finetune_classify(tmp_path / "base", bars(60), out, resume=True, **given)
+    assert calls == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert not list(tmp_path.glob(".parts*"))
 
 
 def test_finetune_with_one_picture_a_class_holds_none_out(tmp_path, seed):

@@ -22,6 +22,7 @@ def finetune(
     epochs: options.Epochs = None,
     minutes: options.Minutes = None,
     seed: options.RunSeed = None,
+    resume: options.Resume = False,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     json_: options.Json = False,
@@ -35,8 +36,14 @@ def finetune(
         raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")
     settings = with_overrides(FinetuneSettings(), run_overrides(context))
     output = Output(json_, settings.train.seed)
-    done = finetune_classify(model, data, out, validation=validation, settings=settings)
+    done = finetune_classify(
+        model, data, out, validation=validation, settings=settings, checkpoints=True, resume=resume
+    )
     found = done.figures
+    if found["stopped"] == "signal":
+        lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
+        output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+        return
     lines = [f"{found['steps']} steps, {found['seconds']:.0f} s, {found['images_per_second']:,.0f} images/s"]
     if "kept_by" in found:
         value, told = found[f"validation_{found['kept_by']}"], KEPT[found["kept_by"]]

@@ -7,7 +7,7 @@ Features are read some points at a time, so that memory does not grow with the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from unmask.modalities.events.forest import Forest
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.targets import Sorted, Target
+from unmask.training.finetune import Course, Finetunable, Look, finetune
 from unmask.training.optimiser import AdamW
 
 INPUTS = 512e6
@@ -155,39 +156,14 @@ def fit_head(
     def inputs(part: Tensor) -> Tensor:
         return head.inputs(x[part.numpy()]) if kept_inputs is None else kept_inputs[part]
 
-    def losses() -> Tensor:
-        every = torch.arange(len(y))
-        return torch.cat([target.loss(head.logits(inputs(p)), wanted[p]) for p in every.split(LOOKED)], 1)
-
     fold = folds(target.strata(y), groups, generator)
     stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
+    work = HeadFinetuning(head, inputs, wanted, stop, target, settings.dropout, generator)
     optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    best = torch.full((k,), torch.inf)
-    kept = {n: p.detach().clone() for n, p in head.named_parameters()}
-    # With fewer than five patients some members have nobody to stop on: they watch what they learn from.
-    watched = stop | ~stop.any(1, keepdim=True)
-    waited, size = torch.zeros(k), min(256, max(16, len(y) // 12))
-    for _ in range(settings.epochs):
-        head.train()
-        order = torch.from_numpy(generator.permutation(len(y)))
-        for part in order.split(size):
-            loss = target.loss(head.logits(inputs(part), settings.dropout), wanted[part])
-            weight = (~stop[:, part]).float()
-            (loss * weight).sum(1).div(weight.sum(1).clamp_min(1)).sum().backward()
-            optimiser.step()
-            optimiser.zero_grad()
-        head.eval()
-        with torch.no_grad():
-            loss = losses()
-            held = (loss * watched).sum(1) / watched.sum(1)
-            better = held < best
-            best = torch.where(better, held, best)
-            waited = torch.where(better, 0.0, waited + 1)
-            for name, p in head.named_parameters():
-                kept[name][better] = p[better]
-        if bool((waited >= settings.patience).all()):
-            break
-    head.load_state_dict({**head.state_dict(), **kept})
+    course = Course(
+        steps=settings.epochs * work.per_epoch, look_every=work.per_epoch, clip=None, patience=settings.patience
+    )
+    finetune(work, optimiser, course, members=k)
     if settings.trees and isinstance(target, Sorted | Number):
         told, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
         head.forest = Forest.grow(
@@ -195,6 +171,52 @@ def fit_head(
             classes=classes, seed=settings.seed, most=None if kept_inputs is not None else int(most / 4 / width) + 1,
         )  # fmt: skip
     return head.eval()
+
+
+class HeadFinetuning(Finetunable):
+    """The members of a head, side by side.
+
+    Args:
+        inputs: standardised inputs of some points, (n, inputs).
+        wanted: targets of all points.
+        stop: (members, points) whether the member stops on the point instead of learning from it.
+        generator: of the order of the points.
+    """
+
+    def __init__(
+        self, head: Head, inputs: Callable[[Tensor], Tensor], wanted: Tensor, stop: Tensor, target: Target,
+        dropout: float, generator: np.random.Generator,
+    ) -> None:  # fmt: skip
+        super().__init__(head)
+        self.head, self.inputs, self.wanted, self.stop = head, inputs, wanted, stop
+        self.target, self.dropout, self.generator = target, dropout, generator
+        # With fewer than five patients some members have nobody to stop on: they watch what they learn from.
+        self.watched = stop | ~stop.any(1, keepdim=True)
+        self.size = min(256, max(16, len(wanted) // 12))
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps per epoch."""
+        return -(-len(self.wanted) // self.size)
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        order = self.generator.permutation(len(self.wanted))
+        return [order[i : i + self.size] for i in range(0, len(order), self.size)]
+
+    def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
+        part = torch.from_numpy(items)
+        loss = self.target.loss(self.head.logits(self.inputs(part), self.dropout), self.wanted[part])
+        weight = (~self.stop[:, part]).float()
+        total = (loss * weight).sum(1).div(weight.sum(1).clamp_min(1)).sum()
+        total.backward()
+        return total.detach()
+
+    @torch.no_grad()
+    def look(self) -> Look:
+        every = torch.arange(len(self.wanted))
+        losses = [self.target.loss(self.head.logits(self.inputs(p)), self.wanted[p]) for p in every.split(LOOKED)]
+        held = (torch.cat(losses, 1) * self.watched).sum(1) / self.watched.sum(1)
+        return Look(scores=-held.double().numpy())
 
 
 def folds(y: np.ndarray, groups: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -28,15 +28,19 @@ from unmask.modalities.events.meds import Labels
 from unmask.modalities.events.outcome import folds
 from unmask.modalities.events.recipes import TuneSettings
 from unmask.modalities.events.targets import Target
-from unmask.training.optimiser import AdamW, NanGuard, build_optimiser, step
-from unmask.training.schedule import rate
+from unmask.training.budget import Fitted, fit, measure_loss
+from unmask.training.finetune import Course, Finetunable, Look, finetune
+from unmask.training.memory import free_memory, held_memory
+from unmask.training.optimiser import AdamW, build_optimiser
 from unmask.training.settings import TrainSettings
 
-OUTPUT_STEPS = 500
-"""Most that the output is fitted for by itself: products of (points, width) alone."""
+OUTPUT_STEPS, OUTPUT_PATIENCE = 500, 21
+"""Most steps that the output is fitted for by itself (products of (points, width) alone), and how many without improvement."""
 OUTPUT_POINTS = WATCHED = 20_000
 """Points that the output is fitted on by itself, and points that are watched, at most: of more, a random part, so that
 memory and the time of a look do not grow with the number of labels."""
+MEASURED = 2_000
+"""Points among which the longest histories are looked for, to see what memory they take; about."""
 LOOK = 20
 """Steps between two looks at the watched patients, where an epoch has fewer."""
 Ask = Callable[[PackedBatch, int], Tensor]
@@ -100,37 +104,19 @@ class Tuner:
 
     def fit(self, masked: MaskedModel, numbers: np.ndarray, y: np.ndarray) -> Tuned:
         """Fine-tune on the points `numbers`, their targets `y` as `target.encode` gives them."""
-        s, generator = self.settings, np.random.default_rng([self.seed, 71])
+        settings, generator = self.settings, np.random.default_rng([self.seed, 71])
         torch.manual_seed(self.seed)
-        net = Tuned(masked, self.target.outputs, s.dropout).to(self.device)
+        net = Tuned(masked, self.target.outputs, settings.dropout).to(self.device)
         fold = folds(self.target.strata(y), self.points.subject[numbers], generator)
         learnt, watched = np.flatnonzero(fold != 0), np.flatnonzero(fold == 0)
         if not len(learnt) or not len(watched):
             learnt = watched = np.arange(len(numbers))
         watched = _some(watched, WATCHED, generator)
-        best = self._fit_output(net, numbers, y, _some(learnt, OUTPUT_POINTS, generator), watched)
-        kept, waited, done = copy.deepcopy(net.state_dict()), 0, 0
-        per_epoch = -(-len(learnt) // s.batch)
-        steps = max(s.epochs * per_epoch, s.least_steps)
-        plan = TrainSettings(steps=steps, learning_rate=s.learning_rate, weight_decay=s.weight_decay, warmup=0.1)
-        optimiser, guard = build_optimiser(net, plan), NanGuard(plan.nan_limit)
-        look = max(per_epoch, LOOK)
-        while done < steps and waited < s.patience:
-            net.train()
-            for chosen in np.array_split(generator.permutation(learnt), per_epoch):
-                for logits, asked in self._ask(net, numbers[chosen], generator):
-                    (self._loss(logits, y[chosen[asked]]) / len(chosen)).backward()
-                done += 1
-                guard.check(step(optimiser, net.parameters(), clip=1.0, rate=rate(min(done / steps, 1.0), plan)))
-                optimiser.zero_grad(set_to_none=True)
-                if done % look == 0:
-                    held = self._watch(net, numbers[watched], y[watched])
-                    best, waited, kept = (
-                        (held, 0, copy.deepcopy(net.state_dict())) if held < best else (best, waited + 1, kept)
-                    )
-                    net.train()
-        net.load_state_dict(kept)
-        return net.eval()
+        loss = self._fit_output(net, numbers, y, _some(learnt, OUTPUT_POINTS, generator), watched)
+        work = EncoderFinetuning(self, net, numbers, y, learnt, watched, generator)
+        work.forecast()
+        finetune(work, build_optimiser(net, work.schedule), work.course(), first=Look.of(-loss))
+        return net
 
     def _fit_output(
         self, net: Tuned, numbers: np.ndarray, y: np.ndarray, learnt: np.ndarray, watched: np.ndarray
@@ -145,47 +131,43 @@ class Tuner:
             net.out.bias.copy_(torch.from_numpy(self.target.start(y[learnt])).float())
         out = nn.Linear(width, self.target.outputs)
         out.load_state_dict({k: v.cpu() for k, v in net.out.state_dict().items()})
-        optimiser = AdamW(out.parameters(), lr=5e-3, weight_decay=0.1)
-        best, kept, waited = np.inf, copy.deepcopy(out.state_dict()), 0
-        for _ in range(OUTPUT_STEPS):
-            optimiser.zero_grad()
-            (self._loss(out(z), y[learnt]) / len(learnt)).backward()
-            optimiser.step()
-            with torch.no_grad():
-                held = float(self._loss(out(held_z), y[watched])) / len(watched)
-            better = held < best
-            best, waited = (held, 0) if better else (best, waited + 1)
-            kept = copy.deepcopy(out.state_dict()) if better else kept
-            if waited > 20:
-                break
-        net.out.load_state_dict(kept)
-        return best
+        work = OutputFinetuning(out, z, y[learnt], held_z, y[watched], self.loss)
+        course = Course(steps=OUTPUT_STEPS, look_every=1, clip=None, patience=OUTPUT_PATIENCE)
+        found = finetune(work, AdamW(out.parameters(), lr=5e-3, weight_decay=0.1), course)
+        net.out.load_state_dict(out.state_dict())
+        return found.metrics["loss"]
 
     def _pooled(self, net: Tuned, numbers: np.ndarray) -> Float[Tensor, "points double"]:
         """Pooled states of some points."""
         out = torch.zeros(len(numbers), net.out.in_features)
         with inference_mode(net):
-            for found, asked in self._ask(net, numbers, ask=net.pooled):
+            for found, asked in self.ask(net, numbers, ask=net.pooled):
                 out[torch.from_numpy(asked)] = found
         return out
 
-    def _watch(self, net: Tuned, numbers: np.ndarray, y: np.ndarray) -> float:
+    def watch(self, net: Tuned, numbers: np.ndarray, y: np.ndarray) -> float:
         """Mean loss of points that nothing is learnt from."""
         with inference_mode(net):
-            return sum(float(self._loss(logits, y[asked])) for logits, asked in self._ask(net, numbers)) / len(numbers)
+            return sum(float(self.loss(logits, y[asked])) for logits, asked in self.ask(net, numbers)) / len(numbers)
 
     def predict(self, net: Tuned, numbers: np.ndarray) -> np.ndarray:
         """(points, outputs) probabilities."""
         out = np.zeros((len(numbers), self.target.outputs))
         with inference_mode(net.to(self.device)):
-            for logits, asked in self._ask(net, numbers):
+            for logits, asked in self.ask(net, numbers):
                 out[asked] = self.target.probabilities(logits[None]).double().numpy()
         return out
 
-    def _loss(self, logits: Tensor, y: np.ndarray) -> Tensor:
+    def length(self, number: int) -> int:
+        """Slots of the history of a point."""
+        subject, time = int(self.points.subject[number]), int(self.points.time[number])
+        return self.histories.length(subject, time, slots=self.slots)
+
+    def loss(self, logits: Tensor, y: np.ndarray) -> Tensor:
+        """Summed over points, whose targets are `y`."""
         return self.target.loss(logits[None], torch.from_numpy(y)).sum()
 
-    def _ask(
+    def ask(
         self, net: Tuned, numbers: np.ndarray, generator: np.random.Generator | None = None, ask: Ask | None = None
     ) -> Iterator[tuple[Tensor, np.ndarray]]:
         """Logits (or what `ask` gives), and which of `numbers` they are of.
@@ -198,6 +180,115 @@ class Tuner:
             with self.context():
                 found = (ask or net)(batch.to(self.device), len(asked))
             yield found.float().cpu(), asked
+
+
+class OutputFinetuning(Finetunable):
+    """The output alone, on pooled states that stay as they are: every step takes all points.
+
+    Args:
+        z, held_z: standardised states of the points to learn from, and of those that are watched; `y`, `held_y` their targets.
+        loss: summed over points.
+    """
+
+    def __init__(
+        self, out: nn.Linear, z: Tensor, y: np.ndarray, held_z: Tensor, held_y: np.ndarray,
+        loss: Callable[[Tensor, np.ndarray], Tensor],
+    ) -> None:  # fmt: skip
+        super().__init__(out)
+        self.z, self.y, self.held_z, self.held_y, self.loss = z, y, held_z, held_y, loss
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        return [np.arange(len(self.z))]
+
+    def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
+        loss = self.loss(self.module(self.z), self.y) / len(self.z)
+        loss.backward()
+        return loss.detach()
+
+    def look(self) -> Look:
+        with torch.no_grad():
+            loss = float(self.loss(self.module(self.held_z), self.held_y)) / len(self.held_z)
+        return Look.of(-loss, {"loss": loss})
+
+
+class EncoderFinetuning(Finetunable):
+    """The encoder with its output, on histories of which a share of the events is left out.
+
+    Args:
+        learnt, watched: which of the points `numbers`, whose targets are `y`, to learn from and to look at.
+        generator: of the order of the points and of the events that are left out.
+
+    Attributes:
+        most: points whose gradients are worked out together.
+    """
+
+    def __init__(
+        self, tuner: Tuner, net: Tuned, numbers: np.ndarray, y: np.ndarray, learnt: np.ndarray, watched: np.ndarray,
+        generator: np.random.Generator,
+    ) -> None:  # fmt: skip
+        super().__init__(net)
+        self.tuner, self.net, self.numbers, self.y = tuner, net, numbers, y
+        self.learnt, self.watched, self.generator = learnt, watched, generator
+        settings = tuner.settings
+        self.most = settings.batch
+        self.per_epoch = -(-len(learnt) // settings.batch)
+        self.steps = max(settings.epochs * self.per_epoch, settings.least_steps)
+        self.schedule = TrainSettings(
+            steps=self.steps,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            warmup=0.1,
+        )
+
+    def course(self) -> Course:
+        """Whole epochs, until the watched points have not improved for some looks."""
+        return Course(
+            steps=-(-self.steps // self.per_epoch) * self.per_epoch,
+            look_every=max(self.per_epoch, LOOK),
+            look_last=False,
+            schedule=self.schedule,
+            place=lambda step: min(step / self.steps, 1.0),
+            clip=1.0,
+            patience=self.tuner.settings.patience,
+            nan_limit=self.schedule.nan_limit,
+        )
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        return np.array_split(self.generator.permutation(self.learnt), self.per_epoch)
+
+    def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
+        total = torch.zeros(())
+        for start in range(0, len(items), self.most):
+            part = items[start : start + self.most]
+            for logits, asked in self.tuner.ask(self.net, self.numbers[part], self.generator):
+                loss = self.tuner.loss(logits, self.y[part[asked]]) / len(items)
+                loss.backward()
+                total += loss.detach()
+        return total
+
+    def look(self) -> Look:
+        held = self.tuner.watch(self.net, self.numbers[self.watched], self.y[self.watched])
+        return Look.of(-held, {"loss": held})
+
+    def forecast(self) -> Fitted:
+        """What the run will need; no more points than fit are worked on together.
+
+        Raises:
+            UserError: not even one point at a time fits.
+        """
+        tuner, device = self.tuner, self.tuner.device
+        some = self.numbers[self.learnt[:: max(1, len(self.learnt) // MEASURED)]]
+        longest = some[np.argsort([-tuner.length(number) for number in some.tolist()], kind="stable")[: self.most]]
+
+        def loss(rows: int) -> Tensor:
+            asked = np.resize(longest, rows)
+            return torch.stack([found.sum() for found, _ in tuner.ask(self.net, asked)]).sum()
+
+        need = measure_loss(self.net, loss, device=device)
+        held = held_memory() if device.type == "cpu" else 0.0
+        fitted = fit(need, rows=self.most, asked=1, free=free_memory(device=device), held=held, unit="points")
+        self.most = fitted.rows
+        return fitted
 
 
 def _some(numbers: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -426,6 +427,15 @@ def some_pictures(images: ImageSet, most: int, seed: int) -> ImageSet:
         return images.take(generator.permutation(len(images))[:most])
     drawn = generator.permutation(np.unique(images.tiles.scene))[:most]
     return images.take(np.flatnonzero(np.isin(images.tiles.scene, drawn)))
+
+
+def content_digest(images: ImageSet) -> list[Any]:
+    """How many pictures there are, and a digest of some 256 of them: of other pictures it is another one."""
+    step = max(1, len(images) // 256)
+    content = hashlib.sha256(np.ascontiguousarray(images.pixels[::step]).tobytes())
+    if images.missing is not None:
+        content.update(np.packbits(images.missing[::step]).tobytes())
+    return [len(images), content.hexdigest()]
 
 
 def picture_count(images: ImageSet) -> int:

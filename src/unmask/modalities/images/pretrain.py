@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError
 from unmask.modalities.images.account import describe, told
-from unmask.modalities.images.arrays import ImageSet
+from unmask.modalities.images.arrays import ImageSet, content_digest
 from unmask.modalities.images.augment import Augment
 from unmask.modalities.images.batches import batch_maker
 from unmask.modalities.images.build import codec_config, new_model
@@ -287,11 +286,7 @@ def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     kept = lasting(as_dict(settings))
     for name in ("workers", "strict", "store", "store_folder", "probe", "probe_every"):
         kept.pop(name)
-    step = max(1, len(images) // 256)
-    content = hashlib.sha256(np.ascontiguousarray(images.pixels[::step]).tobytes())
-    if images.missing is not None:
-        content.update(np.packbits(images.missing[::step]).tobytes())
-    return {"settings": kept, "the pictures": [len(images), content.hexdigest()]}
+    return {"settings": kept, "the pictures": content_digest(images)}
 
 
 __all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

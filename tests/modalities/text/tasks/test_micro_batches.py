@@ -7,8 +7,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from tiny_folders import folder, sentiment
+from unmask.errors import UserError
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.finetune import finetune
+from unmask.training.budget import Need
+from unmask.training.memory import Free
 
 PLAIN = {"start": "plain", "epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0}
 
@@ -59,4 +62,25 @@ def test_no_forward_pass_is_larger_than_asked_for(tmp_path, monkeypatch):
     )
     assert result["steps"] == 4
     assert max(seen) == 2
-    assert len(seen) == 16
+    assert len(seen) == 2 + 16  # two to see what memory they take
+
+
+def test_less_goes_through_the_encoder_where_memory_is_short_and_the_weights_are_the_same(tmp_path, monkeypatch):
+    model, said, found = folder(tmp_path / "model"), [], []
+    need = Need(lasting=0.0, saving=0.0, any_batch=0.0, row=100e6)
+    monkeypatch.setattr(loop, "measure_loss", lambda *_, **__: need)
+    for name, free in (("whole", 20e9), ("parts", 600e6)):
+        monkeypatch.setattr(loop, "free_memory", lambda *_, free=free, **__: Free(free, "a test"))
+        result = finetune("classify", model, sentiment(24), out=tmp_path / name, say=said.append, **PLAIN)
+        found.append(load_file(tmp_path / name / "model.safetensors"))
+        assert result["expected_memory_mb"] > 150
+    assert [line.startswith("memory: about") for line in said if "memory" in line] == [True, True]
+    assert [line for line in said if "no more than" in line and "slots go through" in line]
+    for name, whole in found[0].items():
+        assert np.abs(whole - found[1][name]).max() < 1e-5, name
+
+
+def test_a_model_that_cannot_be_trained_in_the_memory_is_refused_before_it_starts(tmp_path):
+    with pytest.raises(UserError, match="too little memory: training with one text at a time"):
+        finetune("classify", folder(tmp_path / "model"), sentiment(24), out=tmp_path / "out", memory=0.01, **PLAIN)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]

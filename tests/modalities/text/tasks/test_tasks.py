@@ -107,7 +107,7 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
         [{"params": decays, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-3
     )
     number, total = {"bad": 0, "good": 1}, 6
-    for done, chosen in enumerate([c for e in range(2) for c in loop.order(24, 8, 0, e)]):
+    for done, chosen in enumerate([c for e in range(2) for c in loop.shuffled(24, 8, 0, e)]):
         for group in optimiser.param_groups:
             group["lr"] = 1e-3 * (1 - done / total)
         rows = [data[i] for i in chosen]

@@ -27,11 +27,11 @@ from unmask.modalities.text.tasks.held_out import overlap, split
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import task_class
-from unmask.modalities.text.tasks.resume import Keeper
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import FinetuneSettings, settled
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import resolve_device, resolve_precision
 from unmask.training.settings import apply_overrides, to_dict
 from unmask.training.tracking import Tracker
@@ -108,7 +108,7 @@ def finetune(
         keeper = Keeper(
             target.with_name(f".{target.name}.training"), seconds=chosen.checkpoint_seconds, resume=resume,
             fingerprint={
-                "settings": {"task": task, "metric": metric, **to_dict(chosen)},
+                "settings": {"task": task, "metric": metric, **{k: v for k, v in to_dict(chosen).items() if k != "memory"}},
                 "the training data": _digest(items), "the validation data": _digest(held),
             },
         )  # fmt: skip
@@ -130,7 +130,7 @@ def finetune(
     run = Run(make=make, settings=chosen, device=device, precision=precision.name, slots=slots, say=say)
     scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
     if keeper is not None:
-        scratch, keeper.precision, keeper.more = keeper.folder, precision.name, again
+        scratch, keeper.about["precision"], keeper.more = keeper.folder, precision.name, again
     done, work_ratio = False, None
     try:
         step = resumed.step if resumed else None
@@ -155,7 +155,7 @@ def finetune(
                 fitted = run.refit(load_folder(model), items, fitted)
                 outcome, trained_on = fitted.outcome, len(items)
         work, verdict = fitted.work, fitted.verdict
-        metrics = outcome.best
+        metrics = outcome.metrics
         if stopped == "signal":
             metrics, target = {}, None
         elif fitted.checked is not None and fitted.predictions is not None:
@@ -165,9 +165,9 @@ def finetune(
             "steps": outcome.steps, "kept_step": outcome.kept_step, "train_seconds": round(outcome.seconds, 3),
             "cpu_seconds": round(outcome.cpu_seconds, 3),
             "validation_seconds": round(outcome.validation_seconds, 3), "stopped": outcome.stopped,
-            "tokens_per_second": outcome.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
+            "tokens_per_second": fitted.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
             "rows_held_out": len(taken[1]) if taken else 0, "rows_trained_on": trained_on, "rows_in_both": shared,
-            "work_ratio": work_ratio, "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
+            "work_ratio": work_ratio, "expected_memory_mb": round(fitted.expected_memory / 1e6), "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
             "precision": precision.name, "history": outcome.history,
             "probe": None if fitted.probed is None else dataclasses.asdict(fitted.probed),
             "comparison": None if verdict is None else verdict.table, "kept": None if verdict is None else verdict.kept,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,10 @@ from unmask.modalities.text.tasks.encoding import Encoder
 from unmask.modalities.text.tasks.model import TaskFolder, build
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.probe import Probed
-from unmask.modalities.text.tasks.resume import Keeper
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import FinetuneSettings, settled
 from unmask.modalities.text.tasks.start import keeps_its_head, start_head
+from unmask.training.finetune import FinetuneResult
+from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.tracking import Tracker
 
 TUNED = "fine-tuned"
@@ -34,6 +36,7 @@ class Fitted:
     Attributes:
         work: the task.
         checked: the held-out rows, None without any.
+        tokens: that were trained on; expected_memory: bytes that were foretold.
         found, predictions: the kept state's outputs on them.
         probed: how the head started; None where it was the folder's own, random, or there is none.
         verdict: the comparison, None where nothing was compared.
@@ -45,7 +48,9 @@ class Fitted:
     work: Any
     training: Prepared
     checked: Prepared | None
-    outcome: loop.Outcome
+    outcome: FinetuneResult
+    tokens: int = 0
+    expected_memory: float = math.nan
     found: list[np.ndarray] | None = None
     predictions: list[dict[str, Any]] | None = None
     probed: Probed | None = None
@@ -61,7 +66,8 @@ class Run:
     Attributes:
         make: (encoder, items, settings) -> the task.
         slots: longest example.
-        say: called with what was guessed from the data.
+        say: called with what was guessed from the data, and what memory the run takes.
+        micro_slots: slots of a forward pass, as `fit` found them to fit.
     """
 
     make: Callable[[Encoder, Sequence[Any], FinetuneSettings], Any]
@@ -70,13 +76,14 @@ class Run:
     precision: str
     slots: int
     say: Callable[[str], None] = lambda line: None
+    micro_slots: int | None = None
 
     def fit(
         self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None, *, tracker: Tracker | None = None,
         keeper: Keeper | None = None,
     ) -> Fitted:  # fmt: skip
         """Start, train, keep the best state by `held`, calibrate, and set it beside simpler models."""
-        settings = self.settings
+        settings = settled(self.settings, text.model.encoder.config.width)
         fitted, random = self._begin(text, items, held)
         for guess in ("problem", "loss"):
             if guess in fitted.work.about and getattr(settings, guess) == "auto":
@@ -102,9 +109,10 @@ class Run:
         begun: dict[str, Tensor] | None = None
         if compares:
             begun = copy.deepcopy(built.state_dict())
-        fitted.outcome = loop.train(
-            built, work, training, checked, settings, **where, tracker=tracker, keeper=keeper, first=first, begun=begun
-        )
+        tuning = loop.TextFinetuning(built, work, training, checked, settings, **where)
+        fitted.outcome = loop.train(tuning, tracker=tracker, keeper=keeper, first=first, begun=begun, say=self.say)
+        fitted.tokens, fitted.expected_memory = tuning.tokens, tuning.expected
+        self.micro_slots = tuning.micro_slots
         if fitted.outcome.stopped == "signal" or checked is None:
             return fitted
         if settings.freeze:  # stored states stand for the frozen layers only while training
@@ -176,7 +184,7 @@ class Run:
 
         Temperature and thresholds stay as fitted on the rows that were held out.
         """
-        settings = dataclasses.replace(self.settings, patience=None)
+        settings = settled(dataclasses.replace(self.settings, patience=None), text.model.encoder.config.width)
         new, _ = self._begin(text, items, None)
         context = new.folder.context
         if fitted.probed is not None:
@@ -194,18 +202,20 @@ class Run:
             )  # fmt: skip
             assert again is not None  # the training rows held words
             again.share = beside.share
-        new.outcome = fitted.outcome
+        new.outcome, new.tokens, new.expected_memory = fitted.outcome, fitted.tokens, fitted.expected_memory
         if fitted.outcome.kept_step:
             taken = fitted.outcome.kept_step / fitted.outcome.total
-            more = loop.train(
-                new.folder.model, new.work, new.training, None, settings, slots=self.slots, device=self.device,
-                context=context, tracker=tracker, until=taken,
-            )  # fmt: skip
-            old = fitted.outcome
+            settings = dataclasses.replace(settings, micro_slots=self.micro_slots)
+            where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}
+            tuning = loop.TextFinetuning(new.folder.model, new.work, new.training, None, settings, **where)
+            more, old = loop.train(tuning, tracker=tracker, until=taken), fitted.outcome
+            new.tokens = fitted.tokens + tuning.tokens
             new.outcome = dataclasses.replace(
-                old, seconds=old.seconds + more.seconds, cpu_seconds=old.cpu_seconds + more.cpu_seconds,
-                tokens=old.tokens + more.tokens, peak_memory_mb=max(old.peak_memory_mb, more.peak_memory_mb),
-            )  # fmt: skip
+                old,
+                seconds=old.seconds + more.seconds,
+                cpu_seconds=old.cpu_seconds + more.cpu_seconds,
+                peak_memory_mb=max(old.peak_memory_mb, more.peak_memory_mb),
+            )
         new.folder.model.eval()
         new.work.about.update(fitted.work.about)
         new.checked, new.found, new.predictions = fitted.checked, fitted.found, fitted.predictions

@@ -1,4 +1,4 @@
-"""The fine-tuning loop: packed steps, layer-wise rates, early stopping on the task's metric, the best state kept.
+"""Fine-tuning on text: packed steps, layer-wise rates, the task's metric; the loop itself is `training.finetune`.
 
 A step takes `batch` items whatever their length and packs them, so that it does what the usual padded loop does (same
 items, same loss) for the price of its real tokens. A step of more than `micro_slots` slots is run in parts whose gradients add up. The table of word embeddings is trained for the tokens that occur
@@ -9,12 +9,9 @@ go. This is exact, and spares a 22-million-parameter MiniLM half of its optimise
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
-import itertools
-import time
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,35 +24,25 @@ from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.resume import Keeper, Progress
 from unmask.modalities.text.tasks.scorers import merit
-from unmask.modalities.text.tasks.settings import FinetuneSettings, settled
+from unmask.modalities.text.tasks.settings import FinetuneSettings
 from unmask.modalities.text.tasks.task import TextTask
-from unmask.training.memory import keep_freed_memory, peak_memory
-from unmask.training.optimiser import AdamW, NanGuard, step
-from unmask.training.schedule import rate
+from unmask.training.budget import fit, gigabytes, measure_loss
+from unmask.training.finetune import (
+    UNBOUNDED,
+    Course,
+    Finetunable,
+    FinetuneResult,
+    Look,
+    finetune,
+    planned_steps,
+    shuffled,
+)
+from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.memory import free_memory, held_memory
+from unmask.training.optimiser import AdamW
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
-
-
-@dataclass
-class Outcome:
-    """How a fine-tuning run ended: 'finished', 'early' (patience), 'time' (minutes) or 'signal' (saved, to be resumed).
-
-    `kept_step` is the step of the state that was kept, of `total` planned ones; 0 where it is the one given.
-    """
-
-    steps: int
-    seconds: float
-    cpu_seconds: float
-    validation_seconds: float
-    stopped: str
-    best: dict[str, float]
-    history: list[dict[str, Any]]
-    kept_step: int
-    total: int
-    tokens: int
-    peak_memory_mb: float
 
 
 def batch_of(examples: Sequence[Example], numbers: Sequence[int], slots: int, width: int) -> PackedBatch:
@@ -74,14 +61,6 @@ def batch_of(examples: Sequence[Example], numbers: Sequence[int], slots: int, wi
     return pack(chosen, slots=best, placement=placed[best])
 
 
-def order(items: int, batch: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The items of each step of an epoch: a pure function of (seed, epoch)."""
-    shuffled = np.random.default_rng([seed, epoch]).permutation(items)
-    return [shuffled[i : i + batch] for i in range(0, items, batch)]
-
-
-UNBOUNDED = 10**9
-"""Steps of a run that ends by the clock."""
 MICRO_SLOTS = (2048, 32768)
 """Slots of one forward pass, on a CPU and on a GPU, where `micro_slots` does not say: forward and backward of a MiniLM-L6 over 2 048
 slots in rows of 512 held 1.2 GB, over 4 096 2.2 GB (fp32)."""
@@ -92,7 +71,7 @@ def training_items(task: TextTask, prepared: Prepared) -> list[list[int]]:
 
     A question about a document of 25 windows would otherwise weigh as much in memory as 25 questions.
     """
-    if getattr(task, "windowed", False):
+    if task.windowed:
         return [[i] for i in range(len(prepared.examples))]
     return prepared.groups
 
@@ -293,150 +272,206 @@ def outputs(
     return found
 
 
+class TextFinetuning(Finetunable):
+    """A text model and a task's data, as `training.finetune` trains them.
+
+    Args:
+        validation: rows that the best state is chosen by; None where there are none.
+        slots: longest example.
+        context: makes the compute-precision context.
+        settings: with a learning rate.
+    """
+
+    def __init__(
+        self, model: TaskModel, task: TextTask, training: Prepared, validation: Prepared | None,
+        settings: FinetuneSettings, *, slots: int, device: torch.device, context: Callable[[], Any],
+    ) -> None:  # fmt: skip
+        super().__init__(model)
+        self.model, self.task, self.training, self.validation = model, task, training, validation
+        self.settings, self.slots, self.device, self.context = settings, slots, device, context
+        self.items, self.width = training_items(task, training), model.masked.encoder.config.width
+        self.micro_slots = settings.micro_slots or MICRO_SLOTS[device.type == "cuda"]
+        self.tokens, self.expected = 0, math.nan
+        self.shrink = 1.0
+        """What weight decay leaves of embedding rows that never occur."""
+        _set_dropout(model, settings.dropout)
+        if settings.checkpointing:
+            recompute(model)
+        self.prefix = Prefix(model, settings.freeze) if settings.freeze else None
+        self.compact: Compact | None = None
+        if self.prefix is not None:
+            for part in (training, validation):
+                if part is not None:
+                    part.examples = self.prefix.compute(part.examples, slots, device, context)
+        elif not task.uses_vocabulary:
+            self.compact = Compact(model, used_ids(training, *([validation] if validation else [])))
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Around the steps: frozen layers are cut off; afterwards the whole table of embeddings is there again."""
+        try:
+            with self.prefix.cut() if self.prefix else contextlib.nullcontext():
+                yield
+        finally:
+            if self.compact is not None:
+                self.compact.restore(self.shrink)
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        return shuffled(len(self.items), self.settings.batch, self.settings.seed, epoch)
+
+    def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
+        numbers = [number for item in items.tolist() for number in self.items[item]]
+        loss = torch.zeros((), device=self.device)
+        for part, share in micro_batches(self.task, self.training, numbers, self.micro_slots):
+            partial = self._loss(part) * share
+            partial.backward()
+            loss += partial.detach()
+        return loss
+
+    def _loss(self, numbers: Sequence[int]) -> Tensor:
+        """Of some examples, which go through the encoder together."""
+        batch = batch_of(self.training.examples, numbers, self.slots, self.width)
+        self.tokens += batch.real_slots
+        batch = (self.compact.batch(batch) if self.compact else batch).to(self.device)
+        with self.context():
+            return self.task.loss(self.model, batch, self.training, np.array(numbers))
+
+    def look(self) -> Look:
+        assert self.validation is not None
+        found = outputs(
+            self.model, self.task, self.validation, slots=self.slots, device=self.device, context=self.context,
+            compact=self.compact,
+        )  # fmt: skip
+        metrics = self.task.score(self.task.decode(found, self.validation), self.validation.items)
+        return look_at(self.task, metrics)
+
+    def stepped(self, factor: float, *, applied: bool) -> None:
+        settings = self.settings
+        if applied and settings.weight_decay:
+            assert settings.learning_rate is not None
+            bottom = settings.learning_rate * settings.layer_decay ** (len(self.model.masked.encoder.layers) + 1)
+            self.shrink *= 1 - bottom * factor * settings.weight_decay
+
+    def row(self, factor: float, seconds: float) -> dict[str, float]:
+        assert self.settings.learning_rate is not None
+        speed = self.tokens / max(seconds, 1e-9)
+        return {"learning_rate": self.settings.learning_rate * factor, "slots_per_second": speed}
+
+    def saved(self) -> dict[str, Any]:
+        return {"shrink": self.shrink, "micro_slots": self.micro_slots}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.shrink, self.micro_slots = float(saved["shrink"]), int(saved["micro_slots"])
+
+    def forecast(self) -> tuple[float, list[str]]:
+        """(bytes that the run should hold at its peak, what to tell people); no more slots go through a forward pass than fit.
+
+        Where the loss keeps a step whole, it stays so.
+
+        Raises:
+            UserError: not even one text at a time fits.
+        """
+        longest = sorted(self.items, key=lambda item: -sum(len(self.training.examples[n]) for n in item))
+        length = max(1, sum(len(self.training.examples[n]) for n in longest[0]))
+        step_slots = sum(len(self.training.examples[n]) for item in longest[: self.settings.batch] for n in item)
+        whole = self.task.terms(self.training, np.array(longest[0])) is None
+        pass_slots = step_slots if whole else min(step_slots, self.micro_slots)
+
+        def loss(rows: int) -> Tensor:
+            return self._loss([n for i in range(rows) for n in longest[i % len(longest)]])
+
+        tokens = self.tokens
+        need = measure_loss(self.model, loss, device=self.device)
+        self.tokens = tokens
+        on_cpu = self.device.type == "cpu"
+        fitted = fit(
+            need,
+            rows=max(1, -(-pass_slots // length)),
+            asked=1,
+            free=free_memory(self.settings.memory, device=self.device),
+            held=held_memory() if on_cpu else 0.0,
+            unit="texts",
+        )
+        told = fitted.told()[:1]
+        if fitted.parts > 1 and not whole:
+            self.micro_slots = fitted.rows * length
+            told.append(f"no more than {self.micro_slots:,} slots go through the encoder at a time, to fit")
+        elif fitted.parts > 1:
+            needed = gigabytes(fitted.held + need.of(fitted.rows * fitted.parts))
+            told = [f"warning: the loss compares all texts of a step, which takes about {needed}: more than is free"]
+        return fitted.expected, told
+
+
+def look_at(task: TextTask, metrics: dict[str, float]) -> Look:
+    """A look whose score is the task's own metric."""
+    return Look.of(merit(task.metric, metrics[task.metric]), metrics)
+
+
 def train(
-    model: TaskModel, task: TextTask, training: Prepared, validation: Prepared | None, settings: FinetuneSettings, *,
-    slots: int, device: torch.device, context: Callable[[], Any], tracker: Tracker | None = None, keeper: Keeper | None = None,
+    work: TextFinetuning, *, tracker: Tracker | None = None, keeper: Keeper | None = None,
     first: dict[str, float] | None = None, begun: Mapping[str, Tensor] | None = None, until: float = 1.0,
-) -> Outcome:  # fmt: skip
+    say: Callable[[str], None] | None = None,
+) -> FinetuneResult:  # fmt: skip
     """Fine-tune; the model ends in its best state by the task's metric on the validation data.
 
     Args:
+        say: told what memory the run will take, which is measured then.
         first: metrics of the model as given, where that state may be kept too; with `begun`, a copy of its weights.
         until: the share of the steps to take, on the schedule of all of them.
-        keeper: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
+        keeper: keeps checkpoints, and goes on with the one it found.
     """
-    started, worked = time.perf_counter(), time.process_time()
-    keep_freed_memory()
-    settings = settled(settings, model.masked.encoder.config.width)
+    model, settings = work.model, work.settings
     assert settings.learning_rate is not None
-    items = training_items(task, training)
-    per_epoch = -(-len(items) // settings.batch)
-    by_clock = settings.minutes is not None
-    total = UNBOUNDED if by_clock else settings.steps or max(1, round(per_epoch * (settings.epochs or 3.0)))
-    every = settings.evaluate_every or per_epoch
-    _set_dropout(model, settings.dropout)
-    if settings.checkpointing:
-        recompute(model)
-    shares_table = bool(getattr(task, "uses_vocabulary", False))
-    prefix = Prefix(model, settings.freeze) if settings.freeze else None
-    compact = None
-    if prefix is not None:
-        training.examples = prefix.compute(training.examples, slots, device, context)
-        if validation is not None:
-            validation.examples = prefix.compute(validation.examples, slots, device, context)
-    elif not shares_table:
-        compact = Compact(model, used_ids(training, *([validation] if validation else [])))
-    parameter_groups = groups(model, settings)
     optimiser = AdamW(
-        parameter_groups,
+        groups(model, settings),
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
         fused=True,
     )
-    trained = [p for g in parameter_groups for p in g["params"]]
-    plan = TrainSettings(
-        steps=total, learning_rate=settings.learning_rate, schedule=settings.schedule, warmup=settings.warmup,
-        decay=settings.decay, minimum_rate=settings.minimum_rate,
-    )  # fmt: skip
-    guard, run = NanGuard(), Progress()
-    best: dict[str, Tensor] | None = None
-    bottom = settings.learning_rate * settings.layer_decay ** (len(model.masked.encoder.layers) + 1)
-    tokens, looking, stopped = 0, 0.0, "finished"
-    if first is not None:
-        assert begun is not None
-        best = dict(begun) | (compact.weights() if compact else {})
-        run.history.append({"step": 0, **first})
-        run.merit, run.metrics = merit(task.metric, first[task.metric]), first
-    torch.manual_seed(settings.seed)
-    model.train()
-    with prefix.cut() if prefix else contextlib.nullcontext(), keeper.signals if keeper else contextlib.nullcontext():
-        if keeper and keeper.found is not None:
-            run, best = keeper.restore(model, optimiser)
-        last = round(until * total)
-        if run.ended:
-            stopped, last = run.ended, run.step
-        for chosen in itertools.islice(_stream(len(items), settings, total), run.step, last):
-            run.step = done = run.step + 1
-            numbers = [n for item in chosen.tolist() for n in items[item]]
-            loss = torch.zeros((), device=device)
-            for part, share in micro_batches(
-                task, training, numbers, settings.micro_slots or MICRO_SLOTS[device.type == "cuda"]
-            ):
-                batch = batch_of(training.examples, part, slots, model.masked.encoder.config.width)
-                tokens += batch.real_slots
-                batch = (compact.batch(batch) if compact else batch).to(device)
-                with context():
-                    partial = task.loss(model, batch, training, np.array(part)) * share
-                partial.backward()
-                loss += partial.detach()
-            factor = rate((done - 1) / total, plan) if settings.warmup == 0 else rate(done / (total + 1), plan)
-            progress = done / total
-            if settings.minutes is not None:
-                progress = min(1.0, (time.perf_counter() - started - looking) / (60 * settings.minutes))
-                factor = rate(progress, plan)
-            out_of_time = by_clock and progress >= 1
-            norm = step(optimiser, trained, clip=settings.clip, rate=factor)
-            applied = guard.check(norm)
-            if applied and settings.weight_decay:
-                run.shrink *= 1 - bottom * factor * settings.weight_decay
-            optimiser.zero_grad(set_to_none=True)
-            if tracker and (done % 10 == 0 or done == 1):
-                spent = time.perf_counter() - started
-                tracker.log(done, progress, loss=float(loss), gradient_norm=float(norm),
-                            learning_rate=settings.learning_rate * factor, slots_per_second=tokens / max(spent, 1e-9))  # fmt: skip
-            if validation is not None and (done % every == 0 or done == total or out_of_time):
-                looked, working = time.perf_counter(), time.process_time()
-                found = outputs(model, task, validation, slots=slots, device=device, context=context, compact=compact)
-                metrics = task.score(task.decode(found, validation), validation.items)
-                run.history.append({"step": done, **metrics})
-                if tracker:
-                    tracker.log(done, progress, kind="validation", **{f"validation_{k}": v for k, v in metrics.items()})
-                value = merit(task.metric, metrics[task.metric])
-                if value > run.merit or best is None:
-                    best = {} if done == total or out_of_time else copy.deepcopy(model.state_dict())
-                    run.merit, run.metrics, run.best_shrink, run.waited = value, metrics, run.shrink, 0
-                    run.kept_step = done
-                else:
-                    run.waited += 1
-                    if settings.patience is not None and run.waited >= settings.patience:
-                        stopped = "early"
-                        break
-                model.train()
-                looking += time.perf_counter() - looked
-                worked += time.process_time() - working
-            if out_of_time:
-                stopped = "time"
-                break
-            if keeper and keeper.due():
-                keeper.save(run, model, best, optimiser)
-                if keeper.signals.requested:
-                    stopped = "signal"
-                    break
-        if keeper and keeper.more and stopped != "signal" and not run.ended and keeper.kept():
-            run.ended = stopped
-            keeper.save(run, model, best, optimiser)
-        if best:
-            model.load_state_dict(best)
-    if compact:
-        compact.restore(run.best_shrink if best else run.shrink)
-    model.eval()
-    return Outcome(
-        steps=run.step, seconds=time.perf_counter() - started, cpu_seconds=time.process_time() - worked,
-        validation_seconds=looking, stopped=stopped, best=run.metrics, history=run.history, tokens=tokens,
-        kept_step=run.kept_step, total=run.step if by_clock else total, peak_memory_mb=peak_memory(),
-    )  # fmt: skip
+    if begun is not None and work.compact is not None:
+        begun = dict(begun) | work.compact.weights()
+    course = course_of(settings, len(work.items), until=until, looks=work.validation is not None)
+    start = None if first is None else look_at(work.task, first)
+    with work.ready():
+        if say is not None:
+            work.expected, told = work.forecast()
+            for line in told:
+                say(line)
+        torch.manual_seed(settings.seed)
+        return finetune(work, optimiser, course, tracker=tracker, keeper=keeper, first=start, begun=begun)
 
 
-def _stream(items: int, settings: FinetuneSettings, total: int) -> Iterator[np.ndarray]:
-    epoch, given = 0, 0
-    while True:
-        for chosen in order(items, settings.batch, settings.seed, epoch):
-            if given == total:
-                return
-            given += 1
-            yield chosen
-        epoch += 1
+def course_of(settings: FinetuneSettings, items: int, *, until: float = 1.0, looks: bool = True) -> Course:
+    """How long and how fast the settings ask a task to be trained.
+
+    Args:
+        looks: there is validation data.
+    """
+    assert settings.learning_rate is not None
+    per_epoch = -(-items // settings.batch)
+    steps = planned_steps(steps=settings.steps, epochs=settings.epochs or 3.0, per_epoch=per_epoch)
+    if settings.minutes is not None:
+        steps = UNBOUNDED
+    schedule = TrainSettings(
+        steps=steps,
+        learning_rate=settings.learning_rate,
+        schedule=settings.schedule,
+        warmup=settings.warmup,
+        decay=settings.decay,
+        minimum_rate=settings.minimum_rate,
+    )
+    return Course(
+        steps=steps,
+        look_every=(settings.evaluate_every or per_epoch) if looks else None,
+        schedule=schedule,
+        place=None if settings.warmup == 0 else lambda step: step / (steps + 1),
+        minutes=settings.minutes,
+        looks_count=False,
+        until=until,
+        clip=settings.clip,
+        patience=settings.patience,
+    )
 
 
 def _set_dropout(model: TaskModel, share: float | None) -> None:

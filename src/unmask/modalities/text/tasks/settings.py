@@ -55,6 +55,8 @@ class FinetuneSettings:
         temperature: similarity: of the softmax over in-batch similarities, and CoSENT's scale.
         mlm_weight: similarity: weight of the masked-token loss beside SimCSE's (Gao et al. 2021, sec. 3.1).
         pooling: similarity: 'mean', 'first' or 'max' of the states.
+        memory: gigabytes (10^9 bytes) that the process may hold in all; None takes what is free. Less goes through the encoder at a
+            time where a step would not fit.
         checkpoint_seconds: seconds between checkpoints, where they are kept.
         precision, device, seed: as in pretraining.
     """
@@ -95,6 +97,7 @@ class FinetuneSettings:
     temperature: float = 0.05
     mlm_weight: float = 0.1
     pooling: Literal["mean", "first", "max"] = "mean"
+    memory: float | None = None
     checkpoint_seconds: float = 300.0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -125,6 +128,7 @@ class FinetuneSettings:
             "threshold": (0 < self.threshold < 1, "a probability"),
             "temperature": (self.temperature > 0, "more than 0"),
             "mlm_weight": (self.mlm_weight >= 0, "0 or more"),
+            "memory": (self.memory is None or self.memory > 0, "a number above 0, or none"),
             "checkpoint_seconds": (self.checkpoint_seconds > 0, "more than 0"),
             "seed": (self.seed >= 0, "0 or more"),
         }

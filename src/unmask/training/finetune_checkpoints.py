@@ -9,37 +9,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unmask.errors import UserError
 from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, load_latest, save_checkpoint
 
+VERSION = {"the layout of checkpoints": 2}
+"""Part of every fingerprint: checkpoints of another layout are not gone on from."""
+
 
 @dataclass
 class Progress:
-    """What a run has come to, besides weights and optimiser.
+    """What a fine-tuning run has come to, besides weights and optimiser.
 
     Attributes:
         step: how many are done.
-        shrink: what weight decay leaves of embedding rows that never occur.
-        merit, metrics, best_shrink: of the best state so far.
-        waited: looks at the validation data since then.
-        kept_step: the step of the best state; 0 where it is the one training started from.
-        history: all looks.
+        scores: of the best state so far, one per member.
+        waited: looks at the held-out data since then, per member.
+        metrics: of the look that the best state comes from; `kept_step` is its step, 0 for the state before the steps.
+        history: metrics of all looks.
         ended: how the steps ended, where all are done and something follows them; else empty.
+        extra: what the kind keeps (`Finetunable.saved`), now; `best_extra` as it was at the best state.
     """
 
     step: int = 0
-    shrink: float = 1.0
-    merit: float = -np.inf
+    scores: list[float] = field(default_factory=list)
+    waited: list[int] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
-    best_shrink: float = 1.0
-    waited: int = 0
     kept_step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     ended: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+    best_extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Keeper:
@@ -53,7 +55,7 @@ class Keeper:
 
     Attributes:
         found: the checkpoint to go on from.
-        precision: of the run, kept with it; 'auto' might choose another one the next time.
+        about: kept in every checkpoint, such as the precision of the run; 'auto' might choose another one the next time.
         signals: to be held open around the steps.
         more: something follows the steps (training on all rows), so that their end is kept too once there is a checkpoint.
 
@@ -62,8 +64,9 @@ class Keeper:
     """
 
     def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:
-        self.folder, self.seconds, self.fingerprint = folder, seconds, fingerprint
-        self.precision, self.signals, self.more = "", SignalGuard(), False
+        self.folder, self.seconds, self.fingerprint = folder, seconds, VERSION | dict(fingerprint)
+        self.about: dict[str, Any] = {}
+        self.signals, self.more = SignalGuard(), False
         self._saved_at = time.monotonic()
         self.found: Checkpoint | None = load_latest(folder)
         if self.found is not None and not resume:
@@ -71,7 +74,7 @@ class Keeper:
                 f"{folder}: the checkpoint of an interrupted run",
                 hint="Add --resume to go on with it, or remove that folder.",
             )
-        check_same_run(self.found, fingerprint, folder, hint="Resume with the same ones, or remove that folder.")
+        check_same_run(self.found, self.fingerprint, folder, hint="Resume with the same ones, or remove that folder.")
 
     def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[Progress, dict[str, Tensor] | None]:
         """Put model, optimiser and random generators where the run was; how far that is, and its best state so far."""
@@ -95,15 +98,16 @@ class Keeper:
         return self.signals.requested or time.monotonic() - self._saved_at > self.seconds
 
     def save(
-        self, progress: Progress, model: nn.Module, best: dict[str, Tensor] | None, optimiser: torch.optim.Optimizer
+        self, progress: Progress, model: nn.Module, best: Mapping[str, Tensor] | None, optimiser: torch.optim.Optimizer
     ) -> None:
         """Write a checkpoint; the one before it goes."""
         parts = {"now": model.state_dict(), "best": best or {}}
         save_checkpoint(
-            self.folder, step=progress.step, keep=1, optimiser_state=optimiser.state_dict(),
+            self.folder,
+            step=progress.step,
+            keep=1,
+            optimiser_state=optimiser.state_dict(),
             model_state={f"{part}.{name}": t for part, state in parts.items() for name, t in state.items()},
-            extra={
-                "progress": dataclasses.asdict(progress), "fingerprint": self.fingerprint, "precision": self.precision
-            },
-        )  # fmt: skip
+            extra={"progress": dataclasses.asdict(progress), "fingerprint": self.fingerprint, **self.about},
+        )
         self._saved_at = time.monotonic()

@@ -1,0 +1,107 @@
+"""How an image classifier is fine-tuned. torch is not imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from unmask.errors import UserError
+from unmask.training.settings import (
+    TrainSettings,
+    apply_run_overrides,
+    check_types,
+    require,
+    require_shares,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings:
+    """How an image classifier is fine-tuned; defaults after MAE's (He et al. 2022, table 9), for small data.
+
+    Attributes:
+        pooling: 'mean' of the patches, or the class token ('first').
+        layer_decay: each layer has this times the rate of the next.
+        drop_path: share of a deepest block's outputs left out, rising evenly from 0 at the first.
+        problem: what the labels are: one class per picture ('single'), several labels ('multi'), a number ('regression'); 'auto'
+            looks at them and says what it took them for. Whole numbers are classes unless told otherwise.
+        threshold: several labels: the probability from which on a label is given.
+        mixup, cutmix: beta parameters, 0 for none; each batch gets one of the two. Numbers are mixed up, but not cut.
+        smoothing: share of a target spread over all classes, of several labels over yes and no; None is 0.1 of one class per
+            picture, else 0. Numbers are not smoothed.
+        crop, flip: as in pretraining. A number that belongs to the whole picture (a count, an area) wants crop=1,1.
+        batch: pictures in a step.
+        group: what must not be split between training and held-out pictures; see `ImageSettings`.
+        pictures, column, label_column: of a table of labels: the folder its paths are relative to (default its own), its columns
+            of files and of labels (several of 0 and 1 parted by commas).
+        holdout: share of each class (rarest label, fifth of the numbers) held out where no validation pictures are given; 0 trains
+            on all and keeps the end.
+        keep_best: the best state on the validation pictures is kept, not the last: by accuracy, of several labels the mean area
+            under the precision-recall curve, of numbers the root mean squared error.
+        from_scratch: start from random weights (to see what pretraining is worth).
+        store, store_folder: where decoded pictures are kept, as in pretraining.
+    """
+
+    pooling: Literal["mean", "first"] = "mean"
+    layer_decay: float = 0.75
+    drop_path: float = 0.1
+    problem: Literal["auto", "single", "multi", "regression"] = "auto"
+    threshold: float = 0.5
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    smoothing: float | None = None
+    crop: tuple[float, float] = (0.6, 1.0)
+    flip: bool = True
+    batch: int = 64
+    group: str | None = None
+    pictures: str | None = None
+    column: str | None = None
+    label_column: str | None = None
+    holdout: float = 0.1
+    keep_best: bool = True
+    from_scratch: bool = False
+    store: Literal["auto", "memory", "disk"] = "auto"
+    store_folder: str | None = None
+    train: TrainSettings = field(
+        default_factory=lambda: TrainSettings(
+            epochs=50, learning_rate=1e-3, beta2=0.999, epsilon=1e-8, weight_decay=0.05, schedule="cosine", warmup=0.1,
+            minimum_rate=1e-3,
+        )
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "layer_decay")
+        require(self, lambda v: 0 < v < 1, "a probability between 0 and 1", "threshold")
+        require(self, lambda v: v is None or 0 <= v < 1, "a share from 0 to below 1, or none", "smoothing")
+        require_shares(self, "drop_path", "holdout")
+        if self.batch < 1 or min(self.mixup, self.cutmix) < 0:
+            raise UserError(
+                f"batch={self.batch}, mixup={self.mixup}, cutmix={self.cutmix}",
+                hint="Expected batch >= 1, the others >= 0.",
+            )
+        if not 0 < self.crop[0] <= self.crop[1] <= 1:
+            raise UserError(f"crop={self.crop[0]},{self.crop[1]}", hint="Expected low,high with 0 < low <= high <= 1.")
+
+
+UNREAD = (
+    "batch_slots",
+    "accumulate",
+    "optimiser",
+    "compile",
+    "validate_every",
+    "patience",
+    "checkpoint_every",
+    "keep",
+)
+"""Settings of a run that fine-tuning pictures has no use for."""
+
+
+def with_overrides(settings: FinetuneSettings, overrides: Mapping[str, Any]) -> FinetuneSettings:
+    """Replace settings by key; keys of `train` may be given bare.
+
+    Raises:
+        UserError: an unknown key, or one of `train` that fine-tuning pictures does not read.
+    """
+    return apply_run_overrides(settings, overrides, without=UNREAD)

@@ -1,0 +1,394 @@
+"""Fine-tuning, the same for every kind of data: steps, looks at held-out data, early stopping, the best state kept, checkpoints.
+
+What is fine-tuned brings its data and its loss as a `Finetunable`; how long and how fast is a `Course`. Several members may be
+trained side by side in one module, each with an early stop and a best state of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unmask.training.finetune_checkpoints import Keeper, Progress
+from unmask.training.memory import keep_freed_memory, peak_memory
+from unmask.training.optimiser import NanGuard, step
+from unmask.training.schedule import rate
+from unmask.training.settings import TrainSettings
+from unmask.training.tracking import Tracker
+
+UNBOUNDED = 10**9
+"""Steps of a run that ends by the clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a look at the held-out data found.
+
+    Attributes:
+        scores: (members,) of the present state; more is better, and what is not a number is the worst.
+        metrics: by name, for the curve and the report.
+    """
+
+    scores: np.ndarray
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, score: float, metrics: dict[str, float] | None = None) -> Look:
+        """The look at a module that is one member."""
+        return cls(scores=np.array([score]), metrics=metrics or {})
+
+
+class Finetunable:
+    """What a kind of data brings to fine-tuning; a subclass of its own says how.
+
+    Args:
+        module: what is trained, and whose best state it ends in.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def batches(self, epoch: int) -> Sequence[np.ndarray]:
+        """The items of each step of an epoch, of as many steps in every epoch."""
+        raise NotImplementedError
+
+    def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
+        """Add up the gradients of a step's loss, in parts where memory asks for it; the loss, detached.
+
+        Args:
+            step: its number, from 1; epoch: its epoch, from 0.
+        """
+        raise NotImplementedError
+
+    def look(self) -> Look:
+        """How good the module is on held-out data, as it is now."""
+        raise NotImplementedError
+
+    def stepped(self, factor: float, *, applied: bool) -> None:
+        """Called after each update at `factor` times the peak rate; `applied` is False where gradients were not finite."""
+
+    def row(self, factor: float, seconds: float) -> dict[str, float]:
+        """What a line of metrics.jsonl holds besides loss, gradient norm and epoch."""
+        return {}
+
+    def saved(self) -> dict[str, Any]:
+        """What belongs to the present state besides weights, optimiser and torch's random numbers, as JSON."""
+        return {}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go back to where `saved` was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How long and how fast a fine-tuning run goes, and when it looks at the held-out data.
+
+    Attributes:
+        steps: planned; `UNBOUNDED` where `minutes` end the run.
+        look_every: steps between looks; None never looks.
+        look_last: look after the last step too, wherever it falls.
+        schedule: of the learning rate; None keeps the peak.
+        place: the step's place (0 to 1) on the schedule; default (step - 1) / steps.
+        minutes: of training, after which the run ends; the rate then falls by the clock.
+        looks_count: whether the time of looks counts towards the minutes.
+        until: the share of the steps to take, on the schedule of all of them.
+        clip: largest gradient norm, None for none.
+        patience: looks without improvement, of every member, before the run stops; None never stops.
+        keep_best: end in the best state; else in the last one.
+        log_every, nan_limit: as in `TrainSettings`.
+    """
+
+    steps: int
+    look_every: int | None
+    look_last: bool = True
+    schedule: TrainSettings | None = None
+    place: Callable[[int], float] | None = None
+    minutes: float | None = None
+    looks_count: bool = True
+    until: float = 1.0
+    clip: float | None = 1.0
+    patience: int | None = None
+    keep_best: bool = True
+    log_every: int = 10
+    nan_limit: int = 5
+
+    def factor(self, step: int, by_clock: float) -> float:
+        """The multiplier of the peak rate at a step.
+
+        Args:
+            by_clock: the share of the minutes that is over, where minutes end the run.
+        """
+        if self.schedule is None:
+            return 1.0
+        if self.minutes is not None:
+            return rate(by_clock, self.schedule)
+        return rate((step - 1) / self.steps if self.place is None else self.place(step), self.schedule)
+
+
+@dataclass
+class FinetuneResult:
+    """How a fine-tuning run ended: 'finished', 'early' (patience), 'time' (minutes) or 'signal' (saved, to be resumed).
+
+    `kept_step` is the step of the state that was kept, of `total` planned ones; 0 where it is the one given. `metrics` are
+    those of that state, `history` those of all looks.
+    """
+
+    steps: int
+    seconds: float
+    cpu_seconds: float
+    validation_seconds: float
+    stopped: str
+    metrics: dict[str, float]
+    history: list[dict[str, Any]]
+    kept_step: int
+    total: int
+    peak_memory_mb: float
+
+
+class BestState:
+    """The best state that was looked at, of each member.
+
+    Args:
+        module: with several members, every parameter's first dimension is the member.
+
+    Attributes:
+        state: None before the first look; empty where the present state is the best.
+    """
+
+    def __init__(self, module: nn.Module, *, members: int = 1) -> None:
+        self.module, self.members = module, members
+        self.scores, self.waited = np.full(members, -np.inf), np.zeros(members, int)
+        self.state: dict[str, Tensor] | None = None
+        if members > 1:
+            self.state = {name: p.detach().clone() for name, p in module.named_parameters()}
+
+    def offer(self, look: Look, *, last: bool = False, state: Mapping[str, Tensor] | None = None) -> bool:
+        """Keep what is better than before; whether anything is.
+
+        Args:
+            last: no step follows: the state need not be copied.
+            state: of one member, a copy that is made already; default is the present one.
+        """
+        scores = np.where(np.isnan(look.scores), -np.inf, look.scores)
+        better = (scores > self.scores) | (self.state is None)
+        self.waited = np.where(better, 0, self.waited + 1)
+        self.scores = np.where(better, scores, self.scores)
+        if self.members > 1 and self.state is not None:
+            for name, p in self.module.named_parameters():
+                self.state[name][better] = p.detach()[better]
+        elif better.any():
+            self.state = dict(state) if state is not None else {} if last else copy.deepcopy(self.module.state_dict())
+        return bool(better.any())
+
+    def load(self) -> None:
+        """Put the module into its best state."""
+        if self.state:
+            self.module.load_state_dict({**self.module.state_dict(), **self.state})
+
+
+class _Loop:
+    """One run and its state; see `finetune`."""
+
+    def __init__(
+        self, work: Finetunable, optimiser: Optimizer, course: Course, tracker: Tracker | None, keeper: Keeper | None,
+        members: int,
+    ) -> None:  # fmt: skip
+        self.work, self.optimiser, self.course, self.tracker, self.keeper = work, optimiser, course, tracker, keeper
+        for group in optimiser.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        self.best, self.guard = BestState(work.module, members=members), NanGuard(course.nan_limit)
+        self.progress, self.stopped = Progress(), "finished"
+        self.started, self.worked = time.perf_counter(), time.process_time()
+        self.looking, self.looking_cpu, self.by_clock = 0.0, 0.0, 0.0
+
+    def take_steps(self) -> None:
+        """Steps until the end, an early stop, the end of the minutes or a signal."""
+        self._restore()
+        if self.progress.ended:
+            self.stopped = self.progress.ended
+            return
+        self.work.module.train()
+        last = round(self.course.until * self.course.steps)
+        for epoch, items in itertools.islice(self._stream(), max(0, last - self.progress.step)):
+            self._step(epoch, items)
+            if self._look_due():
+                self._look()
+                if self._patience_is_over():
+                    self.stopped = "early"
+                    break
+            if self._time_is_over():
+                self.stopped = "time"
+                break
+            if self.keeper is not None and self.keeper.due():
+                self._save(self.keeper)
+                if self.keeper.signals.requested:
+                    self.stopped = "signal"
+                    break
+        if self.keeper is not None and self.keeper.more and self.stopped != "signal" and self.keeper.kept():
+            self.progress.ended = self.stopped
+            self._save(self.keeper)
+
+    def finish(self) -> FinetuneResult:
+        """Go back to the best state; how it went."""
+        if self.course.keep_best and self.best.state is not None:
+            self.best.load()
+            self.work.restore(self.progress.best_extra)
+        self.work.module.eval()
+        run = self.progress
+        return FinetuneResult(
+            steps=run.step,
+            seconds=time.perf_counter() - self.started,
+            cpu_seconds=time.process_time() - self.worked - self.looking_cpu,
+            validation_seconds=self.looking,
+            stopped=self.stopped,
+            metrics=run.metrics,
+            history=run.history,
+            kept_step=run.kept_step,
+            total=run.step if self.course.minutes is not None else self.course.steps,
+            peak_memory_mb=peak_memory(),
+        )
+
+    def begin_with(self, look: Look, state: Mapping[str, Tensor] | None) -> None:
+        """Let the state before the steps be one that may be kept."""
+        self.best.offer(look, state=state)
+        self._note(look, kept=True)
+
+    def _restore(self) -> None:
+        if self.keeper is None or self.keeper.found is None:
+            return
+        self.progress, best = self.keeper.restore(self.work.module, self.optimiser)
+        self.work.restore(self.progress.extra)
+        if self.progress.scores:
+            self.best.scores, self.best.waited = np.array(self.progress.scores), np.array(self.progress.waited)
+            self.best.state = best or {}
+
+    def _stream(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(epoch, items) of each step from here on."""
+        per_epoch = len(self.work.batches(0)) if self.progress.step else 1
+        epoch, skip = divmod(self.progress.step, per_epoch)
+        for number in itertools.count(epoch):
+            for items in self.work.batches(number)[skip:]:
+                yield number, items
+            skip = 0
+
+    def _step(self, epoch: int, items: np.ndarray) -> None:
+        run, course = self.progress, self.course
+        run.step += 1
+        loss = self.work.backward(items, step=run.step, epoch=epoch)
+        if course.minutes is not None:
+            spent = time.perf_counter() - self.started - (0.0 if course.looks_count else self.looking)
+            self.by_clock = min(1.0, spent / (60 * course.minutes))
+        factor = course.factor(run.step, self.by_clock)
+        norm = step(self.optimiser, self.parameters, clip=course.clip, rate=factor)
+        self.work.stepped(factor, applied=self.guard.check(norm))
+        self.optimiser.zero_grad(set_to_none=True)
+        if self.tracker is not None and (run.step % course.log_every == 0 or run.step == 1):
+            more = self.work.row(factor, time.perf_counter() - self.started)
+            self.tracker.log(run.step, self._share(), loss=float(loss), gradient_norm=float(norm), epoch=epoch, **more)
+
+    def _share(self) -> float:
+        """The share of the run that is done."""
+        return self.by_clock if self.course.minutes is not None else self.progress.step / self.course.steps
+
+    def _time_is_over(self) -> bool:
+        return self.course.minutes is not None and self.by_clock >= 1.0
+
+    def _ends_here(self) -> bool:
+        return self.progress.step == self.course.steps or self._time_is_over()
+
+    def _look_due(self) -> bool:
+        every = self.course.look_every
+        if every is None:
+            return False
+        return self.progress.step % every == 0 or (self.course.look_last and self._ends_here())
+
+    def _look(self) -> None:
+        """Look at the held-out data, and keep the state where it is the best so far."""
+        began, working = time.perf_counter(), time.process_time()
+        self.work.module.eval()
+        look = self.work.look()
+        if self.tracker is not None and look.metrics:
+            shown: dict[str, Any] = {f"validation_{name}": value for name, value in look.metrics.items()}
+            self.tracker.log(self.progress.step, self._share(), kind="validation", **shown)
+        if self.course.keep_best:
+            self._note(look, kept=self.best.offer(look, last=self._ends_here()))
+        else:
+            self._note(look, kept=True)
+        self.work.module.train()
+        self.looking += time.perf_counter() - began
+        self.looking_cpu += time.process_time() - working
+
+    def _note(self, look: Look, *, kept: bool) -> None:
+        run = self.progress
+        run.history.append({"step": run.step, **look.metrics})
+        run.scores, run.waited = self.best.scores.tolist(), self.best.waited.tolist()
+        if kept:
+            run.metrics, run.kept_step, run.best_extra = look.metrics, run.step, self.work.saved()
+
+    def _patience_is_over(self) -> bool:
+        patience = self.course.patience
+        return patience is not None and bool((self.best.waited >= patience).all())
+
+    def _save(self, keeper: Keeper) -> None:
+        self.progress.extra = self.work.saved()
+        keeper.save(self.progress, self.work.module, self.best.state, self.optimiser)
+
+
+def finetune(
+    work: Finetunable, optimiser: Optimizer, course: Course, *, tracker: Tracker | None = None,
+    keeper: Keeper | None = None, first: Look | None = None, begun: Mapping[str, Tensor] | None = None, members: int = 1,
+) -> FinetuneResult:  # fmt: skip
+    """Fine-tune; the module ends in its best state, ready to be used.
+
+    Args:
+        optimiser: over the parameters that are trained.
+        tracker: what the curve is written to.
+        keeper: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
+        first: a look at the module as it is given, where that state may be kept too.
+        begun: a copy of its weights then, where there is one already.
+        members: models side by side in the module, each with a score, an early stop and a best state of its own.
+
+    Raises:
+        UserError: gradients were not finite for `course.nan_limit` steps in a row.
+    """
+    keep_freed_memory()
+    loop = _Loop(work, optimiser, course, tracker, keeper, members)
+    if first is not None:
+        loop.begin_with(first, begun)
+    with contextlib.nullcontext() if keeper is None else keeper.signals:
+        loop.take_steps()
+    return loop.finish()
+
+
+def shuffled(items: int, batch: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """The items of each step of an epoch: a pure function of (seed, epoch)."""
+    order = np.random.default_rng([seed, epoch]).permutation(items)
+    return [order[i : i + batch] for i in range(0, items, batch)]
+
+
+def planned_steps(*, steps: int | None, epochs: float | None, per_epoch: int) -> int:
+    """How many steps a run takes; at least one."""
+    return steps or max(1, round(per_epoch * (epochs or 1.0)))
+
+
+__all__ = [
+    "UNBOUNDED",
+    "BestState",
+    "Course",
+    "Finetunable",
+    "FinetuneResult",
+    "Look",
+    "finetune",
+    "planned_steps",
+    "shuffled",
+]
