@@ -76,7 +76,7 @@ class Finetunable:
     def stepped(self, factor: float, *, applied: bool) -> None:
         """Called after each update at `factor` times the peak rate; `applied` is False where gradients were not finite."""
 
-    def row(self, factor: float, seconds: float) -> dict[str, float]:
+    def row(self, factor: float, seconds: float) -> dict[str, Any]:
         """What a line of metrics.jsonl holds besides loss, gradient norm and epoch."""
         return {}
 

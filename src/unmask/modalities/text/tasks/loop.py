@@ -352,7 +352,7 @@ class TextFinetuning(Finetunable):
             bottom = settings.learning_rate * settings.layer_decay ** (len(self.model.masked.encoder.layers) + 1)
             self.shrink *= 1 - bottom * factor * settings.weight_decay
 
-    def row(self, factor: float, seconds: float) -> dict[str, float]:
+    def row(self, factor: float, seconds: float) -> dict[str, Any]:
         assert self.settings.learning_rate is not None
         speed = self.tokens / max(seconds, 1e-9)
         return {"learning_rate": self.settings.learning_rate * factor, "slots_per_second": speed}
