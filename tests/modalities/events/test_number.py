@@ -18,6 +18,7 @@ from unmask.errors import UserError
 from unmask.modalities.events.audit_points import outcomes
 from unmask.modalities.events.finetune import finetune_outcome
 from unmask.modalities.events.forest import Forest
+from unmask.modalities.events.last_value import rules
 from unmask.modalities.events.meds import Labels, read_labels, read_meds
 from unmask.modalities.events.number import Number, judged, number_baselines, r2, spearman
 from unmask.modalities.events.number_report import in_words, ranges
@@ -149,16 +150,63 @@ def test_trees_of_numbers_predict_as_scikit_learn_does():
     assert Forest(**forest.sizes).load_state_dict(forest.state_dict())
 
 
-def test_baselines_name_the_code_that_goes_best_with_the_number():
+def test_the_last_value_is_carried_forward_in_its_own_unit():
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 3))
-    y = x[:, 1] + 0.1 * rng.normal(size=400)
-    x[rng.random(400) < 0.2, 1] = np.nan
-    found = number_baselines(x, y, x, last=np.array([True, True, False]), names=["A|last", "B|last", "B|mean"])
-    scores = {name: r2(y, p) for name, p in found.items()}
-    assert list(found)[:2] == ["training mean", "last value of B"]
-    assert abs(scores["training mean"]) < 1e-9 < 0.6 < scores["last value of B"]
-    assert np.isnan(spearman(y, found["training mean"]))
+    value = rng.lognormal(2, 1.5, (400, 3))
+    number = value[:, 1] + rng.normal(size=400)
+    value[rng.random(400) < 0.2, 1] = np.nan
+    carried, line = rules(value, number, ["A", "B", "C"])
+    assert (carried.name, line.name) == ("last value of B", "line through the last value of B")
+    seen = np.isfinite(value[:, 1])
+    assert (carried.predict(value[:, 1])[seen] == value[seen, 1]).all()
+    assert (carried.predict(value[:, 1])[~seen] == number.mean()).all()
+    assert rules(value, 1000 + 2 * np.nan_to_num(value[:, 1]), ["A", "B", "C"])[0].name.startswith(
+        "line"
+    )  # another unit
+
+
+def test_ridge_regression_sees_raw_values_where_they_are_better():
+    rng = np.random.default_rng(0)
+    raw = rng.lognormal(2, 1.5, (600, 1))
+    x = np.argsort(np.argsort(raw[:, 0]))[:, None] / 600.0
+    y = (raw[:, 0] - raw.mean()) / raw.std()
+    raw[rng.random(600) < 0.2] = np.nan
+    few = slice(0, 400), slice(400, 600)
+    found = number_baselines(x[few[0]], y[few[0]], x[few[1]], values=(raw[few[0]], raw[few[1]]), groups=np.arange(400))
+    alone = number_baselines(x[few[0]], y[few[0]], x[few[1]], groups=np.arange(400))
+    told = np.isfinite(raw[few[1], 0])
+    scores = [r2(y[few[1]][told], f["ridge regression"][told]) for f in (alone, found)]
+    assert scores[0] < 0.8 < 0.95 < scores[1]
+    assert np.isnan(spearman(y[few[1]], found["training mean"]))
+
+
+def test_a_model_is_not_worse_than_the_last_value(
+    home: Path, task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    events = read_meds(home / "meds")
+    points, glucose = read_labels(task, events), events.codes.index("GLUCOSE")
+    last = []
+    for subject, moment in zip(points.subject.tolist(), points.time.tolist(), strict=True):
+        known = events.before(subject, moment)
+        values = events.value[known][events.code[known] == glucose]
+        last.append(float(values[np.isfinite(values)][-1]) if np.isfinite(values).any() else 0.0)
+    frame = pl.read_parquet(task / "0.parquet")
+    (tmp_path / "task").mkdir()
+    frame.with_columns(float_value=pl.Series(last, dtype=pl.Float32)).write_parquet(tmp_path / "task" / "0.parquet")
+    finetune_outcome(home / "model", home / "meds", tmp_path / "task", tmp_path / "m", settings=SMALL)
+    figures = json.loads((tmp_path / "m" / "metrics.jsonl").read_text())
+    results = figures["results"]
+    assert results["last value of GLUCOSE"]["rmse"] < 0.5 * results["training mean"]["rmse"]
+    assert results["ours"]["rmse"] <= results["last value of GLUCOSE"]["rmse"] + 1e-6
+    rule = figures["number"]["rule"]
+    assert rule["code"] == "GLUCOSE"
+    assert rule["weight"] == 1
+    assert "the last value of GLUCOSE" in (tmp_path / "m" / "report.html").read_text()
+    capsys.readouterr()
+    main_ok(["evaluate", str(tmp_path / "m"), str(home / "meds"), "--labels", str(tmp_path / "task"), "--json"])
+    judged_by = json.loads(capsys.readouterr().out)["results"]
+    assert judged_by["model"]["rmse"] == pytest.approx(results["ours"]["rmse"])
+    assert judged_by["last value of GLUCOSE"]["rmse"] == pytest.approx(results["last value of GLUCOSE"]["rmse"])
 
 
 def test_numbers_from_labels_to_a_report(home: Path, task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -174,7 +222,7 @@ def test_numbers_from_labels_to_a_report(home: Path, task: Path, tmp_path: Path,
     assert set(ours["intervals"]) == {"rmse", "mae", "r2", "spearman", "coverage"}
     assert ours["rmse"] < 0.8 * mean["rmse"]
     assert ours["coverage"] > 0.7
-    assert "last value of GLUCOSE" in figures["results"]
+    assert "line through the last value of GLUCOSE" in figures["results"]
     assert figures["number"]["points"] == figures["training"]  # few labels: all five folds are set apart in turn
     page = (tmp_path / "m" / "report.html").read_text()
     for words in (

@@ -24,6 +24,14 @@ from unmask.modalities.events.clinical import descriptions
 from unmask.modalities.events.features import gather
 from unmask.modalities.events.folder import save_folder
 from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.last_value import (
+    MOST_POINTS,
+    LastValue,
+    codes_of,
+    last_values_in_units,
+    nearest,
+    rules,
+)
 from unmask.modalities.events.meds import SPLITS, Events, Labels, as_events, read_labels
 from unmask.modalities.events.model import EventModel, load
 from unmask.modalities.events.number import Number, number_baselines
@@ -104,7 +112,7 @@ def finetune_outcome(
         found["unseen_classes"] = dict(Counter(name for name in class_names(seen) or () if name not in target.names))
     found["results"] = {n: scored(target, seen, p, seed=settings.seed) for n, p in predicted.items()}
     if settings.curve and len(test):
-        found["curve"] = work.curve(train, test)
+        found["curve"] = work.curve(train, test, fitted)
     keep(out, loaded, fitted, settings, found, started, whom(events, points, held))
     found["subgroups"] = outcome_report.write(
         out, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data)
@@ -224,12 +232,49 @@ class Work:
             target.strata(self.y[train]), self.points.subject[train], np.random.default_rng([self.settings.seed, 83])
         )
         parts = 1 if self.tuner is not None else min(5, -(-5 * CALIBRATING // len(train)))
-        seen = []
+        apart, ours, said = [], [], []
         for k in range(parts):
-            apart, rest = train[fold == k], train[fold != k]
-            if len(apart) and len(rest):
-                seen.append((self.predict(Fitted(*self._fit(rest), target), apart)["ours"], self.y[apart]))
-        return target.calibrated(*(np.concatenate(part) for part in zip(*seen, strict=True))) if seen else target
+            mine, rest = train[fold == k], train[fold != k]
+            if len(mine) and len(rest):
+                apart.append(mine)
+                ours.append(self.predict(Fitted(*self._fit(rest), target), mine)["ours"])
+                said.append(self._rules(rest, mine))
+        if not apart:
+            return target
+        asked, p = np.concatenate(apart), np.concatenate(ours)
+        target = self._with_rule(target, train, asked, p, said)
+        if target.rule is not None and target.rule.weight:
+            # Each part is told by the rule of the others, as it is by their head.
+            kind = target.rule.carried
+            p = target.mixed(p, np.concatenate([rules[kind] for rules in said]))
+        return target.calibrated(p, self.y[asked])
+
+    def _rules(self, fitted_on: np.ndarray, asked: np.ndarray) -> dict[bool, np.ndarray]:
+        """What the last value of a code says of some points, in the unit of the labels, by rules of others: carried forward
+        (True), and a line through it (False)."""
+        assert isinstance(self.target, Number)
+        return {r.carried: r.of(self.histories, self.points.take(asked)) for r in self.last_values(fitted_on)}
+
+    def _with_rule(
+        self, target: Number, train: np.ndarray, asked: np.ndarray, p: np.ndarray, said: list[dict[bool, np.ndarray]]
+    ) -> Number:
+        """With the rule, and the share of it, that comes nearest to the numbers of patients set apart."""
+        assert self.points.number is not None
+        found = {r.carried: r for r in self.last_values(train) if all(r.carried in rules for rules in said)}
+        if not found:
+            return target
+        kinds = list(found)
+        told = [np.concatenate([rules[kind] for rules in said]) for kind in kinds]
+        which, weight = nearest(target.expected(p), told, self.points.number[asked].astype(np.float64))
+        return dataclasses.replace(target, rule=dataclasses.replace(found[kinds[which]], weight=weight))
+
+    def last_values(self, train: np.ndarray) -> list[LastValue]:
+        """Rules of thumb fitted on some training points (of very many on a random part)."""
+        assert self.points.number is not None
+        few = np.sort(np.random.default_rng([self.settings.seed, 89]).permutation(train)[:MOST_POINTS])
+        codes = codes_of(self.histories)
+        value = last_values_in_units(self.histories, self.points.take(few), codes)
+        return rules(value, self.points.number[few].astype(np.float64), codes)
 
     def _fit(self, train: np.ndarray) -> tuple[Head, Tuned | None]:
         head = fit_head(self.x.part(train), self.y[train], self.points.subject[train], self.settings, self.target)
@@ -237,11 +282,13 @@ class Work:
 
     def predict(self, fitted: Fitted, test: np.ndarray) -> dict[str, np.ndarray]:
         """(points, outputs) of all voices together, and of the tuned encoder alone where there is one."""
-        head, tuned, _ = fitted
-        if tuned is None or self.tuner is None:
-            return {"ours": head.predict(self.x.part(test), self.target)}
-        alone = self.tuner.predict(tuned, test)
-        ours = head.predict(self.x.part(test), self.target, [alone])
+        head, tuned, target = fitted
+        alone = None if tuned is None or self.tuner is None else self.tuner.predict(tuned, test)
+        ours = head.predict(self.x.part(test), self.target, [] if alone is None else [alone])
+        if isinstance(target, Number):
+            ours = target.with_rule(ours, self.histories, self.points.take(test))
+        if alone is None:
+            return {"ours": ours}
         # Intervals belong to all voices together.
         return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, Number) else alone}
 
@@ -257,11 +304,7 @@ class Work:
             few = np.sort(np.random.default_rng([self.settings.seed, 79]).permutation(train)[:most])
             told = f" ({most:,} points)"
         if isinstance(self.target, Number):
-            found = number_baselines(
-                self.plain[few], self.y[few, 0], self.plain.part(test), last=self.last, names=self.plain_names,
-                seed=self.settings.seed,
-            )  # fmt: skip
-            return {name + told: p for name, p in found.items()}
+            return {name + told: p for name, p in self._number_baselines(few, test).items()}
         found = baselines(
             self.plain[few], self.target.strata(self.y[few]), self.plain.part(test), last=self.last,
             classes=self.target.classes, seed=self.settings.seed,
@@ -269,7 +312,31 @@ class Work:
         # Of a yes or no the probability of yes alone.
         return {name + told: p[:, -self.target.outputs :] for name, p in found.items()}
 
-    def curve(self, train: np.ndarray, test: np.ndarray) -> list[dict[str, Any]]:
+    def _number_baselines(self, few: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+        """The training mean, the last value of a code, and models on summaries and last values, fitted on `few` points."""
+        target, codes = self.target, codes_of(self.histories)
+        assert isinstance(target, Number)
+        values = tuple(last_values_in_units(self.histories, self.points.take(part), codes) for part in (few, test))
+        found = number_baselines(
+            self.plain[few], self.y[few, 0], self.plain.part(test), groups=self.points.subject[few],
+            values=(values[0], values[1]) if codes else None, seed=self.settings.seed,
+        )  # fmt: skip
+        column = {code: i for i, code in enumerate(codes)}
+        said = {r.name: r.predict(values[1][:, column[r.code]])[:, None] for r in self.last_values(few)}
+        said = {name: (p - target.centre) / target.spread for name, p in said.items()}
+        return {"training mean": found.pop("training mean"), **said, **found}
+
+    def _with_fewer(self, fitted: Fitted, few: np.ndarray) -> Fitted:
+        """Fitted anew on some of the training points, without intervals; of numbers with the same share of a rule of theirs."""
+        less, target = self.fit(few, intervals=False), fitted.target
+        if not isinstance(target, Number) or target.rule is None or not target.rule.weight:
+            return less
+        assert isinstance(less.target, Number)
+        same = [r for r in self.last_values(few) if r.carried == target.rule.carried]
+        rule = dataclasses.replace(same[0], weight=target.rule.weight) if same else None
+        return less._replace(target=dataclasses.replace(less.target, rule=rule))
+
+    def curve(self, train: np.ndarray, test: np.ndarray, fitted: Fitted) -> list[dict[str, Any]]:
         """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""
         target = self.target
         assert not isinstance(target, MultiLabel)
@@ -279,7 +346,7 @@ class Work:
             few = np.sort(order[: round(share * len(order))])
             if len(few) < 2 * FEWEST or not tells(target, target.strata(self.y[few])):
                 continue
-            predicted = self.predict(self.fit(few, intervals=False), test)
+            predicted = self.predict(self._with_fewer(fitted, few), test)
             if self.settings.baselines:
                 predicted |= self.baselines(few, test)
             seen = self.points.take(test)

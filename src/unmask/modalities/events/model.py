@@ -20,6 +20,7 @@ from unmask.modalities.events.fill import SCHEMA, missing_values, next_events
 from unmask.modalities.events.folder import EventFolder, load_folder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import HELD_OUT, Events, Labels, as_events, read_labels
+from unmask.modalities.events.number import Number
 from unmask.modalities.events.recipes import OutcomeSettings, structure_of
 from unmask.modalities.events.scoring import constant, scored
 from unmask.modalities.events.splits import Met, met
@@ -134,7 +135,8 @@ class EventModel:
             kind, points, patients, outside (labels of subjects without events), trained (points left out because their
             patients trained the head; None where the model does not know, with the reason under warning: folders of version 0.1,
             and ids of other people), split, and under `results`
-            the figures of "model" and of "constant" (the shares of these labels themselves; of numbers their mean).
+            the figures of "model", of "constant" (the shares of these labels themselves; of numbers their mean), and of numbers
+            those of the last value of the code that goes best with them.
 
         Raises:
             UserError: the model has no outcome head, data or labels are not right, or only patients who trained the head
@@ -160,6 +162,9 @@ class EventModel:
         results = {"model": scored(target, points, p, seed=seed)}
         if not isinstance(target, TimeToEvent):
             results["constant"] = scored(target, points, constant(target, points), seed=seed)
+        if isinstance(target, Number) and target.rule is not None:
+            said = (target.rule.of(self.histories(events), points) - target.centre) / target.spread
+            results[target.rule.name] = scored(target, points, said[:, None], seed=seed)
         return {
             "kind": target.kind, "points": len(points), "patients": len(np.unique(points.subject)),
             "outside": points.outside, "trained": trained, "split": split, "results": results,
@@ -194,7 +199,8 @@ class EventModel:
         others = []
         if self.folder.tuned is not None:
             others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
-        return points, target, self.folder.head.predict(x, target, others)
+        p = self.folder.head.predict(x, target, others)
+        return points, target, target.with_rule(p, histories, points) if isinstance(target, Number) else p
 
     def fill(self, data: str | Path | Events, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
         """Missing values with an interval (kind "value"), and the likeliest next events ("next").

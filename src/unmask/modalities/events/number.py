@@ -19,6 +19,8 @@ from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.modalities.events.features import Features, blocks
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.last_value import LastValue
 from unmask.modalities.events.meds import Labels
 
 LEVEL = 0.9
@@ -41,6 +43,8 @@ class Number:
         level: share of new points whose interval should hold the number.
         low, high: where the interval begins and ends, in predicted deviations from the expected number; None before `calibrated`.
         points: that these two come from.
+        rule: last value of a code that predictions are mixed with, or judged by; None where none goes with the labels, or in
+            folders of before.
     """
 
     centre: float
@@ -50,6 +54,7 @@ class Number:
     low: float | None = None
     high: float | None = None
     points: int = 0
+    rule: LastValue | None = None
     kind = "number"
     outputs = 2
 
@@ -98,6 +103,19 @@ class Number:
         """The voices' mean; trees, (points, 1), say nothing of the deviation."""
         location = np.mean([v[:, 0] for v in voices], 0)
         return np.stack([location, np.mean([v[:, 1] for v in voices if v.shape[1] > 1], 0)], 1)
+
+    def mixed(self, p: np.ndarray, said: np.ndarray) -> np.ndarray:
+        """Predictions (points, 2) with the rule's share in them; `said` (points,) is what the rule says, in its unit."""
+        assert self.rule is not None
+        w = self.rule.weight
+        location = (1 - w) * p[:, 0] + w * (said - self.centre) / self.spread
+        return np.concatenate([location[:, None], p[:, 1:]], 1)
+
+    def with_rule(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:
+        """Predictions (points, 2) of networks and trees as the model gives them: with the share of the last value, if any."""
+        if self.rule is None or not self.rule.weight:
+            return p
+        return self.mixed(p, self.rule.of(histories, points))
 
     def calibrated(self, p: np.ndarray, y: np.ndarray) -> Number:
         """With intervals as wide as predictions (points, 2) of numbers (points, 1) that were not fitted on ask for.
@@ -175,64 +193,80 @@ RULES = {"rmse": rmse, "mae": mae, "r2": r2, "spearman": spearman}
 COVERED = {"coverage": coverage}
 
 
-def number_baselines(
-    x: np.ndarray, y: np.ndarray, test: np.ndarray | Features, *, last: np.ndarray, names: Sequence[str], seed: int = 0
-) -> dict[str, np.ndarray]:
-    """Expected standardised numbers for `test`, (points, 1), of rules and models fitted on summaries.
+ALPHAS = (1.0, 10.0, 100.0)
+"""Penalties of ridge regression that are tried."""
+TRIED = 2000
+"""Training points that ridge regression's inputs and penalty are chosen by."""
 
-    The training mean; a line through the last value of the one code that goes best with the number; ridge regression and
-    gradient boosting on everything.
+
+def number_baselines(
+    x: np.ndarray, y: np.ndarray, test: np.ndarray | Features, *, groups: np.ndarray,
+    values: tuple[np.ndarray, np.ndarray] | None = None, seed: int = 0,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Expected standardised numbers for `test`, (points, 1), of models fitted on summaries: the training mean, ridge
+    regression, and gradient boosting.
+
+    Ridge regression reads the summaries, or with them the last values in their own units and whether each is there: what
+    predicts training patients set apart better, and so does its penalty.
 
     Args:
         x, test: (points, features) summaries, NaN where missing.
         y: (points,) standardised numbers.
-        last: which features are last values; names: of the features.
+        groups: (points,) patients.
+        values: (points, codes) last values in their units, of x and of test.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
+
+    told = np.flatnonzero(~np.isnan(x).all(0))
+    x = x[:, told]
+    out = {"training mean": np.full((len(test), 1), y.mean())}
+    if not x.shape[1]:
+        return out
+    boosting = HistGradientBoostingRegressor(
+        learning_rate=0.05, max_iter=200, max_leaf_nodes=15, min_samples_leaf=20, l2_regularization=1.0,
+        random_state=seed,
+    )  # fmt: skip
+    inputs = [x] if values is None else [x, np.concatenate([x, values[0]], 1)]
+    which, alpha = _ridge_for(inputs, y, groups, seed)
+    ridge = _ridge(alpha).fit(inputs[which], y)
+    boosting.fit(x, y)
+    said: dict[str, list[np.ndarray]] = {"ridge regression": [], "gradient boosting": []}
+    for here in blocks(len(test)):
+        part = test[here][:, told]
+        more = part if not which or values is None else np.concatenate([part, values[1][here]], 1)
+        said["ridge regression"].append(ridge.predict(more)[:, None])
+        said["gradient boosting"].append(boosting.predict(part)[:, None])
+    return out | {name: np.concatenate(parts) for name, parts in said.items()}
+
+
+def _ridge(alpha: float) -> Any:
+    """Ridge regression that knows which inputs are missing."""
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    told = np.flatnonzero(~np.isnan(x).all(0))
-    x, last = x[:, told], last[told]
-    out = {"training mean": np.full((len(test), 1), y.mean())}
-    slopes = [_line(x[:, i], y) for i in np.flatnonzero(last)]
-    models: list[tuple[str, Any]] = []
-    if slopes:
-        best = int(np.argmax([gain for gain, _, _ in slopes]))
-        column, (_, slope, centre) = int(np.flatnonzero(last)[best]), slopes[best]
-        name = f"last value of {names[told[column]].rsplit('|', 1)[0]}"
-        out[name] = np.concatenate([
-            np.nan_to_num(slope * (test[here][:, told[column]] - centre))[:, None] + y.mean()
-            for here in blocks(len(test))
-        ])  # fmt: skip
-    if x.shape[1]:
-        steps = SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler()
-        boosting = HistGradientBoostingRegressor(
-            learning_rate=0.05, max_iter=200, max_leaf_nodes=15, min_samples_leaf=20, l2_regularization=1.0,
-            random_state=seed,
-        )  # fmt: skip
-        models = [
-            ("ridge regression", make_pipeline(*steps, Ridge(alpha=100.0))),
-            ("gradient boosting", boosting),
-        ]
-    for name, model in models:
-        model.fit(x, y)
-        out[name] = np.concatenate([model.predict(test[here][:, told])[:, None] for here in blocks(len(test))])
-    return out
+    imputer = SimpleImputer(strategy="median", keep_empty_features=True, add_indicator=True)
+    return make_pipeline(imputer, StandardScaler(), Ridge(alpha=alpha))
 
 
-def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """Sum of squares that a line through one feature explains (points without it get the mean), its slope, and the centre."""
-    seen = np.isfinite(x)
-    if seen.sum() < 3:
-        return 0.0, 0.0, 0.0
-    centre = float(x[seen].mean())
-    z = x[seen].astype(np.float64) - centre
-    square = float((z**2).sum())
-    product = float((z * (y[seen] - y.mean())).sum())
-    return (product**2 / square, product / square, centre) if square > 1e-12 else (0.0, 0.0, centre)
+def _ridge_for(inputs: Sequence[np.ndarray], y: np.ndarray, groups: np.ndarray, seed: int) -> tuple[int, float]:
+    """Which inputs, and which penalty, predict patients set apart best."""
+    from sklearn.model_selection import GroupKFold
+
+    some = np.sort(np.random.default_rng([seed, 97]).permutation(len(y))[:TRIED])
+    patients = len(np.unique(groups[some]))
+    if patients < 2:
+        return 0, max(ALPHAS)
+    error: dict[tuple[int, float], float] = {}
+    splits = list(GroupKFold(min(5, patients)).split(some, groups=groups[some]))
+    for which, x in enumerate(inputs):
+        for alpha in ALPHAS:
+            error[which, alpha] = sum(
+                float(((_ridge(alpha).fit(x[some[a]], y[some[a]]).predict(x[some[b]]) - y[some[b]]) ** 2).sum())
+                for a, b in splits
+            )
+    return min(error, key=lambda k: error[k])
 
 
 __all__ = [

@@ -51,6 +51,13 @@ def in_words(y: np.ndarray, seen: np.ndarray, target: Number) -> str:
         f"Half of the predictions are off by {told(half)} or less, nine in ten by {told(most)} or less; {told(off.mean())} on "
         f"average. Who always says {told(target.centre)}, the mean of the training labels, is off by {told(rule.mean())} on average."
     ]
+    if target.rule is not None and target.rule.weight:
+        words.append(
+            f"Every prediction is {target.rule.weight:.0%} the {target.rule.name.removeprefix('the ')}, which came nearer to training "
+            "patients set apart than networks and trees without it."
+        )
+    elif target.rule is not None:
+        words.append(f"Mixing in the {target.rule.name} gained nothing for training patients set apart.")
     if seen.shape[1] > 1:
         held = float(((y >= seen[:, 1]) & (y <= seen[:, 2])).mean())
         words.append(

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.modalities.events.last_value import LastValue
 from unmask.modalities.events.meds import Labels, may_be_classes
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.recipes import Problem
@@ -309,7 +310,9 @@ def from_dict(data: dict[str, Any]) -> Target:
     if data["kind"] == "multi_label":
         return MultiLabel(names=tuple(data["names"]))
     if data["kind"] == "number":
-        return Number(**{k: v for k, v in data.items() if k != "kind"})
+        rule = data.get("rule")
+        told = {k: v for k, v in data.items() if k not in ("kind", "rule")}
+        return Number(**told, rule=None if rule is None else LastValue(**rule))
     if data["kind"] == "time_to_event":
         return TimeToEvent(cuts=tuple(data["cuts"]))
     return Binary()
