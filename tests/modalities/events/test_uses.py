@@ -25,7 +25,7 @@ from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.scoring import scored
 from unmask.modalities.events.targets import Binary, TimeToEvent
 from unmask.modalities.events.visits import visits_of
-from unmask.modalities.events.vocabulary import Vocabulary
+from unmask.modalities.events.vocabulary import FIRST, Vocabulary
 
 QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
 
@@ -137,6 +137,43 @@ def test_fill_gives_missing_values_and_next_events(home: Path, tmp_path: Path):
     p = after["probability"].to_list()
     assert p == sorted(p, reverse=True)
     assert 0 < sum(p) <= 1
+
+
+def test_values_are_filled_where_a_code_usually_has_one_and_no_word_stands(home: Path, tmp_path: Path):
+    model = unmask.load(home / "model")
+    meds = shard(tmp_path / "meds", table([
+        (1, DAY, "VISIT", None), (1, DAY, "GLUCOSE", None), (1, DAY + timedelta(days=1), "GLUCOSE", None),
+    ]).with_columns(text_value=pl.Series([None, None, "not measured"])))  # fmt: skip
+    assert len(model.fill(meds, top=0)) == 1  # of the two GLUCOSE
+    vocabulary = model.folder.vocabulary
+    seldom = np.where(np.array(["GLUCOSE" in c for c in [""] * FIRST + vocabulary.codes]), 0.02, 1.0)
+    model.folder.vocabulary = dataclasses.replace(vocabulary, share=seldom)
+    assert model.fill(meds, top=0).is_empty()
+    model.folder.vocabulary = dataclasses.replace(vocabulary, share=None)  # folders of before: the data says how often
+    assert model.fill(meds, top=0).is_empty()
+    told = [
+        (1, DAY, "GLUCOSE", 5.0),
+        (1, DAY + timedelta(days=1), "GLUCOSE", 6.0),
+        (1, DAY + timedelta(days=2), "GLUCOSE", None),
+    ]
+    assert len(model.fill(shard(tmp_path / "told", table(told)), top=0)) == 1
+
+
+def test_codes_know_how_often_they_have_a_value(home: Path):
+    vocabulary = unmask.load(home / "model").folder.vocabulary
+    share = dict(zip(vocabulary.codes, vocabulary.share[FIRST:], strict=True))
+    assert share["GLUCOSE"] == 1
+    assert share["GENDER//MALE"] == 0
+
+
+def test_nothing_comes_after_a_death(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = [(s, DAY + timedelta(days=d), "VISIT", None) for s in (1, 2) for d in range(3)]
+    dead = [(2, DAY + timedelta(days=3), "MEDS_DEATH", None), (3, None, "MEDS_DEATH", None), (3, DAY, "VISIT", None)]
+    meds = shard(tmp_path / "meds", table([*rows, *dead]))
+    main_ok(["fill", str(home / "model"), str(meds), "--out", str(tmp_path / "f.parquet"), "--most-unknown", "1"])
+    frame = pl.read_parquet(tmp_path / "f.parquet").filter(pl.col("kind") == "next")
+    assert set(frame["subject_id"]) == {1}
+    assert "2 patients who died have no next events" in capsys.readouterr().out
 
 
 def test_next_events_lie_after_the_last_one(home: Path):

@@ -41,8 +41,11 @@ def fill(
     write_predictions(frame, out)
     counts = dict(frame["kind"].value_counts().iter_rows())
     line = f"{out}: {counts.get('value', 0)} missing values filled, {counts.get('next', 0)} next events"
-    found = {"out": out, "rows": counts, **loaded.unknown}
-    output.write(found, [line, unknown_line(loaded.unknown)], device=str(loaded.device), precision=loaded.precision)
+    found = {"out": out, "rows": counts, "dead": loaded.dead, **loaded.unknown}
+    said = [f"{loaded.dead:,} patients who died have no next events"] if loaded.dead else []
+    output.write(
+        found, [line, *said, unknown_line(loaded.unknown)], device=str(loaded.device), precision=loaded.precision
+    )
 
 
 def score(

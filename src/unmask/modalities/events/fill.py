@@ -23,7 +23,7 @@ from unmask.modalities.events.clock import squash, stretch
 from unmask.modalities.events.codec import EventPrediction
 from unmask.modalities.events.folder import EventFolder
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, STATIC
+from unmask.modalities.events.meds import DEATH, HOUR, STATIC, Events
 from unmask.modalities.events.vocabulary import FIRST
 
 SCHEMA: dict[str, Any] = {
@@ -66,17 +66,25 @@ def quantiles(folder: EventFolder, code: int, location: float, log_variance: flo
     return [float(v) for v in found]
 
 
-def missing_values(folder: EventFolder, histories: Histories, *, level: float = 0.9) -> pl.DataFrame:
+def missing_values(
+    folder: EventFolder, histories: Histories, *, worded: np.ndarray | None = None, level: float = 0.9
+) -> pl.DataFrame:
     """Every event without a value whose code usually has one: the value expected there, with its interval.
 
     The code is known: the answer is p(value | code, everything visible). Events cut off by the model's length are
     left out.
+
+    Args:
+        worded: (events,) whether an answer in words stands in place of the value: then none is missing.
     """
     vocabulary, events = histories.vocabulary, histories.events
+    usual = _usual(histories)
     questions, about = [], []
     for subject in range(len(events)):
         rows, codes, static = histories.cut(subject, slots=folder.settings.slots)
-        gone = np.isnan(histories.score[rows]) & (codes >= FIRST) & vocabulary.valued[codes]
+        gone = np.isnan(histories.score[rows]) & (codes >= FIRST) & usual[codes]
+        if worded is not None:
+            gone &= ~worded[rows]
         gone[:static] = False
         if gone.any():
             where = np.flatnonzero(gone)
@@ -96,22 +104,41 @@ def missing_values(folder: EventFolder, histories: Histories, *, level: float = 
     return _frame(out)
 
 
+def _usual(histories: Histories) -> np.ndarray:
+    """(codes,) whether a code usually has a value."""
+    every = slice(0, len(histories.events.time) if histories.vocabulary.share is None else 0)
+    return histories.vocabulary.usual(histories.code[every], histories.events.value[every])
+
+
+def died(events: Events) -> np.ndarray:
+    """(subjects,) whether the record has a death, with a time or without."""
+    dead = events.begins(DEATH)
+    out = np.zeros(len(events), bool)
+    for owners, here in events.blocks():
+        out[events.owner(owners)[dead[events.code[here]]]] = True
+    return out
+
+
 def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
     """The likeliest codes of one more event behind each record, with the value expected of each and the time of the event:
     the median of what is predicted, given that it lies after the last event.
 
-    Of time and value only what the model was trained to predict; without codes among that there are no next events.
+    Of time and value only what the model was trained to predict; without codes among that there are no next events, nor are
+    there any of patients who died.
     """
     vocabulary, events = histories.vocabulary, histories.events
+    usual = _usual(histories)
     if not folder.settings.code_weight:
         return _frame([])
     top = min(top, len(vocabulary.codes))
-    questions = [Question(example=e, hidden=np.array([len(e) - 1])) for e in _longer(folder, histories)]
+    living = np.flatnonzero(~died(events))
+    questions = [Question(example=e, hidden=np.array([len(e) - 1])) for e in _longer(folder, histories, living)]
     out: list[tuple[Any, ...]] = []
     for number, prediction, places in answers(folder, questions):
         place = int(places[0])
         codes, log_probs = prediction.code.top(top)
-        last = int(events.time[events.offsets[number + 1] - 1])
+        subject = int(living[number])
+        last = int(events.time[events.offsets[subject + 1] - 1])
         hours = float(questions[number].example.values["hours"][-1])
         when = None
         if prediction.time is not None and folder.settings.time_weight and last != STATIC:
@@ -119,12 +146,12 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
             when = last + max(1, int((later_than(hours, float(guess[0]), float(guess[1])) - hours) * HOUR))
         for code, log_prob in zip(codes[place].tolist(), log_probs[place].tolist(), strict=True):
             found: list[float | None] = [None, None, None]
-            if vocabulary.valued[code] and folder.settings.value_weight:
+            if usual[code] and folder.settings.value_weight:
                 asked = torch.full((len(prediction),), code, device=prediction.logits.device)
                 location, log_variance = prediction.of_code(asked)
                 found = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), level)]
             name = vocabulary.codes[code - FIRST]
-            out.append((int(events.subjects[number]), "next", when, name, math.exp(log_prob), *found))
+            out.append((int(events.subjects[subject]), "next", when, name, math.exp(log_prob), *found))
     return _frame(out)
 
 
@@ -141,10 +168,10 @@ def later_than(hours: float, location: float, log_variance: float) -> float:
     return float(stretch(torch.tensor(location + spread * middle, dtype=torch.float64)))
 
 
-def _longer(folder: EventFolder, histories: Histories) -> list[Example]:
-    """Every patient with one empty slot at the end, a visit of its own, at the time of the last event."""
+def _longer(folder: EventFolder, histories: Histories, subjects: np.ndarray) -> list[Example]:
+    """Every one of these patients with one empty slot at the end, a visit of its own, at the time of the last event."""
     out = []
-    for subject in range(len(histories.events)):
+    for subject in subjects.tolist():
         e = histories.example(subject, slots=folder.settings.slots - 1)
         values = {name: np.r_[v, v[-1:]] for name, v in e.values.items()}
         values["visit"][-1] += 1

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 
 from unmask.errors import UserError
 from unmask.modalities.events.columns import BLOCK, Checked, Store, read_columns
@@ -211,6 +212,21 @@ def _parents(path: Path) -> dict[str, str]:
         return {}
     pairs = frame.select("code", pl.col("parent_codes").list.first()).drop_nulls()
     return {str(c): str(p) for c, p in pairs.iter_rows() if c != p}
+
+
+def worded(data: str | Path | Events) -> np.ndarray | None:
+    """(events,) whether an event of a MEDS folder has a text_value, in the order of `read_meds`; None where none has one, or where
+    events were read before, without their words."""
+    if isinstance(data, Events):
+        return None
+    parts, found = [], False
+    for path in shards_of(Path(data) / "data", "a MEDS folder with data/*.parquet"):
+        if "text_value" in pq.read_schema(path).names:
+            parts.append(pl.read_parquet(path, columns=["text_value"])["text_value"].is_not_null().to_numpy())
+            found = True
+        else:
+            parts.append(np.zeros(pq.read_metadata(path).num_rows, bool))
+    return np.concatenate(parts) if found else None
 
 
 FEW = 20

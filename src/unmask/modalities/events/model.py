@@ -16,10 +16,10 @@ from unmask.core.score import Mode
 from unmask.errors import UserError
 from unmask.files import written
 from unmask.modalities.events.features import Features, gather
-from unmask.modalities.events.fill import SCHEMA, missing_values, next_events
+from unmask.modalities.events.fill import SCHEMA, died, missing_values, next_events
 from unmask.modalities.events.folder import EventFolder, load_folder
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HELD_OUT, Events, Labels, as_events, read_labels
+from unmask.modalities.events.meds import HELD_OUT, Events, Labels, as_events, read_labels, worded
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.recipes import OutcomeSettings, structure_of
 from unmask.modalities.events.scoring import constant, scored
@@ -38,6 +38,7 @@ class EventModel:
     Attributes:
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
         unknown: of the data read last: share of such events, their number and the most frequent of their codes.
+        dead: of the data filled last: patients who died, who have no next events.
         met: of the data predicted last: who of the subjects trained the head.
     """
 
@@ -46,6 +47,7 @@ class EventModel:
     precision: str
     most_unknown: float = 0.5
     unknown: dict[str, Any] = field(default_factory=dict)
+    dead: int = 0
     met: Met | None = None
 
     def __repr__(self) -> str:
@@ -206,7 +208,7 @@ class EventModel:
         """Missing values with an interval (kind "value"), and the likeliest next events ("next").
 
         Args:
-            top: next events a patient; 0 leaves them out.
+            top: next events per patient; 0 leaves them out, and patients who died (`dead` counts them) have none.
             level: of the interval.
 
         Returns:
@@ -219,7 +221,8 @@ class EventModel:
         self.folder.model.to(self.device)
         parts = []
         if self.folder.settings.value_weight:
-            parts.append(missing_values(self.folder, histories, level=level))
+            parts.append(missing_values(self.folder, histories, worded=worded(data), level=level))
+        self.dead = int(died(events).sum()) if top else 0
         if top:
             parts.append(next_events(self.folder, histories, top=top, level=level))
         return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,8 @@ BLOCK = 1 << 20
 """Events looked at in one go."""
 SCALED = 4096
 """Values scaled in one go: their knots stay in the caches."""
+USUALLY = 0.5
+"""Share of a code's events with a value from which on `fill` takes a value for missing."""
 STEPS = 10
 """Parents followed upward from a rare code."""
 
@@ -38,6 +41,7 @@ class Vocabulary:
         codes: code number FIRST + i is `codes[i]`, most frequent first.
         knots: (codes + FIRST, KNOTS) quantiles of the raw values; NaN where a code has none.
         rollup: rule that shortens codes before they are counted, see `shortened`; or 'parents'.
+        share: (codes + FIRST,) share of a code's events that have a value; None in folders of before.
         parents: with 'parents': code -> a more general one; a code that is not known stands for its nearest known one.
     """
 
@@ -45,6 +49,7 @@ class Vocabulary:
     knots: np.ndarray
     rollup: str = ""
     parents: dict[str, str] = field(default_factory=dict)
+    share: np.ndarray | None = None
 
     @classmethod
     def fit(
@@ -77,10 +82,14 @@ class Vocabulary:
         made = cls(codes=kept, knots=np.full((len(kept) + FIRST, KNOTS), np.nan), rollup=rollup, parents=parents)
         number = made.numbers(events.codes)
         sketch = QuantileSketch(len(made))
+        counted, told = np.zeros(len(made), np.int64), np.zeros(len(made), np.int64)
         for here in _parts(events, rows, subjects):
-            sketch.add(number[events.code[here]], events.value[here])
+            code, value = number[events.code[here]], events.value[here]
+            sketch.add(code, value)
+            counted += np.bincount(code[code >= 0], minlength=len(made))
+            told += np.bincount(code[(code >= 0) & np.isfinite(value)], minlength=len(made))
         made.knots[FIRST:] = sketch.quantiles(np.linspace(0, 1, KNOTS))[FIRST:]
-        return made
+        return dataclasses.replace(made, share=told / np.maximum(counted, 1))
 
     def __len__(self) -> int:
         return len(self.codes) + FIRST
@@ -89,6 +98,20 @@ class Vocabulary:
     def valued(self) -> np.ndarray:
         """(codes,) whether a code carries values."""
         return np.isfinite(self.knots[:, 0])
+
+    def usual(self, code: np.ndarray, value: np.ndarray) -> np.ndarray:
+        """(codes,) whether a code usually has a value: half of its training events or more; in folders of before, which do not
+        know, of the events at hand.
+
+        Args:
+            code, value: numbers and values of the events at hand.
+        """
+        share = self.share
+        if share is None:
+            known = code >= 0
+            count = np.bincount(code[known], minlength=len(self))
+            share = np.bincount(code[known & np.isfinite(value)], minlength=len(self)) / np.maximum(count, 1)
+        return self.valued & (share >= USUALLY)
 
     @cached_property
     def _lines(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -154,13 +177,15 @@ class Vocabulary:
 
     def to_dict(self) -> dict[str, Any]:
         knots = [None if not ok else row.tolist() for ok, row in zip(self.valued, self.knots, strict=True)]
-        return {"codes": self.codes, "knots": knots, "rollup": self.rollup, "parents": self.parents}
+        about = {"codes": self.codes, "knots": knots, "rollup": self.rollup, "parents": self.parents}
+        return about | ({} if self.share is None else {"share": self.share.tolist()})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Vocabulary:
         knots = np.array([[np.nan] * KNOTS if row is None else row for row in data["knots"]])
+        share = None if data.get("share") is None else np.array(data["share"])
         rest = {"rollup": data.get("rollup", ""), "parents": data.get("parents", {})}
-        return cls(codes=list(data["codes"]), knots=knots, **rest)
+        return cls(codes=list(data["codes"]), knots=knots, share=share, **rest)
 
 
 def _parts(events: Events, rows: np.ndarray | None, subjects: np.ndarray | None) -> Iterator[np.ndarray | slice]:
