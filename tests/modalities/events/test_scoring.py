@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from unmask.modalities.events import scoring
-from unmask.modalities.events.clinical import thresholds
-from unmask.modalities.events.scoring import auroc, calibration_line, figures, resampled
+from unmask.modalities.events.clinical import calibration_points, thresholds
+from unmask.modalities.events.scoring import auroc, calibration, calibration_line, figures, resampled
 
 PATIENTS, POINTS = 200, 50
 
@@ -84,3 +84,29 @@ def test_intervals_do_not_depend_on_how_many_draws_are_held(monkeypatch: pytest.
     monkeypatch.setattr(scoring, "CELLS", 170)  # three draws of 50 patients
     assert (figures(y, p, who, draws=40), thresholds(y, p, who, draws=40), resampled(who, 40, 3).tolist()) == one
     assert resampled(who, 40, 3).shape == (40, 300)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_calibration_does_not_depend_on_the_order_of_rows(seed: int):
+    rng = np.random.default_rng(seed)
+    y = (rng.random(403) < 0.2).astype(np.int64)
+    few = np.round(rng.random(403), 1)
+    found = [calibration(y[o], few[o]) for o in (np.arange(403), np.argsort(y), rng.permutation(403))]
+    assert found == pytest.approx([found[0]] * 3, abs=1e-12)
+    apart = rng.permutation(403) / 403  # without ties: ten bins of equal count
+    parts = np.array_split(np.argsort(apart), 10)
+    assert calibration(y, apart) == pytest.approx(sum(len(i) * abs(apart[i].mean() - y[i].mean()) for i in parts) / 403)
+
+
+@pytest.mark.parametrize(("p", "tolerance"), [(None, 1e-12), (0.5, 1e-12)])
+def test_a_constant_is_off_by_its_distance_to_the_share(p: float | None, tolerance: float):
+    y = (np.random.default_rng(0).random(400) < 0.2).astype(np.int64)
+    said = np.full(400, y.mean() if p is None else p)
+    found = figures(y, said)
+    assert found["ece"] == pytest.approx(abs(said[0] - y.mean()), abs=tolerance)
+    low, high = found["intervals"]["ece"]
+    assert low <= found["ece"] <= high
+    assert low < high
+    lines = calibration_points(y, said)
+    assert len(lines) == 1
+    assert lines[0] == (pytest.approx(said[0]), pytest.approx(y.mean()))

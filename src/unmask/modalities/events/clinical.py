@@ -14,7 +14,7 @@ from markupsafe import Markup
 from unmask.evaluation.charts import line_chart, table
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
-from unmask.modalities.events.scoring import calibration_line, redrawn
+from unmask.modalities.events.scoring import bins_of, calibration_line, redrawn
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5)
 BINS = 10
@@ -92,14 +92,16 @@ def roc_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup:
     )  # fmt: skip
 
 
+def calibration_points(y: np.ndarray, p: np.ndarray) -> list[tuple[float, float]]:
+    """Predicted and observed share of each bin of equal count; equal predictions share one."""
+    return [(float(p[i].mean()), float(y[i].mean())) for i in bins_of(p, BINS)]
+
+
 def calibration_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup:
     """Observed against predicted share in ten bins of equal count, and the diagonal, where they agree."""
-    lines: dict[str, Any] = {}
-    top = 0.0
-    for name, p in predicted.items():
-        parts = [i for i in np.array_split(np.argsort(p, kind="stable"), BINS) if len(i)]
-        lines[name] = ([float(p[i].mean()) for i in parts], [float(y[i].mean()) for i in parts])
-        top = max(top, *lines[name][0], *lines[name][1])
+    found = {name: calibration_points(y, p) for name, p in predicted.items()}
+    lines: dict[str, Any] = {name: ([x for x, _ in some], [share for _, share in some]) for name, some in found.items()}
+    top = max((share for some in found.values() for both in some for share in both), default=0.0)
     return line_chart(
         lines | {"perfect calibration": ([0, top], [0, top])}, "Observed against predicted", "predicted probability",
         "observed share", from_zero=True,

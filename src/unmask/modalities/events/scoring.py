@@ -66,7 +66,8 @@ def figures(
 ) -> dict[str, Any]:
     """AUROC, AUPRC, Brier score and calibration of a yes or no, with bootstrap intervals over patients.
 
-    Calibration: expected error over 10 equal-count bins; intercept (0 is right: predictions neither too low nor too high on the
+    Calibration: expected error over 10 equal-count bins (equal predictions share one; its interval reaches to it, for resampled
+    points are worse calibrated by chance); intercept (0 is right: predictions neither too low nor too high on the
     whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
 
     Args:
@@ -150,7 +151,10 @@ def _estimated(
         if np.isfinite(value):
             out[name] = value
             if np.isfinite(drawn[name]).any():
-                out["intervals"][name] = np.nanquantile(drawn[name], [0.025, 0.975]).tolist()
+                low, high = np.nanquantile(drawn[name], [0.025, 0.975]).tolist()
+                if name == "ece":  # resamples are worse calibrated than the points themselves: that is no lower bound
+                    low, high = min(low, value), max(high, value)
+                out["intervals"][name] = [low, high]
     return out
 
 
@@ -208,10 +212,23 @@ def _c_index(both: np.ndarray, risk: np.ndarray) -> float:
     return concordance(risk, both[:, 0], both[:, 1])
 
 
+def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:
+    """Points in bins of equal count, from low to high predictions; equal predictions always share a bin, so that there may be
+    fewer, and none depends on the order of the points."""
+    if not len(p):
+        return []
+    turn = np.argsort(p, kind="stable")
+    place = np.repeat(np.arange(bins), [len(part) for part in np.array_split(turn, bins)])
+    edges = np.r_[0, np.flatnonzero(np.diff(p[turn])) + 1, len(p)]
+    middle = place[(edges[:-1] + edges[1:] - 1) // 2]
+    mine = np.repeat(middle, np.diff(edges))
+    return [turn[mine == k] for k in np.unique(mine)]
+
+
 def calibration(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
-    """Expected calibration error: mean distance of predicted and observed share over bins of equal count."""
-    parts = np.array_split(np.argsort(p, kind="stable"), bins)
-    return float(sum(len(i) * abs(p[i].mean() - y[i].mean()) for i in parts if len(i)) / len(y))
+    """Expected calibration error: mean distance of predicted and observed share over bins of equal count, see `bins_of`; of a
+    constant its distance to the share."""
+    return float(sum(len(i) * abs(p[i].mean() - y[i].mean()) for i in bins_of(p, bins)) / len(y))
 
 
 def baselines(
