@@ -6,8 +6,9 @@ from arrows import circles, imports, upward, within
 
 LAYERS = {
     "unmask.errors": 0, "unmask.version": 0, "unmask.natural": 0,
-    "unmask.files": 1, "unmask.modality": 1, "unmask.plugins": 1,
-    "unmask.registry": 2,
+    "unmask.files": 1, "unmask.plugins": 1,
+    "unmask.modality": 2,
+    "unmask.registry": 3,
     "unmask.encoder": 3,
     "unmask.core": 4,
     "unmask.training": 5, "unmask.evaluation": 5, "unmask.families": 5,

@@ -15,7 +15,8 @@ import pytest
 from packages import on_path, write_metadata
 from unmask import registry
 from unmask.errors import UserError
-from unmask.modality import Modality, resolve
+from unmask.modality import Modality
+from unmask.plugins import resolve
 from unmask.registry import kind_of
 
 ROOT = Path(__file__).parents[1]

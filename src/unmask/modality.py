@@ -10,14 +10,8 @@ A package announces its `Modality` by an entry point in the group `unmask.modali
 
 from __future__ import annotations
 
-import functools
-import gc
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from unmask.errors import UserError
 
 Chooser = Callable[[Sequence[str], Mapping[str, str]], str | None]
 """(the words of a command, its options with a value) -> the case at hand; None where the words do not say yet."""
@@ -92,31 +86,3 @@ class Modality:
         if isinstance(found, Command):
             return found.cases
         return {} if found is None else {self.name: Case(run=found)}
-
-
-def resolve(reference: str) -> Any:
-    """What "package.module:name" (or "package.module:class.method") refers to.
-
-    Imported without garbage collection: where torch comes with it, a tenth of a second sooner (of one).
-
-    Raises:
-        UserError: it has no ":", or there is no such module or name.
-    """
-    module, colon, name = reference.partition(":")
-    if not (module and colon and name):
-        raise UserError(f"{reference!r} is no reference", hint='Expected "package.module:name".')
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise UserError(f"{reference}: no module {error.name!r}", hint="Is its package installed?") from None
-    finally:
-        if collecting:
-            gc.enable()
-    try:
-        return functools.reduce(getattr, name.split("."), found)
-    except AttributeError:
-        raise UserError(f"{reference}: {module} has no {name!r}", hint=f"Looked in {found.__file__}.") from None

@@ -1,7 +1,12 @@
-"""What unmask brings under a name, and what installed packages add to it by entry points; imported when it is asked for."""
+"""What stands under a name or a reference ("package.module:name"): of unmask, of installed packages, or a user's own.
+
+Nothing is imported before it is asked for.
+"""
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,3 +68,33 @@ class Plugins:
 
 def _package(point: EntryPoint) -> str:
     return f"package {point.dist.name} ({point.value})" if point.dist else point.value
+
+
+def resolve(reference: str) -> Any:
+    """What "package.module:name" (or "package.module:class.method") refers to.
+
+    Imported without garbage collection: where torch comes with it, a tenth of a second sooner (of one).
+
+    Raises:
+        UserError: it has no ":", or there is no such module or name.
+    """
+    module, colon, name = reference.partition(":")
+    if not (module and colon and name):
+        raise UserError(f"{reference!r} is no reference", hint='Expected "package.module:name".')
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise UserError(
+            f"{reference}: no module {error.name!r}", hint="Is its package installed, or its folder on PYTHONPATH?"
+        ) from None
+    finally:
+        if collecting:
+            gc.enable()
+    try:
+        return functools.reduce(getattr, name.split("."), found)
+    except AttributeError:
+        raise UserError(f"{reference}: {module} has no {name!r}", hint=f"Looked in {found.__file__}.") from None

@@ -16,7 +16,8 @@ from typing import Any
 
 from unmask.errors import UserError, suggest
 from unmask.files import read_json, read_object
-from unmask.modality import Modality, resolve
+from unmask.modality import Modality
+from unmask.plugins import resolve
 
 GROUP = "unmask.modalities"
 """The group of entry points."""

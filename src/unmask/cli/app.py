@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from unmask.cli.dispatch import Dispatch, command_of
-from unmask.modality import resolve
+from unmask.plugins import resolve
 from unmask.registry import BUILT_IN, modalities, modality, names
 
 COMMANDS: Mapping[str, str] = {

@@ -17,7 +17,7 @@ def demo(
     """Train a small masked model on embedded data in minutes, use it, and write report.html."""
     from unmask.cli.common import Output
     from unmask.errors import UserError, suggest
-    from unmask.modality import resolve
+    from unmask.plugins import resolve
     from unmask.registry import modality, names
 
     run_demo = modality(kind).demo if kind in names() else None

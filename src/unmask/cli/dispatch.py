@@ -13,7 +13,8 @@ import typer
 from typer.core import TyperCommand
 
 from unmask.errors import UserError
-from unmask.modality import Case, Command, Modality, resolve
+from unmask.modality import Case, Command, Modality
+from unmask.plugins import resolve
 from unmask.registry import kind_of, modalities
 
 Readers = Mapping[str, TyperCommand]

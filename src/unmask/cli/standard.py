@@ -37,7 +37,7 @@ def pretrain(
     from pathlib import Path
 
     from unmask.cli.common import Output, run_lines, run_overrides
-    from unmask.modality import resolve
+    from unmask.plugins import resolve
     from unmask.registry import modality
     from unmask.training.settings import apply_run_overrides
 

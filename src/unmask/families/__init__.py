@@ -19,12 +19,31 @@ from unmask.families.modernbert import MODERNBERT
 from unmask.families.mpnet import MPNET
 from unmask.families.neobert import NEOBERT
 from unmask.families.roberta import ROBERTA
+from unmask.plugins import Plugins
 
 __all__ = ["FAMILIES", "Family", "by_name", "detect", "settle"]
 
 FAMILIES = (
     BERT, ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, MODERNBERT, MPNET, LONGFORMER, BIGBIRD, NEOBERT, EUROBERT
 )  # fmt: skip
+
+
+OTHERS = Plugins(group="unmask.families", noun="family", built_in={})
+"""Families that installed packages bring: an entry point per `model_type`, which refers to a `Family`."""
+
+
+def _other(name: str) -> Family:
+    """The family that a package announces for a model_type.
+
+    Raises:
+        UserError: it cannot be imported, or is no `Family` of that model_type.
+    """
+    found = OTHERS.load(name)
+    if not isinstance(found, Family) or name not in found.model_types:
+        raise UserError(
+            f"family {name!r}: {found!r:.60} is announced for it", hint=f"Expected a Family with {name!r} in model_types."
+        )
+    return found
 
 
 def detect(config: Mapping[str, Any]) -> Family:
@@ -39,7 +58,11 @@ def detect(config: Mapping[str, Any]) -> Family:
         if kind in family.model_types:
             _refuse(config, family)
             return family
-    known = ", ".join(t for f in FAMILIES for t in f.model_types)
+    if kind in OTHERS.names():
+        family = _other(kind)
+        _refuse(config, family)
+        return family
+    known = ", ".join([*(t for f in FAMILIES for t in f.model_types), *OTHERS.names()])
     raise UserError(f"config.json: model_type {kind!r} is not a family unmask knows", hint=f"Known: {known}.")
 
 
@@ -64,4 +87,5 @@ def _refuse(config: Mapping[str, Any], family: Family) -> None:
 
 def by_name(name: str) -> Family:
     """A family by its name."""
-    return next(f for f in (*FAMILIES, DEBERTA_LEGACY) if f.name == name)
+    ours = next((f for f in (*FAMILIES, DEBERTA_LEGACY) if f.name == name), None)
+    return ours if ours is not None else next(f for f in map(_other, OTHERS.names()) if f.name == name)

@@ -180,7 +180,9 @@ def check_seed(seed: int | None) -> int | None:
 
 def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of a kind's settings as plain data, those that a run must be resumed with: all but `MAY_CHANGE` of `train`."""
-    return {**settings, "train": {k: v for k, v in settings["train"].items() if k not in MAY_CHANGE}}
+    train = {k: v for k, v in settings["train"].items() if k not in MAY_CHANGE}
+    # Runs begun before there was a `select` know nothing of it.
+    return {k: v for k, v in settings.items() if k != "select" or v is not None} | {"train": train}
 
 
 def without_endings(settings: Mapping[str, Any]) -> dict[str, Any]:

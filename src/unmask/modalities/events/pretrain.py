@@ -19,6 +19,7 @@ from unmask.core.batch import PackedBatch, packer, place_best_fit
 from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, Uniform, Units
 from unmask.core.hashing import Salt, uniform
 from unmask.core.model import MaskedModel
+from unmask.core.own_selector import own_selector
 from unmask.core.plan import Plan
 from unmask.errors import UserError
 from unmask.modalities.events.columns import Store
@@ -135,7 +136,7 @@ def corruption_of(settings: EventSettings) -> Corruption:
         "visit": visits, "event": events, "mixed": Mixture(first=visits, second=events, share=VISITS)
     }  # fmt: skip
     return Corruption(
-        select=selectors[settings.hide],
+        select=own_selector(settings.select, ratio) if settings.select is not None else selectors[settings.hide],
         replace=Replacement(mask=settings.mask, random=settings.random, keep=settings.keep),
     )
 

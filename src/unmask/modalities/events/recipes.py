@@ -102,6 +102,7 @@ class EventSettings:
             a model that only ever saw half a record is a poor judge of one with a single hole.
         hide: whole 'visit's (events of one time stamp), single 'event's, or 'mixed': visits in every fourth history,
             drawn anew each epoch.
+        select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
         holdout: share of patients held out for validation, 4,096 patients at most.
@@ -125,6 +126,7 @@ class EventSettings:
     ratio: float = 0.6
     ratio_from: float | None = 0.1
     hide: Literal["mixed", "visit", "event"] = "mixed"
+    select: str | None = None
     mask: float = 1.0
     random: float = 0.0
     keep: float = 0.0

@@ -19,6 +19,7 @@ from unmask.core.corruption import (
     draw_counts,
 )
 from unmask.core.hashing import Salt, hash_keys, uniform
+from unmask.core.own_selector import own_selector
 from unmask.errors import UserError
 from unmask.modalities.images.codec import MISSING_SHARE, PatchCodecConfig
 
@@ -91,17 +92,20 @@ class Rectangles:
 
 def image_corruption(
     config: PatchCodecConfig, *, hide: str = "patch", ratio: float = 0.75, unit: int | None = None,
-    replace: Replacement = ALL_MASK, static: bool = False,
+    replace: Replacement = ALL_MASK, static: bool = False, own: str | None = None,
 ) -> Corruption:  # fmt: skip
     """The corruption the settings ask for, with the same count in every image: of patches, or of units, of which those
     cut at the picture's edges hold fewer patches.
 
     Args:
+        own: 'package.module:name' of a user's own selector, instead of `hide`.
         hide: 'patch', 'unit' (squares of `unit` pixels; SimMIM: 32 whatever the patch) or 'block' (rectangles).
 
     Raises:
         UserError: the unit is not a multiple of the patch, or leaves one unit a picture.
     """
+    if own is not None:
+        return Corruption(select=own_selector(own, ratio), replace=replace, static=static)
     patches = config.patches
     select: Selector
     if hide == "unit":

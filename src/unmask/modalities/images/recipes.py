@@ -50,6 +50,7 @@ class ImageSettings:
             which axis they are.
         ratio: share of the patches to hide.
         hide: 'patch', 'unit' (squares of `unit` pixels) or 'block' (rectangles, BEiT).
+        select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
         unit: side of a mask unit in pixels, for hide=unit.
         norm_targets: predict patches normalised by their own mean and deviation.
         loss: 'mse' or 'l1'.
@@ -97,6 +98,7 @@ class ImageSettings:
     channels: int | None = None
     ratio: float = 0.75
     hide: Literal["patch", "unit", "block"] = "patch"
+    select: str | None = None
     unit: int | None = None
     norm_targets: bool = True
     loss: Literal["mse", "l1"] = "mse"

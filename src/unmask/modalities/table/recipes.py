@@ -24,6 +24,7 @@ class TableSettings:
         cell, width, layers, members, dropout: of the network.
         low, high: range of the share of a row's cells that is hidden in training.
         copied: share of rows that hide the cells another row lacks, instead.
+        select: 'package.module:name' of a selector of your own, instead of these three; see CONTRIBUTING.md.
         loss: "likelihood", or "mse"/"l1" for the filter network.
         steps: optimiser steps; None: by the size of the table.
         rows: per step.
@@ -46,6 +47,7 @@ class TableSettings:
     low: float = 0.0
     high: float = 1.0
     copied: float = 0.5
+    select: str | None = None
     loss: Literal["likelihood", "mse", "l1"] = "likelihood"
     steps: int | None = None
     rows: int = 128

@@ -9,6 +9,7 @@ import numpy as np
 
 from unmask.core.batch import Example, PackedBatch, packer, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption, Ratio, Replacement, Selector, Spans, Uniform, Units
+from unmask.core.own_selector import own_selector
 
 if TYPE_CHECKING:  # a model in use needs none of these, and starts sooner without
     from unmask.modalities.text.cache import TokenCache
@@ -70,7 +71,8 @@ def corruption_of(settings: TextSettings) -> Corruption:
         "entity": lambda r: Units(ratio=r),
     }
     replacement = Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
-    return Corruption(select=kinds[settings.hide](ratio), replace=replacement, static=settings.static)
+    select = own_selector(settings.select, ratio) if settings.select is not None else kinds[settings.hide](ratio)
+    return Corruption(select=select, replace=replacement, static=settings.static)
 
 
 def measuring_corruption(ratio: float = 0.15) -> Corruption:

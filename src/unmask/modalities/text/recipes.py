@@ -41,6 +41,7 @@ class TextSettings:
         ratio: share of the slots to hide; `ratio_end` moves it linearly over the run.
         hide: 'token', 'word' (whole words), 'span' (geometric lengths) or 'entity' (whole words, and whole entities where
             .jsonl rows mark them: "entities", a list of {"start", "end"} in characters).
+        select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
         mask, random, keep: what stands in hidden slots, shares that add up to 1.
         static: the same masks in every epoch.
         holdout: share of documents held out for validation.
@@ -66,6 +67,7 @@ class TextSettings:
     ratio: float = 0.3
     ratio_end: float | None = 0.15
     hide: Literal["token", "word", "span", "entity"] = "token"
+    select: str | None = None
     mask: float = 0.8
     random: float = 0.1
     keep: float = 0.1

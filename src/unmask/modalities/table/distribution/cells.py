@@ -13,6 +13,7 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, Slots, Uniform
 from unmask.core.hashing import Salt, hash_keys, uniform
+from unmask.core.own_selector import own_selector
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.scale import fit_scale
 
@@ -139,8 +140,16 @@ class CellMasks:
         return np.where(borrows, copied, wide)
 
 
-def training_corruption(low: float, high: float, copied: float, seen: np.ndarray) -> Corruption:
-    """The corruption of a training run; hidden cells are always masked, never noised or kept."""
+def training_corruption(
+    low: float, high: float, copied: float, seen: np.ndarray, select: str | None = None
+) -> Corruption:
+    """The corruption of a training run; hidden cells are always masked, never noised or kept.
+
+    Args:
+        select: 'package.module:name' of a user's own selector, instead of these three.
+    """
+    if select is not None:
+        return Corruption(select=own_selector(select, (low, high)), replace=ALL_MASK)
     lacking = ~seen[~seen.all(1)]
     return Corruption(
         select=CellMasks(low=low, high=high, copied=copied, patterns=lacking if len(lacking) else None),

@@ -287,7 +287,7 @@ def _refine(fit: Fit, cells: Cells, settings: TableSettings, weight: np.ndarray 
     network, seed, held_out = fit.network, settings.train.seed + 3, fit.held_out
     assert isinstance(network, RowModel)
     assert held_out is not None
-    corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen)
+    corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen, settings.select)
     batch = batch_of(cells[rows], rows)
     masked = [(batch, corruption.draw(batch, seed=seed, epoch=copy)) for copy in range(copies_of(len(rows)))]
     held = torch.from_numpy(fit.fold[rows, None] == np.arange(settings.members)).float()
@@ -317,7 +317,7 @@ def _train(fit: Fit, cells: Cells, settings: TableSettings, steps: int, weight: 
     network = fit.network
     share = member_weights(fit.fold, members, weight)
     usable = np.flatnonzero(cells.seen.any(1) & (share.numpy().sum(1) > 0))
-    corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen)
+    corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen, settings.select)
     optimiser = build_optimiser(network, train)
     guard = NanGuard(train.nan_limit)
     parameters = list(network.parameters())
