@@ -319,7 +319,7 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
 def read_items(
     source: str | Path, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
 ) -> tuple[list[Item], Columns]:
-    """Items of a file, and the columns they were read from.
+    """Items of a file, and the columns they were read from: none of plain text.
 
     Args:
         labelled: a label column must be there, and hold something in every row.
@@ -342,7 +342,7 @@ def read_items(
     noted.settle("rows")
     if not items:
         raise UserError(f"{source}: no rows", hint="Give at least one labelled text.")
-    return items, found
+    return items, Columns() if suffix(Path(source)) == ".txt" else found
 
 
 def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: bool) -> Item:

@@ -261,7 +261,7 @@ def _read_for(
     if not labelled:
         trained = {part: name for part, name in trained.items() if part != "label"}
     items, read_from = task.read(data, (columns or Columns()).trained_on(trained), labelled=labelled, trouble=trouble)
-    if read_from:
+    if read_from and read_from.asked:
         used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None)
         say(f"columns: {used.said()}")
         if warning := read_from.not_there():
