@@ -7,7 +7,7 @@ from arrows import circles, imports, upward, within
 LAYERS = {
     "unmask.errors": 0, "unmask.version": 0, "unmask.natural": 0,
     "unmask.files": 1, "unmask.plugins": 1,
-    "unmask.modality": 2,
+    "unmask.modality": 2, "unmask.lazy": 2,
     "unmask.registry": 3,
     "unmask.encoder": 3,
     "unmask.core": 4,
@@ -18,6 +18,7 @@ LAYERS = {
     "unmask.cli": 9,
     "unmask.__main__": 10,
     "unmask": 10,
+    "unmask.text": 8, "unmask.table": 8, "unmask.images": 8, "unmask.events": 8,
 }  # fmt: skip
 """The rooms, from the ground up. Those of one layer know nothing of each other."""
 

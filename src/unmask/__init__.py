@@ -1,6 +1,7 @@
 """unmask: hide part of the data, predict it back.
 
-The public face is imported lazily: `import unmask` costs milliseconds and does not import torch.
+`unmask.text`, `unmask.table`, `unmask.images` and `unmask.events` hold what there is for each kind of data; `load` opens a model of
+any. The public face is imported lazily: `import unmask` costs milliseconds and does not import torch.
 
 >>> import unmask
 >>> unmask.__version__
@@ -12,43 +13,101 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from unmask.version import __version__
+from unmask.lazy import lazily
+from unmask.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from unmask.modalities.table.imputation.multiple import MultipleImputation
-    from unmask.modalities.table.imputer import MaskedImputer
-    from unmask.modalities.table.model import TableModel
-    from unmask.modalities.text.adapt import adapt
-    from unmask.modalities.text.model import TextModel
-    from unmask.modalities.text.pretrain import pretrain
-    from unmask.modalities.text.tasks.finetune import finetune, predict
-    from unmask.modalities.text.tasks.zeroshot import zero_shot
-    from unmask.registry import load
+    from pathlib import Path
+    from typing import Literal, overload
 
+    from unmask import events as events
+    from unmask import images as images
+    from unmask import table as table
+    from unmask import text as text
+    from unmask.core.corruption import Blocks as Blocks
+    from unmask.core.corruption import Corruption as Corruption
+    from unmask.core.corruption import Mixture as Mixture
+    from unmask.core.corruption import Replacement as Replacement
+    from unmask.core.corruption import Selector as Selector
+    from unmask.core.corruption import Slots as Slots
+    from unmask.core.corruption import Spans as Spans
+    from unmask.core.corruption import Uniform as Uniform
+    from unmask.core.corruption import Units as Units
+    from unmask.core.model import MaskedModel as MaskedModel
+    from unmask.errors import UserError as UserError
+    from unmask.modalities.events.model import EventModel as EventModel
+    from unmask.modalities.images.model import ImageModel as ImageModel
+    from unmask.modalities.table.imputation.multiple import MultipleImputation as MultipleImputation
+    from unmask.modalities.table.imputer import MaskedImputer as MaskedImputer
+    from unmask.modalities.table.model import TableModel as TableModel
+    from unmask.modalities.text.adapt import adapt as adapt
+    from unmask.modalities.text.model import TextModel as TextModel
+    from unmask.modalities.text.pretrain import pretrain as pretrain
+    from unmask.modalities.text.tasks.finetune import finetune as finetune
+    from unmask.modalities.text.tasks.finetune import predict as predict
+    from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot
+    from unmask.modality import Modality as Modality
+    from unmask.modality import Model as Model
+    from unmask.standard import StandardModel as StandardModel
+
+    @overload
+    def load(
+        model: str | Path, *, kind: Literal["text"], device: str = ..., precision: str = ..., **options: Any
+    ) -> TextModel: ...
+    @overload
+    def load(
+        model: str | Path, *, kind: Literal["table"], device: str = ..., precision: str = ..., **options: Any
+    ) -> TableModel: ...
+    @overload
+    def load(
+        model: str | Path, *, kind: Literal["images"], device: str = ..., precision: str = ..., **options: Any
+    ) -> ImageModel: ...
+    @overload
+    def load(
+        model: str | Path, *, kind: Literal["events"], device: str = ..., precision: str = ..., **options: Any
+    ) -> EventModel: ...
+    @overload
+    def load(
+        model: str | Path, *, kind: str | None = ..., device: str = ..., precision: str = ..., **options: Any
+    ) -> Model: ...
+    def load(model: str | Path, **options: Any) -> Any:
+        """See `unmask.registry.load`."""
+
+
+_MODULES = ("events", "images", "table", "text")
+_CORE, _MODALITIES = "unmask.core", "unmask.modalities"
 _HOMES = {
-    "load": "unmask.registry",
-    "TextModel": "unmask.modalities.text.model",
-    "pretrain": "unmask.modalities.text.pretrain",
-    "adapt": "unmask.modalities.text.adapt",
-    "MaskedImputer": "unmask.modalities.table.imputer",
-    "MultipleImputation": "unmask.modalities.table.imputation.multiple",
-    "TableModel": "unmask.modalities.table.model",
-    "finetune": "unmask.modalities.text.tasks.finetune",
-    "predict": "unmask.modalities.text.tasks.finetune",
-    "zero_shot": "unmask.modalities.text.tasks.zeroshot",
-    "UserError": "unmask.errors",
+    **{
+        name: f"{_CORE}.corruption:{name}"
+        for name in ("Blocks", "Corruption", "Mixture", "Replacement", "Selector", "Slots", "Spans", "Uniform", "Units")
+    },
+    "EventModel": f"{_MODALITIES}.events.model:EventModel",
+    "ImageModel": f"{_MODALITIES}.images.model:ImageModel",
+    "MaskedImputer": f"{_MODALITIES}.table.imputer:MaskedImputer",
+    "MaskedModel": f"{_CORE}.model:MaskedModel",
+    "Modality": "unmask.modality:Modality",
+    "Model": "unmask.modality:Model",
+    "MultipleImputation": f"{_MODALITIES}.table.imputation.multiple:MultipleImputation",
+    "StandardModel": "unmask.standard:StandardModel",
+    "TableModel": f"{_MODALITIES}.table.model:TableModel",
+    "TextModel": f"{_MODALITIES}.text.model:TextModel",
+    "UserError": "unmask.errors:UserError",
+    "adapt": f"{_MODALITIES}.text.adapt:adapt",
+    "finetune": f"{_MODALITIES}.text.tasks.finetune:finetune",
+    "load": "unmask.registry:load",
+    "predict": f"{_MODALITIES}.text.tasks.finetune:predict",
+    "pretrain": f"{_MODALITIES}.text.pretrain:pretrain",
+    "zero_shot": f"{_MODALITIES}.text.tasks.zeroshot:zero_shot",
 }
-__all__ = [
-    "MaskedImputer", "MultipleImputation", "TableModel", "TextModel", "UserError", "__version__", "adapt", "finetune", "load",
-    "predict", "pretrain", "zero_shot",
-]  # fmt: skip
+"""`adapt`, `finetune`, `predict`, `pretrain` and `zero_shot` are those of text, as before there was `unmask.text`."""
+
+_get, _, _names = lazily(__name__, _HOMES)
+__all__ = sorted([*_names, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+    return importlib.import_module(f"unmask.{name}") if name in _MODULES else _get(name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return list(__all__)

@@ -12,9 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 Chooser = Callable[[Sequence[str], Mapping[str, str]], str | None]
 """(the words of a command, its options with a value) -> the case at hand; None where the words do not say yet."""
+
+
+class Model(Protocol):
+    """What a loaded model of any modality has. The rest (`fill`, `score`, `impute`, ...) is its modality's own."""
+
+    def inspect(self) -> dict[str, Any]:
+        """Size, context and settings."""
+        ...
+
+    def __getattr__(self, name: str) -> Any:
+        """The uses of its modality."""
 
 
 STANDARD = {name: f"unmask.cli.standard:{name}" for name in ("pretrain", "fill", "score", "embed", "evaluate")}

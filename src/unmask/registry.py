@@ -115,19 +115,25 @@ def _published_kind(config: Path) -> str:
     return DEFAULT
 
 
-def load(model: str | Path, *, device: str = "auto", precision: str = "auto", **options: Any) -> Any:
+def load(
+    model: str | Path, *, kind: str | None = None, device: str = "auto", precision: str = "auto", **options: Any
+) -> Any:
     """The model in a folder (or under a hub name, for text), ready to use.
 
     Args:
+        kind: which modality it must be of, so that editors know its class: text, table, images, events, or another package's.
         device: auto, cpu or cuda.
         precision: auto, fp32 or bf16; auto picks by a short measurement.
         options: what the modality's own `load` reads besides; for images what a bare weights file leaves open (heads,
             decoder_heads, image, norm_pix).
 
     Raises:
-        UserError: naming what is missing, corrupt or does not fit together.
+        UserError: naming what is missing, corrupt or does not fit together; a model of another kind.
     """
-    kind = kind_of(model)
+    found = kind_of(model)
+    if kind not in (None, found):
+        raise UserError(f"{model}: a model of {modality(found).plural}", hint=f"kind={kind!r} was asked for.")
+    kind = found
     loader = resolve(modality(kind).load)
     parameters = inspect.signature(loader).parameters
     if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):

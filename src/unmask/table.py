@@ -1,0 +1,40 @@
+"""Clinical tables: fit, impute, complete several times, draw new rows.
+
+`Model`, `Settings`, `load` and `pretrain` are there in every modality. Everything is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from unmask.lazy import lazily
+
+if TYPE_CHECKING:
+    from unmask.modalities.table.evaluate import evaluate_model
+    from unmask.modalities.table.imputation.multiple import MultipleImputation as MultipleImputation
+    from unmask.modalities.table.imputer import MaskedImputer as MaskedImputer
+    from unmask.modalities.table.model import TableModel as TableModel
+    from unmask.modalities.table.pretrain import pretrain as pretrain
+    from unmask.modalities.table.recipes import TableSettings as TableSettings
+    from unmask.modalities.table.registration import load as load
+    from unmask.modalities.table.schema.describe import describe as describe
+    from unmask.modalities.table.synthesis.synthesize import synthesize as synthesize
+
+    Model = TableModel
+    Settings = TableSettings
+    evaluate = evaluate_model
+
+__getattr__, __dir__, __all__ = lazily(
+    __name__,
+    {
+        "Model": "unmask.modalities.table.model:TableModel",
+        "Settings": "unmask.modalities.table.recipes:TableSettings",
+        "TableModel": "unmask.modalities.table.model:TableModel",
+        "TableSettings": "unmask.modalities.table.recipes:TableSettings",
+        "MaskedImputer": "unmask.modalities.table.imputer:MaskedImputer",
+        "MultipleImputation": "unmask.modalities.table.imputation.multiple:MultipleImputation",
+        "load": "unmask.modalities.table.registration:load",
+        "pretrain": "unmask.modalities.table.pretrain:pretrain",
+        "describe": "unmask.modalities.table.schema.describe:describe",
+        "synthesize": "unmask.modalities.table.synthesis.synthesize:synthesize",
+        "evaluate": "unmask.modalities.table.evaluate:evaluate_model",
+    },
+)

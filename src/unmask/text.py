@@ -1,0 +1,43 @@
+"""Text: pretrain, adapt, fine-tune and use masked language models.
+
+`Model`, `Settings`, `load` and `pretrain` are there in every modality. Everything is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from unmask.lazy import lazily
+
+if TYPE_CHECKING:
+    from unmask.modalities.text.adapt import adapt as adapt
+    from unmask.modalities.text.model import TextModel as TextModel
+    from unmask.modalities.text.model import load as load
+    from unmask.modalities.text.pretrain import pretrain as pretrain
+    from unmask.modalities.text.recipes import TextSettings as TextSettings
+    from unmask.modalities.text.recipes import with_overrides as with_overrides
+    from unmask.modalities.text.tasks.finetune import evaluate as evaluate
+    from unmask.modalities.text.tasks.finetune import finetune as finetune
+    from unmask.modalities.text.tasks.finetune import predict as predict
+    from unmask.modalities.text.tasks.settings import FinetuneSettings as FinetuneSettings
+    from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot
+
+    Model = TextModel
+    Settings = TextSettings
+
+__getattr__, __dir__, __all__ = lazily(
+    __name__,
+    {
+        "Model": "unmask.modalities.text.model:TextModel",
+        "Settings": "unmask.modalities.text.recipes:TextSettings",
+        "TextModel": "unmask.modalities.text.model:TextModel",
+        "TextSettings": "unmask.modalities.text.recipes:TextSettings",
+        "FinetuneSettings": "unmask.modalities.text.tasks.settings:FinetuneSettings",
+        "load": "unmask.modalities.text.model:load",
+        "pretrain": "unmask.modalities.text.pretrain:pretrain",
+        "adapt": "unmask.modalities.text.adapt:adapt",
+        "finetune": "unmask.modalities.text.tasks.finetune:finetune",
+        "predict": "unmask.modalities.text.tasks.finetune:predict",
+        "evaluate": "unmask.modalities.text.tasks.finetune:evaluate",
+        "zero_shot": "unmask.modalities.text.tasks.zeroshot:zero_shot",
+        "with_overrides": "unmask.modalities.text.recipes:with_overrides",
+    },
+)
