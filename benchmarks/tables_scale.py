@@ -115,7 +115,7 @@ def evaluate(a: argparse.Namespace) -> dict:
 
 
 def sample(a: argparse.Namespace) -> dict:
-    from unmask.modalities.table.fitting import fit
+    from unmask.modalities.table.fitting import factor_fit
     from unmask.modalities.table.fitting.cell_table import CellTable
 
     full, sizes = simulate(a.sample_rows + 5000, a.columns, missing=0)
@@ -124,7 +124,7 @@ def sample(a: argparse.Namespace) -> dict:
     new = [x[-5000:] for x in holed]
     found = {}
     for rows in (3000, 10_000, a.sample_rows):
-        fit.BASE_ROWS = rows
+        factor_fit.MOST_ROWS = rows
         made: dict = {}
         spent = timed(
             lambda made=made: made.update(t=CellTable.fit([x[:-5000] for x in holed], sizes, steps=0, calibrate=False))

@@ -18,11 +18,12 @@ from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.files import written_folder
 from unmask.modalities.table.distribution.boosted_stumps import Additive
+from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.factor_analysis import FactorBase, Factors
 from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.cell_table import CellTable
-from unmask.modalities.table.fitting.fit import Fit, build_network
+from unmask.modalities.table.fitting.fit import Fit
 from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed
 from unmask.modalities.table.imputation.complete import changes, holes, impute_frame, recorded_breaches
@@ -343,12 +344,17 @@ def _loaded(folder: Path) -> TableModel:
     network.load_state_dict(state)
     network.eval()
     if isinstance(network, RowModel):
-        network.settle()
+        network.skip_if_zero()
     scores = {int(k[7:]): v for k, v in tensors.items() if k.startswith("scores.")}
     fit = Fit(
-        network=network, codings=codings, moments=moments, fold=np.zeros(0, np.int64), steps=about["facts"]["steps"]
+        network=network,
+        settings=settings,
+        codings=codings,
+        moments=moments,
+        fold=np.zeros(0, np.int64),
+        steps=about["facts"]["steps"],
     )
-    model = TableModel(schema, CellTable(fit, settings, scores), about["facts"])
+    model = TableModel(schema, CellTable(fit, scores), about["facts"])
     model.extra = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
     stored_outcome(model)  # whole or not there
     if about.get("types"):

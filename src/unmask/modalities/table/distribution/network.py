@@ -84,7 +84,7 @@ class RowModel(MaskedModel):
         lift = None if self.additive is None else self.additive(values["bin"], ~masked & (values["seen"] != 0))
         return Given(values=values, masked=masked, linear=self.linear(values, masked), lift=lift)
 
-    def settle(self) -> None:
+    def skip_if_zero(self) -> None:
         """Say once that no head has learnt anything: then the other parts alone are the very same prediction, sooner."""
         self.linear_only = self.base is not None and all(not h.any() for h in (*self.codec.head, *self.codec.head_bias))
 

@@ -72,8 +72,8 @@ class CellTable:
         judged: column -> the held-out cells these scores are of, and those of categories; after a fit alone.
     """
 
-    def __init__(self, fit: Fit, settings: TableSettings, scores: dict[int, np.ndarray] | None = None) -> None:
-        self.fitted, self.settings, self.scores = fit, settings, scores or {}
+    def __init__(self, fit: Fit, scores: dict[int, np.ndarray] | None = None) -> None:
+        self.fitted, self.settings, self.scores = fit, fit.settings, scores or {}
         self.network, self.codings = fit.network, fit.codings
         self.judged: dict[int, Judged] = {}
 
@@ -96,7 +96,7 @@ class CellTable:
         fit = fit_cells(
             columns, categories, settings, weight=weight, linear=linear, calibrate=calibrate, watch=watch
         )  # fmt: skip
-        table = cls(fit, settings)
+        table = cls(fit)
         if calibrate:
             table.calibrate(columns)
         fit.held_out = None  # it would keep a linear part a member

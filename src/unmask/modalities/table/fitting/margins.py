@@ -11,13 +11,10 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from unmask.core.hashing import Salt, hash_keys
-from unmask.modalities.table.distribution.cells import Cells
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.distribution.factor_analysis import fit_factors
-from unmask.modalities.table.distribution.linear_dims import Dims
+from unmask.modalities.table.fitting.factor_fit import FactorFit
 
 ROWS = 3000
 """Rows that the means are estimated on, where there are more: a sample, as their error there is .02 deviations."""
@@ -27,33 +24,18 @@ FEW = 20
 """A column with fewer values keeps what was seen of it."""
 
 
-def estimate_margins(
-    dims: Dims,
-    moments: np.ndarray,
-    cells: Cells,
-    *,
-    factors: int,
-    shrink: float,
-    seed: int,
-    weight: np.ndarray | None = None,
-) -> tuple[list[Coding], np.ndarray]:
+def estimate_margins(fit: FactorFit, moments: np.ndarray) -> tuple[list[Coding], np.ndarray]:
     """Codings with the shares of their categories, and (columns, 2) means and deviations of the scores, of all rows.
 
     Args:
-        dims: of the columns as they were seen.
+        fit: of the columns as they were seen.
         moments: (columns, 2) of the scores that were seen.
-        factors: of the factor analysis.
-        weight: of each row, for bootstrap copies.
     """
+    dims, cells = fit.dims, fit.cells
     rows = np.arange(len(cells))
     if len(rows) > ROWS:
-        rows = np.sort(np.argsort(hash_keys(seed, rows, Salt.MARGIN_ROWS), kind="stable")[:ROWS])
-    part = cells[rows]
-    x, v = dims(torch.from_numpy(part.number), torch.from_numpy(part.score), torch.from_numpy(part.seen))
-    found = fit_factors(
-        x.double().numpy(), v.numpy() > 0, factors=factors, shrink=shrink, intercept=True,
-        weight=None if weight is None else weight[rows],
-    )  # fmt: skip
+        rows = np.sort(np.argsort(hash_keys(fit.seed, rows, Salt.MARGIN_ROWS), kind="stable")[:ROWS])
+    found = fit.of_exactly(rows, factors=fit.count(len(cells)), intercept=True)
     assert found.mean is not None
     spread = np.sqrt((found.loading**2).sum(1) + found.noise)
     codings, moments = list(dims.codings), moments.copy()

@@ -1,0 +1,169 @@
+"""Looking at held-out rows while a network is trained: when to stop, which weights to keep, and how far to use each column's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import ALL_MASK, Corruption, Hidden
+from unmask.core.hashing import Salt, hash_keys
+from unmask.core.model import MaskedModel
+from unmask.modalities.table.distribution.cells import CellMasks, Cells, batch_of
+from unmask.modalities.table.distribution.network import Given, RowModel
+
+CHECKED_ROWS = 1024
+"""Held-out rows that are looked at, of more."""
+NETWORK_WEIGHTS = (0.0, 0.5, 1.0)
+"""By how much what the network says of a column may be multiplied."""
+LEAST_GAIN = 1e-3
+"""Nats per hidden cell: less is no reason to go on. Some column or other gains a little at every check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Held-out rows of one member, with the same cells hidden at every check.
+
+    Attributes:
+        given: keywords of the network's forward pass: what the parts fitted without these rows say of them.
+    """
+
+    member: int
+    batch: PackedBatch
+    hidden: Hidden
+    given: dict[str, Given]
+
+
+class HeldOutChecks:
+    """Held-out loss of every member on the rows it never sees, and its weights at their best.
+
+    What the network says of each column is multiplied by 0, a half or 1, whichever gives the least held-out loss (of all
+    members together). So what is learnt of one column is kept where another has nothing but noise beyond the linear part.
+
+    A member's losses are in nats per hidden cell, with masks that are the same at every check.
+
+    Args:
+        fold: (rows,) the member that does not train on a row.
+        without: within `without(m)` the network is as it is for the rows held out from member m.
+        corruption: of the training run.
+
+    Attributes:
+        history: (step, held-out loss) of every check.
+        idle: checks since the loss fell by more than `LEAST_GAIN`.
+    """
+
+    def __init__(
+        self,
+        network: MaskedModel,
+        cells: Cells,
+        *,
+        fold: np.ndarray,
+        without: Callable[[int], AbstractContextManager[None]],
+        corruption: Corruption,
+        seed: int,
+    ) -> None:
+        self.network = network
+        self.members = int(network.codec.members)
+        rows = np.flatnonzero(cells.seen.any(1) & (fold < self.members))
+        if len(rows) > CHECKED_ROWS:
+            sample = np.argsort(hash_keys(seed, rows, Salt.CHECKED_ROWS), kind="stable")[:CHECKED_ROWS]
+            rows = rows[np.sort(sample)]
+        select = corruption.select
+        imputing = dataclasses.replace(select, copied=1.0) if isinstance(select, CellMasks) else select
+        mask = Corruption(select=imputing, replace=ALL_MASK)
+        self.parts: list[_Part] = []
+        for member in range(self.members):
+            own = rows[fold[rows] == member]
+            if len(own):
+                batch = batch_of(cells[own], own)
+                hidden = mask.draw(batch, seed=seed + 1, epoch=0)
+                with without(member), torch.no_grad():
+                    given = {"given": network.given(batch, hidden)} if isinstance(network, RowModel) else {}
+                self.parts.append(_Part(member=member, batch=batch, hidden=hidden, given=given))
+        self.columns = cells.seen.shape[1]
+        self.best = torch.full((self.members,), torch.inf)
+        self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
+        self.network_weight = torch.ones(self.members, self.columns)
+        self.history: list[tuple[int, float]] = []
+        self.idle = 0
+        self._untrained: Tensor | None = None
+        self._least = float("inf")
+        """The loss at the last check that was not idle."""
+
+    def _losses(self) -> Tensor:
+        """(parts, columns) summed losses."""
+        out = torch.zeros(len(self.parts), self.columns, dtype=torch.float64)
+        for number, part in enumerate(self.parts):
+            with torch.no_grad():
+                prediction = self.network(part.batch, part.hidden, **part.given)
+            target = self.network.codec.targets(part.batch.values, part.hidden.flat)
+            loss = -prediction.member_log_prob(target)[:, part.member % prediction.members]
+            out[number].index_add_(0, part.hidden.flat % part.batch.shape[1], loss.double())
+        return out
+
+    @torch.no_grad()
+    def __call__(self, step: int) -> None:
+        """Look at the held-out rows after a step, and keep the members that are better than before."""
+        self.network.eval()
+        losses, weight = self._losses(), torch.ones(self.columns)
+        if self._untrained is None:  # the first check: heads start at zero, as with a weight of 0
+            self._untrained = losses
+        elif isinstance(self.network, RowModel):
+            scale_heads(self.network, 0.5)
+            weighted = torch.stack([self._untrained, self._losses(), losses])
+            scale_heads(self.network, 2.0)
+            chosen = weighted.sum(1).argmin(0)
+            losses = weighted.gather(0, chosen.expand(1, len(self.parts), -1))[0]
+            weight = torch.tensor(NETWORK_WEIGHTS)[chosen]
+        for part, loss in zip(self.parts, losses.sum(1).tolist(), strict=True):
+            member, hidden = part.member, len(part.hidden)
+            if hidden and loss / hidden < self.best[member]:
+                self.best[member] = loss / hidden
+                self.kept[member] = {i: p[at].clone() for i, (p, at) in enumerate(member_parts(self.network, member))}
+                self.network_weight[member] = weight
+        cells = sum(len(part.hidden) for part in self.parts)
+        if cells:
+            total = float(losses.sum()) / cells
+            self.history.append((step, total))
+            self.idle = 0 if total < self._least - LEAST_GAIN else self.idle + 1
+            self._least = total if self.idle == 0 else self._least
+        self.network.train()
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put every member back to its best weights, its heads multiplied by the weights that suited them."""
+        for member, kept in enumerate(self.kept):
+            for i, (parameter, at) in enumerate(member_parts(self.network, member)):
+                if i in kept:
+                    parameter[at] = kept[i]
+        if isinstance(self.network, RowModel):
+            scale_heads(self.network, self.network_weight)
+
+
+def scale_heads(network: MaskedModel, weight: float | Tensor) -> None:
+    """Multiply what the network says beyond the linear part: by one number, or one for each (member, column)."""
+    codec: Any = network.codec
+    for block, head, bias in zip(codec.blocks, codec.head, codec.head_bias, strict=True):
+        factor: Any = weight
+        if isinstance(weight, Tensor):
+            each = head.shape[-1] // len(block.columns)
+            factor = weight[:, list(block.columns)].repeat_interleave(each, 1)[:, None]
+        for parameter in (head, bias):
+            parameter.data.mul_(factor)
+
+
+def member_parts(network: MaskedModel, member: int) -> list[tuple[nn.Parameter, Any]]:
+    """Every parameter and where in it a member's own weights are."""
+    codec: Any = network.codec
+    if codec.members == 1:
+        return [(p, ...) for p in network.parameters()]
+    wide = {id(codec.embedding), id(codec.slope), id(codec.masked)}
+    columns = slice(member * codec.width, (member + 1) * codec.width)
+    return [(p, (slice(None), columns) if id(p) in wide else member) for p in network.parameters()]
