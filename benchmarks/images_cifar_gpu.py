@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify
+    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify
     from unmask.modalities.images.finetune import with_overrides as tune_with
     from unmask.modalities.images.model import load
     from unmask.modalities.images.pretrain import pretrain
@@ -76,7 +76,7 @@ def main() -> None:
         }  # fmt: skip
     for stage, changes in (("finetune", TUNE), ("scratch", SCRATCH)):
         if args.stage in (stage, "all"):
-            settings = tune_with(FinetuneSettings(), changes | common)
+            settings = tune_with(ClassifierSettings(), changes | common)
             start = time.perf_counter()
             model = load(args.work / "model", device=args.device)
             shutil.rmtree(args.work / stage, ignore_errors=True)  # of an earlier call

@@ -117,7 +117,7 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
 
 
 def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
-    from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
     from unmask.modalities.images.floats import as_floats
     from unmask.modalities.images.model import load
     from unmask.modalities.images.probe import knn_predict, probe_predict
@@ -129,7 +129,7 @@ def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
     out: dict[str, Any] = {"seed": seed, "labels": len(few)}
     for name, changes in (("fine-tuned", TUNE), ("from scratch", SCRATCH)):
         model = load(work / "model")
-        settings = with_overrides(FinetuneSettings(), changes | {"seed": seed})
+        settings = with_overrides(ClassifierSettings(), changes | {"seed": seed})
         folder = work / f"{name}-{seed}"
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was broken off
         start, used = time.perf_counter(), cpu()

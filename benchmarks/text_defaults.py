@@ -131,15 +131,15 @@ def baseline(arguments, train, test):
     from unmask.modalities.text.tasks import compare, linear, simpler
     from unmask.modalities.text.tasks.beside import vectors_apart
     from unmask.modalities.text.tasks.classify import KINDS
-    from unmask.modalities.text.tasks.encoding import Encoder
+    from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.registry import task_class
-    from unmask.modalities.text.tasks.settings import FinetuneSettings
+    from unmask.modalities.text.tasks.settings import TaskSettings
 
     task, method = SETS[arguments.set], arguments.method
     text = load_folder(arguments.model)
     slots = min(512, text.model.encoder.config.longest or 512)
-    encoder = Encoder(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
-    work = task_class(task).from_items(encoder, train, FinetuneSettings())
+    encoder = ExampleMaker(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
+    work = task_class(task).from_items(encoder, train, TaskSettings())
     if method == "trainer":
         return trainer(arguments, work, train, test)
     training, held = work.prepare(train, labelled=True), work.prepare(test, labelled=task == "tag")

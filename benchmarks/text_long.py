@@ -83,15 +83,15 @@ def measured(name: str, command: list[str]) -> dict:
 def train_theirs(arguments: argparse.Namespace) -> None:
     """The Trainer as it comes, on the windows that ours are trained on; in a process of its own."""
     from unmask.modalities.text.folder import load_folder
-    from unmask.modalities.text.tasks.encoding import Encoder
+    from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.registry import task_class
-    from unmask.modalities.text.tasks.settings import FinetuneSettings
+    from unmask.modalities.text.tasks.settings import TaskSettings
     from unmask.modalities.text.tasks.squad import as_questions
 
     items = as_questions(arguments.data, labelled=True)
     text = load_folder(arguments.model)
-    encoder = Encoder(text.tokenizer, slots=min(512, text.model.encoder.config.longest or 512), types=True)
-    trainer(arguments, task_class("answer").from_items(encoder, items, FinetuneSettings()), items, items[:1])
+    encoder = ExampleMaker(text.tokenizer, slots=min(512, text.model.encoder.config.longest or 512), types=True)
+    trainer(arguments, task_class("answer").from_items(encoder, items, TaskSettings()), items, items[:1])
 
 
 def main() -> None:

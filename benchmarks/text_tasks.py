@@ -111,9 +111,9 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
     from transformers import Trainer, TrainingArguments
 
     from unmask.modalities.text.folder import load_folder
-    from unmask.modalities.text.tasks.encoding import Encoder
+    from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.registry import task_class
-    from unmask.modalities.text.tasks.settings import FinetuneSettings
+    from unmask.modalities.text.tasks.settings import TaskSettings
     from unmask.training.memory import keep_freed_memory, peak_memory
 
     if memory == "kept":
@@ -121,8 +121,8 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
     transformers.set_seed(common["seed"])
     transformers.logging.set_verbosity_error()
     text = load_folder(model)
-    settings = FinetuneSettings(**common, problem="regression" if name == "STS-B" else "auto")
-    encoder = Encoder(text.tokenizer, slots=common["slots"], types=True)
+    settings = TaskSettings(**common, problem="regression" if name == "STS-B" else "auto")
+    encoder = ExampleMaker(text.tokenizer, slots=common["slots"], types=True)
     task = task_class(kind(name)).from_items(encoder, train, settings)
     training, checked = task.prepare(train, labelled=True), task.prepare(dev, labelled=True)
     heads = {"classify": transformers.AutoModelForSequenceClassification, "tag": transformers.AutoModelForTokenClassification,

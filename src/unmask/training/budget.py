@@ -181,7 +181,7 @@ def _need(model: nn.Module, one: tuple[float, float], two: tuple[float, float]) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class MemoryPlan:
     """How a step is split: micro-batches per process, the rows of each, and the memory that the run should take at its peak."""
 
     parts: int
@@ -217,7 +217,7 @@ class Fitted:
 def fit(
     need: Need, *, rows: int, asked: int, free: Free, held: float, share: float = 0.9, unit: str = "rows",
     fixed: int | None = None,
-) -> Fitted:  # fmt: skip
+) -> MemoryPlan:  # fmt: skip
     """Split a step of `rows` rows (of one process) into micro-batches that fit.
 
     Args:
@@ -243,7 +243,7 @@ def fit(
     parts = asked if fixed is None else fixed
     if -(-rows // parts) > most:
         parts = max(asked, math.ceil(rows / most))
-    return Fitted(parts=parts, rows=-(-rows // parts), need=need, held=held, free=free, asked=asked, unit=unit)
+    return MemoryPlan(parts=parts, rows=-(-rows // parts), need=need, held=held, free=free, asked=asked, unit=unit)
 
 
 def gigabytes(size: float) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch, place_best_fit
-from unmask.training.budget import Fitted, fit, measure
+from unmask.training.budget import MemoryPlan, fit, measure
 from unmask.training.checkpoint import Checkpoint
 from unmask.training.job import Job
 from unmask.training.memory import free_memory, held_memory
@@ -94,7 +94,7 @@ def launch(settings: TrainSettings) -> Any:
     return Accelerator(cpu=resolve_device(settings.device).type == "cpu", mixed_precision="no")
 
 
-def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Checkpoint | None) -> Fitted:
+def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Checkpoint | None) -> MemoryPlan:
     """What the run will need, and micro-batches that fit; all processes split a step as the first does.
 
     Args:

@@ -10,11 +10,11 @@ import torch
 
 from unmask.modalities.events import features, finetune
 from unmask.modalities.events.features import Features, gather
-from unmask.modalities.events.finetune import Work
+from unmask.modalities.events.finetune import OutcomeWork
 from unmask.modalities.events.forest import Forest
 from unmask.modalities.events.meds import read_labels, read_meds
 from unmask.modalities.events.model import load
-from unmask.modalities.events.outcome import Head, fit_head
+from unmask.modalities.events.outcome import OutcomeHead, fit_head
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.targets import Binary
 
@@ -30,7 +30,7 @@ def made(seed: int, points: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return x, y, rng.integers(0, points // 3, points)
 
 
-def trained(x: np.ndarray | Features, seed: int, **more: float) -> Head:
+def trained(x: np.ndarray | Features, seed: int, **more: float) -> OutcomeHead:
     _, y, groups = made(seed)
     return fit_head(x, y, groups, SETTINGS, Binary(), **more)
 
@@ -54,7 +54,7 @@ def test_blocks_give_the_same_scale_and_predictions(monkeypatch: pytest.MonkeyPa
     head = trained(x, 0)
     p = head.predict(x, Binary())
     monkeypatch.setattr(features, "POINTS", 17)
-    again = Head(**head.shape())
+    again = OutcomeHead(**head.shape())
     again.fit_scale(x)
     torch.testing.assert_close(again.centre, head.centre, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(again.spread, head.spread, rtol=1e-6, atol=1e-6)
@@ -96,7 +96,7 @@ def test_features_on_disk_are_those_in_memory(home: Path, monkeypatch: pytest.Mo
     states = here.some(np.arange(len(names), len(names) + 64))[:]
     np.testing.assert_allclose(states, model.states(histories, points), rtol=1e-4, atol=1e-5)
     settings = OutcomeSettings(members=2, hidden=4, epochs=2, trees=4)
-    work = Work(model, histories, points, Binary(), Binary().encode(points), settings)
+    work = OutcomeWork(model, histories, points, Binary(), Binary().encode(points), settings)
     train, test = np.arange(0, 200), np.arange(200, len(points))
     assert set(work.baselines(train, test)) >= {"prevalence", "gradient boosting"}
     monkeypatch.setattr(finetune, "BASELINE_BYTES", 8.0 * work.plain.shape[1] * 120)

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.evaluation.labels import label_figures, label_table
 from unmask.evaluation.values import value_chart, value_figures
 from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
 from unmask.modalities.images.folder import save_folder
 from unmask.modalities.images.objectives import Number, OneClass, SeveralLabels, strata
 from unmask.modalities.images.recipes import ImageSettings
@@ -240,7 +240,7 @@ def test_numbers_are_learnt_saved_and_measured(capsys, tmp_path):
     pixels, _, value = planted()
     done = finetune_classify(
         base(tmp_path / "base"), (pixels, value), tmp_path / "m", console=False,
-        settings=with_overrides(FinetuneSettings(), FAST | {"epochs": 30}),
+        settings=with_overrides(ClassifierSettings(), FAST | {"epochs": 30}),
     )  # fmt: skip
     assert done.figures["kept_by"] == "rmse"
     pixels, _, value = planted(60, seed=1)
@@ -266,7 +266,7 @@ def test_numbers_are_learnt_saved_and_measured(capsys, tmp_path):
 
 def test_the_scale_is_that_of_the_training_part_alone(tmp_path):
     pixels, _, value = planted(40)
-    chosen = with_overrides(FinetuneSettings(), ONCE | {"problem": "regression"})
+    chosen = with_overrides(ClassifierSettings(), ONCE | {"problem": "regression"})
     whole = np.round(value)
     done = finetune_classify(
         base(tmp_path / "base"), (pixels[:20], whole[:20]), tmp_path / "m", validation=(pixels[20:], whole[20:] + 1000),
@@ -301,7 +301,7 @@ def test_settings_that_numbers_cannot_have_and_labels_that_are_alike_are_refused
     def refused(pair, match, **chosen):
         with pytest.raises(UserError, match=match):
             finetune_classify(
-                where, pair, tmp_path / "m", console=False, settings=with_overrides(FinetuneSettings(), chosen)
+                where, pair, tmp_path / "m", console=False, settings=with_overrides(ClassifierSettings(), chosen)
             )
         assert not (tmp_path / "m").exists()
 
@@ -313,11 +313,11 @@ def test_settings_that_numbers_cannot_have_and_labels_that_are_alike_are_refused
     refused((pixels, value[:5]), "12 pictures and 5 labels")
     refused((pixels, np.arange(12) % 2), "problem=multi", problem="multi")
     with pytest.raises(UserError, match="threshold"):
-        with_overrides(FinetuneSettings(), {"threshold": 1.5})
+        with_overrides(ClassifierSettings(), {"threshold": 1.5})
 
 
 def test_folders_of_version_0_1_load_as_one_class_per_picture(tmp_path):
-    chosen = with_overrides(FinetuneSettings(), ONCE)
+    chosen = with_overrides(ClassifierSettings(), ONCE)
     pixels, labels, _ = planted(20)
     finetune_classify(
         base(tmp_path / "base"), (pixels, labels[:, 0].astype(int)), tmp_path / "m", settings=chosen, console=False
@@ -330,7 +330,7 @@ def test_folders_of_version_0_1_load_as_one_class_per_picture(tmp_path):
 
 
 def test_a_report_of_a_classifier_by_evaluate(capsys, tmp_path):
-    chosen = with_overrides(FinetuneSettings(), ONCE)
+    chosen = with_overrides(ClassifierSettings(), ONCE)
     pixels, labels, _ = planted(20)
     finetune_classify(
         base(tmp_path / "base"), (pixels, labels[:, 0].astype(int)), tmp_path / "m", settings=chosen, console=False
@@ -382,7 +382,7 @@ def test_groups_of_a_table_stay_on_one_side_and_are_no_labels_of_the_validation_
     rows(tmp_path / "a.csv", "file,age,patient", lines[:18])
     rows(tmp_path / "b.csv", "file,age,patient", lines[18:])
     chosen = ONCE | {"group": "patient", "pictures": str(tmp_path / "photos"), "holdout": 0.3}
-    where, settings = base(tmp_path / "base"), with_overrides(FinetuneSettings(), chosen)
+    where, settings = base(tmp_path / "base"), with_overrides(ClassifierSettings(), chosen)
     given = finetune_classify(
         where, tmp_path / "a.csv", tmp_path / "m", validation=tmp_path / "b.csv", settings=settings, console=False
     )

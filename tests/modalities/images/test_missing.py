@@ -18,7 +18,7 @@ from unmask.modalities.images.batches import image_batch
 from unmask.modalities.images.build import codec_config, new_model
 from unmask.modalities.images.codec import PatchPrediction
 from unmask.modalities.images.features import features
-from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify
+from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify
 from unmask.modalities.images.finetune import with_overrides as finetune_with
 from unmask.modalities.images.floats import channel_statistics
 from unmask.modalities.images.masking import image_corruption
@@ -161,6 +161,6 @@ def test_a_run_on_pictures_with_holes(tmp_path, architecture):
         model.reconstruct(np.nan_to_num(pixels), gaps=True)
     done = finetune_classify(
         tmp_path / "m", holed(30), tmp_path / "c", console=False,
-        settings=finetune_with(FinetuneSettings(), {"steps": 2, "precision": "fp32", "batch": 8}),
+        settings=finetune_with(ClassifierSettings(), {"steps": 2, "precision": "fp32", "batch": 8}),
     )  # fmt: skip
     assert np.isfinite(done.classifier.probabilities(pixels)).all()

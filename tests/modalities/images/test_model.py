@@ -21,7 +21,7 @@ from unmask.modalities.images.build import at_size, codec_config, new_model
 from unmask.modalities.images.classifier import ClassifierNet, DropPath, layer_groups
 from unmask.modalities.images.classifier_training import PictureFinetuning
 from unmask.modalities.images.codec import PatchPrediction, standardise
-from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify
+from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify
 from unmask.modalities.images.finetune import with_overrides as finetune_with
 from unmask.modalities.images.folder import ImageFolder, save_folder
 from unmask.modalities.images.model import ImageModel
@@ -357,7 +357,7 @@ def test_fine_tuning_in_parts_that_fit_is_that_of_the_whole_batch(tmp_path, monk
 
     monkeypatch.setattr("unmask.modalities.images.classifier_training.fit", split)
     for name in ("whole", "parts"):
-        tune = FinetuneSettings(drop_path=0.5, mixup=0.8, batch=18, train=TrainSettings(steps=3, precision="fp32"))
+        tune = ClassifierSettings(drop_path=0.5, mixup=0.8, batch=18, train=TrainSettings(steps=3, precision="fp32"))
         done = finetune_classify(tmp_path / "m", bars(40), tmp_path / name, settings=tune, console=False)
         found.append((done.figures, load_file(tmp_path / name / "model.safetensors")))
     (whole, a), (parts, b) = found
@@ -370,7 +370,7 @@ def test_fine_tuning_in_parts_that_fit_is_that_of_the_whole_batch(tmp_path, monk
 
 def test_fine_tuning_that_cannot_fit_is_refused_before_it_starts(tmp_path):
     pretrain(bars(30), tmp_path / "m", settings=settings(patch=2, steps=1), console=False)
-    tune = FinetuneSettings(train=TrainSettings(steps=3, memory=0.01))
+    tune = ClassifierSettings(train=TrainSettings(steps=3, memory=0.01))
     with pytest.raises(UserError, match="too little memory: training with one picture at a time"):
         finetune_classify(tmp_path / "m", bars(40), tmp_path / "c", settings=tune, console=False)
     assert not (tmp_path / "c" / "model.safetensors").exists()
@@ -384,7 +384,7 @@ def test_finetune_learns_saves_and_predicts(tmp_path, pooling):
               "batch": 32, "crop": "1,1", "flip": False, "layer_decay": 1.0}  # fmt: skip
     done = finetune_classify(
         tmp_path / "base", bars(240), tmp_path / "out", validation=bars(60, seed=5), console=False,
-        settings=finetune_with(FinetuneSettings(), chosen),
+        settings=finetune_with(ClassifierSettings(), chosen),
     )  # fmt: skip
     assert done.figures["validation_accuracy"] > 0.6
     again = unmask.load(tmp_path / "out")
@@ -408,7 +408,7 @@ def test_fine_tuning_goes_on_from_a_signal_to_the_same_weights(tmp_path, monkeyp
     s = settings(patch=2)
     torch.manual_seed(0)
     save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
-    tune = FinetuneSettings(drop_path=0.5, mixup=0.8, batch=16, train=TrainSettings(epochs=3, precision="fp32"))
+    tune = ClassifierSettings(drop_path=0.5, mixup=0.8, batch=16, train=TrainSettings(epochs=3, precision="fp32"))
     given = {"settings": tune, "console": False, "checkpoints": True}
     finetune_classify(tmp_path / "base", bars(60), tmp_path / "whole", **given)
     really, calls = PictureFinetuning.backward, []
@@ -437,7 +437,7 @@ def test_fine_tuning_goes_on_from_a_signal_to_the_same_weights(tmp_path, monkeyp
 def test_finetune_with_one_picture_a_class_holds_none_out(tmp_path, seed):
     s = settings()
     save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
-    chosen = finetune_with(FinetuneSettings(), {"epochs": 1, "precision": "fp32"})
+    chosen = finetune_with(ClassifierSettings(), {"epochs": 1, "precision": "fp32"})
     done = finetune_classify(tmp_path / "base", bars(3), tmp_path / "out", settings=chosen, console=False)
     assert "validation_accuracy" not in done.figures
     assert unmask.load(tmp_path / "out").classes == ["0", "1", "2"]
@@ -453,7 +453,7 @@ def test_from_scratch_keeps_nothing_of_the_pretrained_weights(tmp_path, seed):
             for parameter in model.parameters():
                 parameter.add_(value)
         save_folder(tmp_path / f"base{value}", model)
-        chosen = finetune_with(FinetuneSettings(), {"steps": 1, "precision": "fp32", "from_scratch": True})
+        chosen = finetune_with(ClassifierSettings(), {"steps": 1, "precision": "fp32", "from_scratch": True})
         out = tmp_path / f"out{value}"
         made.append(finetune_classify(tmp_path / f"base{value}", bars(30), out, settings=chosen, console=False))
     first, second = (d.classifier.net.state_dict() for d in made)
@@ -473,7 +473,7 @@ def test_finetune_names_what_is_wrong(tmp_path, seed):
         finetune_classify(tmp_path / "base", (pixels, labels % 2), out, validation=(pixels, labels), console=False)
     for change in ({"layer_decy": 1}, {"patience": 3}, {"train.optimiser": "stable_adamw"}, {"train": {"keep": 5}}):
         with pytest.raises(UserError, match="unknown setting"):
-            finetune_with(FinetuneSettings(), change)
+            finetune_with(ClassifierSettings(), change)
     with pytest.raises(UserError, match="already holds a model"):
         finetune_classify(tmp_path / "base", (pixels, labels), tmp_path / "base", console=False)
     assert not out.exists()

@@ -284,10 +284,10 @@ def test_a_bare_file_with_a_decoder_is_asked_for_its_targets(tmp_path):
 
 
 def test_a_picture_in_tiles_is_judged_once_by_the_mean_of_its_tiles(scenes, tmp_path):
-    from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
 
     root, _ = scenes
-    settings = with_overrides(FinetuneSettings(holdout=0.5, batch=8), {"epochs": 2, "precision": "fp32"})
+    settings = with_overrides(ClassifierSettings(holdout=0.5, batch=8), {"epochs": 2, "precision": "fp32"})
     done = finetune_classify(root / "model", root / "data", tmp_path / "c", settings=settings, console=False)
     assert done.figures["validation"]["n"] + done.figures["whole_pictures"] == 6
     model = done.classifier

@@ -29,12 +29,12 @@ def finetune(
 ) -> None:
     """Fine-tune a model of images on labelled pictures."""
     from unmask.cli.common import Output, run_overrides
-    from unmask.modalities.images.finetune import FinetuneSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
     from unmask.modalities.images.scored_report import KEPT, scored_lines
 
     if task != "classify":
         raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")
-    settings = with_overrides(FinetuneSettings(), run_overrides(context))
+    settings = with_overrides(ClassifierSettings(), run_overrides(context))
     output = Output(json_, settings.train.seed)
     done = finetune_classify(
         model, data, out, validation=validation, settings=settings, checkpoints=True, resume=resume

@@ -35,7 +35,7 @@ from unmask.modalities.events.last_value import (
 from unmask.modalities.events.meds import SPLITS, Events, Labels, as_events, read_labels
 from unmask.modalities.events.model import EventModel, load
 from unmask.modalities.events.number import Number, number_baselines
-from unmask.modalities.events.outcome import Head, fit_head, folds
+from unmask.modalities.events.outcome import OutcomeHead, fit_head, folds
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.scoring import baselines, scored
 from unmask.modalities.events.splits import whom
@@ -63,10 +63,10 @@ CALIBRATING = 1000
 """Points that the intervals of numbers come from: so many folds are set apart, one after the other, as give them."""
 
 
-class Fitted(NamedTuple):
+class FittedOutcome(NamedTuple):
     """A head, the encoder tuned for it, and what they are asked, which for numbers holds the intervals too."""
 
-    head: Head
+    head: OutcomeHead
     tuned: Tuned | None
     target: Target
 
@@ -95,7 +95,7 @@ def finetune_outcome(
     held = held_out(events, points, settings)
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
     target = target_for(points.take(train), str(labels), settings)
-    work = Work(loaded, loaded.histories(events), points, target, target.encode(points), settings)
+    work = OutcomeWork(loaded, loaded.histories(events), points, target, target.encode(points), settings)
     fitted = work.fit(train)
     target = cast(Labelled, fitted.target)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
@@ -131,7 +131,7 @@ def told_of(points: Labels, parts: dict[str, np.ndarray], labels: str | Path) ->
 
 
 def keep(
-    out: Path, loaded: EventModel, fitted: Fitted, settings: OutcomeSettings, found: dict[str, Any],
+    out: Path, loaded: EventModel, fitted: FittedOutcome, settings: OutcomeSettings, found: dict[str, Any],
     started: float, patients: dict[str, str],
 ) -> None:  # fmt: skip
     """Write the fine-tuned folder and its figures, to which time, device and precision are added.
@@ -202,7 +202,7 @@ def tells(target: Labelled, strata: np.ndarray) -> bool:
     return bool(strata.any()) if isinstance(target, TimeToEvent) else len(np.unique(strata)) > 1
 
 
-class Work:
+class OutcomeWork:
     """Features of all points, made once; heads and baselines on parts of them."""
 
     def __init__(
@@ -218,12 +218,12 @@ class Work:
         self.plain, self.last = whole.some(used), last_values(self.plain_names)
         self.tuner = loaded.tuner(histories, points, target, settings) if settings.encoder == "tuned" else None
 
-    def fit(self, train: np.ndarray, *, intervals: bool = True) -> Fitted:
+    def fit(self, train: np.ndarray, *, intervals: bool = True) -> FittedOutcome:
         """Fit on some points; of numbers without `intervals` the expected ones alone."""
         target = self.target
         if isinstance(target, Number) and intervals:
             target = self._calibrated(target, train)
-        return Fitted(*self._fit(train), target)
+        return FittedOutcome(*self._fit(train), target)
 
     def _calibrated(self, target: Number, train: np.ndarray) -> Number:
         """The target with intervals that come from training patients set apart: a head is fitted on the others, and asked about
@@ -237,7 +237,7 @@ class Work:
             mine, rest = train[fold == k], train[fold != k]
             if len(mine) and len(rest):
                 apart.append(mine)
-                ours.append(self.predict(Fitted(*self._fit(rest), target), mine)["ours"])
+                ours.append(self.predict(FittedOutcome(*self._fit(rest), target), mine)["ours"])
                 said.append(self._rules(rest, mine))
         if not apart:
             return target
@@ -276,11 +276,11 @@ class Work:
         value = last_values_in_units(self.histories, self.points.take(few), codes)
         return rules(value, self.points.number[few].astype(np.float64), codes)
 
-    def _fit(self, train: np.ndarray) -> tuple[Head, Tuned | None]:
+    def _fit(self, train: np.ndarray) -> tuple[OutcomeHead, Tuned | None]:
         head = fit_head(self.x.part(train), self.y[train], self.points.subject[train], self.settings, self.target)
         return head, None if self.tuner is None else self.tuner.fit(self.masked, train, self.y[train])
 
-    def predict(self, fitted: Fitted, test: np.ndarray) -> dict[str, np.ndarray]:
+    def predict(self, fitted: FittedOutcome, test: np.ndarray) -> dict[str, np.ndarray]:
         """(points, outputs) of all voices together, and of the tuned encoder alone where there is one."""
         head, tuned, target = fitted
         alone = None if tuned is None or self.tuner is None else self.tuner.predict(tuned, test)
@@ -326,7 +326,7 @@ class Work:
         said = {name: (p - target.centre) / target.spread for name, p in said.items()}
         return {"training mean": found.pop("training mean"), **said, **found}
 
-    def _with_fewer(self, fitted: Fitted, few: np.ndarray) -> Fitted:
+    def _with_fewer(self, fitted: FittedOutcome, few: np.ndarray) -> FittedOutcome:
         """Fitted anew on some of the training points, without intervals; of numbers with the same share of a rule of theirs."""
         less, target = self.fit(few, intervals=False), fitted.target
         if not isinstance(target, Number) or target.rule is None or not target.rule.weight:
@@ -336,7 +336,7 @@ class Work:
         rule = dataclasses.replace(same[0], weight=target.rule.weight) if same else None
         return less._replace(target=dataclasses.replace(less.target, rule=rule))
 
-    def curve(self, train: np.ndarray, test: np.ndarray, fitted: Fitted) -> list[dict[str, Any]]:
+    def curve(self, train: np.ndarray, test: np.ndarray, fitted: FittedOutcome) -> list[dict[str, Any]]:
         """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""
         target = self.target
         assert not isinstance(target, MultiLabel)

@@ -20,7 +20,7 @@ from unmask.errors import UserError
 from unmask.files import written_folder
 from unmask.modalities.events.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.evidence import EventNetwork
-from unmask.modalities.events.outcome import Head
+from unmask.modalities.events.outcome import OutcomeHead
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.targets import from_dict
 from unmask.modalities.events.tune import Tuned
@@ -43,7 +43,7 @@ class EventFolder:
     model: MaskedModel
     vocabulary: Vocabulary
     settings: EventSettings
-    head: Head | None = None
+    head: OutcomeHead | None = None
     outcome: dict[str, Any] | None = None
     tuned: Tuned | None = None
 
@@ -140,7 +140,7 @@ def load_folder(path: str | Path) -> EventFolder:
     weights = read_weights(path / "model.safetensors")
     model = new_model(settings, len(vocabulary))
     try:
-        head = Head(**about["head"]) if "head" in about else None
+        head = OutcomeHead(**about["head"]) if "head" in about else None
         tuned = Tuned(model, from_dict(about["outcome"]["target"]).outputs) if about.get("tuned") else None
         model.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("model.")})
         if head is not None:

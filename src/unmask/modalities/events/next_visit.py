@@ -19,7 +19,7 @@ from unmask.evaluation.charts import number, table
 from unmask.evaluation.report import Report
 from unmask.files import check_new_model
 from unmask.modalities.events.clinical import descriptions, named
-from unmask.modalities.events.finetune import FEWEST, OutcomeRun, Work, begin, held_out, keep
+from unmask.modalities.events.finetune import FEWEST, OutcomeRun, OutcomeWork, begin, held_out, keep
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import STATIC, Events, Labels
 from unmask.modalities.events.recipes import OutcomeSettings
@@ -140,7 +140,7 @@ def finetune_next_visit(
             f"{int((~held).sum())} patients to train on", hint=f"Give {FEWEST} or more, or a smaller holdout=."
         )
     target = MultiLabel(names=tuple(visits.names))
-    work = Work(loaded, histories, visits.points, target, visits.came, settings)
+    work = OutcomeWork(loaded, histories, visits.points, target, visits.came, settings)
     fitted = work.fit(np.flatnonzero(~held))
     predicted = {}
     if held.any():

@@ -30,7 +30,7 @@ LOOKED = 8192
 """Points whose loss is computed in one go."""
 
 
-class Head(nn.Module):
+class OutcomeHead(nn.Module):
     """Features -> outputs of a target: standardise (missing is 0 and flagged), then `members` networks and a forest.
 
     A square stands beside each feature: for most measurements both ends of the scale are bad.
@@ -134,7 +134,7 @@ def _flagged(share: np.ndarray) -> np.ndarray:
 def fit_head(
     x: np.ndarray | Features, y: np.ndarray, groups: np.ndarray, settings: OutcomeSettings, target: Target, *,
     most: float = INPUTS,
-) -> Head:  # fmt: skip
+) -> OutcomeHead:  # fmt: skip
     """Train the members; patients (`groups`), not rows, are what a member stops on.
 
     Args:
@@ -146,7 +146,9 @@ def fit_head(
     generator = np.random.default_rng(settings.seed)
     torch.manual_seed(settings.seed)
     k = settings.members
-    head = Head(features=x.shape[1], flags=len(flags_of(x)), members=k, hidden=settings.hidden, outputs=target.outputs)
+    head = OutcomeHead(
+        features=x.shape[1], flags=len(flags_of(x)), members=k, hidden=settings.hidden, outputs=target.outputs
+    )
     head.fit_scale(x)
     with torch.no_grad():
         head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
@@ -184,7 +186,7 @@ class HeadFinetuning(Finetunable):
     """
 
     def __init__(
-        self, head: Head, inputs: Callable[[Tensor], Tensor], wanted: Tensor, stop: Tensor, target: Target,
+        self, head: OutcomeHead, inputs: Callable[[Tensor], Tensor], wanted: Tensor, stop: Tensor, target: Target,
         dropout: float, generator: np.random.Generator,
     ) -> None:  # fmt: skip
         super().__init__(head)

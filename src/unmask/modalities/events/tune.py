@@ -28,7 +28,7 @@ from unmask.modalities.events.meds import Labels
 from unmask.modalities.events.outcome import folds
 from unmask.modalities.events.recipes import TuneSettings
 from unmask.modalities.events.targets import Target
-from unmask.training.budget import Fitted, fit, measure_loss
+from unmask.training.budget import MemoryPlan, fit, measure_loss
 from unmask.training.finetune import Course, Finetunable, Look, finetune
 from unmask.training.memory import free_memory, held_memory
 from unmask.training.optimiser import AdamW, build_optimiser
@@ -270,7 +270,7 @@ class EncoderFinetuning(Finetunable):
         held = self.tuner.watch(self.net, self.numbers[self.watched], self.y[self.watched])
         return Look.of(-held, {"loss": held})
 
-    def forecast(self) -> Fitted:
+    def forecast(self) -> MemoryPlan:
         """What the run will need; no more points than fit are worked on together.
 
         Raises:

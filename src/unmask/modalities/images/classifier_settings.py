@@ -17,7 +17,7 @@ from unmask.training.settings import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings:
+class ClassifierSettings:
     """How an image classifier is fine-tuned; defaults after MAE's (He et al. 2022, table 9), for small data.
 
     Attributes:
@@ -98,7 +98,7 @@ UNREAD = (
 """Settings of a run that fine-tuning pictures has no use for."""
 
 
-def with_overrides(settings: FinetuneSettings, overrides: Mapping[str, Any]) -> FinetuneSettings:
+def with_overrides(settings: ClassifierSettings, overrides: Mapping[str, Any]) -> ClassifierSettings:
     """Replace settings by key; keys of `train` may be given bare.
 
     Raises:

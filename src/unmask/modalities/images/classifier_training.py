@@ -14,9 +14,9 @@ from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.augment import Augment, mix_batch
 from unmask.modalities.images.batches import image_batch
 from unmask.modalities.images.classifier import Classifier, layer_groups
-from unmask.modalities.images.classifier_settings import FinetuneSettings
+from unmask.modalities.images.classifier_settings import ClassifierSettings
 from unmask.modalities.images.floats import model_floats
-from unmask.training.budget import Fitted, fit, measure_loss
+from unmask.training.budget import MemoryPlan, fit, measure_loss
 from unmask.training.finetune import UNBOUNDED, Course, Finetunable, Look, planned_steps, shuffled
 from unmask.training.memory import free_memory, held_memory
 from unmask.training.optimiser import AdamW
@@ -38,7 +38,7 @@ class PictureFinetuning(Finetunable):
 
     def __init__(
         self, classifier: Classifier, train: ImageSet, targets: Tensor, held: ImageSet | None,
-        settings: FinetuneSettings,
+        settings: ClassifierSettings,
     ) -> None:  # fmt: skip
         super().__init__(classifier.net)
         self.classifier, self.train, self.targets, self.held = classifier, train, targets, held
@@ -111,7 +111,7 @@ class PictureFinetuning(Finetunable):
     def restore(self, saved: dict[str, Any]) -> None:
         self.rows = int(saved["rows"])
 
-    def forecast(self) -> Fitted:
+    def forecast(self) -> MemoryPlan:
         """What the run will need; no more pictures go through the network at a time than fit.
 
         Raises:

@@ -21,7 +21,7 @@ from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.build import untrained
 from unmask.modalities.images.classifier import Classifier, ClassifierNet
-from unmask.modalities.images.classifier_settings import FinetuneSettings, with_overrides
+from unmask.modalities.images.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.classifier_training import PictureFinetuning
 from unmask.modalities.images.label_table import ENDINGS
 from unmask.modalities.images.model import ImageModel, load
@@ -51,7 +51,7 @@ class Finetuned:
 
 def finetune_classify(
     model: str | Path | ImageModel, data: Any, out: str | Path, *, validation: Any = None,
-    settings: FinetuneSettings | None = None, console: bool = True, checkpoints: bool = False, resume: bool = False,
+    settings: ClassifierSettings | None = None, console: bool = True, checkpoints: bool = False, resume: bool = False,
 ) -> Finetuned:  # fmt: skip
     """Fine-tune an image model on labelled pictures.
 
@@ -67,7 +67,7 @@ def finetune_classify(
     Raises:
         UserError: no classes, one class only, an unknown class in the validation pictures, or `out` holds a model.
     """
-    settings, out = settings or FinetuneSettings(), check_new_model(out)
+    settings, out = settings or ClassifierSettings(), check_new_model(out)
     train_settings = settings.train
     if resume and train_settings.minutes is not None:
         raise UserError(
@@ -124,7 +124,7 @@ def finetune_classify(
 
 
 def _pictures(
-    base: ImageModel, data: Any, validation: Any, settings: FinetuneSettings, store: Store | None
+    base: ImageModel, data: Any, validation: Any, settings: ClassifierSettings, store: Store | None
 ) -> tuple[ImageSet, ImageSet | None]:
     table: dict[str, Any] = {
         "store": store, "problem": settings.problem, "pictures": settings.pictures, "column": settings.column,
@@ -150,7 +150,7 @@ def _pictures(
     return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out)) if out.any() else None
 
 
-def _smoothing(settings: FinetuneSettings, problem: str) -> float:
+def _smoothing(settings: ClassifierSettings, problem: str) -> float:
     """The share by which targets are smoothed.
 
     Raises:
@@ -166,7 +166,7 @@ def _smoothing(settings: FinetuneSettings, problem: str) -> float:
     return 0.1 if problem == "single" else 0.0
 
 
-def _keeper(out: Path, settings: FinetuneSettings, data: list[Any], *, resume: bool) -> Keeper:
+def _keeper(out: Path, settings: ClassifierSettings, data: list[Any], *, resume: bool) -> Keeper:
     """Checkpoints beside `out`, of a run on these data (pictures, targets, held-out pictures) with these settings."""
     kept = dataclasses.asdict(settings)
     kept["train"] = {k: v for k, v in kept["train"].items() if k not in WATCHING}
@@ -208,4 +208,4 @@ def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: b
     return figures
 
 
-__all__ = ["FinetuneSettings", "Finetuned", "finetune_classify", "with_overrides"]
+__all__ = ["ClassifierSettings", "Finetuned", "finetune_classify", "with_overrides"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from text_corpus import tokenizer
 from unmask.modalities.text.tasks.answer import Answer
 from unmask.modalities.text.tasks.conll import Sentence, joined
-from unmask.modalities.text.tasks.encoding import Encoder, best_window
+from unmask.modalities.text.tasks.encoding import ExampleMaker, best_window
 from unmask.modalities.text.tasks.squad import Question
 from unmask.modalities.text.tasks.tag import Tag
 
@@ -22,8 +22,8 @@ TEXT = st.text(alphabet=ALPHABET, min_size=1, max_size=60)
 WORD = st.text(alphabet="abcéöß👍שם今天\u0301-'.", min_size=1, max_size=8)
 
 
-def encoder(kind: str, slots: int = 24) -> Encoder:
-    return Encoder(tokenizer(kind), slots=slots, types=True)
+def encoder(kind: str, slots: int = 24) -> ExampleMaker:
+    return ExampleMaker(tokenizer(kind), slots=slots, types=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,11 +19,11 @@ from unmask.modalities.text.tasks import compare, effort, linear, loop, probe
 from unmask.modalities.text.tasks.beside import fit_tags, load_beside
 from unmask.modalities.text.tasks.classify import Classify
 from unmask.modalities.text.tasks.data import Item
-from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.held_out import overlap, split
 from unmask.modalities.text.tasks.model import build, load, save
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import TaskSettings
 
 QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
 WORDS = ("fox", "lazy", "dog", "readers", "sources", "river", "bank", "table", "rows", "brown", "quick", "check")
@@ -46,9 +46,9 @@ def test_the_model_starts_as_the_probe_and_transformers_reads_it(recipe, pooling
     import transformers
 
     text = load_folder(folder(tmp_path / "model", recipe=recipe))
-    encoder = Encoder(text.tokenizer, slots=64, types=recipe == "bert")
+    encoder = ExampleMaker(text.tokenizer, slots=64, types=recipe == "bert")
     items = [Item(text=t, label=label) for t, label in texts(48)]
-    work = Classify.from_items(encoder, items, FinetuneSettings())
+    work = Classify.from_items(encoder, items, TaskSettings())
     built, _ = build(text, work.head, work.outputs)
     training = work.prepare(items, labelled=True)
     first, mean = probe.pooled(text, training, slots=64, context=nullcontext)
@@ -229,7 +229,7 @@ def test_the_simpler_model_of_similarity_is_kept_and_predicts(alike, kind, name,
     assert {"cosine of TF-IDF vectors", "ridge regression of the frozen vectors"} <= set(table)
     assert result["kept"] == name == max(table, key=table.__getitem__)
     kept = load(tmp_path / "out", precision="fp32")
-    assert (kept.beside.kind, kept.about["temperature"]) == (kind, FinetuneSettings().temperature)
+    assert (kept.beside.kind, kept.about["temperature"]) == (kind, TaskSettings().temperature)
     assert evaluate(kept, held, draws=2)["spearman"] == pytest.approx(result["value"])
     both = predict(kept, [{"text": r["text"], "text2": r["text2"]} for r in held[:3]])
     assert all(set(row) >= {"score"} for row in both)

@@ -243,9 +243,9 @@ def test_kept_states_stand_for_the_frozen_layers(tmp_path):
 
 def opened_for(built, tmp_path):
     from unmask.modalities.text.tasks.classify import Classify
-    from unmask.modalities.text.tasks.encoding import Encoder
+    from unmask.modalities.text.tasks.encoding import ExampleMaker
 
-    encoder = Encoder(tokenizer("wordpiece"), slots=64, types=True)
+    encoder = ExampleMaker(tokenizer("wordpiece"), slots=64, types=True)
     return built, Classify(encoder, {"problem": "single", "labels": ["a", "b"]})
 
 
@@ -258,10 +258,10 @@ def opened_state(path, name):
 def test_layer_decay_groups(tmp_path):
     from unmask.modalities.text.folder import load_folder
     from unmask.modalities.text.tasks.model import build
-    from unmask.modalities.text.tasks.settings import FinetuneSettings
+    from unmask.modalities.text.tasks.settings import TaskSettings
 
     built, _ = build(load_folder(folder(tmp_path / "model")), "sequence", 2)
-    groups = loop.groups(built, FinetuneSettings(learning_rate=1.0, layer_decay=0.5))
+    groups = loop.groups(built, TaskSettings(learning_rate=1.0, layer_decay=0.5))
     assert sorted({g["lr"] for g in groups}) == [0.125, 0.25, 0.5, 1.0]
     held = [id(p) for g in groups for p in g["params"]]
     assert len(held) == len(set(held)) == len({id(p) for p in built.parameters()})

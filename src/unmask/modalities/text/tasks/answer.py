@@ -21,10 +21,10 @@ from unmask.families.heads import SPAN, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.encoding import Encoder, Window
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Window
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.squad import Question, as_questions
 from unmask.modalities.text.tasks.tag import by_example
 from unmask.modalities.text.tasks.task import TextTask
@@ -48,7 +48,7 @@ class Answer(TextTask):
         return as_questions(data, labelled=labelled, trouble=trouble), None
 
     @classmethod
-    def from_items(cls, encoder: Encoder, items: Sequence[Question], settings: FinetuneSettings) -> Answer:
+    def from_items(cls, encoder: ExampleMaker, items: Sequence[Question], settings: TaskSettings) -> Answer:
         about = {
             "name": "answer", "slots": encoder.slots, "stride": settings.stride, "null_threshold": settings.null_threshold,
             "no_answer": any(not q.answers for q in items),

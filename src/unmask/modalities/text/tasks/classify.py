@@ -16,10 +16,10 @@ from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
-from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.natural import natural
 
@@ -46,7 +46,7 @@ class Classify(TextTask):
     name, head, options = "classify", SEQUENCE, ("metric",)
 
     def __init__(
-        self, encoder: Encoder, about: dict[str, Any], *, weights: Tensor | None = None, metric: str | None = None
+        self, encoder: ExampleMaker, about: dict[str, Any], *, weights: Tensor | None = None, metric: str | None = None
     ) -> None:
         super().__init__(encoder, about)
         self.weights = weights
@@ -64,7 +64,7 @@ class Classify(TextTask):
 
     @classmethod
     def from_items(
-        cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings, *, metric: str | None = None
+        cls, encoder: ExampleMaker, items: Sequence[Item], settings: TaskSettings, *, metric: str | None = None
     ) -> Classify:
         """Look at the training labels: which there are, and what kind of problem they make.
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from unmask.modalities.text.tasks import loop
-from unmask.modalities.text.tasks.fit import Fitted
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.fit import FittedTask
+from unmask.modalities.text.tasks.settings import TaskSettings
 
 USUAL = 8
 """Rows per step of the usual loop, padded to the longest of them: the defaults of transformers' Trainer."""
@@ -22,7 +22,7 @@ PADDING = 1.07
 """Slots of packed steps for each slot of their texts (1.04 to 1.10 on five sets, steps of 32)."""
 
 
-def beyond(fitted: Fitted, settings: FinetuneSettings) -> float:
+def beyond(fitted: FittedTask, settings: TaskSettings) -> float:
     """What choosing took and training again would take, for each unit that the usual loop takes over all rows, for as many epochs.
 
     Args:

@@ -61,7 +61,7 @@ class Window:
     """Slot of token `first`: token t of the text stands in slot t - first + shift."""
 
 
-class Encoder:
+class ExampleMaker:
     """Makes examples for one model.
 
     Args:

@@ -20,16 +20,16 @@ from unmask.modalities.text.folder import load_folder
 from unmask.modalities.text.tasks import compare, effort, loop, simpler
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.figures import figures
-from unmask.modalities.text.tasks.fit import Fitted, Run
+from unmask.modalities.text.tasks.fit import FittedTask, TaskRun
 from unmask.modalities.text.tasks.held_out import overlap, split
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.modalities.text.tasks.scorers import merit
-from unmask.modalities.text.tasks.settings import FinetuneSettings, settled
+from unmask.modalities.text.tasks.settings import TaskSettings, settled
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import resolve_device, resolve_precision
@@ -44,7 +44,7 @@ def finetune(
     *,
     validation: Any = None,
     out: str | Path | None = None,
-    settings: FinetuneSettings | None = None,
+    settings: TaskSettings | None = None,
     columns: Columns | None = None,
     metric: str | None = None,
     checkpoints: bool = False,
@@ -70,7 +70,7 @@ def finetune(
         lenient: rows that are wrong (a word that is white space, an answer that is not at its offset, an empty label) are
             counted, said and left out; else all of them are named and nothing is trained.
         say: called with remarks for people (which columns were read, what was guessed).
-        overrides: any field of `FinetuneSettings`.
+        overrides: any field of `TaskSettings`.
 
     Returns:
         task, metric, value, metrics (on the validation data), steps, seconds, tokens_per_second, peak_memory_mb, stopped,
@@ -82,7 +82,7 @@ def finetune(
     kind = task_class(task)
     if metric is not None and "metric" not in kind.options:
         raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
-    chosen = apply_overrides(settings or FinetuneSettings(), overrides)
+    chosen = apply_overrides(settings or TaskSettings(), overrides)
     target = None if out is None else Path(out)
     if target is not None:
         check_new_model(target)
@@ -122,12 +122,12 @@ def finetune(
     options = {"metric": metric} if "metric" in kind.options else {}
     classes = items  # what labels there are is learnt from all rows
 
-    def make(encoder: Encoder, _: Sequence[Any], given: FinetuneSettings) -> TextTask:
+    def make(encoder: ExampleMaker, _: Sequence[Any], given: TaskSettings) -> TextTask:
         begin: Callable[..., TextTask] = kind.from_items
         return begin(encoder, classes, given, **options)
 
     again = taken is not None and chosen.refit is not False and chosen.minutes is None and target is not None
-    run = Run(make=make, settings=chosen, device=device, precision=precision.name, slots=slots, say=say)
+    run = TaskRun(make=make, settings=chosen, device=device, precision=precision.name, slots=slots, say=say)
     scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
     if keeper is not None:
         scratch, keeper.about["precision"], keeper.more = keeper.folder, precision.name, again
@@ -200,7 +200,7 @@ def finetune(
 
 
 def _validation(
-    items: list[Any], held: list[Any] | None, settings: FinetuneSettings, say: Callable[[str], None]
+    items: list[Any], held: list[Any] | None, settings: TaskSettings, say: Callable[[str], None]
 ) -> tuple[int, tuple[list[Any], list[Any]] | None]:
     """(validation rows that are training rows too, (rows to train on, rows held out) where no validation data is given)."""
     if held is not None:
@@ -222,7 +222,7 @@ def _validation(
     return 0, (rest, out)
 
 
-def _verdict_lines(fitted: Fitted, trained_on: int, rows: int) -> list[str]:
+def _verdict_lines(fitted: FittedTask, trained_on: int, rows: int) -> list[str]:
     """What was compared, what is kept, and on which rows it was trained, for a terminal."""
     verdict = fitted.verdict
     if verdict is None or fitted.checked is None:
@@ -272,7 +272,7 @@ def _read_for(
 def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, TextTask]:
     """A task folder and its task."""
     folder = model if isinstance(model, TaskFolder) else models.load(model, device=device, precision=precision)
-    encoder = Encoder(folder.tokenizer, slots=folder.slots, types=folder.types)
+    encoder = ExampleMaker(folder.tokenizer, slots=folder.slots, types=folder.types)
     return folder, task_class(folder.about["name"])(encoder, folder.about)
 
 

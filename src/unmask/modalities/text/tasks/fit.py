@@ -15,11 +15,11 @@ from torch import Tensor
 
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import compare, loop, simpler
-from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.model import TaskFolder, build
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.probe import Probed
-from unmask.modalities.text.tasks.settings import FinetuneSettings, settled
+from unmask.modalities.text.tasks.settings import TaskSettings, settled
 from unmask.modalities.text.tasks.start import keeps_its_head, start_head
 from unmask.training.finetune import FinetuneResult
 from unmask.training.finetune_checkpoints import Keeper
@@ -30,7 +30,7 @@ BEFORE = {True: "linear probe of the frozen encoder", False: "the model before f
 
 
 @dataclass(kw_only=True)
-class Fitted:
+class FittedTask:
     """A model after one run.
 
     Attributes:
@@ -60,7 +60,7 @@ class Fitted:
 
 
 @dataclass(kw_only=True)
-class Run:
+class TaskRun:
     """What every run of one call shares.
 
     Attributes:
@@ -70,8 +70,8 @@ class Run:
         micro_slots: slots of a forward pass, as `fit` found them to fit.
     """
 
-    make: Callable[[Encoder, Sequence[Any], FinetuneSettings], Any]
-    settings: FinetuneSettings
+    make: Callable[[ExampleMaker, Sequence[Any], TaskSettings], Any]
+    settings: TaskSettings
     device: torch.device
     precision: str
     slots: int
@@ -81,7 +81,7 @@ class Run:
     def fit(
         self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None, *, tracker: Tracker | None = None,
         keeper: Keeper | None = None,
-    ) -> Fitted:  # fmt: skip
+    ) -> FittedTask:  # fmt: skip
         """Start, train, keep the best state by `held`, calibrate, and set it beside simpler models."""
         settings = settled(self.settings, text.model.encoder.config.width)
         fitted, random = self._begin(text, items, held)
@@ -125,9 +125,11 @@ class Run:
             fitted.outcome.kept_step = 0
         return fitted
 
-    def _begin(self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None) -> tuple[Fitted, list[str]]:
+    def _begin(
+        self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None
+    ) -> tuple[FittedTask, list[str]]:
         """The task on its examples, its model with the head as the folder has it, and what of it is random."""
-        encoder = Encoder(text.tokenizer, slots=self.slots, types=bool(text.model.codec.config.types))
+        encoder = ExampleMaker(text.tokenizer, slots=self.slots, types=bool(text.model.codec.config.types))
         work = self.make(encoder, items, self.settings)
         torch.manual_seed(self.settings.seed)
         built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
@@ -138,10 +140,10 @@ class Run:
         training = work.prepare(items, labelled=True)
         checked = None if held is None else work.prepare(held, labelled=True)
         nothing: Any = None
-        return Fitted(folder=folder, work=work, training=training, checked=checked, outcome=nothing), random
+        return FittedTask(folder=folder, work=work, training=training, checked=checked, outcome=nothing), random
 
     def _judge(
-        self, fitted: Fitted, before: Any, begun: Any, others: Sequence[compare.Rival], where: dict[str, Any]
+        self, fitted: FittedTask, before: Any, begun: Any, others: Sequence[compare.Rival], where: dict[str, Any]
     ) -> None:
         work, checked = fitted.work, fitted.checked
         assert checked is not None
@@ -179,7 +181,9 @@ class Run:
             work.calibrate(fitted.found, checked)
             fitted.predictions = work.decode(fitted.found, checked)
 
-    def refit(self, text: TextFolder, items: Sequence[Any], fitted: Fitted, tracker: Tracker | None = None) -> Fitted:
+    def refit(
+        self, text: TextFolder, items: Sequence[Any], fitted: FittedTask, tracker: Tracker | None = None
+    ) -> FittedTask:
         """The recipe that `fitted` came to, on all rows: pooling and C, as many epochs, the simpler model beside it.
 
         Temperature and thresholds stay as fitted on the rows that were held out.
@@ -223,7 +227,7 @@ class Run:
         return new
 
 
-def _best_later(fitted: Fitted, work: Any) -> float:
+def _best_later(fitted: FittedTask, work: Any) -> float:
     """The best value of the looks after the first."""
     from unmask.modalities.text.tasks.scorers import merit
 

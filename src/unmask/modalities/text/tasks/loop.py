@@ -25,7 +25,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.budget import fit, gigabytes, measure_loss
 from unmask.training.finetune import (
@@ -106,7 +106,7 @@ def micro_batches(
             yield part, count / total
 
 
-def groups(model: TaskModel, settings: FinetuneSettings) -> list[dict[str, Any]]:
+def groups(model: TaskModel, settings: TaskSettings) -> list[dict[str, Any]]:
     """Parameter groups: matrices decay, vectors do not; each layer at `layer_decay` times the rate of the one above."""
     layers = len(model.masked.encoder.layers)
     found: dict[tuple[int, bool], list[Tensor]] = {}
@@ -284,7 +284,7 @@ class TextFinetuning(Finetunable):
 
     def __init__(
         self, model: TaskModel, task: TextTask, training: Prepared, validation: Prepared | None,
-        settings: FinetuneSettings, *, slots: int, device: torch.device, context: Callable[[], Any],
+        settings: TaskSettings, *, slots: int, device: torch.device, context: Callable[[], Any],
     ) -> None:  # fmt: skip
         super().__init__(model)
         self.model, self.task, self.training, self.validation = model, task, training, validation
@@ -442,7 +442,7 @@ def train(
         return finetune(work, optimiser, course, tracker=tracker, keeper=keeper, first=start, begun=begun)
 
 
-def course_of(settings: FinetuneSettings, items: int, *, until: float = 1.0, looks: bool = True) -> Course:
+def course_of(settings: TaskSettings, items: int, *, until: float = 1.0, looks: bool = True) -> Course:
     """How long and how fast the settings ask a task to be trained.
 
     Args:

@@ -14,7 +14,7 @@ Loss = Literal["auto", "cosent", "multiple_negatives", "simcse"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings:
+class TaskSettings:
     """How long, how fast and how carefully to fine-tune.
 
     Attributes:
@@ -141,7 +141,7 @@ SLOWEST, FASTEST = 2e-5, 2e-4
 """Rates that are chosen stay between these."""
 
 
-def settled(settings: FinetuneSettings, width: int) -> FinetuneSettings:
+def settled(settings: TaskSettings, width: int) -> TaskSettings:
     """The settings with a rate: 5e-5 for an encoder 768 wide, in inverse proportion to the width for others."""
     if settings.learning_rate is not None:
         return settings

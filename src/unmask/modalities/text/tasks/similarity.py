@@ -20,10 +20,10 @@ from unmask.core.batch import PackedBatch
 from unmask.errors import UserError
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
-from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 
 
@@ -40,7 +40,7 @@ class Similarity(TextTask):
 
     name, head, metric = "similarity", None, "spearman"
 
-    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
+    def __init__(self, encoder: ExampleMaker, about: dict[str, Any]) -> None:
         super().__init__(encoder, about)
         self.uses_vocabulary = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
 
@@ -51,7 +51,7 @@ class Similarity(TextTask):
         return as_pairs(data, columns, labelled=labelled, trouble=trouble)
 
     @classmethod
-    def from_items(cls, encoder: Encoder, items: Sequence[Item], settings: FinetuneSettings) -> Similarity:
+    def from_items(cls, encoder: ExampleMaker, items: Sequence[Item], settings: TaskSettings) -> Similarity:
         """Choose the loss by what the data holds.
 
         Raises:

@@ -12,7 +12,7 @@ from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import probe
 from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 
 
@@ -26,7 +26,7 @@ def keeps_its_head(text: TextFolder, work: TextTask, random: list[str]) -> bool:
 
 
 def start_head(
-    text: TextFolder, built: TaskModel, work: TextTask, training: Prepared, settings: FinetuneSettings, *, slots: int,
+    text: TextFolder, built: TaskModel, work: TextTask, training: Prepared, settings: TaskSettings, *, slots: int,
     context: Callable[[], Any], chosen: probe.Probed | None = None,
 ) -> probe.Probed | None:  # fmt: skip
     """Make the task's head a linear probe of the frozen encoder; None for a task without a head, or that does not start so."""

@@ -22,11 +22,11 @@ from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
 from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.encoding import Encoder, best_window
+from unmask.modalities.text.tasks.encoding import ExampleMaker, best_window
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.schemes import OUTSIDE, as_tags
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import SHOWN, TextTask
 from unmask.modalities.text.tokenizer import Encoded
 
@@ -37,7 +37,7 @@ class Tag(TextTask):
     name, head, metric = "tag", TOKEN, "f1"
     windowed = True
 
-    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
+    def __init__(self, encoder: ExampleMaker, about: dict[str, Any]) -> None:
         super().__init__(encoder, about)
         self.labels: list[str] = list(about["labels"])
         self.tags = as_tags(self.labels, "the model")
@@ -51,7 +51,7 @@ class Tag(TextTask):
         return as_sentences(data, labelled=labelled, trouble=trouble), None
 
     @classmethod
-    def from_items(cls, encoder: Encoder, items: Sequence[Sentence], settings: FinetuneSettings) -> Tag:
+    def from_items(cls, encoder: ExampleMaker, items: Sequence[Sentence], settings: TaskSettings) -> Tag:
         """Tags of the types that occur.
 
         Raises:

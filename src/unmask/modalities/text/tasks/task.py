@@ -12,11 +12,11 @@ from unmask.core.batch import PackedBatch
 from unmask.families.heads import TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.encoding import Encoder
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.probe import Probed
-from unmask.modalities.text.tasks.settings import FinetuneSettings
+from unmask.modalities.text.tasks.settings import TaskSettings
 
 SHOWN = 300
 """Characters of a text that a report shows."""
@@ -45,7 +45,7 @@ class TextTask:
     uses_vocabulary: bool = False
     """Whether the loss reads the whole table of word embeddings, as a masked-token loss does."""
 
-    def __init__(self, encoder: Encoder, about: dict[str, Any]) -> None:
+    def __init__(self, encoder: ExampleMaker, about: dict[str, Any]) -> None:
         self.encoder, self.about = encoder, about
 
     @classmethod
@@ -61,7 +61,7 @@ class TextTask:
         raise NotImplementedError
 
     @classmethod
-    def from_items(cls, encoder: Encoder, items: Sequence[Any], settings: FinetuneSettings) -> Self:
+    def from_items(cls, encoder: ExampleMaker, items: Sequence[Any], settings: TaskSettings) -> Self:
         """The task to train, as its training items show it."""
         raise NotImplementedError
 
