@@ -14,6 +14,8 @@ from event_data import labels
 
 from unmask.cli import main
 from unmask.modalities.events.audit import audit
+from unmask.modalities.events.cuts import without_events
+from unmask.modalities.events.meds import read_labels, read_meds
 from unmask.modalities.events.shards import write_meds
 
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[3].parent / "shared")) / "data" / "events"
@@ -85,6 +87,18 @@ def test_deaths_and_timed_codes_without_a_time_are_found(tmp_path: Path):
     assert found(tmp_path / "deaths", only, asked) == {"within an encounter": "note", "facts without a time": "warning"}
     both = [*rows, (3, None, "DIAGNOSIS//X", None, None)]
     assert found(tmp_path / "both", both, asked) == {"within an encounter": "note", "facts without a time": "warning"}
+
+
+def test_points_before_any_event_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    early = [(subject, datetime(1970, 1, 1), label) for subject, _, label in asked]
+    assert found(tmp_path / "all", rows, early)["points without events"] == "warning"
+    frame = pl.read_parquet(tmp_path / "all" / "m" / "data" / "*.parquet", hive_partitioning=False)
+    events = read_meds(tmp_path / "all" / "m")
+    first = frame.drop_nulls("time").group_by("subject_id").agg(pl.col("time").min())
+    points = [(s, t - timedelta(microseconds=s % 2), True) for s, t in first.iter_rows()]
+    bare = without_events(events, read_labels(labels(tmp_path / "some", points), events))
+    assert bare.tolist() == [s % 2 == 1 for s, _, _ in points]
 
 
 def test_dates_taken_for_times_are_found(tmp_path: Path):

@@ -13,7 +13,9 @@ import pytest
 from event_data import main_fails
 
 from unmask.cli import main
+from unmask.modalities.events.finetune import finetune_outcome
 from unmask.modalities.events.meds import read_meds
+from unmask.modalities.events.recipes import OutcomeSettings
 
 SMALL = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32", "--steps", "8"]
 HEAD = ["members=1", "trees=30", "epochs=5", "curve=false", "baselines=false"]
@@ -69,6 +71,7 @@ def test_an_extract_becomes_a_judged_prediction(tmp_path: Path, said: Any, make:
     assert (fitted["held_out"], fitted["training"], fitted["outside"]) == (len(held), 120 - len(held), 2)
     assert fitted["held_out_by"] == "metadata/subject_splits.parquet"
 
+    assert fitted["without_events"] == {"training": 0, "held_out": 0}
     written = said("predict", outcome, meds, "--labels", task, "--out", tmp_path / "p.parquet")
     assert (written["points"], written["outside"], written["splits"]["held_out"]) == (120, 2, len(held))
     assert written["unknown_share"] < 0.1
@@ -86,6 +89,25 @@ def test_an_extract_becomes_a_judged_prediction(tmp_path: Path, said: Any, make:
     assert vectors.select("subject_id", "prediction_time").equals(asked.select("subject_id", "prediction_time"))
     beside = said("embed", model, meds, "--out", tmp_path / "w.npy")["ids"]
     assert pl.read_parquet(beside)["subject_id"].to_list() == read_meds(meds).subjects.tolist()
+
+
+def test_points_before_any_event_are_counted(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    frame = pl.read_parquet(home / "task" / "0.parquet")
+    (tmp_path / "task").mkdir()
+    early = (
+        pl.when(pl.int_range(len(frame)) % 4 == 0).then(pl.datetime(1901, 1, 1)).otherwise(pl.col("prediction_time"))
+    )
+    frame.with_columns(prediction_time=early.cast(pl.Datetime("us"))).write_parquet(tmp_path / "task" / "0.parquet")
+    bare = -(-len(frame) // 4)
+    run = finetune_outcome(
+        home / "model", home / "meds", tmp_path / "task", tmp_path / "m",
+        settings=OutcomeSettings(epochs=1, members=1, trees=0, curve=False, baselines=False),
+    )  # fmt: skip
+    assert sum(run.figures["without_events"].values()) == bare
+    for command, more in (("predict", ["--out", str(tmp_path / "p.parquet")]), ("evaluate", [])):
+        with pytest.raises(SystemExit):
+            main([command, str(tmp_path / "m"), str(home / "meds"), "--labels", str(tmp_path / "task"), *more])
+        assert "before the first event of their patient" in capsys.readouterr().out
 
 
 def test_data_of_other_codes_is_refused(home: Path, tmp_path: Path, said: Any, capsys: pytest.CaptureFixture[str]):

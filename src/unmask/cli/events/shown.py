@@ -11,6 +11,10 @@ def outside_line(count: int) -> list[str]:
     return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
 
 
+def bare_line(count: int) -> list[str]:
+    return [f"warning: {count:,} points lie before the first event of their patient"] if count else []
+
+
 def trained_line(count: int | None, warning: str | None) -> list[str]:
     if count is None:
         return [f"warning: {warning}: these figures may be of training patients"]

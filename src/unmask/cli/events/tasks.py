@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.events.shown import interval_text, outside_line, ready
+from unmask.cli.events.shown import bare_line, interval_text, outside_line, ready
 from unmask.errors import UserError, suggest
 
 
@@ -55,7 +55,7 @@ def finetune(
 
     found = finetune_outcome(model, data, labels, out, settings=settings).figures
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
-    lines += [*outside_line(found["outside"]), unknown_line(found)]
+    lines += [*outside_line(found["outside"]), *bare_line(sum(found["without_events"].values())), unknown_line(found)]
     for name, count in found.get("unseen_classes", {}).items():
         lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
     if "number" in found:
@@ -100,6 +100,7 @@ def predict(
 
     from unmask.cli.common import Output
     from unmask.files import check_results
+    from unmask.modalities.events.cuts import without_events
     from unmask.modalities.events.meds import SPLITS, read_meds
     from unmask.modalities.events.model import write_predictions
     from unmask.modalities.events.unknown import unknown_line
@@ -113,7 +114,9 @@ def predict(
     frame, points = loaded.predict(events, labels)
     write_predictions(frame, out)
     found: dict[str, Any] = {"out": out, "points": len(points), "outside": points.outside, **loaded.unknown}
+    found["without_events"] = int(without_events(events, points).sum())
     lines = [f"{out}: {len(points)} predictions", *outside_line(points.outside), unknown_line(loaded.unknown)]
+    lines += bare_line(found["without_events"])
     if events.splits is not None:
         found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))
         lines.append(f"by {SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))

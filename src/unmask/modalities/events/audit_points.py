@@ -23,8 +23,11 @@ from unmask.modalities.events.audit_events import (
     most_frequent,
     named,
 )
-from unmask.modalities.events.cuts import Cuts, cut, encounters, flat, searched
+from unmask.modalities.events.cuts import Cuts, cut, encounters, flat, searched, without_events
 from unmask.modalities.events.meds import DEATH, STATIC, Events, Labels, may_be_classes
+
+BARE = 0.01
+"""Share of the points without an event before them from which on it is warned of."""
 
 
 def told(events: Events, points: Labels) -> Iterator[Finding]:
@@ -178,6 +181,19 @@ def points_after_death(events: Events, points: Labels) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def points_without_events(events: Events, points: Labels) -> Iterator[Finding]:
+    """Points before the first event of their patient: predictions there know nothing of the patient."""
+    bare = without_events(events, points)
+    if bare.any():
+        yield Finding(
+            check="points without events", level="warning" if bare.mean() >= BARE else "note",
+            sentence=f"{int(bare.sum()):,} of {len(points):,} prediction points lie before the first event of their patient.",
+            todo="Look whether prediction times are right; what is said there is of nobody in particular.",
+            columns=("subject", "label"),
+            rows=[(int(events.subjects[points.subject[i]]), _label(points, i)) for i in np.flatnonzero(bare)[:SHOWN]],
+        )  # fmt: skip
+
+
 def _label(points: Labels, i: int) -> str:
     if points.names is not None:
         return points.names[i]
@@ -259,4 +275,4 @@ def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-TASK_CHECKS = (told, points_after_death, encounter_goes_on, at_the_point)
+TASK_CHECKS = (told, points_after_death, points_without_events, encounter_goes_on, at_the_point)

@@ -11,10 +11,21 @@ from typing import Literal
 
 import numpy as np
 
-from unmask.modalities.events.meds import NO_VISIT, Events, Labels
+from unmask.modalities.events.meds import BIRTH, NO_VISIT, STATIC, Events, Labels
 
 ROWS = 4_000_000
 """Events looked at in one go."""
+
+
+def without_events(events: Events, points: Labels) -> np.ndarray:
+    """(points,) whether a point lies before the first event of its patient that has a time, birth apart: nothing but facts
+    without a time is known then."""
+    birth = events.begins(BIRTH)
+    first = np.full(len(events), np.iinfo(np.int64).max)
+    for owners, here in events.blocks():
+        timed = (events.time[here] != STATIC) & ~birth[events.code[here]]
+        np.minimum.at(first, events.owner(owners)[timed], events.time[here][timed])
+    return points.time < first[points.subject]
 
 
 def searched(

@@ -21,6 +21,7 @@ from unmask.errors import UserError
 from unmask.files import check_new_model
 from unmask.modalities.events import outcome_report
 from unmask.modalities.events.clinical import descriptions
+from unmask.modalities.events.cuts import without_events
 from unmask.modalities.events.features import gather
 from unmask.modalities.events.folder import save_folder
 from unmask.modalities.events.histories import Histories
@@ -101,6 +102,8 @@ def finetune_outcome(
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
     found |= loaded.unknown
+    bare = without_events(events, points)
+    found["without_events"] = {name: int(bare[rows].sum()) for name, rows in (("training", train), ("held_out", test))}
     found |= told_of(points, {"training": train, "held_out": test}, labels)
     if isinstance(target, Number):
         found["number"] = target.to_dict() | {"taken_as": taken_as(points.take(train))}

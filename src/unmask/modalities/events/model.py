@@ -15,6 +15,7 @@ from unmask.core.inference import inference_mode
 from unmask.core.score import Mode
 from unmask.errors import UserError
 from unmask.files import written
+from unmask.modalities.events.cuts import without_events
 from unmask.modalities.events.features import Features, gather
 from unmask.modalities.events.fill import SCHEMA, died, missing_values, next_events
 from unmask.modalities.events.folder import EventFolder, load_folder
@@ -134,7 +135,7 @@ class EventModel:
         known by their subject ids (unless births say that these are other people's).
 
         Returns:
-            kind, points, patients, outside (labels of subjects without events), trained (points left out because their
+            kind, points, patients, without_events (points before the first event of their patient), outside (labels of subjects without events), trained (points left out because their
             patients trained the head; None where the model does not know, with the reason under warning: folders of version 0.1,
             and ids of other people), split, and under `results`
             the figures of "model", of "constant" (the shares of these labels themselves; of numbers their mean), and of numbers
@@ -169,7 +170,7 @@ class EventModel:
             results[target.rule.name] = scored(target, points, said[:, None], seed=seed)
         return {
             "kind": target.kind, "points": len(points), "patients": len(np.unique(points.subject)),
-            "outside": points.outside, "trained": trained, "split": split, "results": results,
+            "without_events": int(without_events(events, points).sum()), "outside": points.outside, "trained": trained, "split": split, "results": results,
         } | ({} if warning is None else {"warning": warning})  # fmt: skip
 
     def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
