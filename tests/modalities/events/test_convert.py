@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zipfile
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,11 @@ def reconciled(found: dict) -> None:
 def end_of(*day: int) -> datetime:
     """Where a date without a time of day stands."""
     return datetime(*day, 23, 59, 59)
+
+
+def fhir_end_of(*day: int) -> datetime:
+    """Where a FHIR date stands: where its day has ended in every zone."""
+    return end_of(*day) + timedelta(hours=12)
 
 
 def listed(folder: Path) -> list[tuple]:
@@ -221,8 +226,8 @@ def test_ndjson_and_zip_give_what_the_bundle_gives(tmp_path: Path):
     assert found[0] == found[1] == found[2]
     assert found[0] == [
         (0, None, "GENDER//MALE", None),
-        (0, end_of(2020, 1, 1), "CONDITION//SNOMED//44054006", None),
-        (0, end_of(2021, 2, 3), "MEDS_DEATH", None),
+        (0, fhir_end_of(2020, 1, 1), "CONDITION//SNOMED//44054006", None),
+        (0, fhir_end_of(2021, 2, 3), "MEDS_DEATH", None),
     ]
     ids = pl.read_parquet(tmp_path / "all.zip.m" / "metadata" / "source_ids.parquet").rows()
     assert ids == [("p", 0)]
@@ -270,7 +275,7 @@ def test_fhir_dates_may_be_a_year_or_a_month(tmp_path: Path):
     ill = {"resourceType": "Condition", "code": code, "subject": {"reference": "Patient/p"}, "recordedDate": "2020-05"}
     reconciled(convert(resources(tmp_path, patient, ill), tmp_path / "m"))
     assert listed(tmp_path / "m")[1:] == [
-        (0, datetime(1970, 1, 1), "MEDS_BIRTH", None), (0, end_of(2020, 5, 31), "CONDITION//SNOMED//1", None),
+        (0, datetime(1970, 1, 1), "MEDS_BIRTH", None), (0, fhir_end_of(2020, 5, 31), "CONDITION//SNOMED//1", None),
     ]  # fmt: skip
 
 

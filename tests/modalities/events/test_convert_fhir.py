@@ -36,9 +36,9 @@ PATIENT = {"resourceType": "Patient", "id": "A", "gender": "female"}
     ("resource", "time"),
     [
         ({"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", "recordedDate": "2020-05-06"},
-         datetime(2020, 5, 6, 23, 59, 59)),
+         datetime(2020, 5, 7, 11, 59, 59)),
         ({"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", "assertedDate": "2020"},
-         datetime(2020, 12, 31, 23, 59, 59)),
+         datetime(2021, 1, 1, 11, 59, 59)),
         ({"resourceType": "Observation", "code": LOINC, "effectiveDateTime": "2020-01-01T08:00:00Z",
           "issued": "2020-01-01T14:00:00+02:00"}, datetime(2020, 1, 1, 12)),
         ({"resourceType": "Procedure", "code": CODE, "performedPeriod": {"start": "2020-01-01T08:00:00Z",
@@ -46,7 +46,7 @@ PATIENT = {"resourceType": "Patient", "id": "A", "gender": "female"}
         ({"resourceType": "Procedure", "code": CODE, "occurrenceDateTime": "2020-01-01T08:00:00Z",
           "recorded": "2020-01-02T08:00:00Z"}, datetime(2020, 1, 2, 8)),
         ({"resourceType": "Immunization", "vaccineCode": CODE, "occurrenceDateTime": "2020-01-01",
-          "recorded": "2020-02-01"}, datetime(2020, 2, 1, 23, 59, 59)),
+          "recorded": "2020-02-01"}, datetime(2020, 2, 2, 11, 59, 59)),
         ({"resourceType": "Condition", "code": CODE, "meta": {"lastUpdated": "2021-01-01T00:00:00Z"}},
          datetime(2021, 1, 1)),
     ],
@@ -64,7 +64,7 @@ def test_an_onset_is_taken_only_where_one_asks_for_it(tmp_path: Path):
     assert found["rejected"] == {"Condition without a time that says when it was known": 1}
     (tmp_path / "b").mkdir()
     rows, found = events(tmp_path / "b", PATIENT, ill, onset=True)
-    assert rows[1][1] == datetime(2010, 1, 1, 23, 59, 59)
+    assert rows[1][1] == datetime(2010, 1, 2, 11, 59, 59)
     assert found["notes"]["Condition at onsetDateTime, for want of recordedDate"] == 1
 
 
@@ -213,3 +213,64 @@ def test_a_bad_line_is_rejected_and_the_run_goes_on(tmp_path: Path):
     assert "Observation.ndjson.gz:2" in said
     assert "half.json" in said
     assert list(found["unused"]) == ["notes.xml"]
+
+
+def test_a_date_without_a_zone_is_never_early(tmp_path: Path):
+    """The day ends last at UTC-12: a result of the evening there does not come after the death of that day."""
+    dead = {**PATIENT, "deceasedDateTime": "2020-01-10", "birthDate": "1950-01-01"}
+    late = {"resourceType": "Observation", "code": LOINC, "effectiveDateTime": "2020-01-10T22:00:00-05:00", **A}
+    rows, _ = events(tmp_path, dead, late)
+    known = {code: time for _, time, code, _ in rows}
+    assert known["MEDS_DEATH"] == datetime(2020, 1, 11, 11, 59, 59)
+    assert known["LAB//LOINC//2"] == datetime(2020, 1, 11, 3)
+    assert known["MEDS_BIRTH"] == datetime(1950, 1, 1)
+
+
+def lab(number: int, version: str | None, value: float, **more: Any) -> dict[str, Any]:
+    meta = {} if version is None else {"meta": {"versionId": version}}
+    about = {"effectiveDateTime": "2020-01-05T08:00:00Z", "code": LOINC, "valueQuantity": {"value": value}}
+    return {"resourceType": "Observation", "id": f"o{number}", **meta, **about, **A, **more}
+
+
+def test_the_latest_version_of_a_resource_counts(tmp_path: Path):
+    rows, found = events(
+        tmp_path, PATIENT, lab(1, "2", 180), lab(1, "1", 100), lab(2, "1", 5), lab(2, "1", 5), lab(3, "9", 1),
+        lab(3, "10", 2, status="entered-in-error"), lab(4, None, 7, meta={"lastUpdated": "2020-01-05T09:00:00Z"}),
+        lab(4, None, 8, meta={"lastUpdated": "2020-01-05T10:00:00+02:00"}),
+    )  # fmt: skip
+    assert sorted(r[3] for r in rows if r[3] is not None) == [5, 7, 180]
+    assert found["rejected"] == {"Observation: another version of it counts": 3, "Observation: given again": 1,
+                                 "Observation: status entered-in-error": 1}  # fmt: skip
+    assert found["rows"] == 9
+    assert found["kept_rows"] == 4
+
+
+def test_what_a_history_deletes_is_no_event(tmp_path: Path):
+    made = (PATIENT, lab(1, "1", 5), lab(2, "1", 6))
+    entries = [{"fullUrl": f"http://s/fhir/{r['resourceType']}/{r['id']}", "resource": r} for r in made]
+    deleted = {"fullUrl": "http://s/fhir/Observation/o1", "request": {"method": "DELETE", "url": "Observation/o1"}}
+    (tmp_path / "h.json").write_text(
+        json.dumps({"resourceType": "Bundle", "type": "history", "entry": [*entries, deleted]})
+    )
+    found = convert(tmp_path / "h.json", tmp_path / "m")
+    values = pl.read_parquet(tmp_path / "m" / "data" / "*.parquet")["numeric_value"].drop_nulls().to_list()
+    assert values == [6]
+    assert found["rejected"] == {"Observation: deleted": 1}
+
+
+def test_a_result_is_not_known_before_its_sample(tmp_path: Path):
+    rows, found = events(tmp_path, PATIENT, lab(1, "1", 5, issued="2019-01-01T00:00:00Z"))
+    assert rows[-1][1] == datetime(2020, 1, 5, 8)
+    assert found["notes"]["Observation at effectiveDateTime, which is after issued"] == 1
+
+
+def test_a_medication_may_stand_in_another_file(tmp_path: Path):
+    drug = {"resourceType": "Medication", "id": "m", "code": CODE}
+    order = {"resourceType": "MedicationRequest", "authoredOn": "2020-01-01T08:00:00Z", **A}
+    order["medicationReference"] = {"reference": "Medication/m"}
+    (tmp_path / "in").mkdir()
+    for name, resource in (("a", order), ("b", drug)):
+        bundle = {"resourceType": "Bundle", "entry": [{"resource": PATIENT}, {"resource": resource}]}
+        (tmp_path / "in" / f"{name}.json").write_text(json.dumps(bundle))
+    convert(tmp_path / "in", tmp_path / "m")
+    assert "MEDICATION//SNOMED//1" in pl.read_parquet(tmp_path / "m" / "data" / "*.parquet")["code"].to_list()

@@ -1,6 +1,7 @@
 """FHIR R4, R5 and STU3: bundles (json), ndjson, either of them gzipped, zips and folders of them.
 
-One resource at a time from ndjson, one bundle at a time otherwise. What cannot be read as FHIR is rejected and counted by
+All is read twice: for the versions of each resource (`fhir_versions`), then for its events; one resource at a time from ndjson, one
+bundle at a time otherwise. What cannot be read as FHIR is rejected and counted by
 file and line; kinds of resources that make no event are counted by name.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import zipfile
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,7 +22,8 @@ from unmask.errors import UserError
 from unmask.files import files_below
 from unmask.modalities.events.shards import EXTRA, SCHEMA
 from unmask.modalities.events.sources.fhir_events import Reader, Row
-from unmask.modalities.events.sources.fhir_ids import Scope, scope_of
+from unmask.modalities.events.sources.fhir_ids import Scope, deleted, scope_of
+from unmask.modalities.events.sources.fhir_versions import Versions
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.rows import Ledger
 
@@ -80,34 +83,13 @@ def _lined(name: str) -> bool:
     return ".ndjson" in name.lower()
 
 
-def _medications(path: Path) -> dict[str, Any]:
-    """id -> code of the Medication resources in ndjson, which prescriptions may only refer to."""
-    found: dict[str, Any] = {}
-    for name, opened in _files(path, Ledger()):
-        if not _lined(name):
-            continue
-        try:
-            with opened() as file:
-                for line in file:
-                    if b'"Medication"' in line:
-                        _medication(line, found)
-        except (OSError, EOFError):
-            continue  # said when its resources are read
-    return found
+def _resources(path: Path, ledger: Ledger, versions: Versions) -> Iterator[tuple[str, Any, Scope]]:
+    """(where, resource, what it may refer to) of every resource; lines and files that are no JSON are rejected.
 
-
-def _medication(line: bytes, found: dict[str, Any]) -> None:
-    try:
-        resource = json.loads(line)
-    except ValueError:
-        return
-    if isinstance(resource, dict) and resource.get("resourceType") == "Medication" and resource.get("id"):
-        found[str(resource["id"])] = resource.get("code")
-
-
-def _resources(path: Path, ledger: Ledger) -> Iterator[tuple[str, Any, Scope]]:
-    """(where, resource, what it may refer to) of every resource; lines and files that are no JSON are rejected."""
-    plain = Scope(medications=_medications(path))
+    Args:
+        versions: gives the Medication resources of all files; is told of what histories delete.
+    """
+    plain = Scope(medications=versions.medications)
     for name, opened in _files(path, ledger):
         try:
             with opened() as file:
@@ -125,9 +107,14 @@ def _resources(path: Path, ledger: Ledger) -> Iterator[tuple[str, Any, Scope]]:
         else:
             entries = found.get("entry") or []
             scope, bases = scope_of(entries)
+            scope.medications = ChainMap(dict(scope.medications), versions.medications)
             for number, entry in enumerate(entries):
                 resource = entry.get("resource") if isinstance(entry, dict) else entry
-                if resource is not None:  # an entry may hold a request or a response alone
+                if resource is None:
+                    gone = deleted(entry, bases[number])
+                    if gone is not None:
+                        versions.deleted.add(gone)
+                else:  # an entry may hold a request or a response alone
                     scope.base = bases[number]
                     if isinstance(resource, dict) and not resource.get("id") and isinstance(entry.get("fullUrl"), str):
                         resource = {**resource, "id": scope.names[entry["fullUrl"]].id}
@@ -162,13 +149,20 @@ def read(
         onset: conditions without any time of recording stand at their onset.
     """
     subjects.texts = True
+    versions = Versions()
+    for place, (_, resource, scope) in enumerate(_resources(path, Ledger(), versions)):
+        versions.see(place, resource, scope)
     reader = Reader(ledger, names, subjects, onset=onset)
     rows: list[Row] = []
-    for where, resource, scope in _resources(path, ledger):
+    for place, (where, resource, scope) in enumerate(_resources(path, ledger, versions)):
         ledger.rows += 1
         kind = resource.get("resourceType") if isinstance(resource, dict) else type(resource).__name__
         count = ledger.table(str(kind))
         count["rows"] += 1
+        why_not = versions.why_not(place, resource, scope)
+        if why_not is not None:
+            ledger.add(why_not, {"where": where, "resourceType": kind, "id": resource.get("id")})
+            continue
         try:
             made = reader.rows(where, resource, scope)
         except (AttributeError, TypeError, ValueError, LookupError) as error:

@@ -130,11 +130,27 @@ class Reader:
             moment, dated = fhir_time(given)
             if moment is None:
                 continue
+            taken, whole_day, name = self._taken(declared, r)
+            # A date alone ends its day: it does not say that the time beside it is wrong.
+            if taken is not None and not whole_day and taken > moment and path != name:
+                note(self.ledger, f"{kind} at {name}, which is after {path}", 1)
+                return taken
             self._dated(dated)
             if path != declared.times[0] and (kind != "Encounter" or path == META):
                 note(self.ledger, f"{kind} at {path}, for want of {declared.times[0]}", 1)
             return moment
         return None
+
+    def _taken(self, declared: Kind, r: Mapping[str, Any]) -> tuple[datetime | None, bool, str]:
+        """When it was taken, whether that is a date alone, and the field that says so."""
+        for path in declared.taken:
+            given = _at(r, path)
+            if isinstance(given, Mapping):
+                given = given.get("end") or given.get("start")
+            moment, dated = fhir_time(given)
+            if moment is not None:
+                return moment, dated, path
+        return None, False, ""
 
     def _dated(self, dated: bool) -> None:
         note(self.ledger, "dates without a time of day, at the end of their day, month or year", int(dated))

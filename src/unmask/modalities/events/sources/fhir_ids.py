@@ -67,6 +67,14 @@ def scope_of(entries: Sequence[Any]) -> tuple[Scope, list[str | None]]:
     return Scope(names=names, medications=medications), bases
 
 
+def deleted(entry: Any, base: str | None) -> Name | None:
+    """The resource that an entry of a history deletes; None where it does not."""
+    request = entry.get("request") if isinstance(entry, Mapping) else None
+    if not isinstance(request, Mapping) or str(request.get("method", "")).upper() != "DELETE":
+        return None
+    return name_of(str(entry.get("fullUrl") or request.get("url") or ""), Scope(base=base))
+
+
 @dataclass
 class Servers:
     """Keys of resources over several servers: the first server's ids stand for themselves."""

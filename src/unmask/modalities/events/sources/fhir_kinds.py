@@ -14,6 +14,7 @@ class Kind:
         prefix: of its codes.
         times: fields that say when it was known, the first that is given; of a period its end, or its start where it has
             none. meta.lastUpdated, when the server last wrote the resource, stands last.
+        taken: fields that say when it was taken, the first that is given: nothing is known before.
         onset: fields taken only where `convert` is told to, for want of all of `times`: when it began.
         codes: fields with its code.
         statuses: of those that are events; no status at all is one, and any other is rejected. Empty: it has none.
@@ -22,6 +23,7 @@ class Kind:
 
     prefix: str
     times: tuple[str, ...]
+    taken: tuple[str, ...] = ()
     onset: tuple[str, ...] = ()
     codes: tuple[str, ...] = ("code",)
     statuses: tuple[str, ...] = ()
@@ -75,7 +77,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "Observation": Kind(
         prefix="LAB", times=("issued", "effectiveDateTime", "effectiveInstant", "effectivePeriod", META),
-        statuses=("preliminary", "final", "amended", "corrected", "appended"),
+        taken=("effectiveDateTime", "effectiveInstant", "effectivePeriod"), statuses=("preliminary", "final", "amended", "corrected", "appended"),
     ),
 }  # fmt: skip
 REFUTED = ("refuted", "entered-in-error", "unknown")

@@ -16,7 +16,8 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     """(source, table, event, columns that say when it was known: the first that is given)."""
     for name, kind in KINDS.items():
         behind = f"; with --onset {', '.join(kind.onset)}" if kind.onset else ""
-        yield "FHIR", name, kind.prefix, ", ".join(kind.times) + behind
+        taken = f"; not before {', '.join(kind.taken)}" if kind.taken else ""
+        yield "FHIR", name, kind.prefix, ", ".join(kind.times) + taken + behind
     yield "FHIR", "Encounter", "ENCOUNTER_END", "period.end, actualPeriod.end"
     yield "FHIR", "Patient", "MEDS_BIRTH", "birthDate (start of its day)"
     yield "FHIR", "Patient", "MEDS_DEATH", "deceasedDateTime"

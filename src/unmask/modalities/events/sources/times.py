@@ -16,6 +16,8 @@ from unmask.errors import UserError
 Order = Literal["month-first", "day-first"]
 ORDERS: tuple[Order, ...] = ("month-first", "day-first")
 END_OF_DAY = timedelta(hours=23, minutes=59, seconds=59)
+LAST_ZONE = timedelta(hours=12)
+"""How long after UTC's midnight a day ends at the latest (UTC-12). Dates in FHIR have no zone, and times there have one."""
 OPEN = r"^(\d{1,2})[/.-](\d{1,2})[/.-](\d{4})(?:[ T]+(.+))?$"
 """A date that begins with the day or the month."""
 MANY = 0.01
@@ -120,7 +122,8 @@ def _ordered(frame: pl.DataFrame, where: str, order: Order | None) -> pl.DataFra
 def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:
     """A FHIR date, dateTime or instant as UTC without zone, and whether it was no more than a day, month or year.
 
-    Such a one stands at the end of its day, month or year; with `start` at its start.
+    Such a one stands at the end of its day, month or year in the last zone where that ends (`LAST_ZONE`): whichever zone it was
+    written in, it is never early. With `start` it stands at its start.
     """
     if not isinstance(value, str):
         return None, False
@@ -138,4 +141,4 @@ def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool
     elif len(value) == 7:
         following = found.replace(day=28) + timedelta(days=4)
         found = following - timedelta(days=following.day)
-    return found + END_OF_DAY, True
+    return found + END_OF_DAY + LAST_ZONE, True
