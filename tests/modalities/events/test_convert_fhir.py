@@ -274,3 +274,12 @@ def test_a_medication_may_stand_in_another_file(tmp_path: Path):
         (tmp_path / "in" / f"{name}.json").write_text(json.dumps(bundle))
     convert(tmp_path / "in", tmp_path / "m")
     assert "MEDICATION//SNOMED//1" in pl.read_parquet(tmp_path / "m" / "data" / "*.parquet")["code"].to_list()
+
+
+def test_dates_that_stand_for_none_are_rejected(tmp_path: Path):
+    open_end = {"resourceType": "Condition", "code": CODE, "recordedDate": "9999-12-31", **A}
+    last = {**open_end, "recordedDate": "9999-12-31T23:59:59-05:00"}
+    _, found = events(tmp_path, PATIENT, open_end, last, lab(1, "1", 5))
+    assert found["rejected"] == {
+        "time stands for none: 9999-12-31": 1, "Condition without a time that says when it was known": 1,
+    }  # fmt: skip

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from event_data import main_fails, main_ok
 
+from unmask.errors import UserError
 from unmask.modalities.events.convert import convert
 
 
@@ -111,3 +112,41 @@ def test_what_is_empty_may_be_said(tmp_path: Path, capsys: pytest.CaptureFixture
     events = written(tmp_path / "m")
     assert events["subject_id"].n_unique() == 3
     assert "NA" in events["code"].to_list()
+
+
+def test_dates_that_stand_for_none_are_rejected_by_name(tmp_path: Path):
+    found, events = converted(
+        tmp_path, "subject_id,time,code\n1,2020-01-01 08:00:00,A\n1,9999-12-31,A\n1,1900-01-01 00:00:00,A\n1,0001-01-01,A\n"
+        "1,1900-01-01,MEDS_BIRTH\n",
+    )  # fmt: skip
+    assert found["rejected"] == {f"time stands for none: {d}": 1 for d in ("9999-12-31", "1900-01-01", "0001-01-01")}
+    assert found["notes"]["births on 1900-01-01, which may stand for none"] == 1
+    assert len(events) == 2
+
+
+def test_an_order_of_dates_that_gives_impossible_months_is_refused(tmp_path: Path):
+    rows = "\n".join(f"1,{day:02}/03/2020,A" for day in range(1, 29))
+    with pytest.raises(UserError, match=r"13/03/2020.*no month"):
+        converted(tmp_path, f"subject_id,time,code\n{rows}\n", dates="month-first")
+    found, _ = converted(tmp_path, f"subject_id,time,code\n{rows}\n", dates="day-first")
+    assert found["events"] == 28
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [("subject_id,time,code,code", "'code' stands there twice"), ("subject_id,time,code,", "a column without a name")],
+)
+def test_columns_given_twice_are_refused_and_nameless_ones_named(tmp_path: Path, header: str, says: str):
+    (tmp_path / "t.csv").write_text(f"{header}\n1,2020-01-01 08:00:00,A,1\n")
+    if "twice" in says:
+        with pytest.raises(UserError, match=says):
+            convert(tmp_path / "t.csv", tmp_path / "m")
+    else:
+        assert says in convert(tmp_path / "t.csv", tmp_path / "m")["unused"]["t.csv"]
+
+
+def test_ids_that_are_too_large_for_meds_are_rejected(tmp_path: Path):
+    ids = pl.Series([1, 2**63 + 5], dtype=pl.UInt64)
+    frame = pl.DataFrame({"subject_id": ids, "time": ["2020-01-01 08:00:00"] * 2, "code": ["a"] * 2})
+    found = convert(frame, tmp_path / "m")
+    assert (found["events"], found["rejected"]) == (1, {"subject is not a whole number": 1})

@@ -11,7 +11,7 @@ from unmask.modalities.events.sources.fhir_ids import Scope, Servers, name_of
 from unmask.modalities.events.sources.fhir_kinds import CONFIRMED, KINDS, META, REFUTED, SYSTEMS, Kind
 from unmask.modalities.events.sources.ids import Subjects, hashed_id
 from unmask.modalities.events.sources.rows import Ledger, note
-from unmask.modalities.events.sources.times import fhir_time
+from unmask.modalities.events.sources.times import fhir_time, is_none_day
 
 Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
 """subject_id, time, code, numeric_value, text_value, visit_id."""
@@ -58,6 +58,8 @@ class Reader:
         if wrong is None:
             moment = self._when(kind, declared, r)
             wrong = None if moment is not None else f"{kind} without a time that says when it was known"
+        if moment is not None and is_none_day(moment):
+            wrong = f"time stands for none: {moment:%Y-%m-%d}"
         if wrong is None:
             made = list(self._answers(kind, declared, r, scope))
             if not made:
@@ -70,7 +72,9 @@ class Reader:
         out: list[Row] = [(subject, moment, code, value, words, visit) for code, value, words in made]
         if kind == "Encounter":
             end, dated = fhir_time(_at(r, "period.end") or _at(r, "actualPeriod.end"))
-            if end is not None:
+            if end is not None and is_none_day(end):
+                note(self.ledger, "Encounter: an end that stands for none, left out", 1)
+            elif end is not None:
                 self._dated(dated)
                 out.append((subject, end, f"ENCOUNTER_END//{_class(r) or 'UNKNOWN'}", None, None, visit))
         return out

@@ -33,7 +33,7 @@ class Subjects:
         """Int64; null where an id is empty, or no whole number in a source of whole numbers."""
         if column.dtype.is_integer() and not self.texts:
             self.texts = False
-            return column.cast(pl.Int64)
+            return column.cast(pl.Int64, strict=False)
         given = _text(column)
         if self.texts is None and given.null_count() < len(given):
             whole = given.str.contains(WHOLE)

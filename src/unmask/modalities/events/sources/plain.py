@@ -36,7 +36,10 @@ def read(
     _check(columns, have, f"{path}: ")
     columns = {**COLUMNS, **columns}
     wanted = [name for name in dict.fromkeys(columns.values()) if name in have]
-    unread = [name for name in have if name not in wanted]
+    unread = [name or "a column without a name" for name in have if name not in wanted]
+    twice = next((name for name in wanted if have.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{path}: column {twice!r} stands there twice", hint="Give each column a name of its own.")
     if unread:
         ledger.unused[path.name] = f"columns not read: {', '.join(unread)}"
     when, code = columns["time"], columns["code"]

@@ -15,8 +15,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from unmask.errors import UserError
+from unmask.modalities.events.meds import BIRTH
 from unmask.modalities.events.sources.ids import Subjects, encounters
 from unmask.modalities.events.sources.reading import Reading
+from unmask.modalities.events.sources.times import NONE_DAYS, stands_for_none
 
 SAMPLES = 20
 """Rejected rows kept of each reason."""
@@ -174,12 +176,15 @@ def parsed(
     worded = pl.when(pl.col("numeric_value").is_null() & pl.lit(not frame["raw"].dtype.is_numeric())).then(text("raw"))
     made = made.with_columns(pl.coalesce(text("words"), worded).alias("text_value"))
     wrong = "subject is not a whole number" if not subjects.texts else "no subject"
+    birth = pl.col("code").str.starts_with(BIRTH).fill_null(False)
     reason = (
         pl.when(pl.col("subject_id").is_null()).then(pl.lit(wrong))
         .when(pl.col("refused").is_not_null()).then(pl.col("refused"))
         .when(pl.col("code").is_null()).then(pl.lit("no code"))
         .when(~pl.col("given") & ~pl.lit(static)).then(pl.lit("no time"))
         .when(pl.col("time").is_null() & pl.col("given")).then(pl.lit("time cannot be read"))
+        .when(stands_for_none(pl.col("time"), birth))
+        .then(pl.format("time stands for none: {}", pl.col("time").dt.date().dt.strftime("%Y-%m-%d")))
     )  # fmt: skip
     made = made.with_columns(reason.alias("reason"), (pl.col("given") | pl.lit(not optional)).alias("asked"))
     bad = made.filter(pl.col("reason").is_not_null() & pl.col("asked"))
@@ -191,6 +196,9 @@ def parsed(
     good = made.select(pl.col("reason").is_null() & pl.col("asked")).to_series()
     kept = made.filter(good)
     note(ledger, "dates without a time of day, at the end of their day", int(kept["dated"].sum()))
+    old = kept.filter(birth & pl.col("time").dt.date().is_in(list(NONE_DAYS)))["time"].dt.strftime("%Y-%m-%d")
+    for day, count in old.value_counts().iter_rows():
+        note(ledger, f"births on {day}, which may stand for none", count)
     facts = kept.filter(pl.col("time").is_null())["code"].value_counts()
     ledger.static.update(dict(facts.iter_rows()))
     told = pl.col("text_value").is_not_null() & pl.col("numeric_value").is_null()

@@ -6,7 +6,7 @@ Times with a zone become UTC; times without one stay as they are. A date whose o
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 import polars as pl
@@ -23,6 +23,25 @@ OPEN = r"^(\d{1,2})[/.-](\d{1,2})[/.-](\d{4})(?:[ T]+(.+))?$"
 MANY = 0.01
 """Share of open dates among the times of a chunk from which on the order is asked about; fewer are rejected and counted."""
 _ZONE = r"(?: ?(?:Z|UTC|GMT)| ?[+-]\d{2}(?::?\d{2})?)$"
+
+
+NONE_YEARS = (1, 2999)
+"""Years up to and from which a date stands for none: 0001-01-01, 9999-12-31. MIMIC-IV's go up to the 2210s."""
+NONE_DAYS = (date(1900, 1, 1), date(1899, 12, 30), date(1899, 12, 31))
+"""Days that spreadsheets and data bases write where there is none; births there are named, for people were born then."""
+
+
+def stands_for_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
+    """Whether a time is one that programs write for none."""
+    first, last = NONE_YEARS
+    year = time.dt.year()
+    return (year <= first) | (year >= last) | (time.dt.date().is_in(list(NONE_DAYS)) & ~birth)
+
+
+def is_none_day(time: datetime) -> bool:
+    """As `stands_for_none`, of one event that is no birth."""
+    first, last = NONE_YEARS
+    return not first < time.year < last or time.date() in NONE_DAYS
 
 
 def read_times(
@@ -110,13 +129,21 @@ def _ordered(frame: pl.DataFrame, where: str, order: Order | None) -> pl.DataFra
         return frame  # a few among many: they are not read, and counted
     first, second = (pl.col("text").str.extract(OPEN, i).str.zfill(2) for i in (1, 2))
     month, day = (first, second) if order == "month-first" else (second, first)
+    numbers = frame.filter("open").select("text", m=month.cast(pl.Int64), d=day.cast(pl.Int64))
+    wrong = numbers.filter((pl.col("m") > 12) & (pl.col("d") <= 12))
+    if len(wrong) and len(wrong) >= MANY * len(numbers):
+        other = next(o for o in ORDERS if o != order)
+        raise UserError(
+            f"{where}: {wrong['text'][0]!r} has no month {order} ({len(wrong):,} of {len(numbers):,} dates)",
+            hint=f"Say --dates {other}, or mend the dates.",
+        )
     clock = pl.col("text").str.extract(OPEN, 4).str.to_uppercase()
     half = pl.coalesce(
         clock.str.to_time("%I:%M:%S %p", strict=False), clock.str.to_time("%I:%M %p", strict=False)
     ).dt.strftime("%H:%M:%S")
-    date = pl.concat_str(pl.col("text").str.extract(OPEN, 3), month, day, separator="-")
-    whole = pl.concat_str(date, pl.coalesce(half, clock), separator=" ")
-    return frame.with_columns(pl.when("open").then(pl.coalesce(whole, date)).otherwise("text").alias("text"))
+    whole_date = pl.concat_str(pl.col("text").str.extract(OPEN, 3), month, day, separator="-")
+    whole = pl.concat_str(whole_date, pl.coalesce(half, clock), separator=" ")
+    return frame.with_columns(pl.when("open").then(pl.coalesce(whole, whole_date)).otherwise("text").alias("text"))
 
 
 def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:
@@ -132,9 +159,9 @@ def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool
             found = datetime.fromisoformat(value)
             return (found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)), False
         found = datetime.fromisoformat(value + {4: "-01-01", 7: "-01"}.get(len(value), ""))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None, False
-    if start:
+    if start or found.year == MAXYEAR:
         return found, True
     if len(value) == 4:
         found = found.replace(month=12, day=31)
