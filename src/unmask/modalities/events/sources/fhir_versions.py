@@ -41,7 +41,8 @@ class Versions:
             self.medications[str(r["id"])] = r.get("code")
         if kind not in KINDS:
             return
-        meta = r.get("meta") if isinstance(r.get("meta"), Mapping) else {}
+        about = r.get("meta")
+        meta: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
         patient = r.get("subject") or r.get("patient")
         patient = patient.get("reference") if isinstance(patient, Mapping) else None
         version = str(meta.get("versionId", ""))
