@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask import registry
+from unmask import plugins, registry
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,8 +39,8 @@ def install_example(site: Path, name: str) -> None:
 def forget() -> None:
     """Look for installed packages anew."""
     importlib.invalidate_caches()
-    registry.modalities.cache_clear()
-    registry._foreign.cache_clear()
+    plugins._announced.cache_clear()
+    registry._warn.cache_clear()
 
 
 def on_path(site: Path) -> Iterator[None]:

@@ -10,20 +10,20 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
 from unmask.files import read_json, read_object
 from unmask.modality import Modality
-from unmask.plugins import resolve
+from unmask.plugins import Plugins, resolve
 
-GROUP = "unmask.modalities"
-"""The group of entry points."""
-
-BUILT_IN = {name: f"unmask.modalities.{name}.registration:MODALITY" for name in ("text", "table", "images", "events")}
-"""The modalities of unmask itself, as pyproject.toml announces them."""
+MODALITIES = Plugins(
+    group="unmask.modalities",
+    noun="modality",
+    built_in={n: f"unmask.modalities.{n}.registration:MODALITY" for n in ("text", "table", "images", "events")},
+)
+"""Those of unmask itself stand in pyproject.toml as well, as anybody's do."""
 
 DEFAULT = "text"
 """What a folder is of where nothing says otherwise: published models, and names on the Hugging Face hub."""
@@ -31,28 +31,25 @@ DEFAULT = "text"
 
 def names() -> list[str]:
     """The names of all modalities that are announced: those of unmask first, then the others by name."""
-    return [*BUILT_IN, *sorted({point.name for point in _foreign()})]
+    return MODALITIES.names()
 
 
 def modality(name: str) -> Modality:
     """The modality of that name.
 
     Raises:
-        UserError: there is none, its package cannot be imported, or two packages announce it.
+        UserError: there is none, its package cannot be imported or announces something else, or two packages announce it.
     """
-    if name in BUILT_IN:
-        return _read(BUILT_IN[name], name, "unmask")
-    points = [point for point in _foreign() if point.name == name]
-    if not points:
+    found = MODALITIES.load(name)
+    if not isinstance(found, Modality) or found.name != name:
+        what = f"the modality {found.name!r}" if isinstance(found, Modality) else f"a {type(found).__name__}"
         raise UserError(
-            f"no modality {name!r}", hint=f"{suggest(name, names())} Others come with packages that are installed."
+            f"modality {name!r} of {MODALITIES.origin(name)} is {what}",
+            hint=f"Expected an unmask.Modality named {name!r}.",
         )
-    if len({point.value for point in points}) > 1:
-        raise UserError(f"modality {name!r} is announced twice: by {_packages(points)}", hint="Uninstall one of them.")
-    return _read(points[0].value, name, _packages(points[:1]))
+    return found
 
 
-@functools.cache
 def modalities() -> dict[str, Modality]:
     """All modalities by name; one that cannot be had is left out, with a warning of one line."""
     found = {}
@@ -60,13 +57,16 @@ def modalities() -> dict[str, Modality]:
         try:
             found[name] = modality(name)
         except UserError as error:
-            warnings.warn(f"{error.what}; it is left out ({error.hint.rstrip('.')})", stacklevel=2)
-    for point in entry_points(group=GROUP):
-        if point.name in BUILT_IN and not _ours(point):
-            warnings.warn(
-                f"modality {point.name!r} of {_packages([point])} is left out: the name is unmask's own", stacklevel=2
-            )
+            _warn(f"{error.what}; it is left out ({error.hint.rstrip('.')})")
+    for line in MODALITIES.left_out():
+        _warn(line)
     return found
+
+
+@functools.cache
+def _warn(line: str) -> None:
+    """Say it, once."""
+    warnings.warn(line, stacklevel=3)
 
 
 def kind_of(model: str | Path) -> str:
@@ -143,36 +143,3 @@ def load(
                     f"{name}=: not read for {kind}", hint=f"Models of {modality(kind).plural} have no such option."
                 )
     return loader(model, device=device, precision=precision, **options)
-
-
-@functools.cache
-def _foreign() -> tuple[EntryPoint, ...]:
-    """The entry points of other packages under names that are not unmask's own."""
-    return tuple(point for point in entry_points(group=GROUP) if point.name not in BUILT_IN and not _ours(point))
-
-
-def _ours(point: EntryPoint) -> bool:
-    return point.value == BUILT_IN.get(point.name) or (point.dist is not None and point.dist.name == "unmask")
-
-
-def _packages(points: list[EntryPoint]) -> str:
-    return " and ".join(f"package {p.dist.name} ({p.value})" if p.dist else p.value for p in points)
-
-
-def _read(reference: str, name: str, package: str) -> Modality:
-    """The `Modality` behind a reference."""
-    try:
-        found = resolve(reference)
-    except Exception as error:  # importing somebody else's package raises anything
-        reason = error.what if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise UserError(
-            f"modality {name!r} of {package} cannot be imported: {reason}",
-            hint="Mend, update or uninstall that package.",
-        ) from None
-    if not isinstance(found, Modality) or found.name != name:
-        what = f"the modality {found.name!r}" if isinstance(found, Modality) else f"a {type(found).__name__}"
-        raise UserError(
-            f"modality {name!r} of {package}: {reference} is {what}",
-            hint=f"Expected an unmask.Modality named {name!r}.",
-        )
-    return found

@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from unmask.cli.dispatch import Dispatch, command_of
 from unmask.plugins import resolve
-from unmask.registry import BUILT_IN, modalities, modality, names
+from unmask.registry import MODALITIES, modalities, modality, names
 
 COMMANDS: Mapping[str, str] = {
     "demo": "Train a small masked model on embedded data in minutes, use it, and write report.html.",
@@ -84,7 +84,7 @@ def build() -> Lazy:
         "unmask",
         "Hide part of the data, predict it back.",
         made=_shared,
-        listed=lambda: [*COMMANDS, *(name for name in names() if name not in BUILT_IN)],
+        listed=lambda: [*COMMANDS, *(name for name in names() if name not in MODALITIES.built_in)],
         invoke_without_command=True,
         callback=root.callback,
         params=root.params,
