@@ -14,7 +14,7 @@ import tiny_events
 import tiny_table
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import Hidden
-from unmask.core.model import MaskedModel
+from unmask.core.model import MaskedModel, Queries
 from unmask.core.prediction import Categorical, Gaussian
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
@@ -76,6 +76,9 @@ class Text:
 class VectorCodec(nn.Module):
     """Three numbers a slot, a learned mask embedding and a learned embedding for missing values."""
 
+    context_channels = ()
+    drops_missing = False
+
     def __init__(self, width: int = WIDTH, features: int = 3) -> None:
         super().__init__()
         self.read, self.write_back = nn.Linear(features, width), nn.Linear(width, 2 * features)
@@ -99,7 +102,7 @@ class VectorCodec(nn.Module):
         vector.view(-1, self.features)[flat] = new
         return values | {"vector": vector}
 
-    def predict(self, states: Tensor) -> Gaussian:
+    def predict(self, states: Tensor, queries: Queries) -> Gaussian:
         location, log_variance = self.write_back(states).chunk(2, -1)
         return Gaussian(location, log_variance)
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from unmask.core.batch import Example
 from unmask.modalities.events.codec import EventCodec, EventCodecConfig
-from unmask.modalities.events.evidence import EventNetwork
 from unmask.modalities.events.vocabulary import FIRST
 
 CODES = FIRST + 10
@@ -24,7 +23,6 @@ class Events:
     """
 
     raw = "value"
-    model = EventNetwork
 
     def __init__(self, name: str, *, known: bool) -> None:
         self.name, self.known = name, known

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from unmask.core.batch import Example
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
-from unmask.modalities.table.distribution.network import CellModel
 from unmask.modalities.table.distribution.scale import fit_scale
 
 COLUMNS = 6
@@ -27,7 +26,6 @@ class Table:
 
     name = "table"
     raw = "score"
-    model = CellModel
 
     def example(self, identity: int, length: int, seed: int = 0) -> Example:
         rng = np.random.default_rng([seed, identity])

@@ -11,6 +11,7 @@ import torch
 
 from tiny import Setup, numbers, ratio_corruption
 from unmask.core.batch import pack
+from unmask.core.model import MaskedModel
 from unmask.core.pretrain import Machine, pretrain, validate
 
 
@@ -136,3 +137,13 @@ def test_a_batch_cut_by_rows_is_judged_as_the_whole(setup: Setup):
     assert batch.cut(batch.shape[0])[0] is batch
     whole, cut = (validate(setup.model, some, ratio_corruption(0.3)) for some in ([batch], parts))
     assert cut == pytest.approx(whole, rel=1e-4)
+
+
+def test_a_codec_that_lacks_a_member_is_refused():
+    class Half(torch.nn.Module):
+        context_channels = ()
+
+        def embed(self, values, masked): ...
+
+    with pytest.raises(TypeError, match="Half lacks drops_missing, noise, targets, write, predict"):
+        MaskedModel(Half(), torch.nn.Identity())

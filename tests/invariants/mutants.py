@@ -76,8 +76,8 @@ MUTANTS = [
         "in place: position dropped",
         (
             MODEL,
-            "return encode(x, segment=batch.segment, position=batch.position, needed=ask)",
-            "return encode(x, segment=batch.segment, position=batch.position * 0, needed=ask)",
+            "return self.encoder.decode(x, segment=batch.segment, position=batch.position, needed=ask)",
+            "return self.encoder.decode(x, segment=batch.segment, position=batch.position * 0, needed=ask)",
         ),
     ),
     mutant(

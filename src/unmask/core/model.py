@@ -9,6 +9,7 @@ Shape letters: rows, slots, width, hidden, asked (the hidden slots whose predict
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -24,9 +25,37 @@ from unmask.encoder.fused_linear import round_up
 from unmask.encoder.transformer import needed_by_row
 
 
+@dataclass(frozen=True)
+class Queries:
+    """The slots whose prediction is wanted, for codecs whose head needs more of them than their states.
+
+    Attributes:
+        batch: whole, hidden values included: what is read of hidden slots must be context (see `Codec.context_channels`).
+        hidden: what is hidden in it.
+        slots: ascending flat slot numbers, a subset of the hidden ones.
+    """
+
+    batch: PackedBatch
+    hidden: Hidden
+    slots: Int[Tensor, " asked"]
+
+    def context(self, channel: str) -> Tensor:
+        """Values of a channel that is known of hidden slots too, one per query."""
+        return self.batch.values[channel].flatten()[self.slots]
+
+
 @runtime_checkable
 class Codec(Protocol):
-    """What a modality brings: it embeds slot values and predicts them back."""
+    """What a modality brings: it embeds slot values and predicts them back. This is all that the core reads of it.
+
+    Attributes:
+        context_channels: channels of the values that are known of a hidden slot too (the column of a table's cell, which
+            sentence a token is of) and stay when it is hidden; every other channel is taken out.
+        drops_missing: missing slots do not reach the encoder of the visible-only architecture: nothing stands in them.
+    """
+
+    context_channels: tuple[str, ...]
+    drops_missing: bool
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         """Embed values; where `masked`, the mask embedding stands and the value must not be read."""
@@ -44,21 +73,39 @@ class Codec(Protocol):
         """A copy of `values` with predicted values written into the slots in `flat`."""
         ...
 
-    def predict(self, states: Float[Tensor, "asked width"]) -> Prediction:
-        """Distribution per slot from its encoder state."""
+    def predict(self, states: Float[Tensor, "asked width"], queries: Queries) -> Prediction:
+        """Distribution per slot from its encoder state, and what else the head reads of the slots asked for."""
+        ...
+
+
+@runtime_checkable
+class MaskedEncoder(Protocol):
+    """What `MaskedModel` asks of an encoder: `unmask.encoder.transformer.Encoder` and those derived from it."""
+
+    config: EncoderConfig
+
+    def __call__(
+        self, x: Float[Tensor, "rows slots width"], *, segment: Tensor, position: Tensor, needed: Tensor | None = None
+    ) -> Tensor:
+        """(rows, slots, width) states, or (needed, width) those of the `needed` flat slots."""
+        ...
+
+    def decode(
+        self, x: Float[Tensor, "rows slots width"], *, segment: Tensor, position: Tensor, needed: Tensor | None = None
+    ) -> Tensor:
+        """States that predictions are made from: the encoder's own, or those of a decoder on top of it (DeBERTa)."""
+        ...
+
+    def side_by_side(self, segment: Int[Tensor, "rows slots"]) -> object | None:
+        """None where the encoder would rather have rows as they are than all examples of the batch in one row."""
         ...
 
 
 def corrupt(codec: Codec, values: dict[str, Tensor], hidden: Hidden) -> dict[str, Tensor]:
-    """Take the hidden values out: zeros under the mask, noise at random slots, the value itself at kept ones.
-
-    Channels that a codec names in `context_channels` are known of a hidden slot too (which sentence a token is of) and
-    stay; every other channel is taken out.
-    """
+    """Take the hidden values out: zeros under the mask, noise at random slots, the value itself at kept ones."""
     out = {k: v.clone() for k, v in values.items()}
     masked, random = hidden.flat[hidden.action == MASK], hidden.action == RANDOM
-    context = getattr(codec, "context_channels", ())
-    for tensor in (t for name, t in out.items() if name not in context):
+    for tensor in (t for name, t in out.items() if name not in codec.context_channels):
         tensor.view(-1, *tensor.shape[2:])[masked] = 0
     if bool(random.any()):
         flat = hidden.flat[random]
@@ -78,21 +125,30 @@ class MaskedModel(nn.Module):
 
     Args:
         codec: the modality's codec, an `nn.Module`.
-        encoder: any module with (rows, slots, width) in and out, `segment`, `position` and `needed` as keywords.
+        encoder: see `MaskedEncoder`; a model with a forward pass of its own may bring another module.
         decoder: None for the in-place architecture; a decoder's config for the visible-only one (its `width` is
             the decoder's; its positions must be SinCos or Learned, so that mask embeddings know where they stand).
         bridge: the decoder's states are projected to the encoder's width, for codecs that predict from there; without
             it the codec predicts from the decoder's width (MAE).
     """
 
-    codec: Any
-    encoder: Any
-    decoder: Any
+    codec: Any  # a `Codec`; its modality knows it as the class it is
+    encoder: Any  # a `MaskedEncoder`
+    decoder: Encoder
 
     def __init__(
-        self, codec: nn.Module, encoder: nn.Module, decoder: EncoderConfig | None = None, *, bridge: bool = True
+        self,
+        codec: Codec,
+        encoder: MaskedEncoder | nn.Module,
+        decoder: EncoderConfig | None = None,
+        *,
+        bridge: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(codec, Codec):
+            stated = ("context_channels", "drops_missing", "embed", "noise", "targets", "write", "predict")
+            lacks = ", ".join(name for name in stated if not hasattr(codec, name))
+            raise TypeError(f"{type(codec).__name__} lacks {lacks}: see unmask.core.model.Codec")
         self.codec, self.encoder = codec, encoder
         if decoder is not None:
             width: int = self.encoder.config.width
@@ -113,19 +169,13 @@ class MaskedModel(nn.Module):
         """
         ask = hidden.flat if ask is None else ask
         states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
-        return self._predict(states, batch, hidden, ask)
-
-    def _predict(self, states: Tensor, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Prediction:
-        """What the head makes of the asked states; a modality's model may give it more than these."""
-        return self.codec.predict(states)
+        return self.codec.predict(states, Queries(batch, hidden, ask))
 
     def _in_place(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.flat[hidden.action == MASK]] = True
         x = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
-        # An encoder may bring a decoder of its own for predictions (DeBERTa's enhanced mask decoder).
-        encode = getattr(self.encoder, "decode", self.encoder)
-        return encode(x, segment=batch.segment, position=batch.position, needed=ask)
+        return self.encoder.decode(x, segment=batch.segment, position=batch.position, needed=ask)
 
     def _visible_only(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
         rows, slots = batch.shape
@@ -144,7 +194,7 @@ class MaskedModel(nn.Module):
     @property
     def drops_missing(self) -> bool:
         """Missing slots do not reach the encoder: the codec has nothing to stand in them (visible only)."""
-        return self.visible_only and getattr(self.codec, "drops_missing", False)
+        return self.visible_only and self.codec.drops_missing
 
     def _encoded(self, batch: PackedBatch, visible: Tensor) -> tuple[Tensor, Tensor]:
         """(states of the encoder's rows, where in those each visible slot went): the encoder sees the visible slots alone."""
@@ -162,11 +212,10 @@ class MaskedModel(nn.Module):
         """
         rows, slots = segment.shape
         where, kept = needed_by_row(visible, rows, slots)
-        side_by_side = getattr(self.encoder, "side_by_side", None)
-        if side_by_side is not None and len(kept) < where.numel():
+        if len(kept) < where.numel():
             padded = torch.zeros_like(where)
             padded.view(-1)[kept] = segment.flatten()[visible]
-            if side_by_side(padded) is not None:
+            if self.encoder.side_by_side(padded) is not None:
                 one = nn.functional.pad(visible, (0, -len(visible) % 64))[None]
                 return one, torch.arange(len(visible), device=visible.device)
         return where + slots * torch.arange(rows, device=where.device)[:, None], kept
@@ -186,4 +235,4 @@ class MaskedModel(nn.Module):
         return self.encoder(x, segment=batch.segment, position=batch.position, needed=needed)
 
 
-__all__ = ["KEEP", "MASK", "RANDOM", "Codec", "MaskedModel", "corrupt"]
+__all__ = ["KEEP", "MASK", "RANDOM", "Codec", "MaskedEncoder", "MaskedModel", "Queries", "corrupt"]

@@ -210,6 +210,17 @@ class Encoder(nn.Module):
             shared = self.shared()
             return [cast(Layer, layer).attention.inference(shared, dtype) for layer in self.layers]
 
+    def decode(
+        self,
+        x: Float[Tensor, "rows slots width"],
+        *,
+        segment: Int[Tensor, "rows slots"],
+        position: Int[Tensor, "rows slots"],
+        needed: Int[Tensor, " needed"] | None = None,
+    ) -> Tensor:
+        """States that masked values are predicted from: here those of the forward pass."""
+        return self(x, segment=segment, position=position, needed=needed)
+
     def side_by_side(self, segment: Int[Tensor, "rows slots"]) -> PackedLayout | None:
         """How the batch's examples are laid side by side in one row; None where they are not, or it is not cheaper."""
         traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # type: ignore[attr-defined]

@@ -107,7 +107,7 @@ class Graph(nn.Module):
         if self.kind == SENTENCE:
             vectors = pooled(states, attention_mask, self.pooling)
             return states, torch.nn.functional.normalize(vectors, dim=-1) if self.normalise else vectors
-        predict = getattr(self.model.encoder, "decode", self.model.encoder)
+        predict = self.model.encoder.decode
         asked = states if predict is self.model.encoder else predict(x, segment=attention_mask, position=position)
         logits = self.model.codec.predict(asked.flatten(0, 1)).logits
         return states, logits.view(input_ids.shape[0], input_ids.shape[1], -1)

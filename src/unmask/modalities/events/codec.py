@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.core.model import Queries
 from unmask.core.prediction import Categorical, no_mean, no_probabilities
 from unmask.encoder.fused_linear import round_up
 from unmask.modalities.events.clock import Clock, squash, stretch
@@ -178,6 +179,7 @@ class EventCodec(nn.Module):
         valued: (codes,) whether a code ever came with a value among the training patients.
     """
 
+    drops_missing = False
     edges: Tensor
     valued: Tensor
     forbidden: Tensor
@@ -185,7 +187,9 @@ class EventCodec(nn.Module):
     def __init__(self, config: EventCodecConfig) -> None:
         super().__init__()
         self.config = config
-        self.context_channels = (*ALWAYS, "visit") if config.hides == "all" else (*ALWAYS, "visit", "hours")
+        self.context_channels: tuple[str, ...] = (
+            (*ALWAYS, "visit") if config.hides == "all" else (*ALWAYS, "visit", "hours")
+        )
         w = config.width
         self.code = nn.Embedding(config.codes, w)
         self.value = nn.Linear(PIECES + 1, w)
@@ -240,16 +244,14 @@ class EventCodec(nn.Module):
             out[name].view(-1)[flat] = new[:, column].to(out[name].dtype)
         return out
 
-    def predict(
-        self, states: Float[Tensor, "asked width"], present: Float[Tensor, "asked telling"] | None = None
-    ) -> EventPrediction:
-        """Args:
-        present: which codes stand visibly in the set of each slot, see `evidence`.
-        """
+    def predict(self, states: Float[Tensor, "asked width"], queries: Queries) -> EventPrediction:
+        """From the states, and, with evidence, from which codes stand visibly in the set of each slot."""
         c, head, n = self.config, self.code_head, len(states)
         x = self.norm(F.gelu(self.transform(round_up(states))))
         features, weight = x, head.weight
-        if self.evidence is not None and present is not None:
+        if self.evidence is not None:
+            grid = queries.hidden.grid(queries.batch.shape)
+            present = self.evidence.present(queries.batch.values, grid, queries.slots)
             beside = F.pad(present, (0, 0, 0, len(x) - n)).to(x.dtype)
             features, weight = torch.cat([x, beside], 1), torch.cat([weight, self.evidence.weight], 1)
         code = Categorical(features, weight, head.bias, self.forbidden, n)

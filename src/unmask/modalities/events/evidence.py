@@ -12,10 +12,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.batch import PackedBatch
-from unmask.core.corruption import Hidden
-from unmask.core.model import MaskedModel
-from unmask.core.prediction import Prediction
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.ties import ranks
 from unmask.modalities.events.vocabulary import CLS, FIRST
@@ -117,12 +113,3 @@ def counted(
         there += np.asarray(told.sum(0)).ravel()
         sets += start
     return pairs, count, there / max(sets, 1), total
-
-
-class EventNetwork(MaskedModel):
-    """The masked model, whose head also gets the evidence of the rest of the set, where its codec has it."""
-
-    def _predict(self, states: Tensor, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Prediction:
-        if self.codec.evidence is None:
-            return super()._predict(states, batch, hidden, ask)
-        return self.codec.predict(states, self.codec.evidence.present(batch.values, hidden.grid(batch.shape), ask))

@@ -19,7 +19,6 @@ from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError
 from unmask.files import written_folder
 from unmask.modalities.events.codec import EventCodec, EventCodecConfig
-from unmask.modalities.events.evidence import EventNetwork
 from unmask.modalities.events.outcome import OutcomeHead
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.targets import from_dict
@@ -68,7 +67,7 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel:
             width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=ROTARY,
             feedforward=MLP(inner=2 * width), initial_deviation=width**-0.5,
         )  # fmt: skip
-    return EventNetwork(codec, make_encoder(encoder_of(settings)), decoder)
+    return MaskedModel(codec, make_encoder(encoder_of(settings)), decoder)
 
 
 def encoder_of(settings: EventSettings) -> EncoderConfig:

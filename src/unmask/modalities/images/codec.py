@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.core.hashing import hash_keys
+from unmask.core.model import Queries
 from unmask.core.prediction import Gaussian
 from unmask.errors import UserError
 
@@ -202,7 +203,7 @@ class PatchCodec(nn.Module):
     """
 
     drops_missing = True
-    context_channels = ("class",)
+    context_channels: tuple[str, ...] = ("class",)
     mean: Tensor
     deviation: Tensor
     mask: Tensor
@@ -260,7 +261,7 @@ class PatchCodec(nn.Module):
         patch.view(-1, patch.shape[-1])[flat] = new.to(patch.dtype)
         return values | {"patch": patch}
 
-    def predict(self, states: Float[Tensor, "asked head_width"]) -> PatchPrediction:
+    def predict(self, states: Float[Tensor, "asked head_width"], queries: Queries | None = None) -> PatchPrediction:
         statistics = self.statistics(states).float() if hasattr(self, "statistics") else None
         return PatchPrediction(self.head(states).float(), statistics, self.config)
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.core.model import Queries
 from unmask.core.prediction import Categorical
 from unmask.encoder.config import Activation, Norm
 from unmask.encoder.fused_linear import round_up
@@ -47,7 +48,8 @@ class TokenCodecConfig:
 class TokenCodec(nn.Module):
     """Embeds token ids; the mask embedding is the [MASK] row of the table, as in published checkpoints."""
 
-    context_channels = ("type",)
+    context_channels: tuple[str, ...] = ("type",)
+    drops_missing = False
     ordinary: Tensor
     special: Tensor
 
@@ -93,7 +95,7 @@ class TokenCodec(nn.Module):
         token.view(-1)[flat] = new
         return values | {"token": token}
 
-    def predict(self, states: Float[Tensor, "asked width"]) -> Categorical:
+    def predict(self, states: Float[Tensor, "asked width"], queries: Queries | None = None) -> Categorical:
         rounded = round_up(states)
         count = None if rounded is states else len(states)
         h = self.norm(self.activation(self.transform(rounded))) if self.config.head else rounded

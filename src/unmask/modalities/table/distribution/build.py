@@ -16,7 +16,7 @@ from unmask.modalities.table.distribution.codec import Coding, TableCodec
 from unmask.modalities.table.distribution.factor_analysis import FactorBase, Factors
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.mcm import FilterModel
-from unmask.modalities.table.distribution.network import CellModel, RowModel
+from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.distribution.trunk import Trunk, TrunkConfig
 from unmask.modalities.table.recipes import TableSettings
 
@@ -61,4 +61,4 @@ def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
     if settings.architecture == "visible_only":
         decoder = dataclasses.replace(encoder, layers=max(1, settings.layers * 2 // 3))
     codec = TableCodec(codings, width=settings.width, state=settings.width)
-    return CellModel(codec, make_encoder(encoder), decoder)
+    return MaskedModel(codec, make_encoder(encoder), decoder)

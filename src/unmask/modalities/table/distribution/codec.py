@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.core.model import Queries
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Grid, Quantities
 from unmask.modalities.table.distribution.scale import FINE, Scale
 
@@ -147,7 +148,8 @@ class TableCodec(nn.Module):
         members: networks side by side, each with weights of its own.
     """
 
-    context_channels = ("column",)
+    context_channels: tuple[str, ...] = ("column",)
+    drops_missing = False
     offset: Tensor
     size: Tensor
     is_quantity: Tensor
@@ -236,10 +238,9 @@ class TableCodec(nn.Module):
             share = getattr(self, f"share{block}")[place]
         return Categories(raw.float(), share)
 
-    def predict(self, states: Float[Tensor, "asked width"], column: Tensor | None = None) -> CellPrediction:
-        """Predictions from one state a cell (the transformer's way); heads are the column's own."""
-        if column is None:
-            raise ValueError("a table's heads need the columns")
+    def predict(self, states: Float[Tensor, "asked width"], queries: Queries) -> CellPrediction:
+        """Predictions from one state per cell (the transformer's way); heads are the column's own."""
+        column = queries.context("column")
         pieces: list[tuple[Tensor, Quantities | Categories]] = []
         for number, block in enumerate(self.blocks):
             places = (self.block_of[column] == number).nonzero().flatten()

@@ -343,12 +343,3 @@ def by_column(
     states = state.index_select(1, rows).view(members * len(which), AT_ONCE, state.shape[-1])
     heads = head.permute(0, 2, 1, 3)[:, which].flatten(0, 1)
     return torch.bmm(states, heads).view(members, len(rows), each).index_select(1, place)
-
-
-class CellModel(MaskedModel):
-    """The transformer over cells, in place or visible only (ReMasker): heads are told the column of each state."""
-
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> CellPrediction:
-        ask = hidden.flat if ask is None else ask
-        states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
-        return self.codec.predict(states, batch.values["column"].flatten()[ask])
