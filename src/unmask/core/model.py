@@ -22,7 +22,7 @@ from unmask.core.prediction import Prediction
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.fused_linear import round_up
-from unmask.encoder.transformer import needed_by_row
+from unmask.encoder.transformer import Encoder, needed_by_row
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.embed import pool
+from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
 from unmask.modalities.text.batches import text_example
@@ -107,8 +108,9 @@ class Graph(nn.Module):
         if self.kind == SENTENCE:
             vectors = pooled(states, attention_mask, self.pooling)
             return states, torch.nn.functional.normalize(vectors, dim=-1) if self.normalise else vectors
-        predict = self.model.encoder.decode
-        asked = states if predict is self.model.encoder else predict(x, segment=attention_mask, position=position)
+        encoder, asked = self.model.encoder, states
+        if type(encoder).decode is not Encoder.decode:  # else the states would be computed twice
+            asked = encoder.decode(x, segment=attention_mask, position=position)
         logits = self.model.codec.predict(asked.flatten(0, 1)).logits
         return states, logits.view(input_ids.shape[0], input_ids.shape[1], -1)
 
