@@ -78,6 +78,12 @@ class Codec(Protocol):
         ...
 
 
+def lacking(codec: object) -> list[str]:
+    """The members of `Codec` that an object does not have."""
+    stated = ("context_channels", "drops_missing", "embed", "noise", "targets", "write", "predict")
+    return [name for name in stated if not hasattr(codec, name)]
+
+
 @runtime_checkable
 class MaskedEncoder(Protocol):
     """What `MaskedModel` asks of an encoder: `unmask.encoder.transformer.Encoder` and those derived from it."""
@@ -145,10 +151,8 @@ class MaskedModel(nn.Module):
         bridge: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(codec, Codec):
-            stated = ("context_channels", "drops_missing", "embed", "noise", "targets", "write", "predict")
-            lacks = ", ".join(name for name in stated if not hasattr(codec, name))
-            raise TypeError(f"{type(codec).__name__} lacks {lacks}: see unmask.core.model.Codec")
+        if lacks := lacking(codec):
+            raise TypeError(f"{type(codec).__name__} lacks {', '.join(lacks)}: see unmask.core.model.Codec")
         self.codec, self.encoder = codec, encoder
         if decoder is not None:
             width: int = self.encoder.config.width
