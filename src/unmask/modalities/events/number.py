@@ -216,6 +216,8 @@ def number_baselines(
         values: (points, codes) last values in their units, of x and of test.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
 
     told = np.flatnonzero(~np.isnan(x).all(0))
     x = x[:, told]
@@ -228,7 +230,7 @@ def number_baselines(
     )  # fmt: skip
     inputs = [x] if values is None else [x, np.concatenate([x, values[0]], 1)]
     which, alpha = _ridge_for(inputs, y, groups, seed)
-    ridge = _ridge(alpha).fit(inputs[which], y)
+    ridge = make_pipeline(_flagged(), Ridge(alpha=alpha)).fit(inputs[which], y)
     boosting.fit(x, y)
     said: dict[str, list[np.ndarray]] = {"ridge regression": [], "gradient boosting": []}
     for here in blocks(len(test)):
@@ -239,19 +241,19 @@ def number_baselines(
     return out | {name: np.concatenate(parts) for name, parts in said.items()}
 
 
-def _ridge(alpha: float) -> Any:
-    """Ridge regression that knows which inputs are missing."""
+def _flagged() -> Any:
+    """Inputs with flags of what is missing, standardised."""
     from sklearn.impute import SimpleImputer
-    from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     imputer = SimpleImputer(strategy="median", keep_empty_features=True, add_indicator=True)
-    return make_pipeline(imputer, StandardScaler(), Ridge(alpha=alpha))
+    return make_pipeline(imputer, StandardScaler())
 
 
 def _ridge_for(inputs: Sequence[np.ndarray], y: np.ndarray, groups: np.ndarray, seed: int) -> tuple[int, float]:
     """Which inputs, and which penalty, predict patients set apart best."""
+    from sklearn.linear_model import Ridge
     from sklearn.model_selection import GroupKFold
 
     some = np.sort(np.random.default_rng([seed, 97]).permutation(len(y))[:TRIED])
@@ -259,13 +261,13 @@ def _ridge_for(inputs: Sequence[np.ndarray], y: np.ndarray, groups: np.ndarray, 
     if patients < 2:
         return 0, max(ALPHAS)
     error: dict[tuple[int, float], float] = {}
-    splits = list(GroupKFold(min(5, patients)).split(some, groups=groups[some]))
     for which, x in enumerate(inputs):
-        for alpha in ALPHAS:
-            error[which, alpha] = sum(
-                float(((_ridge(alpha).fit(x[some[a]], y[some[a]]).predict(x[some[b]]) - y[some[b]]) ** 2).sum())
-                for a, b in splits
-            )
+        for a, b in GroupKFold(min(5, patients)).split(some, groups=groups[some]):
+            flagged = _flagged().fit(x[some[a]])
+            seen, asked = flagged.transform(x[some[a]]), flagged.transform(x[some[b]])
+            for alpha in ALPHAS:
+                off = Ridge(alpha=alpha).fit(seen, y[some[a]]).predict(asked) - y[some[b]]
+                error[which, alpha] = error.get((which, alpha), 0.0) + float((off**2).sum())
     return min(error, key=lambda k: error[k])
 
 
