@@ -64,6 +64,16 @@ def test_a_code_that_tells_the_outcome_is_found(tmp_path: Path):
     assert found(tmp_path, rows, asked)["tells the outcome"] == "warning"
 
 
+def test_a_code_of_most_of_one_outcome_and_hardly_any_of_the_other_is_found(tmp_path: Path):
+    rows, asked = clean(0)
+    rng = np.random.default_rng(3)
+    hours = timedelta(hours=1)
+    more: list[Row] = [
+        (s, t - hours, "HINT", None, s) for s, t, label in asked if rng.random() < (0.8 if label else 0.01)
+    ]
+    assert found(tmp_path, rows + more, asked)["tells the outcome"] == "warning"
+
+
 def test_a_code_that_only_one_outcome_lacks_is_found(tmp_path: Path):
     rows, asked = clean(0)
     rows += [(s, t - timedelta(hours=1), "SENT HOME", None, None) for s, t, y in asked if not y]

@@ -134,3 +134,13 @@ def test_findings_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Events, "blocks", lambda self, most=30: whole(self, most))
     assert [f.to_dict() for check in CHECKS for f in check(events)] == one
     assert one
+
+
+def test_times_to_an_event_are_asked_about_too():
+    days = np.arange(1.0, 101.0)
+    seen = (np.arange(100) % 2).astype(np.int64)
+    points = Labels(subject=np.arange(100), time=np.zeros(100, np.int64), value=seen, days=days)
+    asked = outcomes(points)
+    assert list(asked) == ["true", "true within 51 days", "known for less than 50.5 days"]
+    assert asked["true within 51 days"].tolist() == ((seen == 1) & (days <= 51)).tolist()
+    assert asked["known for less than 50.5 days"].tolist() == (days < 50.5).tolist()

@@ -29,6 +29,9 @@ from unmask.modalities.events.meds import DEATH, STATIC, Events, Labels, may_be_
 BARE = 0.01
 """Share of the points without an event before them from which on it is warned of."""
 
+MOSTLY, TIMES = 0.5, 20
+"""Share of the rarer outcome that has a code, and how many times that of the other outcome it is, from which on it tells."""
+
 
 def told(events: Events, points: Labels) -> Iterator[Finding]:
     """Codes seen within `WINDOW` before the prediction time (and static facts) that alone tell the outcome."""
@@ -52,7 +55,8 @@ def told(events: Events, points: Labels) -> Iterator[Finding]:
 
 
 def outcomes(points: Labels) -> dict[str, np.ndarray]:
-    """Name -> (points,) yes or no: what labels of any kind ask; of numbers, whether they are above the median."""
+    """Name -> (points,) yes or no: what labels of any kind ask; of numbers, whether they are above the median; of times to an
+    event whether it was seen, seen within the median of such times, and whether less than the median of all is known."""
     if points.names is not None:
         names = np.array(points.names)
         return {str(n): names == n for n in np.unique(names)}
@@ -61,7 +65,15 @@ def outcomes(points: Labels) -> dict[str, np.ndarray]:
             return {f"{n:g}": points.number == n for n in np.unique(points.number)}
         middle = float(np.median(points.number))
         return {f"above {middle:g}": points.number > middle}
-    return {} if points.value is None else {"true": points.value == 1}
+    if points.value is None:
+        return {}
+    seen = points.value == 1
+    out = {"true": seen}
+    if points.days is not None and seen.any():
+        middle, all_of_it = float(np.median(points.days[seen])), float(np.median(points.days))
+        out[f"true within {middle:g} days"] = seen & (points.days <= middle)
+        out[f"known for less than {all_of_it:g} days"] = points.days < all_of_it
+    return out
 
 
 @dataclass
@@ -118,7 +130,10 @@ class _Shortly:
         apart = np.abs(yes / positives - (have - yes) / (total - positives))
         base = positives / total
         sure = np.where(base <= 0.5, _lower(with_it, patients), _lower(1 - with_it, patients))
-        hit = np.flatnonzero((patients >= FEWEST) & ((apart >= TELLS) | (sure >= TELLS)))
+        of_yes, of_no = yes / positives, (have - yes) / (total - positives)
+        often, seldom = (of_yes, of_no) if base <= 0.5 else (of_no, of_yes)
+        mostly = (often >= MOSTLY) & (often >= TIMES * seldom)
+        hit = np.flatnonzero((patients >= FEWEST) & ((apart >= TELLS) | (sure >= TELLS) | mostly))
         return [
             (self.events.codes[i], name, int(patients[i]), round(float(with_it[i]), 3), round(float(without[i]), 3))
             for i in hit
