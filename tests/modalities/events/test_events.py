@@ -206,3 +206,11 @@ def test_encounters_and_splits_are_read(tmp_path: Path):
     )
     with pytest.raises(UserError, match="subject 2 is in two splits"):
         read_meds(tmp_path / "visit_id")
+
+
+def test_labels_that_are_numbers_keep_their_digits(tmp_path: Path):
+    events = read_meds(shard(tmp_path, table([(1, DAY, "A", None)])))
+    (tmp_path / "task").mkdir()
+    frame = pl.DataFrame({"subject_id": [1], "prediction_time": [DAY], "float_value": [123456789.0]})
+    frame.write_parquet(tmp_path / "task" / "0.parquet")
+    assert read_labels(tmp_path / "task", events).number.tolist() == [123456789.0]

@@ -239,7 +239,7 @@ def may_be_classes(number: np.ndarray) -> bool:
     return len(distinct) <= FEW and bool((distinct == np.round(distinct)).all())
 
 
-LABELS = {"boolean_value": "bool", "integer_value": "int", "float_value": "float", "categorical_value": "text"}
+LABELS = {"boolean_value": "bool", "integer_value": "int", "float_value": "double", "categorical_value": "text"}
 
 
 def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) -> Labels:

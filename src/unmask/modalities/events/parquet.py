@@ -13,9 +13,12 @@ from unmask.errors import UserError
 from unmask.files import files_below
 
 KINDS: dict[str, Any] = {
-    "int": pl.Int64, "time": pl.Datetime("us"), "text": pl.String, "float": pl.Float32, "bool": pl.Boolean, "id": None,
+    "int": pl.Int64, "time": pl.Datetime("us"), "text": pl.String, "float": pl.Float32, "double": pl.Float64,
+    "bool": pl.Boolean, "id": None,
 }  # fmt: skip
-"""Kind -> type; an id is an integer or text, and stays what it is."""
+"""Kind -> type; an id is an integer or text, and stays what it is; a double is a float that keeps the digits of a wider column."""
+MEDS = {"double": pl.Float32}
+"""Kinds that MEDS has in another type."""
 BATCH = 1 << 18
 """Rows of a file that are in memory at once."""
 BUFFER = 1 << 20
@@ -105,13 +108,14 @@ def typed(
         column, have = frame[name], frame[name].dtype
         right = {
             "int": have.is_integer(), "time": isinstance(have, pl.Datetime), "text": have == pl.String
-            or isinstance(have, pl.Categorical), "float": have.is_numeric(), "bool": have == pl.Boolean,
+            or isinstance(have, pl.Categorical), "float": have.is_numeric(), "double": have.is_numeric(),
+            "bool": have == pl.Boolean,
             "id": have.is_integer() or have == pl.String or isinstance(have, pl.Categorical),
         }[kind]  # fmt: skip
         if have == pl.Null and name in optional:
             right = True
         if not right:
-            hint = "Expected integers or text." if kind == "id" else f"MEDS has {KINDS[kind]} there."
+            hint = "Expected integers or text." if kind == "id" else f"MEDS has {MEDS.get(kind, KINDS[kind])} there."
             raise UserError(f"{path}: column {name!r} is of type {have}", hint=hint)
         if kind == "id":
             out.append(column)
