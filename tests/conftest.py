@@ -8,8 +8,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jaxtyping
 
-# Before anything imports the package, so that its modules are checked.
-jaxtyping.install_import_hook(["unmask.core", "unmask.encoder"], "checker.check")
+from checker import modules_with_shapes
+
+# Before anything imports the package, so that its modules are checked: all of the core and the encoder, and each other
+# module that writes shapes.
+jaxtyping.install_import_hook(["unmask.core", "unmask.encoder", *modules_with_shapes()], "checker.check")
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402

@@ -97,5 +97,9 @@ def test_what_does_not_suit_the_encoder_is_refused():
         EncoderConfig(heads=4, attention=GroupedQuery(kv_heads=3))
     with pytest.raises(UserError, match="2 windows for 4 layers"):
         EncoderConfig(layers=4, attention=LocalGlobal(window=(1, 2)))
+    with pytest.raises(UserError, match="buckets=0 must be at least 4"):
+        EncoderConfig(attention=RelativeBias(buckets=0))
+    with pytest.raises(UserError, match="block=0 must be at least 1"):
+        EncoderConfig(attention=BlockSparse(block=0))
     with pytest.raises(UserError, match="disentangled positions with Local attention"):
         EncoderConfig(positions=Disentangled(), attention=Local())

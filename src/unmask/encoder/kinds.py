@@ -104,10 +104,14 @@ class RelativeBias(AttentionKind):
     """Full; relative positions add a learned bias per head to the scores (MPNet, T5; `relative_bias.py`).
 
     Args:
-        buckets: of distances; far ones share logarithmic buckets.
+        buckets: of distances, 4 or more; far ones share logarithmic buckets.
     """
 
     buckets: int = 32
+
+    def check(self, *, layers: int, heads: int) -> None:
+        if self.buckets < 4:
+            raise UserError(f"buckets={self.buckets} must be at least 4")
 
 
 @dataclass(frozen=True, kw_only=True)
