@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.augment import smoothed
 
 
+@runtime_checkable
 class Objective(Protocol):
     """One kind of label.
 
