@@ -119,7 +119,7 @@ def test_damage_is_named_not_raised_bare(tmp_path):
         ("a.txt.gz", "whole gzip"),
         ("b.jsonl", "not JSON"),
         ("c.parquet", r"c\.parquet:1: text is a int"),
-        ("d.csv", r"d\.csv:3: 1 fields"),
+        ("d.csv", r"d\.csv:3 to 8: a quote opens a cell"),
     ):
         with pytest.raises(UserError, match=message):
             read(tmp_path / name)

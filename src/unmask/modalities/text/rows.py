@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import IO, Any
 
 from unmask.errors import UserError, suggest
 from unmask.modalities.text.documents import Document, ReadReport, opened
+from unmask.modalities.text.quotes import encloses, separated
 
 COLUMNS = ("text", "content", "body", "document", "abstract")
 _LONGEST_ROW = 256 << 20
@@ -89,26 +89,23 @@ def _entities(row: dict[str, Any], where: str) -> list[tuple[int, int]]:
 
 def csv_documents(path: Path, column: str | None, report: ReadReport, separator: str) -> Iterator[Document]:
     """The documents of a .csv or .tsv file: one per row."""
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_ROW))
-    start = 1
+    quoted = separator == ","
+    if not quoted:
+        with opened(path) as file:
+            quoted = encloses(_rows(file, path))
     with opened(path) as file:
-        reader = csv.reader(_rows(file, path), delimiter=separator)
-        try:
-            header = next(reader, [])
-            index = header.index(_pick(header, column, str(path)))
-            start = reader.line_num + 1
-            for row in reader:
-                where = f"{path}:{start}"
-                if row and len(row) != len(header):
-                    raise UserError(
-                        f"{where}: {len(row)} fields, the header has {len(header)}",
-                        hint="Quote fields that contain the separator, and close every quote.",
-                    )
-                if row and not _undecodable(row[index], where, report):
-                    yield Document(row[index], str(path), start)
-                start = reader.line_num + 1
-        except csv.Error as error:
-            raise UserError(f"{path}:{start}: {error}", hint="Is a quote left open in this row?") from None
+        rows = separated(_rows(file, path), path, separator, quoted=quoted)
+        _, _, header = next(rows, (1, 1, []))
+        index = header.index(_pick(header, column, str(path)))
+        for start, _, row in rows:
+            where = f"{path}:{start}"
+            if row and len(row) != len(header):
+                raise UserError(
+                    f"{where}: {len(row)} fields, the header has {len(header)}",
+                    hint="Quote fields that contain the separator, and close every quote.",
+                )
+            if row and not _undecodable(row[index], where, report):
+                yield Document(row[index], str(path), start)
 
 
 def parquet_documents(path: Path, column: str | None) -> Iterator[Document]:

@@ -6,7 +6,6 @@ complaint can name them.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import gzip
 import io
@@ -18,6 +17,7 @@ from typing import Any
 
 from unmask.errors import UserError, suggest
 from unmask.files import split_lines
+from unmask.modalities.text.quotes import encloses, separated
 from unmask.modalities.text.tasks.header import has_header
 from unmask.modalities.text.tasks.lenient import Trouble
 
@@ -241,17 +241,9 @@ def _separated(
     path: Path, separator: str, columns: Columns, broken: list[str] | None = None
 ) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
     text = read_text(path)
-    # Published tsv files hold unpaired quotes: there, a quote is a character like any other.
-    quoting: Any = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
-    csv.field_size_limit(1 << 28)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
-    lines: list[tuple[int, list[str]]] = []
-    try:
-        for cells in reader:
-            if cells:
-                lines.append((reader.line_num, cells))
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: {error}", hint="Check the quotes around that line.") from None
+    quoted = separator == "," or encloses(io.StringIO(text, newline=""))
+    found = separated(io.StringIO(text, newline=""), path, separator, quoted=quoted)
+    lines = [(last, cells) for _, last, cells in found if cells]
     while lines and not any(cell.strip() for cell in lines[-1][1]):
         lines.pop()  # what spreadsheets leave below a table
     if not lines:
