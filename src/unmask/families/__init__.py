@@ -41,7 +41,8 @@ def _other(name: str) -> Family:
     found = OTHERS.load(name)
     if not isinstance(found, Family) or name not in found.model_types:
         raise UserError(
-            f"family {name!r}: {found!r:.60} is announced for it", hint=f"Expected a Family with {name!r} in model_types."
+            f"family {name!r}: {found!r:.60} is announced for it",
+            hint=f"Expected a Family with {name!r} in model_types.",
         )
     return found
 

@@ -186,7 +186,9 @@ def make_job(
     plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block, native=native)
     shown = evenly(held_out, VALIDATION)
     validation = _validation(shown, plain, batch, config)
-    corruption = image_corruption(config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit, own=settings.select)
+    corruption = image_corruption(
+        config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit, own=settings.select
+    )
     job = Job(
         model=model, plan=plan, make_batch=make, by_epoch=True, corruption=corruption, validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True), fingerprint=_fingerprint(settings, images),

@@ -54,7 +54,7 @@ def as_sentences(data: Any, *, labelled: bool, trouble: Trouble | None = None) -
         path = Path(data)
         kind = suffix(path)
         if kind in (".jsonl", ".ndjson", ".parquet", ".csv") or str(data).startswith("hf:"):
-            found = noted.each(read_rows(data), lambda where, row: _row(where, row, labelled))
+            found = noted.each(read_rows(data), lambda where, row: _row(where, row, labelled, noted))
         elif kind == ".txt" and not labelled and not _has_columns(path):
             lines = split_lines(read_text(path))
             return [Sentence(text=line, where=f"{path}:{n}", row={"text": line}) for n, line in enumerate(lines, 1)]
@@ -67,10 +67,12 @@ def as_sentences(data: Any, *, labelled: bool, trouble: Trouble | None = None) -
     rows = list(data)
     if rows and isinstance(rows[0], Sentence):
         return rows
-    return [
-        Sentence(text=row, where=f"row {i}") if isinstance(row, str) else _row(f"row {i}", dict(row), labelled)
+    made = [
+        Sentence(text=row, where=f"row {i}") if isinstance(row, str) else _row(f"row {i}", dict(row), labelled, noted)
         for i, row in enumerate(rows, 1)
     ]
+    noted.settle("rows")
+    return made
 
 
 def _has_columns(path: Path) -> bool:
@@ -165,7 +167,35 @@ def joined(words: Sequence[str], tags: Sequence[str] | None, *, where: str = "")
     return Sentence(text=" ".join(words), spans=spans, words=tuple(places), where=where)
 
 
-def _row(where: str, row: dict[str, Any], labelled: bool) -> Sentence:
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """A span of a text without the white space at its ends."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def _check_text(where: str, text: str, start: int, end: int, said: Any) -> None:
+    """An entity must be what it says it is, blanks at its ends aside.
+
+    Raises:
+        UserError: another text stands at its offsets, or white space alone.
+    """
+    there = text[start:end]
+    if not there.strip():
+        raise UserError(f"{where}: entity {start}..{end} is white space", hint="Mend its offsets or leave it out.")
+    if isinstance(said, str) and said.strip() != there.strip():
+        place = text.find(said)
+        raise UserError(
+            f"{where}: entity {start}..{end} says {said[:40]!r}, there stands {there[:40]!r}",
+            hint=f"It is at {place}: offsets count characters (code points), not bytes or UTF-16 units."
+            if place >= 0
+            else "It is not in the text.",
+        )
+
+
+def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sentence:
     """{"text", "entities": [{start, end, label}]}, or {"tokens", "tags"}."""
     words = row.get("tokens") or row.get("words")
     if isinstance(words, list):
@@ -195,5 +225,11 @@ def _row(where: str, row: dict[str, Any], labelled: bool) -> Sentence:
                 f"{where}: entity {start}..{end} in a text of {len(text)} characters",
                 hint="Offsets count characters (code points) from 0; the end is exclusive.",
             )
+        if labelled:
+            _check_text(where, text, start, end, e.get("text") if isinstance(e, dict) else None)
+            first, last = trimmed(text, start, end)
+            if (first, last) != (start, end):
+                noted.mended["entities with blanks at their ends, which were cut off"] += 1
+            start, end = first, last
         spans.append((start, end, label))
     return Sentence(text=text, spans=tuple(spans), where=where, row=None if labelled else row)

@@ -119,6 +119,10 @@ def finetune(
     resumed = keeper.found if keeper else None
     precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
     slots = min(chosen.slots or 10**9, text.model.encoder.config.longest or 512)
+    reader = ExampleMaker(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
+    for what, part in (("", items), ("validation data: ", held if validation is not None else None)):
+        for line in kind.remarks(reader, part or [], labelled=True):
+            say(f"{what}{line}")
     options = {"metric": metric} if "metric" in kind.options else {}
     classes = items  # what labels there are is learnt from all rows
 
@@ -266,6 +270,8 @@ def _read_for(
         say(f"columns: {used.said()}")
         if warning := read_from.not_there():
             say(warning)
+    for line in task.remarks(task.encoder, items, labelled=labelled):
+        say(line)
     return items
 
 

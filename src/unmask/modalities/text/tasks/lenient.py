@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,11 +21,13 @@ class Trouble:
         lenient: leave such rows out and say so, instead of refusing them.
         say: called with what was left out.
         found: (where, what is wrong, what to do).
+        mended: what was put right, and how often.
     """
 
     lenient: bool = False
     say: Callable[[str], None] = lambda line: None
     found: list[tuple[str, str, str]] = field(default_factory=list)
+    mended: Counter[str] = field(default_factory=Counter)
 
     def add(self, where: str, what: str, hint: str = "") -> None:
         """Note one."""
@@ -41,11 +44,14 @@ class Trouble:
         return out
 
     def settle(self, unit: str) -> None:
-        """Say what is left out, or refuse.
+        """Say what was put right and what is left out, or refuse.
 
         Raises:
             UserError: something is wrong, and nothing may be left out.
         """
+        for what, count in self.mended.items():
+            self.say(f"{what}: {count:,}")
+        self.mended.clear()
         if not self.found:
             return
         named = "; ".join(f"{where}: {what}" for where, what, _ in self.found[:SHOWN])

@@ -51,6 +51,26 @@ class Tag(TextTask):
         return as_sentences(data, labelled=labelled, trouble=trouble), None
 
     @classmethod
+    def remarks(cls, encoder: ExampleMaker, items: Sequence[Sentence], *, labelled: bool) -> list[str]:
+        """Entities that tags of whole words cannot tell: inside a word, or over another entity."""
+        given = [item for item in items if labelled and item.spans and item.words is None]
+        count = sum(len(item.spans or ()) for item in given)
+        inside = over = 0
+        for item, e in zip(given, encoder.texts([item.text for item in given]), strict=True):
+            words = words_of(item, e)
+            starts, ends, taken = {a for _, a, _ in words}, {b for _, _, b in words}, np.zeros(len(item.text), bool)
+            for start, end, _ in item.spans or ():
+                inside += start not in starts or end not in ends
+                over += bool(taken[start:end].any())
+                taken[start:end] = True
+        found = []
+        if inside:
+            found.append(f"{inside:,} of {count:,} entities begin or end inside a word: training takes the whole word")
+        if over:
+            found.append(f"{over:,} of {count:,} entities lie over another one: training leaves the later one out")
+        return [f"warning: {line}, and scores count such entities as missed" for line in found]
+
+    @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Sentence], settings: TaskSettings) -> Tag:
         """Tags of the types that occur.
 

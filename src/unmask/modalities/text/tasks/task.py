@@ -61,6 +61,11 @@ class TextTask:
         raise NotImplementedError
 
     @classmethod
+    def remarks(cls, encoder: ExampleMaker, items: Sequence[Any], *, labelled: bool) -> list[str]:
+        """What people should know of the items before they are used, in words: what of them is cut or cannot be learnt."""
+        return []
+
+    @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Any], settings: TaskSettings) -> Self:
         """The task to train, as its training items show it."""
         raise NotImplementedError
