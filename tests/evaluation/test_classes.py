@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support, roc_auc_score
+from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support, roc_auc_score
 
 from unmask.evaluation.classes import auroc, auroc_interval, class_figures, class_lines, confusion_table, wilson
 
@@ -17,6 +17,15 @@ def drawn(seed: int, n: int = 300, k: int = 3) -> tuple[np.ndarray, np.ndarray]:
     scores = rng.normal(size=(n, k)) + 1.5 * np.eye(k)[labels]
     scores = np.round(scores, 1)  # ties
     return labels, np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+
+
+def test_macro_f1_counts_a_class_that_is_predicted_and_never_true():
+    """As scikit-learn and the tasks' own f1_macro have it: one model had two macro F1."""
+    labels = np.array([0, 0, 0, 1, 1, 1])
+    p = np.eye(4)[[0, 0, 2, 1, 1, 2]]
+    found = class_figures(labels, p, ["a", "b", "c", "never"])
+    assert found["macro_f1"] == pytest.approx(f1_score(labels, p.argmax(1), average="macro"))
+    assert found["by_class"][2]["f1"] is None
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -32,9 +32,10 @@ def class_figures(
     Returns:
         `accuracy` with its bootstrap interval under `intervals`; `most_frequent` (the class) and `most_frequent_accuracy` (of
         always saying it, the most frequent of these examples); `macro_auroc` (mean over the classes that occur, one against the
-        rest); `macro_f1`; `confusion` (true class by predicted); `by_class`, a row per class: `n`, `precision` and `recall` with
-        Wilson's intervals, `f1` with a bootstrap interval, `auroc` with Hanley and McNeil's (1982). What is not defined (the
-        precision of a class never predicted, scores of a class that does not occur) is None.
+        rest); `macro_f1` (mean over the classes that occur or are predicted, as in scikit-learn); `confusion` (true class by
+        predicted); `by_class`, a row per class: `n`, `precision` and `recall` with Wilson's intervals, `f1` with a bootstrap
+        interval, `auroc` with Hanley and McNeil's (1982). What is not defined (the precision of a class never predicted,
+        scores of a class that does not occur) is None.
     """
     k, predicted = len(names), probabilities.argmax(1)
     confusion = np.zeros((k, k), np.int64)
@@ -52,10 +53,11 @@ def class_figures(
             "auroc": None if area is None else {"value": area, "interval": auroc_interval(area, there, len(labels) - there)},
         })  # fmt: skip
     present = [r for r in rows if r["n"]]
+    scored = [r["f1"]["value"] if r["n"] else 0.0 for c, r in enumerate(rows) if r["n"] or confusion[:, c].any()]
     areas = [r["auroc"]["value"] for r in present if r["auroc"] is not None]
     return out | {
         "n": len(labels), "most_frequent": names[often], "most_frequent_accuracy": float((labels == often).mean()),
-        "macro_f1": float(np.mean([r["f1"]["value"] for r in present])) if present else None,
+        "macro_f1": float(np.mean(scored)) if scored else None,
         "macro_auroc": float(np.mean(areas)) if areas else None, "confusion": confusion.tolist(), "by_class": rows,
     }  # fmt: skip
 
