@@ -42,6 +42,23 @@ def test_nothing_to_choose_by_is_said_before_training(model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("odd", ["nan", "inf", float("nan"), float("-inf"), "high", None])
+def test_a_score_that_is_no_number(model, tmp_path, odd):
+    """NaN was trained on, and scored NaN."""
+    rows = [{"text": "a fox", "text2": "the fox", "score": s} for s in (0.1, 0.9, 0.4)]
+    wrong = [*rows, {**rows[0], "score": odd}]
+    with pytest.raises(UserError, match=r"row 4: score .* is not a number"):
+        finetune("similarity", model, wrong, **QUICK)
+    with pytest.raises(UserError, match=r"row 4: (label .* is not a number|column 'score' is empty)"):
+        finetune(
+            "classify", model, [{"text": r["text"], "score": r["score"]} for r in wrong], problem="regression", **QUICK
+        )
+    out = tmp_path / "m"
+    finetune("similarity", model, rows, out=out, **QUICK)
+    with pytest.raises(UserError, match=r"row 4: score .* is not a number"):
+        evaluate(out, wrong, draws=0)
+
+
 def test_one_class_and_more_labels_than_rows(model):
     with pytest.raises(UserError, match="one label only"):
         finetune("classify", model, [("a", "x"), ("b", "x")], **QUICK)

@@ -352,7 +352,9 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
             )
         texts[part] = value
     label = row.get(columns.label) if columns.label is not None else None
-    if labelled and (label is None or (isinstance(label, str) and not label.strip())):
+    if labelled and (
+        label is None or label != label or (isinstance(label, str) and not label.strip())
+    ):  # NaN: no label
         raise UserError(f"{where}: column {columns.label!r} is empty", hint="Every row needs a label.")
     assert texts["text"] is not None
     carried = None if labelled else row

@@ -30,9 +30,24 @@ from unmask.modalities.text.tasks.task import TextTask
 def as_pairs(
     data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None = None
 ) -> tuple[list[Item], Columns | None]:
-    """Items; a label is needed for none of the losses but CoSENT."""
+    """Items; a label is needed for none of the losses but CoSENT.
+
+    Raises:
+        UserError: some of the grades are no numbers.
+    """
     items, read_from = as_items(data, columns, labelled=False, trouble=trouble)
-    return [dataclasses.replace(item, row=None) for item in items] if labelled else items, read_from
+    if not labelled:
+        return items, read_from
+    if items[0].label is not None:
+        noted = Trouble() if trouble is None else trouble
+        items = noted.each(((item.where, item) for item in items), _graded)
+        noted.settle("rows")
+    return [dataclasses.replace(item, row=None) for item in items], read_from
+
+
+def _graded(where: str, item: Item) -> Item:
+    _score(item)
+    return item
 
 
 class Similarity(TextTask):
@@ -63,11 +78,8 @@ class Similarity(TextTask):
             chosen = "simcse" if not pairs else "cosent" if graded else "multiple_negatives"
         if chosen != "simcse" and not pairs:
             raise UserError(f"loss={chosen} needs pairs", hint="Give columns text and text2, or use loss=simcse.")
-        if chosen == "cosent":
-            for item in items:
-                _score(item)
-            if len({_score(i) for i in items}) < 2:
-                raise UserError("all pairs have the same score", hint="Use --set loss=multiple_negatives.")
+        if chosen == "cosent" and len({_score(i) for i in items}) < 2:
+            raise UserError("all pairs have the same score", hint="Use --set loss=multiple_negatives.")
         about = {
             "name": "similarity", "slots": encoder.slots, "pooling": settings.pooling, "loss": chosen,
             "temperature": settings.temperature, "mlm_weight": settings.mlm_weight, "seed": settings.seed,
@@ -149,12 +161,18 @@ class Similarity(TextTask):
 
 
 def _score(item: Item) -> float:
+    """The grade of a pair.
+
+    Raises:
+        UserError: it is no finite number.
+    """
     try:
-        return float(item.label)  # type: ignore[arg-type]
+        value = float(item.label)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise UserError(
-            f"{item.where}: score {item.label!r} is not a number", hint="Pairs are graded by numbers."
-        ) from None
+        value = float("nan")
+    if not np.isfinite(value):
+        raise UserError(f"{item.where}: score {item.label!r} is not a number", hint="Pairs are graded by numbers.")
+    return value
 
 
 def in_batch(queries: Tensor, documents: Tensor, temperature: float) -> Tensor:
