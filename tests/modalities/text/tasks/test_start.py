@@ -111,6 +111,16 @@ def test_rows_are_held_out_and_then_trained_on(tmp_path):
     assert len(predict(tmp_path / "out", [t for t, _ in data[:3]])) == 3
 
 
+@pytest.mark.parametrize("helpful", [False, True])
+def test_a_model_that_always_says_one_class_is_warned_of(tmp_path, helpful):
+    """A tie with the most frequent class was kept as "fine-tuned" without a word."""
+    data = [("the fox jumps" if kind == "a" or not helpful else "rows of a table", kind) for kind in "aaab" * 12]
+    found = finetune("classify", folder(tmp_path / "model"), data, validation=data, out=tmp_path / "out", **QUICK)
+    warned = [line for line in found["lines"] if "no better than always answering 'a'" in line]
+    assert len(warned) == (not helpful), found["lines"]
+    assert (found["value"] == 0.75) == (not helpful)
+
+
 def test_splits_keep_what_is_the_same_together_and_a_row_of_every_class():
     items = [Item(text=f"row {i // 2}", label=str(i % 5)) for i in range(100)] + [Item(text="lone", label="rare")]
     rest, held = split(items, 0.2, 0)

@@ -28,12 +28,14 @@ class Rival:
     Attributes:
         beside: the model itself, where it can be saved in the folder.
         outputs: its outputs, for averaging with the encoder's.
+        constant: it answers the same whatever the text.
     """
 
     name: str
     predictions: list[dict[str, Any]]
     beside: Beside | None = None
     outputs: Sequence[np.ndarray] | None = None
+    constant: bool = False
 
 
 def rivals(
@@ -80,7 +82,7 @@ def _constants(work: Any, model: Any, training: Prepared, held: Prepared, where:
         constant = np.log(share) - (np.log(1 - share) if work.problem == "multi" else 0)
     often = {"single": "most frequent class", "multi": "most frequent labels", "regression": "mean"}[work.problem]
     plain = untempered(work)
-    found = [Rival(often, plain.decode([constant] * len(held.items), held))]
+    found = [Rival(often, plain.decode([constant] * len(held.items), held), constant=True)]
     if work.problem == "regression" and training.items[0].text2 is not None:
         u, v = vectors_apart(model.masked, work.encoder, held.items, **where)
         cosine = (u * v).sum(1) / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-9)
@@ -115,6 +117,8 @@ class Verdict:
         kept: name of the row that is kept.
         better: name of a simpler model that did better and cannot be kept in the folder.
         reason: why a state that scored higher is not kept.
+        no_better_than: the answer that scores as much or more where it is given to every text; None where what is kept is
+            better than any.
     """
 
     table: list[dict[str, Any]]
@@ -122,6 +126,7 @@ class Verdict:
     beside: Beside | None = None
     better: str | None = None
     reason: str | None = None
+    no_better_than: str | None = None
 
 
 def judge(
@@ -163,7 +168,17 @@ def judge(
         better = None
     rows = [*((r.name, r.predictions) for r in others), *own, *extra]
     table = [{"model": name, **_interval(work, said, held.items, seed), "kept": name == kept} for name, said in rows]
-    return Verdict(table, kept, beside, better)
+    always = next((r for r in others if r.constant and merit(work.metric, value(r.predictions)) >= best), None)
+    answer = None if always is None else _answer(always.predictions[0])
+    return Verdict(table, kept, beside, better, no_better_than=answer)
+
+
+def _answer(prediction: dict[str, Any]) -> str:
+    """What a prediction says, in words."""
+    if "value" in prediction:
+        return f"{prediction['value']:.4g}"
+    said = prediction.get("labels", [prediction.get("label")])
+    return ", ".join(repr(label) for label in said) or "nothing"
 
 
 def gain(

@@ -239,7 +239,12 @@ def _verdict_lines(fitted: FittedTask, trained_on: int, rows: int) -> list[str]:
             f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; transformers and exports "
             "of this folder have the encoder and its head alone"
         )
-    if verdict.better is not None:
+    if verdict.no_better_than is not None:
+        found.append(
+            f"warning: on these rows it is no better than always answering {verdict.no_better_than}: nothing was learnt that "
+            "shows; more rows or another model are needed"
+        )
+    elif verdict.better is not None:
         found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
     whole = "all" if trained_on == rows else f"{trained_on:,} of"
     seen = "; the scores are of the model before it saw the held-out ones" if fitted.refitted else ""
