@@ -106,7 +106,7 @@ def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Step
     """Steps of the loop that `unmask pretrain events` runs, in bf16 where this CPU has it."""
     from unmask.core.batch import packer
     from unmask.core.plan import Plan
-    from unmask.core.pretrain import Machine, pretrain
+    from unmask.core.pretrain import StepContext, pretrain
     from unmask.modalities.events.folder import new_model
     from unmask.modalities.events.pretrain import corruption_of
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
@@ -136,7 +136,7 @@ def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Step
         optimiser.zero_grad(set_to_none=True)
         return float(norm), True
 
-    machine = Machine(update=update, autocast=lambda: autocast("bf16"))
+    machine = StepContext(update=update, autocast=lambda: autocast("bf16"))
     loop = pretrain(model, batches(), corruption_of(settings), machine, progress=lambda n: 0.0)
 
     def one() -> tuple[int, float]:

@@ -53,7 +53,7 @@ def make_ours(shape: dict[str, Any], ratio: float = 0.75):
 
 
 def ours(shape: dict[str, Any], bf16: bool, ratio: float = 0.75) -> Step:
-    from unmask.core.pretrain import Machine, pretrain
+    from unmask.core.pretrain import StepContext, pretrain
     from unmask.modalities.images.batches import image_batch
     from unmask.modalities.images.masking import image_corruption
     from unmask.training.optimiser import build_optimiser, step
@@ -76,7 +76,7 @@ def ours(shape: dict[str, Any], bf16: bool, ratio: float = 0.75) -> Step:
             yield number, [image_batch(config, images, np.arange(shape["batch"]) + number * shape["batch"])]
             number += 1
 
-    machine = Machine(update=update, autocast=lambda: context(bf16))
+    machine = StepContext(update=update, autocast=lambda: context(bf16))
     reports = pretrain(model, batches(), corruption, machine, progress=lambda _: 0.0)
     return lambda: next(reports).loss
 

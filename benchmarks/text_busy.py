@@ -50,7 +50,7 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
     import torch
 
     from unmask.core.plan import Plan
-    from unmask.core.pretrain import Machine, pretrain
+    from unmask.core.pretrain import StepContext, pretrain
     from unmask.modalities.text.batches import batch_maker, corruption_of
     from unmask.modalities.text.cache import TokenCache
     from unmask.modalities.text.pretrain import build_model
@@ -73,7 +73,7 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
         return float(norm), True
 
     batches = ((p.epoch, [make(p.rows, plan.rows)]) for p in plan.steps())
-    loop = pretrain(model, batches, corruption_of(TextSettings()), Machine(update=update), progress=lambda n: 0.0)
+    loop = pretrain(model, batches, corruption_of(TextSettings()), StepContext(update=update), progress=lambda n: 0.0)
 
     def some() -> None:
         for _ in range(steps):

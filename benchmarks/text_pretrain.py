@@ -61,7 +61,7 @@ def ours(
 ) -> tuple[Stepper, torch.nn.Module]:
     from unmask.core.corruption import Corruption
     from unmask.core.plan import Plan
-    from unmask.core.pretrain import Machine, pretrain
+    from unmask.core.pretrain import StepContext, pretrain
     from unmask.modalities.text.batches import batch_maker
     from unmask.modalities.text.folder import new_text_model
     from unmask.training.optimiser import build_optimiser, step
@@ -89,7 +89,9 @@ def ours(
         return float(norm), True
 
     autocast = (lambda: torch.autocast("cpu", torch.bfloat16)) if precision == "bf16" else contextlib.nullcontext
-    loop = pretrain(model, batches(), Corruption(), Machine(update=update, autocast=autocast), progress=lambda n: 0.0)
+    loop = pretrain(
+        model, batches(), Corruption(), StepContext(update=update, autocast=autocast), progress=lambda n: 0.0
+    )
 
     def one() -> tuple[int, float, float]:
         start = time.perf_counter()

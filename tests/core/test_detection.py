@@ -8,7 +8,7 @@ from tiny import WIDTH, Setup, Text
 from unmask.core.batch import pack
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
 from unmask.core.detection import ReplacedSlotDetection
-from unmask.core.pretrain import Machine, pretrain
+from unmask.core.pretrain import StepContext, pretrain
 from unmask.encoder.config import MLP, EncoderConfig
 from unmask.encoder.transformer import Encoder
 
@@ -56,7 +56,7 @@ def test_the_six_step_loop_trains_it(seed, batch):
 
     corruption = Corruption(select=Uniform(ratio=0.3), replace=ALL_MASK, static=True)
     steps = ((0, [batch]) for _ in range(40))
-    losses = [r.loss for r in pretrain(model, steps, corruption, Machine(update=update), progress=lambda n: 0.0)]
+    losses = [r.loss for r in pretrain(model, steps, corruption, StepContext(update=update), progress=lambda n: 0.0)]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 

@@ -12,7 +12,7 @@ import torch
 from tiny import Setup, numbers, ratio_corruption
 from unmask.core.batch import pack
 from unmask.core.model import MaskedModel, lacking
-from unmask.core.pretrain import Machine, pretrain, validate
+from unmask.core.pretrain import StepContext, pretrain, validate
 
 
 def trained(setup: Setup, steps: int, batches: list, learning_rate: float = 3e-3) -> list:
@@ -28,7 +28,7 @@ def trained(setup: Setup, steps: int, batches: list, learning_rate: float = 3e-3
         setup.model,
         repeat((0, batches)),
         ratio_corruption(0.3),
-        Machine(update=update),
+        StepContext(update=update),
         seed=setup.seed,
         progress=lambda step: step / steps,
     )
@@ -63,7 +63,7 @@ def test_a_step_numbers_go_on_after_a_resume(setup: Setup):
         setup.model,
         repeat((2, [batch])),
         ratio_corruption(),
-        Machine(update=lambda progress: (0.0, False)),
+        StepContext(update=lambda progress: (0.0, False)),
         first_step=5,
         progress=lambda step: step / 7,
     )
@@ -119,7 +119,7 @@ def test_nothing_of_a_batch_is_kept_while_the_next_one_is_made(setup: Setup):
 
     setup.model.codec.predict = predicted
     reports = pretrain(
-        setup.model, repeat((0, Two())), ratio_corruption(0.3), Machine(update=lambda _: (0.0, True)),
+        setup.model, repeat((0, Two())), ratio_corruption(0.3), StepContext(update=lambda _: (0.0, True)),
         progress=lambda step: step / 2,
     )  # fmt: skip
     for _ in reports:

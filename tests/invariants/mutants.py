@@ -316,8 +316,8 @@ MUTANTS = [
         "mean over micro-batches",
         (
             PRETRAIN,
-            "batch, gone, machine, divisor)",
-            "batch, gone, machine, max(len(gone), 1) * len(batches))",
+            "batch, gone, context, divisor)",
+            "batch, gone, context, max(len(gone), 1) * len(batches))",
         ),
     ),
     mutant(
@@ -325,7 +325,7 @@ MUTANTS = [
         "mean over this process's slots only",
         (
             PRETRAIN,
-            "hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())",
+            "hidden, slots = (int(n) for n in context.total(counts.to(context.device)).cpu())",
             "hidden, slots = (int(n) for n in counts)",
         ),
     ),
@@ -334,7 +334,7 @@ MUTANTS = [
         "micro-batches counted by the first alone",
         (PRETRAIN, "_scale_gradients(model, divisor / max(hidden, 1))", "pass"),
     ),
-    mutant(7, "averaging over processes forgotten", (PRETRAIN, "(loss * (machine.processes / ", "(loss * (1 / ")),
+    mutant(7, "averaging over processes forgotten", (PRETRAIN, "(loss * (context.processes / ", "(loss * (1 / ")),
     mutant(7, "only the last chunk's gradient", (PREDICTION, "grad_w += partial", "grad_w = partial.clone()")),
     mutant(7, "buffer shared by two losses", (PREDICTION, "if grad_w is None:\n", "if False:\n")),
     mutant(

@@ -15,7 +15,7 @@ from unmask.core import prediction
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.corruption import hide
 from unmask.core.prediction import Categorical
-from unmask.core.pretrain import Machine, StepReport, pretrain
+from unmask.core.pretrain import StepContext, StepReport, pretrain
 
 CORRUPTION = ratio_corruption(0.35)
 
@@ -28,7 +28,7 @@ def one_step(setup: Setup, batches: list[PackedBatch], **machine) -> tuple[list[
         model,
         steps,
         CORRUPTION,
-        Machine(update=lambda progress: (0.0, True), **machine),
+        StepContext(update=lambda progress: (0.0, True), **machine),
         seed=setup.seed,
         progress=lambda step: 0.0,
     )

@@ -38,7 +38,7 @@ class StepReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class StepContext:
     """Where and how a step runs: everything of it that is not masked learning.
 
     Args:
@@ -60,7 +60,7 @@ def pretrain(
     model: nn.Module,
     steps: Iterator[tuple[int, Collection[PackedBatch]]],
     corruption: Corruption,
-    machine: Machine,
+    context: StepContext,
     *,
     seed: int = 0,
     first_step: int = 0,
@@ -83,7 +83,7 @@ def pretrain(
         if following is None or done >= 1.0:
             return
         epoch, batches = following
-        loss_sum = torch.zeros((), device=machine.device)
+        loss_sum = torch.zeros((), device=context.device)
         correct: Any = 0
         mine, hidden, slots, divisor, cells, number = torch.zeros(2, dtype=torch.int64), 0, 0, 1, 0, 0
         for batch in batches:
@@ -92,24 +92,24 @@ def pretrain(
             mine += torch.tensor([len(gone), batch.real_slots])
             if number == 1:
                 # What the first micro-batch says of the step: exact where it is the only one, corrected below elsewhere.
-                hidden, slots = _counted(machine, mine)
+                hidden, slots = _counted(context, mine)
                 divisor = max(hidden * len(batches), 1)
-            cells += batch.segment.numel() * machine.processes
-            batch, gone = batch.to(machine.device), gone.to(machine.device)
-            with contextlib.nullcontext() if number == len(batches) else machine.no_sync():
-                loss, right = _backward(model, codec, batch, gone, machine, divisor)  # 3. to 5.
+            cells += batch.segment.numel() * context.processes
+            batch, gone = batch.to(context.device), gone.to(context.device)
+            with contextlib.nullcontext() if number == len(batches) else context.no_sync():
+                loss, right = _backward(model, codec, batch, gone, context, divisor)  # 3. to 5.
             del batch, gone  # a batch is not kept while the next one is made, nor while the caller looks at the report
             loss_sum += loss
             correct = None if right is None or correct is None else correct + right
-        hidden, slots = _counted(machine, mine) if len(batches) > 1 else (hidden, slots)
+        hidden, slots = _counted(context, mine) if len(batches) > 1 else (hidden, slots)
         if divisor != max(hidden, 1):
             _scale_gradients(model, divisor / max(hidden, 1))
-        norm, applied = machine.update(done)  # 5. ... and update
-        loss_sum = machine.total(loss_sum)
+        norm, applied = context.update(done)  # 5. ... and update
+        loss_sum = context.total(loss_sum)
         accuracy = (
             None
             if correct is None
-            else float(machine.total(torch.as_tensor(correct).to(machine.device))) / max(hidden, 1)
+            else float(context.total(torch.as_tensor(correct).to(context.device))) / max(hidden, 1)
         )
         step += 1
         yield StepReport(  # 6. report
@@ -128,25 +128,25 @@ def pretrain(
 
 
 def _backward(
-    model: nn.Module, codec: Any, batch: PackedBatch, gone: Hidden, machine: Machine, divisor: int
+    model: nn.Module, codec: Any, batch: PackedBatch, gone: Hidden, context: StepContext, divisor: int
 ) -> tuple[Tensor, Any]:
     """Gradients of one micro-batch; (its loss, summed over hidden slots, how many of them are predicted right).
 
     A function of its own, so that predictions and targets are gone when it returns.
     """
-    with machine.autocast():
+    with context.autocast():
         prediction = model(batch, gone)  # 3. predict
         target = codec.targets(batch.values, gone.flat)
         loss = prediction.loss(target)  # 4. summed over hidden slots ...
     # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over processes, hence the
     # factor.
-    (loss * (machine.processes / divisor)).backward()  # 5. backward
+    (loss * (context.processes / divisor)).backward()  # 5. backward
     return loss.detach(), prediction.correct(target)
 
 
-def _counted(machine: Machine, counts: Tensor) -> tuple[int, int]:
+def _counted(context: StepContext, counts: Tensor) -> tuple[int, int]:
     """(hidden slots, real slots) of all processes."""
-    hidden, slots = (int(n) for n in machine.total(counts.to(machine.device)).cpu())
+    hidden, slots = (int(n) for n in context.total(counts.to(context.device)).cpu())
     return hidden, slots
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.core.pretrain import Machine, StepReport, pretrain
+from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError
 from unmask.files import check_folder, locked
 from unmask.training.best import BestWeights, EarlyStopping
@@ -178,7 +178,7 @@ class Run:
     def _reports(self) -> Iterator[StepReport]:
         """A report per step of `core.pretrain`."""
         compute = self.compute
-        machine = Machine(
+        context = StepContext(
             update=self._update,
             total=compute.total,
             processes=compute.processes,
@@ -188,7 +188,7 @@ class Run:
         )
         steps = planned_steps(self.job, self.fitted.parts, self.step, compute)
         start: dict[str, Any] = {"seed": self.settings.seed, "first_step": self.step, "progress": self.clock.progress}
-        return pretrain(self.trained, steps, self.job.corruption, machine, **start)
+        return pretrain(self.trained, steps, self.job.corruption, context, **start)
 
     def _update(self, progress: float) -> tuple[float, bool]:
         """Apply the gradients; (their norm, whether they were finite and so applied)."""

@@ -14,7 +14,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
 from unmask.core.hashing import Salt, hash_keys
 from unmask.core.model import MaskedModel
-from unmask.core.pretrain import Machine, StepReport, pretrain
+from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.modalities.table.distribution.build import seeded
 from unmask.modalities.table.distribution.cells import Cells, batch_of
 from unmask.modalities.table.fitting.held_out_checks import HeldOutChecks
@@ -74,7 +74,7 @@ def train_network(
     batches = row_batches(cells, usable, min(settings.rows, len(usable)), train.seed, share)
     with seeded(train.seed):  # dropout
         for report in pretrain(
-            network, batches, corruption, Machine(update=update), seed=train.seed, progress=lambda s: s / steps
+            network, batches, corruption, StepContext(update=update), seed=train.seed, progress=lambda s: s / steps
         ):
             if watch is not None:
                 watch(report, steps)
