@@ -17,10 +17,10 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.files import written_folder
-from unmask.modalities.table.distribution.boosted_stumps import Additive
+from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.distribution.factor_analysis import FactorBase, Factors
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
 from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.fitting.fit import Fit
@@ -334,10 +334,10 @@ def _loaded(folder: Path) -> TableModel:
     state = {k[8:]: torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")}
     if isinstance(network, RowModel) and "base.loading" in state:
         factors = Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy())
-        network.base = FactorBase(factors)
+        network.base = FactorAnalysis(factors)
         state.setdefault("base.trust", network.base.trust)  # models of earlier versions
     if isinstance(network, RowModel) and "additive.table" in state:
-        network.additive = Additive(codings, state["additive.table"])
+        network.additive = BoostedStumps(codings, state["additive.table"])
     for name, own in network.state_dict().items():
         if name in state and state[name].is_floating_point() != own.is_floating_point():
             raise ValueError(f"tensor network.{name} is {state[name].dtype}, {own.dtype} is expected")

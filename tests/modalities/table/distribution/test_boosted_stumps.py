@@ -9,7 +9,7 @@ from tables import patients
 from torch.nn import functional as F
 
 from unmask.modalities.table.distribution import boosted_stumps
-from unmask.modalities.table.distribution.boosted_stumps import Additive, Task, boost, rounds_within
+from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps, BoostingTask, boost, rounds_within
 from unmask.modalities.table.distribution.codec import LEVELS, Coding
 from unmask.modalities.table.distribution.scale import fit_scale
 from unmask.modalities.table.fitting.cell_table import CellTable
@@ -18,14 +18,14 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import encode
 
 
-def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[Additive, Task]:
+def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[BoostedStumps, BoostingTask]:
     """A quantity's residual (column 0) and three of four categories (column 1), both steps of columns 2 and 3 and noise."""
     rng = np.random.default_rng(seed)
     other = rng.normal(size=rows)
     level = rng.integers(0, 12, rows)
     codings = [Coding(scale=fit_scale(rng.normal(size=rows), most=6)), Coding(share=(0.4, 0.3, 0.2, 0.1)),
                Coding(scale=fit_scale(other, most=10)), Coding(share=(1 / 12,) * 12)]  # fmt: skip
-    part = Additive(codings)
+    part = BoostedStumps(codings)
     number = np.zeros((rows, 4), np.int64)
     number[:, 2], number[:, 3] = codings[2].encode(other)[0], level
     seen = np.ones((rows, 4), bool)
@@ -41,7 +41,7 @@ def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[Additive, Tas
     )
     base = torch.tensor([0.0, 0.4, 0.3, 0.2]).expand(rows, members, 4)
     held = F.one_hot(torch.arange(rows) % members, members).float()
-    return part, Task(
+    return part, BoostingTask(
         entry=part.entry(torch.from_numpy(number), torch.from_numpy(seen)),
         target=torch.tensor(target, dtype=torch.float32)[:, None].repeat(1, members, 1), base=base, asked=torch.ones(rows, 4),
         train=1 - held, held=held, column=torch.tensor([0, 1, 1, 1]), quantity=torch.tensor([True, False, False, False]),
@@ -50,8 +50,8 @@ def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[Additive, Tas
 
 def test_derivatives_and_losses_are_those_of_squares_and_shares(seed: int):
     _, single = task(seed, rows=20)
-    doubles = {f.name: getattr(single, f.name) for f in dataclasses.fields(Task)}
-    given = Task(**{k: v.double() if v.is_floating_point() else v for k, v in doubles.items()})
+    doubles = {f.name: getattr(single, f.name) for f in dataclasses.fields(BoostingTask)}
+    given = BoostingTask(**{k: v.double() if v.is_floating_point() else v for k, v in doubles.items()})
     score = torch.randn(20, 2, 4, dtype=torch.float64, requires_grad=True)
 
     def losses(score):
@@ -143,9 +143,9 @@ def test_columns_shown_one_by_one_come_to_the_same_sums(seed: int):
 
 
 def test_very_wide_tables_go_without():
-    part = Additive([Coding(share=(0.5, 0.5))] * 4)
+    part = BoostedStumps([Coding(share=(0.5, 0.5))] * 4)
     assert rounds_within(part, 3000, 40, 80) == 80
-    wide = Additive([Coding(scale=fit_scale(np.arange(100.0), most=24))] * 1000)
+    wide = BoostedStumps([Coding(scale=fit_scale(np.arange(100.0), most=24))] * 1000)
     assert rounds_within(wide, 3000, 4000, 80) == 0
 
 

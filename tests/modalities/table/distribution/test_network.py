@@ -8,7 +8,7 @@ import torch
 from tables import patients
 
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
-from unmask.modalities.table.distribution.boosted_stumps import Additive
+from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps
 from unmask.modalities.table.distribution.cells import batch_of
 from unmask.modalities.table.distribution.network import by_column
 from unmask.modalities.table.distribution.prediction import Quantities
@@ -158,8 +158,10 @@ def test_untrained_heads_are_skipped_without_a_difference(with_additive, seed):
     model = TableModel.fit(patients(120, missing=0.15), steps=0, members=3)
     table = model.table
     if with_additive:
-        part = Additive(table.codings)
-        table.network.additive = Additive(table.codings, torch.randn(part.entries, len(table.network.dims) + 1) * 0.2)
+        part = BoostedStumps(table.codings)
+        table.network.additive = BoostedStumps(
+            table.codings, torch.randn(part.entries, len(table.network.dims) + 1) * 0.2
+        )
     cells = table.cells(encode(read_frame(patients(30, seed=1, missing=0.1)), model.schema))
     batch = batch_of(cells, np.arange(30))
     hidden = Corruption(select=Uniform(ratio=0.5), replace=ALL_MASK).draw(batch, seed=seed)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.modalities.table.distribution.factor_analysis import FactorBase, fit_factors
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, fit_factors
 from unmask.modalities.table.distribution.scale import Scale, fit_scale
 
 VALUES = st.lists(
@@ -52,7 +52,7 @@ def test_the_linear_part_is_the_normals_conditional(rng):
     correlation = covariance / np.outer(scale, scale)
     x = rng.multivariate_normal(np.zeros(5), correlation, size=3000)
     seen = rng.random(x.shape) > 0.2
-    base = FactorBase(fit_factors(x, seen, factors=2, shrink=1.0))
+    base = FactorAnalysis(fit_factors(x, seen, factors=2, shrink=1.0))
     import torch
 
     mean, variance = base(torch.tensor(x[:50], dtype=torch.float32), torch.tensor([[1.0, 1, 1, 0, 0]] * 50))

@@ -45,7 +45,7 @@ TOGETHER = 16
 """Dims boosted in one product."""
 
 
-class Additive(nn.Module):
+class BoostedStumps(nn.Module):
     """The fitted sums, as constants of the model.
 
     Args:
@@ -102,7 +102,7 @@ class Additive(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class BoostingTask:
     """What is boosted. A quantity's standardised residual has the squared loss, the categories of a column that of their shares.
 
     Attributes:
@@ -122,9 +122,9 @@ class Task:
     column: Int[Tensor, " dims"]
     quantity: Bool[Tensor, " dims"]
 
-    def of(self, dims: Tensor) -> Task:
+    def of(self, dims: Tensor) -> BoostingTask:
         """Some of the dims."""
-        return Task(
+        return BoostingTask(
             entry=self.entry, target=self.target[..., dims], base=self.base[..., dims], asked=self.asked[:, dims],
             train=self.train, held=self.held, column=self.column[dims], quantity=self.quantity[dims],
         )  # fmt: skip
@@ -152,7 +152,7 @@ class Task:
         return mean - self.target, curve, loss, count
 
 
-def boost(part: Additive, task: Task, rounds: int) -> Float[Tensor, "members entries dims"]:
+def boost(part: BoostedStumps, task: BoostingTask, rounds: int) -> Float[Tensor, "members entries dims"]:
     """Tables of sums, one a member; of every column those of the round at which its held-out loss was least."""
     instances, members, dims = task.target.shape
     first, ordered = part.first, part.ordered
@@ -203,7 +203,7 @@ def _gain(sums: Tensor) -> Tensor:
     return sums[:, 0] ** 2 / (sums[:, 1] + RIDGE)
 
 
-def rounds_within(part: Additive, instances: int, outs: int, rounds: int) -> int:
+def rounds_within(part: BoostedStumps, instances: int, outs: int, rounds: int) -> int:
     """As many rounds as `WORK` allows."""
     possible = int(WORK / max(1.0, 4.0 * instances * part.entries * outs))
     return min(rounds, possible) if possible >= FEWEST else 0
@@ -214,15 +214,15 @@ def copies_of(rows: int) -> int:
     return int(np.clip(-(-INSTANCES // max(1, rows)), 1, MOST_COPIES))
 
 
-def fit_additive(
+def fit_stumps(
     network: Any,
     masked: list[tuple[PackedBatch, Hidden]],
     without: Callable[[int], AbstractContextManager[None]],
     train: Float[Tensor, "rows members"],
     held: Float[Tensor, "rows members"],
     rounds: int,
-) -> list[Additive]:
-    """One additive part a member, fitted to its rows from what the linear part without its held-out rows says; none
+) -> list[BoostedStumps]:
+    """Boosted stumps for every member, fitted to its rows from what the linear part without its held-out rows says; none
     where that would take too long.
 
     Args:
@@ -230,7 +230,7 @@ def fit_additive(
         masked: the same rows, masked several times over.
         without: within `without(m)` the network has the linear part for member m's held-out rows.
     """
-    part = Additive(network.codec.codings)
+    part = BoostedStumps(network.codec.codings)
     members, dims = train.shape[1], len(network.dims)
     rounds = rounds_within(part, sum(len(b.segment) for b, _ in masked), members * dims, rounds)
     if not rounds:
@@ -254,7 +254,7 @@ def fit_additive(
         target.append(torch.stack(targets, 1))
         base.append(torch.stack(bases, 1))
     copies = len(masked)
-    task = Task(
+    task = BoostingTask(
         entry=torch.cat(entry), target=torch.cat(target), base=torch.cat(base), asked=torch.cat(asked),
         train=train.repeat(copies, 1), held=held.repeat(copies, 1), column=network.dims.column, quantity=quantity,
     )  # fmt: skip
@@ -264,7 +264,7 @@ def fit_additive(
         table[..., some] = boost(part, task.of(some), rounds)
 
     on_cores(work, groups_of(task.column))
-    return [Additive(network.codec.codings, t) for t in table]
+    return [BoostedStumps(network.codec.codings, t) for t in table]
 
 
 def groups_of(column: Int[Tensor, " dims"]) -> list[Tensor]:

@@ -13,7 +13,7 @@ from unmask.core.model import MaskedModel
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
-from unmask.modalities.table.distribution.factor_analysis import FactorBase, Factors
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.mcm import FilterModel
 from unmask.modalities.table.distribution.network import RowModel
@@ -48,7 +48,9 @@ def _new_network(codings: list[Coding], moments: np.ndarray, settings: TableSett
     )  # fmt: skip
     codec = TableCodec(codings, width=settings.cell, state=settings.width, members=settings.members)
     dims = Dims(codings, moments)
-    base = FactorBase(Factors(loading=np.zeros((len(dims), factors)), noise=np.ones(len(dims)))) if factors else None
+    base = (
+        FactorAnalysis(Factors(loading=np.zeros((len(dims), factors)), noise=np.ones(len(dims)))) if factors else None
+    )
     return RowModel(codec, trunk, dims, base)
 
 

@@ -197,7 +197,7 @@ def _posterior(
     return (spread[which] @ score[:, :, None])[:, :, 0], spread
 
 
-class FactorBase(nn.Module):
+class FactorAnalysis(nn.Module):
     """The fitted factor analysis, as constants of the model; see `fit_factors`.
 
     Attributes:

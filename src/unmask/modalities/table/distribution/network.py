@@ -17,10 +17,10 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import MASK, Hidden
 from unmask.core.model import MaskedModel, corrupt
-from unmask.modalities.table.distribution.boosted_stumps import Additive
+from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps
 from unmask.modalities.table.distribution.codec import TableCodec
 from unmask.modalities.table.distribution.discriminant import SURE, discriminant, log_odds
-from unmask.modalities.table.distribution.factor_analysis import FactorBase
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
 from unmask.modalities.table.distribution.trunk import Trunk
@@ -44,15 +44,22 @@ class Given:
 
 
 class RowModel(MaskedModel):
-    """The default: linear part + additive part + ensemble of row networks, in place. One example a row, a slot per column.
+    """The default: factor analysis + boosted stumps + ensemble of row networks, in place. One example per row, a slot per column.
+
+    `base` and `additive` are called so in saved models.
 
     Args:
-        base: the linear part, or None.
-        additive: the additive part, or None.
+        base: the factor analysis (the linear part), or None.
+        additive: the boosted stumps (the additive part), or None.
     """
 
     def __init__(
-        self, codec: TableCodec, trunk: Trunk, dims: Dims, base: FactorBase | None, additive: Additive | None = None
+        self,
+        codec: TableCodec,
+        trunk: Trunk,
+        dims: Dims,
+        base: FactorAnalysis | None,
+        additive: BoostedStumps | None = None,
     ) -> None:
         super().__init__(codec, trunk)
         self.dims, self.base, self.additive = dims, base, additive

@@ -18,12 +18,12 @@ from torch import Tensor
 from unmask.core.corruption import Corruption
 from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import on_cores
-from unmask.modalities.table.distribution.boosted_stumps import MOST_ROWS, Additive, copies_of, fit_additive
+from unmask.modalities.table.distribution.boosted_stumps import MOST_ROWS, BoostedStumps, copies_of, fit_stumps
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.cells import Cells, batch_of
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.discriminant import fit_trust
-from unmask.modalities.table.distribution.factor_analysis import FactorBase, Factors
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.factor_fit import FactorFit
@@ -49,8 +49,8 @@ class HeldOut:
 
     def __init__(self, network: RowModel, factors: FactorFit, fold: np.ndarray) -> None:
         self.network = network
-        self.additive: list[Additive] = []
-        self._bases: dict[int, FactorBase] = {}
+        self.additive: list[BoostedStumps] = []
+        self._bases: dict[int, FactorAnalysis] = {}
         if len(fold) <= HELD_OUT_ROWS:
             found: dict[int, Factors] = {}
 
@@ -59,7 +59,7 @@ class HeldOut:
 
             members = range(network.codec.members)
             on_cores(fit_without, members)
-            self._bases = {member: FactorBase(found[member]) for member in members}
+            self._bases = {member: FactorAnalysis(found[member]) for member in members}
 
     def trust(self, found: Tensor) -> None:
         """Use the trust in discriminants (members, dims) that suits each member's held-out rows.
@@ -134,7 +134,7 @@ def fit_linear_parts(
     assert isinstance(network, RowModel)
     held_out = None
     if related:
-        network.base = FactorBase(factors.of(np.arange(len(cells))))
+        network.base = FactorAnalysis(factors.of(np.arange(len(cells))))
         if training or calibrate:
             held_out = HeldOut(network, factors, fold)
             if training:
@@ -162,7 +162,7 @@ def _refine(
     if not settings.stumps:
         return
     train = (1 - held) * (1.0 if weight is None else torch.from_numpy(weight[rows]).float()[:, None])
-    held_out.additive = fit_additive(network, masked, held_out, train, held, settings.stumps)
+    held_out.additive = fit_stumps(network, masked, held_out, train, held, settings.stumps)
     if held_out.additive:
         tables = torch.stack([part.table for part in held_out.additive])
-        network.additive = Additive(network.codec.codings, tables.mean(0))
+        network.additive = BoostedStumps(network.codec.codings, tables.mean(0))
