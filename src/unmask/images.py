@@ -9,7 +9,7 @@ from unmask.lazy import lazily
 
 if TYPE_CHECKING:
     from unmask.modalities.images.classifier import Classifier as Classifier
-    from unmask.modalities.images.finetune import FinetuneSettings as FinetuneSettings
+    from unmask.modalities.images.classifier_settings import ClassifierSettings
     from unmask.modalities.images.finetune import finetune_classify
     from unmask.modalities.images.model import ImageModel as ImageModel
     from unmask.modalities.images.model import load as load
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unmask.modalities.images.sources import read_images as read_images
 
     Model = ImageModel
+    FinetuneSettings = ClassifierSettings
     Settings = ImageSettings
     finetune = finetune_classify
 
@@ -30,7 +31,7 @@ __getattr__, __dir__, __all__ = lazily(
         "ImageModel": "unmask.modalities.images.model:ImageModel",
         "ImageSettings": "unmask.modalities.images.recipes:ImageSettings",
         "Classifier": "unmask.modalities.images.classifier:Classifier",
-        "FinetuneSettings": "unmask.modalities.images.finetune:FinetuneSettings",
+        "FinetuneSettings": "unmask.modalities.images.classifier_settings:ClassifierSettings",
         "load": "unmask.modalities.images.model:load",
         "pretrain": "unmask.modalities.images.pretrain:pretrain",
         "finetune": "unmask.modalities.images.finetune:finetune_classify",

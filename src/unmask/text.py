@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from unmask.modalities.text.tasks.finetune import evaluate as evaluate
     from unmask.modalities.text.tasks.finetune import finetune as finetune
     from unmask.modalities.text.tasks.finetune import predict as predict
-    from unmask.modalities.text.tasks.settings import FinetuneSettings as FinetuneSettings
+    from unmask.modalities.text.tasks.settings import TaskSettings
     from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot
 
     Model = TextModel
+    FinetuneSettings = TaskSettings
     Settings = TextSettings
 
 __getattr__, __dir__, __all__ = lazily(
@@ -30,7 +31,7 @@ __getattr__, __dir__, __all__ = lazily(
         "Settings": "unmask.modalities.text.recipes:TextSettings",
         "TextModel": "unmask.modalities.text.model:TextModel",
         "TextSettings": "unmask.modalities.text.recipes:TextSettings",
-        "FinetuneSettings": "unmask.modalities.text.tasks.settings:FinetuneSettings",
+        "FinetuneSettings": "unmask.modalities.text.tasks.settings:TaskSettings",
         "load": "unmask.modalities.text.model:load",
         "pretrain": "unmask.modalities.text.pretrain:pretrain",
         "adapt": "unmask.modalities.text.adapt:adapt",
