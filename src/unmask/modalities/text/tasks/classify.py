@@ -16,7 +16,7 @@ from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
-from unmask.modalities.text.tasks.encoding import ExampleMaker
+from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -61,6 +61,11 @@ class Classify(TextTask):
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
     ) -> tuple[list[Item], Columns | None]:
         return as_items(data, columns, labelled=labelled, trouble=trouble)
+
+    @classmethod
+    def remarks(cls, encoder: ExampleMaker, items: Sequence[Item], *, labelled: bool) -> list[str]:
+        """Texts that are longer than the model reads."""
+        return cut_line(encoder, [i.text for i in items], [i.text2 for i in items])
 
     @classmethod
     def from_items(

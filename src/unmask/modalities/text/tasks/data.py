@@ -325,11 +325,11 @@ def read_items(
     rows, headed = _rows(source, columns or Columns(), broken)
     for where in broken or ():
         noted.add(where, "too few or too many cells")
-    found = choose(rows[0][1], dataclasses.replace(columns or Columns(), header=headed), where=str(source))
+    # The first object of a jsonl may lack what later ones have.
+    names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
+    found = choose(names, dataclasses.replace(columns or Columns(), header=headed), where=str(source))
     if labelled and found.label is None:
-        raise UserError(
-            f"{source}: no label column among {', '.join(map(str, rows[0][1]))}", hint="Name it with --label COLUMN."
-        )
+        raise UserError(f"{source}: no label column among {', '.join(names)}", hint="Name it with --label COLUMN.")
     items = noted.each(rows, lambda where, row: _item(where, row, found, labelled=labelled))
     noted.settle("rows")
     if not items:
@@ -387,7 +387,7 @@ def as_items(
     if not rows:
         raise UserError("no rows", hint="Give at least one text.")
     if isinstance(rows[0], dict):
-        found = choose(rows[0], columns or Columns(), where="data")
+        found = choose(dict.fromkeys(name for row in rows for name in row), columns or Columns(), where="data")
         return [_item(f"row {i}", r, found, labelled=labelled) for i, r in enumerate(rows, 1)], found
     if isinstance(rows[0], str):
         return [Item(text=text, where=f"row {i}") for i, text in enumerate(rows, 1)], None

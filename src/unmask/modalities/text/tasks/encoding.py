@@ -110,6 +110,20 @@ class ExampleMaker:
             out.append(self.example([a.ids[:keep_a], b.ids[:keep_b]], i))
         return out
 
+    def too_long(self, first: Sequence[str], second: Sequence[str | None] | None = None) -> int:
+        """How many items `whole` cuts."""
+        pair = second is not None and len(second) > 0 and second[0] is not None
+        room = self.slots - (self.pair if pair else self.single).size
+        both = list(zip(first, second if pair and second is not None else [""] * len(first), strict=True))
+        # No token is shorter than a byte: most texts need not be tokenised to know.
+        long = [
+            (a, b or "")
+            for a, b in both
+            if len(a.encode("utf-8", "replace")) + len((b or "").encode("utf-8", "replace")) > room
+        ]
+        lengths = zip(self.texts([a for a, _ in long]), self.texts([b for _, b in long]), strict=True)
+        return sum(len(a) + (len(b) if pair else 0) > room for a, b in lengths)
+
     def windows(
         self, encoded: Sequence[Encoded], *, stride: int, before: Sequence[Encoded] | None = None
     ) -> tuple[list[Example], list[Window]]:
@@ -143,6 +157,15 @@ class ExampleMaker:
                     break
                 start = end - overlap
         return examples, windows
+
+
+def cut_line(encoder: ExampleMaker, first: Sequence[str], second: Sequence[str | None] | None = None) -> list[str]:
+    """In words, how many texts (or pairs) are cut to the model's length; nothing where none is."""
+    cut = encoder.too_long(first, second)
+    what = "pairs" if second is not None and len(second) > 0 and second[0] is not None else "texts"
+    if not cut:
+        return []
+    return [f"{cut:,} of {len(first):,} {what} are longer than {encoder.slots:,} tokens: their ends are not read"]
 
 
 def _pieces(pieces: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

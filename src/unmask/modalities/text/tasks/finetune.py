@@ -322,7 +322,8 @@ def _carried(item: Any) -> dict[str, Any]:
     if row is None:
         return {}
     named = next((value for name, value in row.items() if str(name).strip().lower() == "id"), None)
-    return json.loads(json.dumps(({} if named is None else {"id": named}) | {"input": dict(row)}, default=str))
+    carried = ({} if named is None else {"id": named}) | {"input": dict(row)}
+    return json.loads(json.dumps(carried, default=str), parse_constant=lambda name: None)  # JSON has no NaN
 
 
 def _predict(

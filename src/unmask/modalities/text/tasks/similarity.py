@@ -20,7 +20,7 @@ from unmask.core.batch import PackedBatch
 from unmask.errors import UserError
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
-from unmask.modalities.text.tasks.encoding import ExampleMaker
+from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -64,6 +64,12 @@ class Similarity(TextTask):
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
     ) -> tuple[list[Item], Columns | None]:
         return as_pairs(data, columns, labelled=labelled, trouble=trouble)
+
+    @classmethod
+    def remarks(cls, encoder: ExampleMaker, items: Sequence[Item], *, labelled: bool) -> list[str]:
+        """Texts that are longer than the model reads."""
+        texts = [t for i in items for t in (i.text, i.text2, i.negative if labelled else None) if t is not None]
+        return cut_line(encoder, texts)
 
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Item], settings: TaskSettings) -> Similarity:

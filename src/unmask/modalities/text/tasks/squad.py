@@ -93,6 +93,19 @@ def _squad(path: Path) -> list[tuple[str, Any]]:
     return out
 
 
+def _impossible(where: str, name: str, said: Any) -> bool:
+    """Whether a question has no answer, by its `is_impossible`: a text "false" (of a csv, say) is no true.
+
+    Raises:
+        UserError: it is neither true nor false.
+    """
+    known = {"": False, "none": False, "false": False, "0": False, "true": True, "1": True}
+    word = str(said).strip().lower()
+    if word not in known:
+        raise UserError(f"{where}: is_impossible of question {name!r} is {said!r}", hint="Expected true or false.")
+    return known[word]
+
+
 def _question(where: str, row: Mapping[str, Any], *, keep: bool = False) -> Question:
     """A question from its fields, whichever file they came from.
 
@@ -119,7 +132,7 @@ def _question(where: str, row: Mapping[str, Any], *, keep: bool = False) -> Ques
             f"{where}: answers of question {name!r} cannot be read ({error})",
             hint='Expected [{"text": ..., "answer_start": ...}]; an empty list says: no answer.',
         ) from None
-    if row.get("is_impossible"):
+    if _impossible(where, name, row.get("is_impossible")):
         pairs = ()
     kept = {"id": name} | {k: v for k, v in row.items() if k not in ("context", "answers")} if keep else None
     return Question(name=name, question=row["question"], context=row["context"], answers=pairs, where=where, row=kept)

@@ -1,0 +1,61 @@
+"""Small things that were passed over in silence: said, kept or refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tiny_folders import folder
+from unmask.errors import UserError
+from unmask.modalities.text.tasks.data import as_items, read_items
+from unmask.modalities.text.tasks.finetune import finetune, predict
+from unmask.modalities.text.tasks.squad import as_questions
+
+QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
+
+
+def test_texts_that_are_cut_are_counted(tmp_path):
+    model, said = folder(tmp_path / "model"), []
+    rows = [("the fox", "a"), ("the fox " * 40, "b"), ("the quick fox", "b")]
+    finetune("classify", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    line = "1 of 3 texts are longer than 64 tokens: their ends are not read"
+    assert line in said
+    said.clear()
+    predict(tmp_path / "m", [text for text, _ in rows], say=said.append)
+    assert line in said
+    pairs = [("the fox " * 20, "the dog " * 20), ("the fox", "the dog " * 20)]
+    said.clear()
+    finetune(
+        "similarity",
+        model,
+        [(*p, s) for p, s in zip(pairs, (0, 1), strict=True)],
+        out=tmp_path / "s",
+        say=said.append,
+        **QUICK,
+    )
+    assert not [entry for entry in said if "longer" in entry]  # each of 40 tokens, by itself
+
+
+def test_a_column_that_the_first_row_lacks_is_read(tmp_path):
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "b", "text2": "c"}\n')
+    with pytest.raises(UserError, match=r"d\.jsonl:1: column 'text2' is empty"):
+        read_items(path, labelled=False)
+    rows = [{"text": "a", "text2": "b"}, {"text": "b", "text2": "c", "label": 1}]
+    assert [item.label for item in as_items(rows, labelled=False)[0]] == [None, 1]
+
+
+def test_nan_in_a_carried_row_is_null(tmp_path):
+    finetune("classify", folder(tmp_path / "model"), [("fox", "a"), ("dog", "b")] * 3, out=tmp_path / "m", **QUICK)
+    (row,) = predict(tmp_path / "m", [{"text": "fox", "age": float("nan"), "dose": float("inf")}])
+    assert row["input"] == {"text": "fox", "age": None, "dose": None}
+    json.dumps(row, allow_nan=False)
+
+
+@pytest.mark.parametrize(("said", "answers"), [("false", 1), (False, 1), (None, 1), ("True", 0), (1, 0)])
+def test_an_answer_is_discarded_only_where_it_is_said(said, answers):
+    row = {"question": "who", "context": "the fox", "answers": [{"text": "fox", "answer_start": 4}]}
+    assert len(as_questions([{**row, "is_impossible": said}], labelled=True)[0].answers) == answers
+    with pytest.raises(UserError, match="is_impossible"):
+        as_questions([{**row, "is_impossible": "perhaps"}], labelled=True)
