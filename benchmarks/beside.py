@@ -20,9 +20,11 @@ def processor() -> dict:
     name = re.search(r"model name\s*: (.*)", info)
     known = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
     return {
-        "cores": os.cpu_count(), "model": name.group(1) if name else "", "load_before": round(os.getloadavg()[0], 2),
+        "cores": os.cpu_count(),
+        "model": name.group(1) if name else "",
+        "load_before": round(os.getloadavg()[0], 2),
         "features": [f for f in known if re.search(rf"\b{f}\b", info)],
-    }  # fmt: skip
+    }
 
 
 def clock() -> tuple[float, float]:

@@ -109,9 +109,13 @@ def fastembed_(model: str, onnx: str | None) -> tuple[Embed, str]:
     from fastembed.common.model_description import ModelSource, PoolingType
 
     TextEmbedding.add_custom_model(
-        model="local/minilm", pooling=PoolingType.MEAN, normalization=True, dim=384, model_file="onnx/model.onnx",
+        model="local/minilm",
+        pooling=PoolingType.MEAN,
+        normalization=True,
+        dim=384,
+        model_file="onnx/model.onnx",
         sources=ModelSource(hf="local/minilm"),
-    )  # fmt: skip
+    )
     run = TextEmbedding("local/minilm", specific_model_path=onnx, threads=int(os.environ.get("OMP_NUM_THREADS", "2")))
     return lambda s: np.array(list(run.embed(s, batch_size=32))), "batch_size 32"
 
@@ -155,10 +159,15 @@ def main() -> None:
     np.save(arguments.out, np.asarray(vectors, np.float32))
     rates = [len(sentences) / t for t in times]
     found = {
-        "variant": arguments.variant, "settings": settings, "load_s": loaded - START, "first_s": first - START,
-        "rate": statistics.median(rates), "rates": rates, "per_cpu_second": len(sentences) / min(used),
+        "variant": arguments.variant,
+        "settings": settings,
+        "load_s": loaded - START,
+        "first_s": first - START,
+        "rate": statistics.median(rates),
+        "rates": rates,
+        "per_cpu_second": len(sentences) / min(used),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-    }  # fmt: skip
+    }
     print(json.dumps(found))
     sys.stdout.flush()
 

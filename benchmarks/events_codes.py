@@ -69,7 +69,7 @@ def main() -> None:
 
 def trained(
     events: Any, recipe: str, train: np.ndarray, test: np.ndarray, a: argparse.Namespace, seed: int
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     import torch
 
     from unmask.modalities.events.folder import load_folder
@@ -230,9 +230,7 @@ def tuned(rules: Any, looked: list[tuple], grid: list[dict[str, Any]]) -> dict[s
     return knobs
 
 
-def next_visit(
-    events: Any, model: Any, train: np.ndarray, test: np.ndarray, seed: int
-) -> list[dict[str, Any]]:  # fmt: skip
+def next_visit(events: Any, model: Any, train: np.ndarray, test: np.ndarray, seed: int) -> list[dict[str, Any]]:
     from unmask.modalities.events.next_visit import baselines, figures, next_visits
     from unmask.modalities.events.outcome import fit_head
     from unmask.modalities.events.recipes import OutcomeSettings

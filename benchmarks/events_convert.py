@@ -32,11 +32,14 @@ def make(millions: float, path: Path) -> int:
         base = base.select("subject_id", "time", "code", "numeric_value")
     else:
         rng = np.random.default_rng(0)
-        base = pl.DataFrame({
-            "subject_id": rng.integers(0, 600, 150_000), "code": rng.integers(0, 500, 150_000).astype(str),
-            "time": pl.from_epoch(pl.Series(np.sort(rng.integers(0, 10**9, 150_000))), "s").cast(pl.Datetime("us")),
-            "numeric_value": rng.normal(size=150_000).astype(np.float32),
-        })  # fmt: skip
+        base = pl.DataFrame(
+            {
+                "subject_id": rng.integers(0, 600, 150_000),
+                "code": rng.integers(0, 500, 150_000).astype(str),
+                "time": pl.from_epoch(pl.Series(np.sort(rng.integers(0, 10**9, 150_000))), "s").cast(pl.Datetime("us")),
+                "numeric_value": rng.normal(size=150_000).astype(np.float32),
+            }
+        )
     number = base["subject_id"].rank("dense").cast(pl.Int64)
     times = max(1, round(millions * 1e6 / len(base)))
     with path.open("wb") as file:
@@ -74,9 +77,13 @@ def agreement() -> dict[str, int]:
     for mine in ours.values():
         same += max(sum((mine & other).values()) for other in theirs.values() if births(other) == births(mine))
     return {
-        "resources": found["rows"], "kept": found["kept_rows"], "rejected": found["rejected_rows"],
-        "patients": len(ours), "events": found["events"], "equal_events": same,
-    }  # fmt: skip
+        "resources": found["rows"],
+        "kept": found["kept_rows"],
+        "rejected": found["rejected_rows"],
+        "patients": len(ours),
+        "events": found["events"],
+        "equal_events": same,
+    }
 
 
 def by_subject(folder: Path) -> dict[int, Counter]:
@@ -117,8 +124,9 @@ def main() -> None:
             print(
                 f"{row['events']:>12,} of {made:,} events, {row['subjects']:,} subjects: {row['seconds']:.1f} s, "
                 f"{row['events'] / row['seconds']:,.0f} events/s, peak {row['peak_mib']:.0f} MiB, "
-                f"{row['rejected_rows']} rejected", flush=True,
-            )  # fmt: skip
+                f"{row['rejected_rows']} rejected",
+                flush=True,
+            )
     if len(found) > 1:
         print(f"peak memory, largest over smallest table: {found[-1]['peak_mib'] / found[0]['peak_mib']:.2f}")
     if a.out:

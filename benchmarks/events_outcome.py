@@ -201,8 +201,9 @@ def table(found: list[dict]) -> None:
         )
         print(
             f"labels {share:4.0%}  {name:30} AUROC {auroc.mean():.3f} (sd over folds {auroc.std():.3f})  AUPRC "
-            f"{auprc.mean():.3f} (sd {auprc.std():.3f})  folds {len(folds)}, runs {len(mine)}", flush=True,
-        )  # fmt: skip
+            f"{auprc.mean():.3f} (sd {auprc.std():.3f})  folds {len(folds)}, runs {len(mine)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -45,22 +45,28 @@ def simulate(folder: Path, millions: float, codes: int, labels: int = 0) -> None
         number = np.where(number < 0, rng.integers(0, codes, len(owner)), number)
         value = (rng.normal(size=len(owner)) + risk[owner] * (number % 3 == 0)).astype(np.float32)
         stamp = np.sort(owner * (20 * YEAR) + rng.integers(0, 10 * YEAR, len(owner))) - owner * (20 * YEAR)
-        table = pa.table({
-            "subject_id": owner + first, "time": pa.array(stamp, pa.timestamp("us")),
-            "code": pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int32)), names).cast(pa.string()),
-            "numeric_value": pa.array(value, mask=rng.random(len(owner)) < 0.4),
-        })  # fmt: skip
+        table = pa.table(
+            {
+                "subject_id": owner + first,
+                "time": pa.array(stamp, pa.timestamp("us")),
+                "code": pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int32)), names).cast(pa.string()),
+                "numeric_value": pa.array(value, mask=rng.random(len(owner)) < 0.4),
+            }
+        )
         pq.write_table(table, folder / "data" / f"{shard:05d}.parquet")
         if labels:
             mine = rng.integers(0, count, -(-labels * count // patients))
             when = rng.integers(YEAR, 10 * YEAR, len(mine))
             truth = risk[mine] + rng.normal(size=len(mine)) > 1
             asked.append(
-                pa.table({
-                    "subject_id": mine + first, "prediction_time": pa.array(when, pa.timestamp("us")),
-                    "boolean_value": truth,
-                })
-            )  # fmt: skip
+                pa.table(
+                    {
+                        "subject_id": mine + first,
+                        "prediction_time": pa.array(when, pa.timestamp("us")),
+                        "boolean_value": truth,
+                    }
+                )
+            )
     if labels:
         (folder / "task").mkdir()
         pq.write_table(pa.concat_tables(asked), folder / "task" / "0.parquet")
@@ -94,9 +100,12 @@ def pretrained(meds: str, out: str, store: str, steps: int) -> dict[str, float]:
     given |= {"holdout": 0.001}  # whose judgement at the end is not what is measured
     run = room.pretrain(meds, out, settings=with_overrides(EventSettings(), given), console=True)
     return found | {
-        "whole": time.perf_counter() - STARTED, "slots_per_second": run.result.slots_per_second, "peak_mb": peak_memory(), "events": run.data["events"],
+        "whole": time.perf_counter() - STARTED,
+        "slots_per_second": run.result.slots_per_second,
+        "peak_mb": peak_memory(),
+        "events": run.data["events"],
         "forecast_mb": run.result.expected_memory_mb,
-    }  # fmt: skip
+    }
 
 
 def tuned(meds: str, model: str, out: str, states: bool, encoder: bool) -> dict[str, float]:
@@ -106,15 +115,23 @@ def tuned(meds: str, model: str, out: str, states: bool, encoder: bool) -> dict[
     from unmask.training.memory import peak_memory
 
     settings = OutcomeSettings(
-        states=states, curve=False, baselines=False, epochs=2, trees=30, encoder="tuned" if encoder else "frozen",
+        states=states,
+        curve=False,
+        baselines=False,
+        epochs=2,
+        trees=30,
+        encoder="tuned" if encoder else "frozen",
         tune=TuneSettings(epochs=1, least_steps=1),
-    )  # fmt: skip
+    )
     run = finetune_outcome(model, meds, Path(meds) / "task", out, settings=settings)
     figures = run.figures["results"]["ours"]
     return {
-        "labels": run.figures["labels"], "whole": time.perf_counter() - STARTED, "cpu_whole": time.process_time(),
-        "peak_mb": peak_memory(), "auroc": figures["auroc"],
-    }  # fmt: skip
+        "labels": run.figures["labels"],
+        "whole": time.perf_counter() - STARTED,
+        "cpu_whole": time.process_time(),
+        "peak_mb": peak_memory(),
+        "auroc": figures["auroc"],
+    }
 
 
 def child(kind: str, *given: str) -> dict[str, float]:
@@ -155,8 +172,9 @@ def main() -> None:
         row = child("outcome", str(meds), str(a.folder / "model"), str(a.folder / "head"), str(a.states), str(a.tuned))
         print(
             f"{row['labels']:>10,} labels: {row['whole']:.0f} s ({row['cpu_whole']:.0f} s cpu), peak {row['peak_mb']:,.0f} MB, "
-            f"AUROC {row['auroc']:.3f}", flush=True,
-        )  # fmt: skip
+            f"AUROC {row['auroc']:.3f}",
+            flush=True,
+        )
         found.append(row)
         for name in ("labelled", "model", "head"):
             shutil.rmtree(a.folder / name)
@@ -172,8 +190,9 @@ def main() -> None:
         print(
             f"| {row['events']:,} | {codes:,} | {row['read']:.1f} | {row['prepared'] - row['read']:.1f} "
             f"| {row['first_step']:.1f} | {row['cpu']:.1f} | {row['again']:.1f} | {row['peak_mb']:,.0f} "
-            f"| {row['forecast_mb']:,.0f} |", flush=True,
-        )  # fmt: skip
+            f"| {row['forecast_mb']:,.0f} |",
+            flush=True,
+        )
         found.append(row)
         for name in ("meds", "one", "two"):
             shutil.rmtree(a.folder / name)

@@ -154,10 +154,16 @@ class Theirs(torch.nn.Module):
         from transformers import BertConfig, BertModel
 
         config = BertConfig(
-            vocab_size=2, hidden_size=a.width, num_hidden_layers=a.layers, num_attention_heads=4,
-            intermediate_size=4 * a.width, max_position_embeddings=a.slots, hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
-        )  # fmt: skip
+            vocab_size=2,
+            hidden_size=a.width,
+            num_hidden_layers=a.layers,
+            num_attention_heads=4,
+            intermediate_size=4 * a.width,
+            max_position_embeddings=a.slots,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            attn_implementation="sdpa",
+        )
         self.code, self.time = torch.nn.Embedding(codes + 1, a.width), torch.nn.Linear(2, a.width)
         self.bert = BertModel(config, add_pooling_layer=False)
         self.decoder = torch.nn.Linear(a.width, codes)

@@ -144,7 +144,7 @@ def embed(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 f"   peak {row['peak_mb']:6.0f} MB   cosine {row.get('cosine_mean', float('nan')):.5f}"
                 f" (min {row.get('cosine_min', float('nan')):.4f})   {row['settings']}",
                 flush=True,
-            )  # fmt: skip
+            )
     return rows
 
 
@@ -165,10 +165,20 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from text_corpus import tokenizer
 
     config = transformers.DebertaV2Config(
-        vocab_size=8000, hidden_size=768, num_hidden_layers=arguments.layers, num_attention_heads=12,
-        intermediate_size=3072, relative_attention=True, position_buckets=256, norm_rel_ebd="layer_norm",
-        share_att_key=True, pos_att_type=["p2c", "c2p"], position_biased_input=False, type_vocab_size=0, legacy=False,
-    )  # fmt: skip
+        vocab_size=8000,
+        hidden_size=768,
+        num_hidden_layers=arguments.layers,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        relative_attention=True,
+        position_buckets=256,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        type_vocab_size=0,
+        legacy=False,
+    )
     torch.manual_seed(0)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -238,10 +248,15 @@ def _ratios(what: str, theirs: str, times: dict[str, list[float]], count: int) -
     for name in (n for n in times if n.startswith("unmask")):
         ratios = [a / b for a, b in zip(times[best], times[name], strict=True)]
         row = {
-            "what": what, "theirs": theirs, "ours": name, "transformers": count / statistics.median(times[best]),
-            "batch": best, "unmask": count / statistics.median(times[name]), "ratio": statistics.median(ratios),
+            "what": what,
+            "theirs": theirs,
+            "ours": name,
+            "transformers": count / statistics.median(times[best]),
+            "batch": best,
+            "unmask": count / statistics.median(times[name]),
+            "ratio": statistics.median(ratios),
             "ratios": ratios,
-        }  # fmt: skip
+        }
         rows.append(row)
         print(
             f"{what:40}{theirs} {row['transformers']:8.2f}/cpu s (batch {best})   {name} {row['unmask']:8.2f}/cpu s   "
@@ -260,19 +275,27 @@ def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from text_corpus import tokenizer
 
     common = {
-        "vocab_size": 2000, "hidden_size": 768, "num_hidden_layers": arguments.layers, "num_attention_heads": 12,
+        "vocab_size": 2000,
+        "hidden_size": 768,
+        "num_hidden_layers": arguments.layers,
+        "num_attention_heads": 12,
         "max_position_embeddings": 4100,
-    }  # fmt: skip
+    }
     made = {
         "Longformer": transformers.LongformerConfig(
             **common, intermediate_size=3072, attention_window=512, pad_token_id=1
         ),
         "ModernBert": transformers.ModernBertConfig(
-            **common, intermediate_size=1152, pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2,
+            **common,
+            intermediate_size=1152,
+            pad_token_id=0,
+            bos_token_id=2,
+            eos_token_id=3,
+            cls_token_id=2,
             sep_token_id=3,
         ),
         "BigBird": transformers.BigBirdConfig(**common, intermediate_size=3072),
-    }  # fmt: skip
+    }
     rows = []
     chosen = arguments.only.split(",") if arguments.only else list(made)
     for kind, config in ((k, made[k]) for k in chosen):
@@ -341,9 +364,14 @@ def onnx(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                     agree += int(a.argmax() == b.argmax())
                     count += 1
         row = {
-            "model": name, "hidden": count, "top5_same": same_top / count, "int8_top1": agree / count,
-            "difference": found["largest_difference"], "bytes": found["bytes"], "int8_bytes": found["int8_bytes"],
-        }  # fmt: skip
+            "model": name,
+            "hidden": count,
+            "top5_same": same_top / count,
+            "int8_top1": agree / count,
+            "difference": found["largest_difference"],
+            "bytes": found["bytes"],
+            "int8_bytes": found["int8_bytes"],
+        }
         rows.append(row)
         print(json.dumps(row), flush=True)
     return rows

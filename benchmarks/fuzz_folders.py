@@ -60,11 +60,15 @@ def text(home: Path) -> Uses:
     (home / "t.txt").write_text("\n".join(f"The quick brown fox {i} jumps over the lazy dog." for i in range(30)))
     (home / "t.csv").write_text("text,label\n" + "".join(f"{t},{label}\n" for t, label in rows))
     masked = [
-        ["fill", "MODEL", "The [MASK] fox."], ["score", "MODEL", "The fox."], ["embed", "MODEL", "The fox.", "--out", "OUT"],
-        ["evaluate", "MODEL", "HOME/t.txt"], ["export", "MODEL", "--out", "OUT"], ["inspect", "MODEL"],
+        ["fill", "MODEL", "The [MASK] fox."],
+        ["score", "MODEL", "The fox."],
+        ["embed", "MODEL", "The fox.", "--out", "OUT"],
+        ["evaluate", "MODEL", "HOME/t.txt"],
+        ["export", "MODEL", "--out", "OUT"],
+        ["inspect", "MODEL"],
         ["adapt", "MODEL", "HOME/t.txt", "--out", "OUT", "--steps", "1"],
         ["finetune", "classify", "MODEL", "HOME/t.csv", "--out", "OUT", "--steps", "1"],
-    ]  # fmt: skip
+    ]
     headed = [
         ["predict", "MODEL", "HOME/t.txt", "--out", "OUT"],
         ["embed", "MODEL", "The fox.", "--out", "OUT"],
@@ -88,10 +92,15 @@ def table(home: Path) -> Uses:
     patients(12, seed=1, missing=0.3).to_csv(home / "new.csv", index=False)
     pretrain(home / "train.csv", home / "table", settings=settings_of(steps=3, members=2), console=False)
     (home / "table" / "report.html").unlink()
-    return {"table": [
-        ["impute", "MODEL", "HOME/new.csv", "--out", "OUT.csv"], ["score", "MODEL", "HOME/new.csv"], ["inspect", "MODEL"],
-        ["embed", "MODEL", "HOME/new.csv", "--out", "OUT"], ["synthesize", "MODEL", "--rows", "3", "--out", "OUT.csv"],
-    ]}  # fmt: skip
+    return {
+        "table": [
+            ["impute", "MODEL", "HOME/new.csv", "--out", "OUT.csv"],
+            ["score", "MODEL", "HOME/new.csv"],
+            ["inspect", "MODEL"],
+            ["embed", "MODEL", "HOME/new.csv", "--out", "OUT"],
+            ["synthesize", "MODEL", "--rows", "3", "--out", "OUT.csv"],
+        ]
+    }
 
 
 def images(home: Path) -> Uses:
@@ -113,8 +122,10 @@ def images(home: Path) -> Uses:
         "finetune", "classify", home / "images", home / "pictures", "--out", home / "classifier", "--steps", 1
     )
     seen = [["embed", "MODEL", "HOME/pictures", "--out", "OUT"], ["inspect", "MODEL"]]
-    return {"images": [*seen, ["fill", "MODEL", "HOME/pictures", "--out", "OUT.png"]],
-            "classifier": [*seen, ["predict", "MODEL", "HOME/pictures", "--out", "OUT"]]}  # fmt: skip
+    return {
+        "images": [*seen, ["fill", "MODEL", "HOME/pictures", "--out", "OUT.png"]],
+        "classifier": [*seen, ["predict", "MODEL", "HOME/pictures", "--out", "OUT"]],
+    }
 
 
 def events(home: Path) -> Uses:

@@ -21,14 +21,36 @@ import numpy as np
 import torch
 
 PRETRAIN: dict[str, Any] = {
-    "size": "tiny", "patch": 2, "decoder_width": 192, "decoder_layers": 4, "decoder_heads": 3, "ratio": 0.75, "batch": 2048,
-    "crop": (0.2, 1.0), "flip": True, "learning_rate": 1.2e-3, "holdout": 0.02, "statistics": 0.0, "precision": "bf16",
-    "validate_every": 500, "compile": True,
-}  # fmt: skip
+    "size": "tiny",
+    "patch": 2,
+    "decoder_width": 192,
+    "decoder_layers": 4,
+    "decoder_heads": 3,
+    "ratio": 0.75,
+    "batch": 2048,
+    "crop": (0.2, 1.0),
+    "flip": True,
+    "learning_rate": 1.2e-3,
+    "holdout": 0.02,
+    "statistics": 0.0,
+    "precision": "bf16",
+    "validate_every": 500,
+    "compile": True,
+}
 TUNE: dict[str, Any] = {
-    "epochs": 100, "batch": 512, "learning_rate": 1e-3, "layer_decay": 0.75, "drop_path": 0.1, "mixup": 0.8, "cutmix": 1.0,
-    "smoothing": 0.1, "crop": (0.6, 1.0), "flip": True, "holdout": 0.0, "precision": "bf16",
-}  # fmt: skip
+    "epochs": 100,
+    "batch": 512,
+    "learning_rate": 1e-3,
+    "layer_decay": 0.75,
+    "drop_path": 0.1,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "smoothing": 0.1,
+    "crop": (0.6, 1.0),
+    "flip": True,
+    "holdout": 0.0,
+    "precision": "bf16",
+}
 SCRATCH: dict[str, Any] = {**TUNE, "from_scratch": True, "layer_decay": 1.0}
 
 
@@ -70,10 +92,13 @@ def main() -> None:
         run = pretrain(train, args.work / "model", settings=settings, resume=args.resume)
         rate = run.images_per_second
         found["pretraining"] = {
-            "steps": run.result.steps, "epochs": run.result.steps * 2048 / run.data["training"], "images_per_second": rate,
-            "utilisation": rate * training_flops(run.model) / (args.peak * 1e12), "seconds": run.result.seconds,
+            "steps": run.result.steps,
+            "epochs": run.result.steps * 2048 / run.data["training"],
+            "images_per_second": rate,
+            "utilisation": rate * training_flops(run.model) / (args.peak * 1e12),
+            "seconds": run.result.seconds,
             "device": torch.cuda.get_device_name() if args.device == "cuda" else args.device,
-        }  # fmt: skip
+        }
     for stage, changes in (("finetune", TUNE), ("scratch", SCRATCH)):
         if args.stage in (stage, "all"):
             settings = tune_with(ClassifierSettings(), changes | common)

@@ -32,13 +32,30 @@ import torch
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[1] / ".." / "shared"))
 DATA = SHARED / "data" / "images" / "fashion_mnist"
 PRETRAIN: dict[str, Any] = {
-    "size": "micro", "patch": 4, "decoder": "light", "ratio": 0.75, "crop": (0.6, 1.0), "flip": True, "batch": 256,
-    "learning_rate": 2e-3, "holdout": 0.02, "checkpoint_seconds": 300,
-}  # fmt: skip
+    "size": "micro",
+    "patch": 4,
+    "decoder": "light",
+    "ratio": 0.75,
+    "crop": (0.6, 1.0),
+    "flip": True,
+    "batch": 256,
+    "learning_rate": 2e-3,
+    "holdout": 0.02,
+    "checkpoint_seconds": 300,
+}
 TUNE: dict[str, Any] = {
-    "epochs": 60, "batch": 64, "learning_rate": 1e-3, "layer_decay": 0.75, "drop_path": 0.1, "smoothing": 0.1,
-    "crop": (0.7, 1.0), "flip": True, "holdout": 0.0, "mixup": 0.0, "cutmix": 1.0,
-}  # fmt: skip
+    "epochs": 60,
+    "batch": 64,
+    "learning_rate": 1e-3,
+    "layer_decay": 0.75,
+    "drop_path": 0.1,
+    "smoothing": 0.1,
+    "crop": (0.7, 1.0),
+    "flip": True,
+    "holdout": 0.0,
+    "mixup": 0.0,
+    "cutmix": 1.0,
+}
 SCRATCH: dict[str, Any] = {**TUNE, "from_scratch": True, "layer_decay": 1.0, "epochs": 120}
 """From scratch every layer learns at the full rate, twice as long."""
 
@@ -83,11 +100,16 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
     wall, used = time.perf_counter(), cpu()
     run = pretrain(train, work / "model", settings=settings)
     return {
-        "steps": run.result.steps, "wall_seconds": time.perf_counter() - wall, "cpu_seconds": cpu() - used,
-        "epochs": run.result.steps * PRETRAIN["batch"] / run.data["training"], "images_per_second": run.images_per_second,
-        "precision": run.result.precision, "validation_loss": run.result.validation.get("validation_loss"),
-        "threads": torch.get_num_threads(), "load_average": os.getloadavg()[0],
-    }  # fmt: skip
+        "steps": run.result.steps,
+        "wall_seconds": time.perf_counter() - wall,
+        "cpu_seconds": cpu() - used,
+        "epochs": run.result.steps * PRETRAIN["batch"] / run.data["training"],
+        "images_per_second": run.images_per_second,
+        "precision": run.result.precision,
+        "validation_loss": run.result.validation.get("validation_loss"),
+        "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],
+    }
 
 
 def probed(work: Path, images, most: int | None) -> dict[str, Any]:

@@ -106,9 +106,13 @@ def main() -> None:
         if not photos.exists():
             found["jpeg_mb"] = simulate(photos, args.pictures, args.side)
         settings = {
-            "image_size": args.size, "store": "disk", "steps": args.steps, "memory": args.memory, "workers": args.workers,
+            "image_size": args.size,
+            "store": "disk",
+            "steps": args.steps,
+            "memory": args.memory,
+            "workers": args.workers,
             "probe": False,
-        }  # fmt: skip
+        }
         given = (str(photos), str(out), json.dumps(settings))
         builder = python(TRAIN, *given)
         start = time.monotonic()
@@ -129,11 +133,16 @@ def main() -> None:
         end = sorted(out.glob("pictures/*/0*.json"))
         untouched = sum(s.stat().st_mtime_ns == then for s, then in shards.items())
         found["run"] = {
-            "seconds": time.monotonic() - start, "peak_memory_mb": run["peak_memory_mb"], "micro_batches": run["micro_batches"],
-            "expected_memory_mb": run["expected_memory_mb"], "images_per_second": run["images_per_second"],
-            "training": run["data"]["training"], "shards": len(end), "shards_from_before_the_kill": untouched,
+            "seconds": time.monotonic() - start,
+            "peak_memory_mb": run["peak_memory_mb"],
+            "micro_batches": run["micro_batches"],
+            "expected_memory_mb": run["expected_memory_mb"],
+            "images_per_second": run["images_per_second"],
+            "training": run["data"]["training"],
+            "shards": len(end),
+            "shards_from_before_the_kill": untouched,
             "disk_mb": sum(f.stat().st_size for f in out.glob("pictures/*/*")) / 1e6,
-        }  # fmt: skip
+        }
         print(json.dumps(found["run"], indent=1), flush=True)
         some = args.folder / "some"
         some.mkdir(exist_ok=True)

@@ -44,10 +44,20 @@ def make_ours(shape: dict[str, Any], ratio: float = 0.75):
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
 
     (width, layers, heads), (dw, dl, dh) = shape["encoder"], shape["decoder"]
-    settings = with_overrides(ImageSettings(), {
-        "width": width, "layers": layers, "heads": heads, "decoder_width": dw, "decoder_layers": dl, "decoder_heads": dh,
-        "patch": shape["patch"], "statistics": 0.0, "ratio": ratio,
-    })  # fmt: skip
+    settings = with_overrides(
+        ImageSettings(),
+        {
+            "width": width,
+            "layers": layers,
+            "heads": heads,
+            "decoder_width": dw,
+            "decoder_layers": dl,
+            "decoder_heads": dh,
+            "patch": shape["patch"],
+            "statistics": 0.0,
+            "ratio": ratio,
+        },
+    )
     side = (shape["image"], shape["image"])
     return new_model(settings, codec_config(settings, side, 3, (0.0,) * 3, (1.0,) * 3))
 
@@ -88,11 +98,20 @@ def theirs(shape: dict[str, Any], bf16: bool) -> Step:
 
     (width, layers, heads), (dw, dl, dh) = shape["encoder"], shape["decoder"]
     config = ViTMAEConfig(
-        hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * width,
-        image_size=shape["image"], patch_size=shape["patch"], decoder_hidden_size=dw, decoder_num_hidden_layers=dl,
-        decoder_num_attention_heads=dh, decoder_intermediate_size=4 * dw, mask_ratio=0.75, norm_pix_loss=True,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        image_size=shape["image"],
+        patch_size=shape["patch"],
+        decoder_hidden_size=dw,
+        decoder_num_hidden_layers=dl,
+        decoder_num_attention_heads=dh,
+        decoder_intermediate_size=4 * dw,
+        mask_ratio=0.75,
+        norm_pix_loss=True,
         attn_implementation="sdpa",
-    )  # fmt: skip
+    )
     model = ViTMAEForPreTraining(config).train()
     grid = (shape["image"] // shape["patch"],) * 2
     with torch.no_grad():

@@ -111,14 +111,23 @@ def run(name: str, seed: int) -> list[dict]:
                     rows_ = train if more is None else [np.r_[a, b] for a, b in zip(train, more, strict=True)]
                     part, _ = outcome_of(model, rows_)
                     risk, linear = fidelity.risks(part, x[judged], at, weight=weight if method == "weights" else None)
-                    slope, error = zip(*[
-                        fidelity.calibration(risk[:, k], t[judged], e[judged], q, bins=5) for k, q in enumerate(at)
-                    ], strict=True)  # fmt: skip
-                    out.append({
-                        "set": name, "seed": seed, "fold": fold, "stratum": f"{c.name}={text}", "method": method,
-                        "c_index": concordance(linear, t[judged], e[judged]), "slope_error": float(np.mean(np.abs(1 - np.array(slope)))),
-                        "calibration_error": float(np.mean(error)), "brier": brier(risk, t[judged], e[judged], at),
-                    })  # fmt: skip
+                    slope, error = zip(
+                        *[fidelity.calibration(risk[:, k], t[judged], e[judged], q, bins=5) for k, q in enumerate(at)],
+                        strict=True,
+                    )
+                    out.append(
+                        {
+                            "set": name,
+                            "seed": seed,
+                            "fold": fold,
+                            "stratum": f"{c.name}={text}",
+                            "method": method,
+                            "c_index": concordance(linear, t[judged], e[judged]),
+                            "slope_error": float(np.mean(np.abs(1 - np.array(slope)))),
+                            "calibration_error": float(np.mean(error)),
+                            "brier": brier(risk, t[judged], e[judged], at),
+                        }
+                    )
     return out
 
 

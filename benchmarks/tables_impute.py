@@ -29,8 +29,17 @@ from rivals import PeerError, elsewhere
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[1] / ".." / "shared")) / "data" / "tables"
 SETS = ("whas500", "gbsg2", "ckd_uae", "breast_cancer", "diabetes", "actg320", "flchain", "support2")
 METHODS = (
-    "mean", "knn", "ridge", "extratrees", "missforest", "miceforest", "hyperimpute", "unmask", "unmask-seen", "unmask-unseen",
-)  # fmt: skip
+    "mean",
+    "knn",
+    "ridge",
+    "extratrees",
+    "missforest",
+    "miceforest",
+    "hyperimpute",
+    "unmask",
+    "unmask-seen",
+    "unmask-unseen",
+)
 
 
 def load(name: str):
@@ -114,9 +123,12 @@ def measures(truth: np.ndarray, filled: np.ndarray, gone: np.ndarray, sizes: lis
             mean_error.append(float(abs(t.mean() - f.mean()) / scale))
     mean = lambda v: float(np.mean(v)) if v else None  # noqa: E731
     return {
-        "rmse": mean(rmse), "error": mean(error), "wasserstein": mean(distance), "mean_error": mean(mean_error),
+        "rmse": mean(rmse),
+        "error": mean(error),
+        "wasserstein": mean(distance),
+        "mean_error": mean(mean_error),
         "share_error": mean(share_error),
-    }  # fmt: skip
+    }
 
 
 def one_hot(x: np.ndarray, sizes: list[int]):
@@ -257,10 +269,14 @@ def in_own_python(variable, code):
 
 
 PEERS = {
-    "mean": impute_mean, "knn": _scaled(knn), "ridge": _scaled(ridge), "extratrees": _scaled(extratrees),
-    "missforest": missforest, "miceforest": in_own_python("UNMASK_PEERS", _MICEFOREST),
+    "mean": impute_mean,
+    "knn": _scaled(knn),
+    "ridge": _scaled(ridge),
+    "extratrees": _scaled(extratrees),
+    "missforest": missforest,
+    "miceforest": in_own_python("UNMASK_PEERS", _MICEFOREST),
     "hyperimpute": in_own_python("UNMASK_HYPERIMPUTE", _HYPERIMPUTE),
-}  # fmt: skip
+}
 
 
 def unmask(x, sizes, seed, truth, gone, overrides, unseen=False):
@@ -346,8 +362,10 @@ def table(path: Path) -> None:
     for m in methods:
         of = [r for r in lines if r["method"] == m]
         cover = [r["coverage"] for r in of if r.get("coverage") is not None]
-        print(f"{m:14} runs {len(of):4}  seconds {np.mean([r['seconds'] for r in of]):8.2f}"
-              + (f"  coverage {np.mean(cover):.3f} ({min(cover):.3f} to {max(cover):.3f})" if cover else ""))  # fmt: skip
+        print(
+            f"{m:14} runs {len(of):4}  seconds {np.mean([r['seconds'] for r in of]):8.2f}"
+            + (f"  coverage {np.mean(cover):.3f} ({min(cover):.3f} to {max(cover):.3f})" if cover else "")
+        )
     for m in methods:
         for mechanism in ("MCAR", "MAR", "MNAR"):
             cover = {}

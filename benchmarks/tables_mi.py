@@ -36,9 +36,12 @@ from pathlib import Path
 import numpy as np
 
 FORMULA = {
-    "linear": "y ~ x1 + x2", "binary": "y ~ x + g", "quadratic": "y ~ x + I(x**2) + z",
-    "cox": "Surv(time, event) ~ x1 + x2", "mean": "",
-}  # fmt: skip
+    "linear": "y ~ x1 + x2",
+    "binary": "y ~ x + g",
+    "quadratic": "y ~ x + I(x**2) + z",
+    "cox": "Surv(time, event) ~ x1 + x2",
+    "mean": "",
+}
 HOLED = {"linear": ("x1", "x2"), "binary": ("g",), "quadratic": ("x",), "cox": ("x1",), "mean": ("x",)}
 TRUTH = {
     "linear": {"(Intercept)": 1, "x1": 1, "x2": 1, "mean x1": 0, "mean x2": 0},
@@ -48,9 +51,12 @@ TRUTH = {
     "mean": {"mean x": 0},
 }
 RIVALS = {
-    "linear": ("norm", "pmm", "smcfcs"), "binary": ("norm", "pmm", "smcfcs"), "quadratic": ("norm", "pmm", "smcfcs"),
-    "cox": ("norm", "pmm", "smcfcs"), "mean": ("norm", "pmm"),
-}  # fmt: skip
+    "linear": ("norm", "pmm", "smcfcs"),
+    "binary": ("norm", "pmm", "smcfcs"),
+    "quadratic": ("norm", "pmm", "smcfcs"),
+    "cox": ("norm", "pmm", "smcfcs"),
+    "mean": ("norm", "pmm"),
+}
 BLOCK = 20
 """Replications of one R process."""
 

@@ -66,7 +66,20 @@ def size(a: argparse.Namespace) -> dict:
 
     with tempfile.TemporaryDirectory() as folder:
         source, filled = Path(folder) / "in.csv", Path(folder) / "out.csv"
-        subprocess.run([sys.executable, __file__, "write_csv", "--rows", str(a.rows), "--columns", str(a.columns), "--path", source], check=True)  # fmt: skip
+        subprocess.run(
+            [
+                sys.executable,
+                __file__,
+                "write_csv",
+                "--rows",
+                str(a.rows),
+                "--columns",
+                str(a.columns),
+                "--path",
+                source,
+            ],
+            check=True,
+        )
         kept: dict = {}
         found: dict = {"rows": a.rows, "columns": a.columns, "file_gb": round(source.stat().st_size / 1e9, 2)}
 
@@ -130,8 +143,14 @@ def sample(a: argparse.Namespace) -> dict:
             lambda made=made: made.update(t=CellTable.fit([x[:-5000] for x in holed], sizes, steps=0, calibrate=False))
         )
         point = made["t"].impute(new).point
-        error = [np.sqrt(np.mean((p - x[-5000:])[h[-5000:]] ** 2)) / x.std() for p, x, h, s in zip(point, full, hide.T, sizes, strict=True) if not s]  # fmt: skip
-        wrong = [np.mean((p != x[-5000:])[h[-5000:]]) for p, x, h, s in zip(point, full, hide.T, sizes, strict=True) if s]  # fmt: skip
+        error = [
+            np.sqrt(np.mean((p - x[-5000:])[h[-5000:]] ** 2)) / x.std()
+            for p, x, h, s in zip(point, full, hide.T, sizes, strict=True)
+            if not s
+        ]
+        wrong = [
+            np.mean((p != x[-5000:])[h[-5000:]]) for p, x, h, s in zip(point, full, hide.T, sizes, strict=True) if s
+        ]
         found[str(rows)] = {"rmse": round(float(np.mean(error)), 5), "wrong": round(float(np.mean(wrong)), 5), **spent}
         print(rows, found[str(rows)], flush=True)
     return found

@@ -42,8 +42,21 @@ LACKING = 0.05
 """Columns that lack a larger share are left out."""
 MOST = 4000
 """Rows used of a larger table, drawn anew for every seed."""
-METHODS = ("bootstrap", "independent", "unmask", "mcm-leaky-25", "mcm-leaky-50", "mcm-leaky-100", "mcm-closed-25",
-           "mcm-closed-50", "mcm-closed-100", "copula", "ctgan", "tvae", "utrees")  # fmt: skip
+METHODS = (
+    "bootstrap",
+    "independent",
+    "unmask",
+    "mcm-leaky-25",
+    "mcm-leaky-50",
+    "mcm-leaky-100",
+    "mcm-closed-25",
+    "mcm-closed-50",
+    "mcm-closed-100",
+    "copula",
+    "ctgan",
+    "tvae",
+    "utrees",
+)
 
 
 def mcm(columns, sizes, seed, share, leaky, epochs=500):
@@ -66,8 +79,11 @@ def mcm(columns, sizes, seed, share, leaky, epochs=500):
         low, span = y.min(), max(y.max() - y.min(), 1e-9)
         decimals = next((d for d in range(8) if np.array_equal(np.round(x, d), x)), 8)
         coded.append((y - low) / span)
-        undo.append(lambda v, lo=low, sp=span, p=power, s=start, d=decimals, top=x.max(): np.round(
-            np.nan_to_num(np.clip(inv_boxcox(np.clip(v, 0, 1) * sp + lo, p) - 1 + s, s, top), nan=top), d))  # fmt: skip
+        undo.append(
+            lambda v, lo=low, sp=span, p=power, s=start, d=decimals, top=x.max(): np.round(
+                np.nan_to_num(np.clip(inv_boxcox(np.clip(v, 0, 1) * sp + lo, p) - 1 + s, s, top), nan=top), d
+            )
+        )
     x = torch.tensor(np.column_stack(coded), dtype=torch.float32)
     rows, width = x.shape
     scores = nn.Linear(width, width, bias=False)
@@ -204,8 +220,20 @@ def table(path: Path) -> None:
     if not lines:
         print(f"nothing in {path}")
         return
-    shown = ("mean_log_hr_difference", "interval_overlap", "km_area", "c_index_real", "c_index_synthetic", "correlation_gap",
-             "two_sample_auc", "dcr_share", "membership_auc", "identical_rows", "identical_cells", "seconds")  # fmt: skip
+    shown = (
+        "mean_log_hr_difference",
+        "interval_overlap",
+        "km_area",
+        "c_index_real",
+        "c_index_synthetic",
+        "correlation_gap",
+        "two_sample_auc",
+        "dcr_share",
+        "membership_auc",
+        "identical_rows",
+        "identical_cells",
+        "seconds",
+    )
     for name in dict.fromkeys(r["set"] for r in lines):
         print(f"\n{name:16}" + "".join(f"{s[:15]:>17}" for s in shown))
         for method in dict.fromkeys(r["method"] for r in lines if r["set"] == name):

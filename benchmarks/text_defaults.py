@@ -29,9 +29,17 @@ import numpy as np
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "data" / "text"
 GLUE = ("SST-2", "CoLA", "MRPC", "RTE", "STS-B")
 SETS = {
-    "clinc77": "classify", "clinc150": "classify", "pubmed_roles": "classify", **dict.fromkeys(GLUE, "classify"),
-    "wnut17": "tag", "wikigold": "tag", "BC5CDR": "tag", "NCBI-disease": "tag", "policyqa": "answer", "xquad": "answer",
-}  # fmt: skip
+    "clinc77": "classify",
+    "clinc150": "classify",
+    "pubmed_roles": "classify",
+    **dict.fromkeys(GLUE, "classify"),
+    "wnut17": "tag",
+    "wikigold": "tag",
+    "BC5CDR": "tag",
+    "NCBI-disease": "tag",
+    "policyqa": "answer",
+    "xquad": "answer",
+}
 METHODS = ("often", "tfidf", "frozen", "ours", "trainer", "contrastive")
 TEST_ROWS = 1000
 
@@ -101,9 +109,20 @@ def cell(arguments: argparse.Namespace) -> dict:
         drawn = rng.integers(len(test), size=len(test))
         draws.append(work.score([predictions[i] for i in drawn], [test[i] for i in drawn])[work.metric])
     low, high = np.quantile(draws, [0.025, 0.975])
-    return {"set": arguments.set, "rows": len(train), "asked": arguments.rows[0], "seed": arguments.seed, "method": arguments.method,
-            "metric": work.metric, "value": scores[work.metric], "low": float(low), "high": float(high),
-            "cpu_seconds": round(spent, 1), "test_rows": len(test), **more}  # fmt: skip
+    return {
+        "set": arguments.set,
+        "rows": len(train),
+        "asked": arguments.rows[0],
+        "seed": arguments.seed,
+        "method": arguments.method,
+        "metric": work.metric,
+        "value": scores[work.metric],
+        "low": float(low),
+        "high": float(high),
+        "cpu_seconds": round(spent, 1),
+        "test_rows": len(test),
+        **more,
+    }
 
 
 def ours(arguments, train, test, began):
@@ -263,9 +282,16 @@ def trainer(arguments, work, train, test):
 
     with tempfile.TemporaryDirectory() as scratch:
         settings = transformers.TrainingArguments(
-            output_dir=scratch, report_to=[], save_strategy="no", seed=arguments.seed, disable_tqdm=True, use_cpu=True,
-            logging_strategy="no", remove_unused_columns=False, max_steps=getattr(arguments, "steps", None) or -1,
-        )  # fmt: skip
+            output_dir=scratch,
+            report_to=[],
+            save_strategy="no",
+            seed=arguments.seed,
+            disable_tqdm=True,
+            use_cpu=True,
+            logging_strategy="no",
+            remove_unused_columns=False,
+            max_steps=getattr(arguments, "steps", None) or -1,
+        )
         data = [row(training, i, True) for i in range(len(training.examples))]
         transformers.Trainer(model=model, args=settings, train_dataset=data, data_collator=collate).train()
     at = time.process_time()
@@ -349,8 +375,20 @@ def main() -> None:
                 for method in arguments.methods:
                     if (name, rows, seed, method) in there or not takes(name, method):
                         continue
-                    command = [sys.executable, __file__, "--model", arguments.model, "--rows", str(rows), "--set", name,
-                               "--method", method, "--seed", str(seed)]  # fmt: skip
+                    command = [
+                        sys.executable,
+                        __file__,
+                        "--model",
+                        arguments.model,
+                        "--rows",
+                        str(rows),
+                        "--set",
+                        name,
+                        "--method",
+                        method,
+                        "--seed",
+                        str(seed),
+                    ]
                     done = subprocess.run(command, capture_output=True, text=True, check=False)
                     line = next((x[5:] for x in done.stdout.splitlines() if x.startswith("CELL ")), None)
                     if line is None:

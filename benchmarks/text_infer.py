@@ -54,9 +54,17 @@ def make_model(folder: Path) -> None:
     texts = (text for _, text in docstrings(1_000_000))
     tokenizer = Tokenizer.train(texts, kind="wordpiece", vocab_size=8192)
     model, family = new_text_model(
-        "bert", vocabulary=tokenizer.vocab_size, width=256, layers=4, heads=4, inner=1024, slots=128, tokenizer=tokenizer,
-        dropout=0.0, decoder=None,
-    )  # fmt: skip
+        "bert",
+        vocabulary=tokenizer.vocab_size,
+        width=256,
+        layers=4,
+        heads=4,
+        inner=1024,
+        slots=128,
+        tokenizer=tokenizer,
+        dropout=0.0,
+        decoder=None,
+    )
     save_folder(folder, model=model, tokenizer=tokenizer, family=family, settings={})
 
 

@@ -75,9 +75,12 @@ def measured(name: str, command: list[str]) -> dict:
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     return {
-        "part": name, "seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
-        "peak_gib": round(used.ru_maxrss / 2**20, 3), "exit": child.returncode,
-    }  # fmt: skip
+        "part": name,
+        "seconds": round(time.monotonic() - began, 1),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+        "peak_gib": round(used.ru_maxrss / 2**20, 3),
+        "exit": child.returncode,
+    }
 
 
 def train_theirs(arguments: argparse.Namespace) -> None:
@@ -119,7 +122,7 @@ def main() -> None:
             "predict": [*unmask, "predict", str(out), str(data), "--out", f"{scratch}/p.jsonl"],
             "evaluate": [*unmask, "evaluate", str(out), str(data)],
             "trainer": [sys.executable, __file__, "--model", arguments.model, "--data", str(data), *steps, *seed],
-        }  # fmt: skip
+        }
         for name in PARTS:
             if name not in arguments.skip:
                 print(json.dumps(measured(name, commands[name])), flush=True)

@@ -69,9 +69,17 @@ def ours(
 
     torch.manual_seed(0)
     model, _ = new_text_model(
-        "bert", vocabulary=VOCABULARY, width=width, layers=layers, heads=width // 64, inner=4 * width, slots=512,
-        tokenizer=tokenizer, dropout=dropout, decoder=None,
-    )  # fmt: skip
+        "bert",
+        vocabulary=VOCABULARY,
+        width=width,
+        layers=layers,
+        heads=width // 64,
+        inner=4 * width,
+        slots=512,
+        tokenizer=tokenizer,
+        dropout=dropout,
+        decoder=None,
+    )
     if dropout:
         object.__setattr__(model.encoder.config, "attention_dropout", dropout)
     settings = TrainSettings(steps=10**6, learning_rate=1e-4, schedule="constant", warmup=0.0)
@@ -108,18 +116,27 @@ def theirs(
 
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64,
-        intermediate_size=4 * width, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
         attn_implementation="sdpa",
-    )  # fmt: skip
+    )
     model = BertForMaskedLM(config).train()
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
     )
     hf = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        tokenizer_object=tokenizer.backend,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
         mask_token="[MASK]",
-    )  # fmt: skip
+    )
     collate = DataCollatorForLanguageModeling(hf, mlm_probability=0.15)
 
     def documents() -> Iterator[list[int]]:

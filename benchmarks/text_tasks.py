@@ -38,9 +38,15 @@ TASKS = {
 }
 
 TOPICS = {
-    "weather": "weather", "play_music": "music", "book_flight": "flights", "book_hotel": "hotels", "recipe": "cooking",
-    "insurance": "insurance", "taxes": "taxes", "alarm": "alarm",
-}  # fmt: skip
+    "weather": "weather",
+    "play_music": "music",
+    "book_flight": "flights",
+    "book_hotel": "hotels",
+    "recipe": "cooking",
+    "insurance": "insurance",
+    "taxes": "taxes",
+    "alarm": "alarm",
+}
 """CLINC150 intents for the zero-shot topics, chosen before anything was measured, and the word for each."""
 
 
@@ -59,12 +65,16 @@ def read(name: str, rows: int, dev_rows: int):
 
     if name in GLUE:
         train, dev = find(SHARED / "glue", GLUE[name], name)
-        return (some(read_glue(train, GLUE[name], labelled=True), rows),
-                some(read_glue(dev, GLUE[name], labelled=True), dev_rows))  # fmt: skip
+        return (
+            some(read_glue(train, GLUE[name], labelled=True), rows),
+            some(read_glue(dev, GLUE[name], labelled=True), dev_rows),
+        )
     if name == "wnut17":
         home = SHARED / "ner" / "wnut17"
-        return (some(as_sentences(home / "wnut17train.conll", labelled=True), rows),
-                some(as_sentences(home / "emerging.dev.conll", labelled=True), dev_rows))  # fmt: skip
+        return (
+            some(as_sentences(home / "wnut17train.conll", labelled=True), rows),
+            some(as_sentences(home / "emerging.dev.conll", labelled=True), dev_rows),
+        )
     questions = as_questions(SHARED / "qa" / "policyqa" / "dev.json", labelled=True)
     held = as_questions(SHARED / "qa" / "policyqa" / "test.json", labelled=True)
     return some(questions, rows), some(held, dev_rows)
@@ -78,8 +88,15 @@ def one(arguments: argparse.Namespace) -> dict:
     """One side, one task, one seed, in this process."""
     name, seed = arguments.one, arguments.seed
     train, dev = read(name, arguments.rows, arguments.dev_rows)
-    common = {"epochs": arguments.epochs, "batch": 32, "learning_rate": arguments.rate, "seed": seed, "weight_decay": 0.01,
-              "warmup": 0.06, "slots": 256 if name == "policyqa" else 128}  # fmt: skip
+    common = {
+        "epochs": arguments.epochs,
+        "batch": 32,
+        "learning_rate": arguments.rate,
+        "seed": seed,
+        "weight_decay": 0.01,
+        "warmup": 0.06,
+        "slots": 256 if name == "policyqa" else 128,
+    }
     if arguments.side == "ours":
         found = ours(name, train, dev, arguments.model, common, arguments.precision)
     else:
@@ -98,8 +115,14 @@ def ours(name, train, dev, model, common, precision) -> dict:
     )
     # The one look at the validation data, at the end, is not part of the reference's time either.
     spent = result["train_seconds"] - result["validation_seconds"]
-    return {"metric": result["metrics"][TASKS[name]["metric"]], "seconds": spent, "cpu_seconds": result["cpu_seconds"], "steps": result["steps"],
-            "peak_memory_mb": result["peak_memory_mb"], "precision": result["precision"]}  # fmt: skip
+    return {
+        "metric": result["metrics"][TASKS[name]["metric"]],
+        "seconds": spent,
+        "cpu_seconds": result["cpu_seconds"],
+        "steps": result["steps"],
+        "peak_memory_mb": result["peak_memory_mb"],
+        "precision": result["precision"],
+    }
 
 
 def reference(name, train, dev, model, common, precision, *, order, memory) -> dict:
@@ -125,8 +148,11 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
     encoder = ExampleMaker(text.tokenizer, slots=common["slots"], types=True)
     task = task_class(kind(name)).from_items(encoder, train, settings)
     training, checked = task.prepare(train, labelled=True), task.prepare(dev, labelled=True)
-    heads = {"classify": transformers.AutoModelForSequenceClassification, "tag": transformers.AutoModelForTokenClassification,
-             "answer": transformers.AutoModelForQuestionAnswering}  # fmt: skip
+    heads = {
+        "classify": transformers.AutoModelForSequenceClassification,
+        "tag": transformers.AutoModelForTokenClassification,
+        "answer": transformers.AutoModelForQuestionAnswering,
+    }
     options = {} if name == "policyqa" else {"num_labels": task.outputs}
     if name == "STS-B":
         options["problem_type"] = "regression"
@@ -169,11 +195,22 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
 
     with tempfile.TemporaryDirectory() as scratch:
         plan = TrainingArguments(
-            output_dir=scratch, num_train_epochs=common["epochs"], per_device_train_batch_size=32, learning_rate=common["learning_rate"],
-            weight_decay=common["weight_decay"], warmup_steps=common["warmup"], lr_scheduler_type="linear", seed=common["seed"],
-            bf16=precision == "bf16", use_cpu=True, save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True,
+            output_dir=scratch,
+            num_train_epochs=common["epochs"],
+            per_device_train_batch_size=32,
+            learning_rate=common["learning_rate"],
+            weight_decay=common["weight_decay"],
+            warmup_steps=common["warmup"],
+            lr_scheduler_type="linear",
+            seed=common["seed"],
+            bf16=precision == "bf16",
+            use_cpu=True,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
             train_sampling_strategy="group_by_length" if order == "grouped" else "random",
-        )  # fmt: skip
+        )
         trainer = Trainer(model=net, args=plan, train_dataset=Rows(features(training)), data_collator=collate)
         started, worked = time.perf_counter(), time.process_time()
         outcome = trainer.train()
@@ -199,8 +236,14 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
                 else:
                     found[j] = said.logits[place].float().numpy()
     metrics = task.score(task.decode(found, checked), checked.items)
-    return {"metric": metrics[TASKS[name]["metric"]], "seconds": seconds, "cpu_seconds": cpu, "steps": outcome.global_step,
-            "peak_memory_mb": peak_memory(), "precision": precision}  # fmt: skip
+    return {
+        "metric": metrics[TASKS[name]["metric"]],
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "steps": outcome.global_step,
+        "peak_memory_mb": peak_memory(),
+        "precision": precision,
+    }
 
 
 def table(arguments: argparse.Namespace) -> list[dict]:
@@ -218,11 +261,31 @@ def table(arguments: argparse.Namespace) -> list[dict]:
                 turns += [("reference", precision, order) for precision in precisions for order in orders]
             for side, precision, order in turns if seed % 2 == 0 else turns[::-1]:
                 command = [
-                    sys.executable, __file__, "--one", name, "--side", side, "--seed", str(seed), "--rows", str(rows),
-                    "--dev-rows", str(arguments.dev_rows), "--epochs", str(arguments.epochs), "--rate", str(arguments.rate),
-                    "--model", arguments.model, "--precision", precision, "--reference-order", order or "grouped",
-                    "--reference-memory", arguments.reference_memory,
-                ]  # fmt: skip
+                    sys.executable,
+                    __file__,
+                    "--one",
+                    name,
+                    "--side",
+                    side,
+                    "--seed",
+                    str(seed),
+                    "--rows",
+                    str(rows),
+                    "--dev-rows",
+                    str(arguments.dev_rows),
+                    "--epochs",
+                    str(arguments.epochs),
+                    "--rate",
+                    str(arguments.rate),
+                    "--model",
+                    arguments.model,
+                    "--precision",
+                    precision,
+                    "--reference-order",
+                    order or "grouped",
+                    "--reference-memory",
+                    arguments.reference_memory,
+                ]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
                     print(done.stderr[-2000:], file=sys.stderr)
@@ -262,8 +325,10 @@ def summary(results: list[dict]) -> None:
         a, b = [mine[s]["metric"] for s in seeds], [theirs[s]["metric"] for s in seeds]
         x, y = np.array([mine[s]["seconds"] for s in seeds]), np.array([theirs[s]["seconds"] for s in seeds])
         what = f"{name} ({order})"
-        print(f"{what:20}{interval(a):>18}{interval(b):>18}{interval(np.subtract(a, b)):>20}{x.mean():9.1f}{y.mean():9.1f}"
-              f"{np.median(y / x):7.2f}{np.mean([mine[s]['peak_memory_mb'] for s in seeds]):9.0f}{np.mean([theirs[s]['peak_memory_mb'] for s in seeds]):8.0f}")  # fmt: skip
+        print(
+            f"{what:20}{interval(a):>18}{interval(b):>18}{interval(np.subtract(a, b)):>20}{x.mean():9.1f}{y.mean():9.1f}"
+            f"{np.median(y / x):7.2f}{np.mean([mine[s]['peak_memory_mb'] for s in seeds]):9.0f}{np.mean([theirs[s]['peak_memory_mb'] for s in seeds]):8.0f}"
+        )
 
 
 def zeroshot(arguments: argparse.Namespace) -> list[dict]:
@@ -324,12 +389,27 @@ def adapt(arguments: argparse.Namespace) -> dict:
             rest = (whole[i].text for i in order if whole[i].text not in taken and len(whole[i].text.split()) > 3)
             texts.write_text("\n\n".join(dict.fromkeys(rest)))
         found = adapt_then_finetune(
-            "classify", arguments.mlm, train, str(texts), count=arguments.seeds,
-            general=str(SHARED / "corpora" / "wikitext2" / "wiki.valid.raw.gz") if arguments.general is None else arguments.general,
-            adaptation={"epochs": None, "minutes": arguments.adapt_minutes, "slots": 128, "learning_rate": arguments.adapt_rate,
-                        "batch_slots": 4096}, validation=dev[: arguments.dev_rows],
-            metric=metric, epochs=arguments.epochs, learning_rate=arguments.rate, slots=128,
-        )  # fmt: skip
+            "classify",
+            arguments.mlm,
+            train,
+            str(texts),
+            count=arguments.seeds,
+            general=str(SHARED / "corpora" / "wikitext2" / "wiki.valid.raw.gz")
+            if arguments.general is None
+            else arguments.general,
+            adaptation={
+                "epochs": None,
+                "minutes": arguments.adapt_minutes,
+                "slots": 128,
+                "learning_rate": arguments.adapt_rate,
+                "batch_slots": 4096,
+            },
+            validation=dev[: arguments.dev_rows],
+            metric=metric,
+            epochs=arguments.epochs,
+            learning_rate=arguments.rate,
+            slots=128,
+        )
     table = {"domain": arguments.domain, "rows": len(train), **found["adaptation"]}
     print(json.dumps(table))
     return table

@@ -10,13 +10,44 @@ from pathlib import Path
 from typing import Any
 
 WEIRD: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 7, 10**6, 10**12, -(10**9), 1e308, float("nan"), float("inf"), 0.5, "", "x", "32", "../../etc/passwd", [], ["x"],
-    [1, 2], [[]], {}, {"x": 1}, {"a": ["x"]}, "é\ud800",
-)  # fmt: skip
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    7,
+    10**6,
+    10**12,
+    -(10**9),
+    1e308,
+    float("nan"),
+    float("inf"),
+    0.5,
+    "",
+    "x",
+    "32",
+    "../../etc/passwd",
+    [],
+    ["x"],
+    [1, 2],
+    [[]],
+    {},
+    {"x": 1},
+    {"a": ["x"]},
+    "é\ud800",
+)
 ADDED = {
-    "config.json": {"quantization_config": "x", "is_decoder": "x", "id2label": ["a"], "architectures": "x", "torch_dtype": 3, "rope_parameters": "x"},
+    "config.json": {
+        "quantization_config": "x",
+        "is_decoder": "x",
+        "id2label": ["a"],
+        "architectures": "x",
+        "torch_dtype": 3,
+        "rope_parameters": "x",
+    },
     "unmask.json": {"kind": ["x"], "task": {"name": "similarity"}, "decoder": "x", "format": None, "family": 3},
-}  # fmt: skip
+}
 
 
 def damage(folder: Path, seed: int) -> str:

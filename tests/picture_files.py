@@ -31,8 +31,11 @@ def imagej(path: Path, array: np.ndarray, axes: str) -> np.ndarray:
     return array
 
 
-GEO = [(33550, "d", 3, (10.0, 10.0, 0.0), True), (33922, "d", 6, (0, 0, 0, 5e5, 6e6, 0.0), True),
-       (34735, "H", 8, (1, 1, 0, 1, 1024, 0, 1, 1), True)]  # fmt: skip
+GEO = [
+    (33550, "d", 3, (10.0, 10.0, 0.0), True),
+    (33922, "d", 6, (0, 0, 0, 5e5, 6e6, 0.0), True),
+    (34735, "H", 8, (1, 1, 0, 1, 1024, 0, 1, 1), True),
+]
 
 
 def geotiff(path: Path, bands: np.ndarray, *, nodata: str | None = None, alpha: bool = False, **options) -> np.ndarray:
@@ -43,17 +46,34 @@ def geotiff(path: Path, bands: np.ndarray, *, nodata: str | None = None, alpha: 
     rgb = bands.shape[-1] in (3, 4) and bands.dtype == np.uint8
     samples = ["unassalpha" if alpha else "unspecified"] if rgb and bands.shape[-1] == 4 else None
     tifffile.imwrite(
-        path, bands, photometric="rgb" if rgb else "minisblack", planarconfig="contig", extratags=extra,
-        extrasamples=samples, metadata=None, **options,
-    )  # fmt: skip
+        path,
+        bands,
+        photometric="rgb" if rgb else "minisblack",
+        planarconfig="contig",
+        extratags=extra,
+        extrasamples=samples,
+        metadata=None,
+        **options,
+    )
     return bands
 
 
 def dicom_slice(
-    path: Path, pixels: np.ndarray, *, place: float = 0.0, instance: int = 1, slope: float = 1, intercept: float = 0,
-    kind: str = "MONOCHROME2", series: str = "1.2.3", patient: str = "P1", bits: int = 12, padding: int | None = None,
-    signed: bool = False, syntax: str = "1.2.840.10008.1.2.1",
-) -> None:  # fmt: skip
+    path: Path,
+    pixels: np.ndarray,
+    *,
+    place: float = 0.0,
+    instance: int = 1,
+    slope: float = 1,
+    intercept: float = 0,
+    kind: str = "MONOCHROME2",
+    series: str = "1.2.3",
+    patient: str = "P1",
+    bits: int = 12,
+    padding: int | None = None,
+    signed: bool = False,
+    syntax: str = "1.2.840.10008.1.2.1",
+) -> None:
     from pydicom.dataset import FileDataset, FileMetaDataset
     from pydicom.uid import UID
 

@@ -19,9 +19,15 @@ SMALL = {
 }
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
 V3 = {
-    "max_position_embeddings": 64, "relative_attention": True, "position_buckets": 16, "norm_rel_ebd": "layer_norm",
-    "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "type_vocab_size": 0,
-}  # fmt: skip
+    "max_position_embeddings": 64,
+    "relative_attention": True,
+    "position_buckets": 16,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
 LONG = {"pad_token_id": 1, "max_position_embeddings": 66, "type_vocab_size": 1, "bos_token_id": 0, "eos_token_id": 2}
 CASES = {
     "bert": ("Bert", {"max_position_embeddings": 64}),

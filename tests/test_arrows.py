@@ -5,21 +5,34 @@ from __future__ import annotations
 from arrows import circles, imports, upward, within
 
 LAYERS = {
-    "unmask.errors": 0, "unmask.version": 0, "unmask.natural": 0,
-    "unmask.files": 1, "unmask.plugins": 1,
-    "unmask.modality": 2, "unmask.lazy": 2,
+    "unmask.errors": 0,
+    "unmask.version": 0,
+    "unmask.natural": 0,
+    "unmask.files": 1,
+    "unmask.plugins": 1,
+    "unmask.modality": 2,
+    "unmask.lazy": 2,
     "unmask.registry": 3,
     "unmask.encoder": 3,
     "unmask.core": 4,
-    "unmask.training": 5, "unmask.evaluation": 5, "unmask.families": 5,
-    "unmask.modalities.text": 6, "unmask.modalities.table": 6, "unmask.modalities.images": 6, "unmask.modalities.events": 6,
-    "unmask.modalities": 7, "unmask.standard": 7,
+    "unmask.training": 5,
+    "unmask.evaluation": 5,
+    "unmask.families": 5,
+    "unmask.modalities.text": 6,
+    "unmask.modalities.table": 6,
+    "unmask.modalities.images": 6,
+    "unmask.modalities.events": 6,
+    "unmask.modalities": 7,
+    "unmask.standard": 7,
     "unmask.export": 8,
     "unmask.cli": 9,
     "unmask.__main__": 10,
     "unmask": 10,
-    "unmask.text": 8, "unmask.table": 8, "unmask.images": 8, "unmask.events": 8,
-}  # fmt: skip
+    "unmask.text": 8,
+    "unmask.table": 8,
+    "unmask.images": 8,
+    "unmask.events": 8,
+}
 """The rooms, from the ground up. Those of one layer know nothing of each other."""
 
 

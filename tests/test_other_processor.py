@@ -35,6 +35,10 @@ def test_the_other_processor_is_right_to_single_precision_and_another_by_shape(s
 def test_tests_pass_on_the_other_processor():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *FILES, "-p", "no:cacheprovider"],
-        cwd=ROOT, env=os.environ | {"UNMASK_TEST_PROCESSOR": "other"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | {"UNMASK_TEST_PROCESSOR": "other"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-4000:]

@@ -162,9 +162,16 @@ class Images:
 
     def codec(self, head_width: int = WIDTH) -> nn.Module:
         config = PatchCodecConfig(
-            image=(2, 128), channels=1, patch=2, width=WIDTH, head_width=head_width, mean=(0.0,), deviation=(1.0,),
-            statistics=0.1, mask_embedding=head_width == WIDTH,
-        )  # fmt: skip
+            image=(2, 128),
+            channels=1,
+            patch=2,
+            width=WIDTH,
+            head_width=head_width,
+            mean=(0.0,),
+            deviation=(1.0,),
+            statistics=0.1,
+            mask_embedding=head_width == WIDTH,
+        )
         return PatchCodec(config)
 
     def changed(self, values: dict[str, Tensor], flat: Tensor) -> dict[str, Tensor]:

@@ -33,11 +33,15 @@ class Events:
         has = (rng.random(length) > 0.33) & ~special
         values = {
             "code": np.where(special, 0, rng.integers(FIRST, CODES, length)),
-            "value": (rng.normal(size=length) * has).astype(np.float32), "has": has.astype(np.int64),
-            "hours": np.sort(rng.exponential(20, length)).astype(np.float32), "timed": (~special).astype(np.int64),
-            "born": np.full(length, 40, np.float32), "start": np.full(length, 45, np.float32),
-            "visit": (np.arange(length) + 1) // 2, "until": np.full(length, 200, np.float32),
-        }  # fmt: skip
+            "value": (rng.normal(size=length) * has).astype(np.float32),
+            "has": has.astype(np.int64),
+            "hours": np.sort(rng.exponential(20, length)).astype(np.float32),
+            "timed": (~special).astype(np.int64),
+            "born": np.full(length, 40, np.float32),
+            "start": np.full(length, 45, np.float32),
+            "visit": (np.arange(length) + 1) // 2,
+            "until": np.full(length, 200, np.float32),
+        }
         unit = np.where(special, -1, (np.arange(length) - 1) // 2)
         return Example(values=values, identity=identity, special=special, unit=unit)
 
@@ -64,10 +68,16 @@ class Events:
     def repeated(self, length: int) -> Example:
         ones = np.ones(length, np.float32)
         values = {
-            "code": np.full(length, FIRST + 3), "value": ones, "has": np.ones(length, np.int64), "hours": ones,
-            "timed": np.ones(length, np.int64), "born": ones, "start": ones,
-            "visit": np.ones(length, np.int64), "until": -ones,
-        }  # fmt: skip
+            "code": np.full(length, FIRST + 3),
+            "value": ones,
+            "has": np.ones(length, np.int64),
+            "hours": ones,
+            "timed": np.ones(length, np.int64),
+            "born": ones,
+            "start": ones,
+            "visit": np.ones(length, np.int64),
+            "until": -ones,
+        }
         return Example(values=values, identity=1)
 
     def true_values(self, example: Example) -> np.ndarray:

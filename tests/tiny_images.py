@@ -34,6 +34,14 @@ def class_folder(where: Path, count: int = 60, size: tuple[int, int] = (12, 12),
 
 
 TINY = {
-    "width": 32, "layers": 2, "heads": 2, "decoder_width": 16, "decoder_layers": 1, "decoder_heads": 1, "batch": 32,
-    "steps": 6, "precision": "fp32", "holdout": 0.2,
-}  # fmt: skip
+    "width": 32,
+    "layers": 2,
+    "heads": 2,
+    "decoder_width": 16,
+    "decoder_layers": 1,
+    "decoder_heads": 1,
+    "batch": 32,
+    "steps": 6,
+    "precision": "fp32",
+    "holdout": 0.2,
+}

@@ -26,9 +26,13 @@ def job() -> Job:
     plan = Plan(lengths=np.full(16, 12), examples=np.arange(12), slots=12, rows=4)
     held = [pack(EXAMPLES[12:], slots=12, rows=4)]
     return Job(
-        model=make_model(TEXT, "in_place", "bert"), plan=plan, make_batch=batch, corruption=ratio_corruption(),
-        validation=held, validation_corruption=ratio_corruption(),
-    )  # fmt: skip
+        model=make_model(TEXT, "in_place", "bert"),
+        plan=plan,
+        make_batch=batch,
+        corruption=ratio_corruption(),
+        validation=held,
+        validation_corruption=ratio_corruption(),
+    )
 
 
 def trained(out: Path, resume: bool = False, **more: Any) -> RunResult:

@@ -34,9 +34,11 @@ class Table:
         seen = rng.random(length) > 0.25
         seen[:2] = True
         values = {
-            "bin": rng.integers(0, sizes[column]) * seen, "score": (rng.normal(size=length) * seen).astype(np.float32),
-            "seen": seen.astype(np.int64), "column": column,
-        }  # fmt: skip
+            "bin": rng.integers(0, sizes[column]) * seen,
+            "score": (rng.normal(size=length) * seen).astype(np.float32),
+            "seen": seen.astype(np.int64),
+            "column": column,
+        }
         return Example(values=values, identity=identity, observed=seen, unit=np.arange(length) // 2)
 
     def codec(self, width: int = 32) -> nn.Module:

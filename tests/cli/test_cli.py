@@ -18,9 +18,14 @@ from unmask.modalities.text.folder import new_text_model, save_folder
 def model(tmp_path):
     torch.manual_seed(0)
     made, family = new_text_model(
-        "bert", vocabulary=tokenizer("wordpiece").vocab_size, width=32, layers=2, heads=2, slots=40,
+        "bert",
+        vocabulary=tokenizer("wordpiece").vocab_size,
+        width=32,
+        layers=2,
+        heads=2,
+        slots=40,
         tokenizer=tokenizer("wordpiece"),
-    )  # fmt: skip
+    )
     save_folder(tmp_path / "model", model=made, tokenizer=tokenizer("wordpiece"), family=family)
     return tmp_path / "model"
 

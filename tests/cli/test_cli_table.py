@@ -27,8 +27,19 @@ def folder(tmp_path_factory):
 def test_pretrain_writes_a_run_folder(capsys, folder, tmp_path):
     out = tmp_path / "m"
     code, text, _ = run(
-        capsys, "pretrain", "table", folder / "train.csv", "--out", out, "--duration", "time", "--event", "event", *FAST, "--json"
-    )  # fmt: skip
+        capsys,
+        "pretrain",
+        "table",
+        folder / "train.csv",
+        "--out",
+        out,
+        "--duration",
+        "time",
+        "--event",
+        "event",
+        *FAST,
+        "--json",
+    )
     assert code == 0
     found = json.loads(text)
     assert {"seed", "seconds", "device", "precision", "folder", "held_out_loss"} <= set(found)
@@ -52,8 +63,16 @@ def test_pretrain_writes_a_run_folder(capsys, folder, tmp_path):
 
 def test_impute_changes_empty_cells_only(capsys, folder, tmp_path):
     code, text, _ = run(
-        capsys, "impute", folder / "m", folder / "new.csv", "--out", tmp_path / "o.csv", "--intervals", tmp_path / "i.csv", "--json"
-    )  # fmt: skip
+        capsys,
+        "impute",
+        folder / "m",
+        folder / "new.csv",
+        "--out",
+        tmp_path / "o.csv",
+        "--intervals",
+        tmp_path / "i.csv",
+        "--json",
+    )
     assert code == 0
     before = [line.split(",") for line in (folder / "new.csv").read_text().splitlines()]
     after = [line.split(",") for line in (tmp_path / "o.csv").read_text().splitlines()]
@@ -72,20 +91,48 @@ def test_draws(capsys, folder, tmp_path):
 
 def test_synthesize_augment_evaluate_score_embed_inspect(capsys, folder, tmp_path):
     code, text, _ = run(
-        capsys, "synthesize", folder / "m", "--rows", 70, "--out", tmp_path / "s.csv", "--where", "sex == 'F'", "--where", "age >= 60", "--json"
-    )  # fmt: skip
+        capsys,
+        "synthesize",
+        folder / "m",
+        "--rows",
+        70,
+        "--out",
+        tmp_path / "s.csv",
+        "--where",
+        "sex == 'F'",
+        "--where",
+        "age >= 60",
+        "--json",
+    )
     assert code == 0
     assert json.loads(text)["rows"] == 70
     made = pl.read_csv(tmp_path / "s.csv")
     assert set(made["sex"]) == {"F"}
     assert made["age"].min() >= 60
     code, text, _ = run(
-        capsys, "augment", folder / "m", folder / "train.csv", "--where", "stage == 'II'", "--rows", 9, "--out", tmp_path / "a.csv", "--json"
-    )  # fmt: skip
+        capsys,
+        "augment",
+        folder / "m",
+        folder / "train.csv",
+        "--where",
+        "stage == 'II'",
+        "--rows",
+        9,
+        "--out",
+        tmp_path / "a.csv",
+        "--json",
+    )
     assert json.loads(text)["added"] == 9
     code, text, _ = run(
-        capsys, "evaluate", folder / "m", folder / "new.csv", folder / "train.csv", "--report", tmp_path / "r.html", "--json"
-    )  # fmt: skip
+        capsys,
+        "evaluate",
+        folder / "m",
+        folder / "new.csv",
+        folder / "train.csv",
+        "--report",
+        tmp_path / "r.html",
+        "--json",
+    )
     found = json.loads(text)
     assert {"km_area", "mean_log_hr_difference", "two_sample_auc", "privacy", "ceiling", "floor"} <= set(found)
     assert "Kaplan-Meier" in (tmp_path / "r.html").read_text()

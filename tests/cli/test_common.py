@@ -27,8 +27,12 @@ def test_a_run_tells_what_it_measured():
     )
     lines = run_lines(result, "out", rate="5 x/s", held="loss {loss:.1f}, accuracy {accuracy:.1%}", notes=["a note"])
     assert lines == [
-        "3 steps, 1 s, 5 x/s, fp32 on cpu", "a note", "loss 2.5, accuracy nan%", "model:  out", "report: out/report.html",
-    ]  # fmt: skip
+        "3 steps, 1 s, 5 x/s, fp32 on cpu",
+        "a note",
+        "loss 2.5, accuracy nan%",
+        "model:  out",
+        "report: out/report.html",
+    ]
     result.stopped = "signal"
     assert run_lines(result, "out", rate="", held="") == ["stopped by a signal after step 3; --resume continues"]
 

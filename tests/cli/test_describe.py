@@ -49,10 +49,11 @@ def comma(values, digits: int) -> list[str]:
 def test_a_german_export(run, described, tmp_path):
     rng = np.random.default_rng(0)
     columns = {
-        "Größe": comma(rng.normal(170, 9, ROWS), 1), "Kreatinin": comma(rng.gamma(3, 0.4, ROWS), 2),
+        "Größe": comma(rng.normal(170, 9, ROWS), 1),
+        "Kreatinin": comma(rng.gamma(3, 0.4, ROWS), 2),
         "Leukozyten": [f"{v // 1000}.{v % 1000:03}" for v in rng.integers(4000, 11000, ROWS)],
         "Stadium": rng.choice(["früh", "spät"], ROWS).tolist(),
-    }  # fmt: skip
+    }
     columns["Leukozyten"][0] = "12.345,0"
     columns["Kreatinin"][3] = columns["Größe"][4] = ""
     path = written(tmp_path / "t.csv", columns, ";", "cp1252")
@@ -79,9 +80,10 @@ def test_a_german_export(run, described, tmp_path):
 def test_codes_for_no_value(run, described, tmp_path):
     rng = np.random.default_rng(1)
     columns = {
-        "crp": np.round(rng.gamma(2, 10, ROWS), 1).tolist(), "glucose": rng.integers(60, 300, ROWS).tolist(),
+        "crp": np.round(rng.gamma(2, 10, ROWS), 1).tolist(),
+        "glucose": rng.integers(60, 300, ROWS).tolist(),
         "smoker": rng.choice(["yes", "no", "Unknown"], ROWS).tolist(),
-    }  # fmt: skip
+    }
     columns["crp"][5] = columns["crp"][9] = -9
     columns["glucose"][7] = columns["glucose"][8] = 999
     path = written(tmp_path / "t.csv", columns)
@@ -107,8 +109,9 @@ def test_none_and_na_as_values(run, described, tmp_path):
     rng = np.random.default_rng(2)
     columns = {
         "complication": rng.choice(["None", "Bleeding", "Infection"], ROWS).tolist(),
-        "ion": rng.choice(["Na", "K", "Ca"], ROWS).tolist(), "level": np.round(rng.normal(5, 1, ROWS), 1).tolist(),
-    }  # fmt: skip
+        "ion": rng.choice(["Na", "K", "Ca"], ROWS).tolist(),
+        "level": np.round(rng.normal(5, 1, ROWS), 1).tolist(),
+    }
     columns["level"][2], columns["complication"][3] = "None", ""
     path = written(tmp_path / "t.csv", columns)
     found, findings = described(path)
@@ -128,10 +131,12 @@ def test_two_rows_per_patient(run, described, tmp_path):
     rng = np.random.default_rng(3)
     who = np.repeat(np.arange(ROWS // 2), 2)
     columns = {
-        "MRN": [str(40017 + 31 * w) for w in who], "surname": [f"Meyer-{w}" for w in who],
+        "MRN": [str(40017 + 31 * w) for w in who],
+        "surname": [f"Meyer-{w}" for w in who],
         "note": [f"visit {i}: stable and no new complaints today" for i in range(ROWS)],
-        "sbp": rng.integers(100, 180, ROWS).tolist(), "dbp": rng.integers(50, 100, ROWS).tolist(),
-    }  # fmt: skip
+        "sbp": rng.integers(100, 180, ROWS).tolist(),
+        "dbp": rng.integers(50, 100, ROWS).tolist(),
+    }
     columns["surname"][4] = columns["sbp"][6] = ""
     path = written(tmp_path / "t.csv", columns)
     found, findings = described(path)
@@ -166,9 +171,10 @@ def test_mixed_dates(run, described, tmp_path):
     rng = np.random.default_rng(5)
     day = [f"{d:02}/{m:02}/2020" for d, m in zip(rng.integers(1, 29, ROWS), rng.integers(1, 13, ROWS), strict=True)]
     columns = {
-        "admitted": day, "unclear": [f"{v[0]:02}/{v[1]:02}/2021" for v in rng.integers(1, 13, (ROWS, 2))],
+        "admitted": day,
+        "unclear": [f"{v[0]:02}/{v[1]:02}/2021" for v in rng.integers(1, 13, (ROWS, 2))],
         "x": np.round(rng.normal(size=ROWS), 2).tolist(),
-    }  # fmt: skip
+    }
     columns["admitted"][7], columns["admitted"][9] = "12/31/2020", "30/02/2020"
     path = written(tmp_path / "t.csv", columns)
     _, findings = described(path)
@@ -196,10 +202,15 @@ def test_mixed_dates(run, described, tmp_path):
 def test_the_schema_written_is_taken_as_it_is(run, described, tmp_path):
     rng = np.random.default_rng(6)
     columns = {
-        "pid": range(1000, 1000 + ROWS), "age": rng.integers(30, 90, ROWS), "K+ (mmol/l)": np.round(rng.normal(4, 1, ROWS), 1),
-        "sex": rng.choice(["F", "M"], ROWS), "seen": [f"2020-01-{d:02}" for d in rng.integers(1, 29, ROWS)],
-        "time": rng.integers(1, 900, ROWS), "event": rng.integers(0, 2, ROWS), "site": rng.integers(1, 5, ROWS),
-    }  # fmt: skip
+        "pid": range(1000, 1000 + ROWS),
+        "age": rng.integers(30, 90, ROWS),
+        "K+ (mmol/l)": np.round(rng.normal(4, 1, ROWS), 1),
+        "sex": rng.choice(["F", "M"], ROWS),
+        "seen": [f"2020-01-{d:02}" for d in rng.integers(1, 29, ROWS)],
+        "time": rng.integers(1, 900, ROWS),
+        "event": rng.integers(0, 2, ROWS),
+        "site": rng.integers(1, 5, ROWS),
+    }
     path = written(tmp_path / "t.csv", {k: list(v) for k, v in columns.items()})
     before, _ = described(path, "--schema-out", tmp_path / "s.toml", "--out", tmp_path / "r.html")
     told = tomllib.loads((tmp_path / "s.toml").read_text(encoding="utf-8"))
@@ -216,7 +227,10 @@ def test_the_schema_written_is_taken_as_it_is(run, described, tmp_path):
 
 def test_copies_and_constants(described, tmp_path):
     x = [*range(20), *range(20)]
-    path = written(tmp_path / "t.csv", {"a": [v % 7 + 0.5 for v in x], "b": [v % 7 + 0.5 for v in x], "one": ["same"] * 40, "c": [0.5, *range(39)]})  # fmt: skip
+    path = written(
+        tmp_path / "t.csv",
+        {"a": [v % 7 + 0.5 for v in x], "b": [v % 7 + 0.5 for v in x], "one": ["same"] * 40, "c": [0.5, *range(39)]},
+    )
     _, findings = described(path)
     assert "'b' holds what 'a' holds" in findings["b", "duplicate_column"]["text"]
     assert ("one", "constant") in findings
@@ -243,16 +257,33 @@ def test_mistakes_end_with_code_2(run, tmp_path, monkeypatch, flags, says):
 def test_a_survival_pair_and_rules_are_described_and_go_into_the_schema(run, tmp_path):
     rng = np.random.default_rng(0)
     stop = rng.integers(20, 90, ROWS)
-    table = written(tmp_path / "t.csv", {
-        "start": stop - rng.integers(1, 20, ROWS), "stop": stop, "end": rng.choice(["lost", "relapse", "death"], ROWS),
-        "dbp": rng.integers(50, 80, ROWS), "sbp": rng.integers(90, 150, ROWS),
-    })  # fmt: skip
+    table = written(
+        tmp_path / "t.csv",
+        {
+            "start": stop - rng.integers(1, 20, ROWS),
+            "stop": stop,
+            "end": rng.choice(["lost", "relapse", "death"], ROWS),
+            "dbp": rng.integers(50, 80, ROWS),
+            "sbp": rng.integers(90, 150, ROWS),
+        },
+    )
     (tmp_path / "s.toml").write_text('constraints = ["dbp < sbp"]\n')
     levels = ["--event-level", "relapse", "--event-level", "death"]
     code, out, err = run(
-        "describe", table, "--schema", tmp_path / "s.toml", "--duration", "stop", "--event", "end", *levels, "--entry", "start",
-        "--schema-out", tmp_path / "o.toml",
-    )  # fmt: skip
+        "describe",
+        table,
+        "--schema",
+        tmp_path / "s.toml",
+        "--duration",
+        "stop",
+        "--event",
+        "end",
+        *levels,
+        "--entry",
+        "start",
+        "--schema-out",
+        tmp_path / "o.toml",
+    )
     assert code == 0, err
     assert "censored where it is 'lost'; causes are 'relapse', 'death'" in out
     found = tomllib.loads((tmp_path / "o.toml").read_text())

@@ -33,9 +33,10 @@ def test_exports_are_in_the_format_asked_for(model, tmp_path, capsys, to, dtype)
         assert not (tmp_path / "o").exists()
         return
     assert code == 0, err
-    assert json.loads((tmp_path / "o" / "config.json").read_text())["dtype"] == {
-        None: "float32", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"
-    }[dtype]  # fmt: skip
+    assert (
+        json.loads((tmp_path / "o" / "config.json").read_text())["dtype"]
+        == {None: "float32", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype]
+    )
     if to != "onnx":
         kinds = {str(t.dtype) for t in load_file(tmp_path / "o" / "model.safetensors").values()}
         assert kinds == {
@@ -57,9 +58,12 @@ def test_a_flag_of_another_target_is_refused(model, tmp_path, capsys, to, flag, 
 
 
 USES = {
-    "fill": ["fill", "MODEL", "The [MASK] fox."], "score": ["score", "MODEL", "The fox."], "embed": ["embed", "MODEL", "The fox.", "--out", "OUT"],
-    "evaluate": ["evaluate", "MODEL", "TEXTS"], "zeroshot": ["zeroshot", "MODEL", "The fox.", "--label", "quick", "--label", "lazy"],
-}  # fmt: skip
+    "fill": ["fill", "MODEL", "The [MASK] fox."],
+    "score": ["score", "MODEL", "The fox."],
+    "embed": ["embed", "MODEL", "The fox.", "--out", "OUT"],
+    "evaluate": ["evaluate", "MODEL", "TEXTS"],
+    "zeroshot": ["zeroshot", "MODEL", "The fox.", "--label", "quick", "--label", "lazy"],
+}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "fp16"])

@@ -27,8 +27,20 @@ def bad(capsys, *arguments) -> str:
     return err
 
 
-SMALL = [part for s in ("width=32", "layers=2", "heads=2", "decoder_width=16", "decoder_layers=1", "decoder_heads=1",
-                        "batch=32", "image_size=12") for part in ("--set", s)]  # fmt: skip
+SMALL = [
+    part
+    for s in (
+        "width=32",
+        "layers=2",
+        "heads=2",
+        "decoder_width=16",
+        "decoder_layers=1",
+        "decoder_heads=1",
+        "batch=32",
+        "image_size=12",
+    )
+    for part in ("--set", s)
+]
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +115,20 @@ def test_a_mask_hides_where_it_is_bright(capsys, folders, tmp_path):
 def test_finetune_and_predict(capsys, folders, tmp_path):
     class_folder(tmp_path / "dev", 30, seed=4)
     found = good(
-        capsys, "finetune", "classify", folders / "model", folders / "data", "--validation", tmp_path / "dev", "--out",
-        tmp_path / "c", "--epochs", 2, "--precision", "fp32",
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "classify",
+        folders / "model",
+        folders / "data",
+        "--validation",
+        tmp_path / "dev",
+        "--out",
+        tmp_path / "c",
+        "--epochs",
+        2,
+        "--precision",
+        "fp32",
+    )
     assert 0 <= found["validation_accuracy"] <= 1
     assert {"config.json", "model.safetensors", "metrics.jsonl", "report.html", "unmask.json"} <= {
         p.name for p in (tmp_path / "c").iterdir()

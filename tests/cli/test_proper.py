@@ -32,9 +32,20 @@ def csv(tmp_path):
 
 def test_a_table_alone_is_completed_and_what_was_done_is_said(capsys, csv, tmp_path):
     code, text, _ = run(
-        capsys, "impute", csv, "--proper", 3, "--out", tmp_path / "f.csv", *SCHEMA, "--method", "age=norm",
-        "--report", tmp_path / "r.html", "--json",
-    )  # fmt: skip
+        capsys,
+        "impute",
+        csv,
+        "--proper",
+        3,
+        "--out",
+        tmp_path / "f.csv",
+        *SCHEMA,
+        "--method",
+        "age=norm",
+        "--report",
+        tmp_path / "r.html",
+        "--json",
+    )
     assert code == 0
     found = json.loads(text)
     assert [p.name for p in sorted(tmp_path.glob("f-*.csv"))] == ["f-1.csv", "f-2.csv", "f-3.csv"]
@@ -68,11 +79,18 @@ def test_a_model_gives_its_schema(capsys, folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--draws", 2], "--proper"), (["--proper", 2, "--draws", 2], "--draws"), (["--proper", 1], "two completed"),
-     (["--proper", 2, "--shift", "dbp=much"], "COLUMN=NUMBER"), (["--proper", 2, "--formula", "y ~"], "formula"),
-     (["--proper", 2, "--method", "nope=pmm"], "nope"), (["--proper", 2, "--unseen", "missing"], "--unseen"),
-     (["--entry", "a"], "proper"), (["--proper", 2, "--shift", "dbp[sx == 1]=3"], "sx")],
-)  # fmt: skip
+    [
+        (["--draws", 2], "--proper"),
+        (["--proper", 2, "--draws", 2], "--draws"),
+        (["--proper", 1], "two completed"),
+        (["--proper", 2, "--shift", "dbp=much"], "COLUMN=NUMBER"),
+        (["--proper", 2, "--formula", "y ~"], "formula"),
+        (["--proper", 2, "--method", "nope=pmm"], "nope"),
+        (["--proper", 2, "--unseen", "missing"], "--unseen"),
+        (["--entry", "a"], "proper"),
+        (["--proper", 2, "--shift", "dbp[sx == 1]=3"], "sx"),
+    ],
+)
 def test_mistakes_are_named_and_nothing_is_written(capsys, csv, tmp_path, arguments, message):
     code, _, error = run(capsys, "impute", csv, "--out", tmp_path / "f.csv", *arguments)
     assert code == 2
@@ -174,8 +192,11 @@ def test_columns_of_one_name_are_refused(capsys, csv, folder, tmp_path):
     twice = [f"{line},{line.split(',')[0]}" for line in lines]
     (tmp_path / "twice.csv").write_text("\n".join(twice) + "\n")
     end = ["--out", tmp_path / "f.csv"]
-    for command in (["pretrain", "table", tmp_path / "twice.csv", "--steps", 0], ["impute", tmp_path / "twice.csv", "--proper", 2],
-                    ["impute", folder / "m", tmp_path / "twice.csv"]):  # fmt: skip
+    for command in (
+        ["pretrain", "table", tmp_path / "twice.csv", "--steps", 0],
+        ["impute", tmp_path / "twice.csv", "--proper", 2],
+        ["impute", folder / "m", tmp_path / "twice.csv"],
+    ):
         code, _, error = run(capsys, *command, *end)
         assert code == 2
         assert "columns 1 and 8 are called 'age'" in error

@@ -47,8 +47,13 @@ def test_pooling_is_what_it_says() -> None:
     with torch.no_grad():
         states = model.states(pack([example], slots=9))[0]
     inner = states[1:-1]
-    expected = {("mean", True): states.mean(0), ("max", True): states.amax(0), ("first", True): states[0],
-                ("mean", False): inner.mean(0), ("max", False): inner.amax(0)}  # fmt: skip
+    expected = {
+        ("mean", True): states.mean(0),
+        ("max", True): states.amax(0),
+        ("first", True): states[0],
+        ("mean", False): inner.mean(0),
+        ("max", False): inner.amax(0),
+    }
     for (pooling, special), vector in expected.items():
         with torch.no_grad():
             got = pool(model, pack([example], slots=9), 1, pooling, special)[0]  # type: ignore[arg-type]

@@ -51,8 +51,9 @@ class Known(MaskedModel):
 def blanks(rows: int) -> tuple[PackedBatch, Tensor]:
     batch = pack(
         [Example(values={"token": torch.zeros(3).long().numpy()}, identity=i) for i in range(rows)],
-        slots=3, placement=[[i] for i in range(rows)],
-    )  # fmt: skip
+        slots=3,
+        placement=[[i] for i in range(rows)],
+    )
     return batch, torch.arange(rows * 3)
 
 

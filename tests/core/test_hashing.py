@@ -13,9 +13,20 @@ from unmask.core.hashing import Salt, hash_keys, uniform
 
 SOURCE = Path(unmask.__file__).parent
 SHARED = {
-    "CELL_HOLES_COPIED", "CELL_DONOR", "LINEAR_PART_ROWS", "SAVED_HOLES", "CELL_NUMBER", "CELL_WITHIN", "CELL_BROAD",
-    "HELD_OUT_SUBJECT", "SYNTHETIC_MEMBER", "SYNTHETIC_COLUMN_ORDER", "SKETCH_HALF", "ASKING_TIME_SHOWN", "ASKING_TIME_GAP",
-}  # fmt: skip
+    "CELL_HOLES_COPIED",
+    "CELL_DONOR",
+    "LINEAR_PART_ROWS",
+    "SAVED_HOLES",
+    "CELL_NUMBER",
+    "CELL_WITHIN",
+    "CELL_BROAD",
+    "HELD_OUT_SUBJECT",
+    "SYNTHETIC_MEMBER",
+    "SYNTHETIC_COLUMN_ORDER",
+    "SKETCH_HALF",
+    "ASKING_TIME_SHOWN",
+    "ASKING_TIME_GAP",
+}
 """Names that share a number with another since version 0.1: this set never grows."""
 WITHOUT = {"training/processes.py": 1, "modalities/images/codec.py": 1}
 """Calls without a salt: seeds of processes (their other keys are no data), and noise made from bits that were salted."""

@@ -119,9 +119,12 @@ def test_nothing_of_a_batch_is_kept_while_the_next_one_is_made(setup: Setup):
 
     setup.model.codec.predict = predicted
     reports = pretrain(
-        setup.model, repeat((0, Two())), ratio_corruption(0.3), StepContext(update=lambda _: (0.0, True)),
+        setup.model,
+        repeat((0, Two())),
+        ratio_corruption(0.3),
+        StepContext(update=lambda _: (0.0, True)),
         progress=lambda step: step / 2,
-    )  # fmt: skip
+    )
     for _ in reports:
         assert all(ref() is None for ref in kept)
     assert len(kept) == 4 * (1 + len(one().values))

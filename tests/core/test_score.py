@@ -104,9 +104,12 @@ def test_parts_of_a_score_stand_side_by_side(setup: Setup, count: int) -> None:
     targets = [scorable(e)[:count] for e in examples]
     whole = score(setup.model, examples, slots=64, targets=targets)
     halves = score(
-        setup.model, examples, slots=64, targets=targets,
+        setup.model,
+        examples,
+        slots=64,
+        targets=targets,
         read=lambda p, true: torch.stack([0.25 * p.log_prob(true), 0.75 * p.log_prob(true)], -1),
-    )  # fmt: skip
+    )
     for one, two in zip(whole, halves, strict=True):
         assert two.total == pytest.approx(one.total)
         assert two.slots == one.slots

@@ -18,14 +18,21 @@ from unmask.encoder.kinds import (
     Local,
     LocalGlobal,
     RelativeBias,
-)  # fmt: skip
+)
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 
 FLAT = {
-    "window": None, "global_every": 3, "bias": True, "kv_heads": None, "buckets": 0, "global_projections": False,
-    "first_sees_all": False, "block": 0, "random_blocks": 3,
-}  # fmt: skip
+    "window": None,
+    "global_every": 3,
+    "bias": True,
+    "kv_heads": None,
+    "buckets": 0,
+    "global_projections": False,
+    "first_sees_all": False,
+    "block": 0,
+    "random_blocks": 3,
+}
 """The attention of a config as version 0.1 wrote it."""
 READ: list[tuple[dict[str, object], AttentionKind]] = [
     ({}, Full()),

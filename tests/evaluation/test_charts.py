@@ -102,6 +102,4 @@ def test_table_sets_numbers_right_and_reads_missing_ones():
 
 
 def test_numbers_read_well():
-    assert [number(v) for v in (0, 0.5, 3e-4, 1234.5, -INF, np.int64(7))] == [
-        "0", "0.5", "3e-4", "1,234", "−∞", "7"
-    ]  # fmt: skip
+    assert [number(v) for v in (0, 0.5, 3e-4, 1234.5, -INF, np.int64(7))] == ["0", "0.5", "3e-4", "1,234", "−∞", "7"]

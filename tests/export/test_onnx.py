@@ -81,9 +81,13 @@ def test_an_exported_encoder_is_read_back(file, tmp_path):
     theirs = Exported(published("bert", tmp_path).bert)
     ids = torch.ones(2, 9, dtype=torch.int64)
     torch.onnx.export(
-        theirs, (ids, ids), str(tmp_path / "model.onnx"), input_names=["input_ids", "attention_mask"], dynamo=False,
+        theirs,
+        (ids, ids),
+        str(tmp_path / "model.onnx"),
+        input_names=["input_ids", "attention_mask"],
+        dynamo=False,
         opset_version=17,
-    )  # fmt: skip
+    )
     quantise(tmp_path / "model.onnx", tmp_path / "model_int8.onnx")
     exact = load_file(tmp_path / "model.safetensors")
     for name, tensor in read_onnx(tmp_path / file).items():

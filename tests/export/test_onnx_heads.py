@@ -23,16 +23,48 @@ def slow(*cases):
 
 
 MASKED = [
-    "bert", "roberta", "electra-projected", "longformer", "modernbert",
-    *slow("xlm-roberta", "camembert", "distilbert", "albert-groups", "electra", "mpnet", "deberta-v3", "deberta-legacy", "deberta-v2",
-    "eurobert", "eurobert-tied"),
-]  # fmt: skip
+    "bert",
+    "roberta",
+    "electra-projected",
+    "longformer",
+    "modernbert",
+    *slow(
+        "xlm-roberta",
+        "camembert",
+        "distilbert",
+        "albert-groups",
+        "electra",
+        "mpnet",
+        "deberta-v3",
+        "deberta-legacy",
+        "deberta-v2",
+        "eurobert",
+        "eurobert-tied",
+    ),
+]
 HEADS = [
-    ("bert", "SequenceClassification"), ("longformer", "SequenceClassification"), ("modernbert", "TokenClassification"),
-    ("roberta", "QuestionAnswering"), ("electra-projected", "PreTraining"),
-    *slow(*[(name, "SequenceClassification") for name in ("roberta", "distilbert", "albert", "electra-projected", "mpnet", "deberta-v3", "modernbert", "eurobert")]),
+    ("bert", "SequenceClassification"),
+    ("longformer", "SequenceClassification"),
+    ("modernbert", "TokenClassification"),
+    ("roberta", "QuestionAnswering"),
+    ("electra-projected", "PreTraining"),
+    *slow(
+        *[
+            (name, "SequenceClassification")
+            for name in (
+                "roberta",
+                "distilbert",
+                "albert",
+                "electra-projected",
+                "mpnet",
+                "deberta-v3",
+                "modernbert",
+                "eurobert",
+            )
+        ]
+    ),
     *slow(("bert", "TokenClassification"), ("electra", "TokenClassification"), ("deberta-v3", "QuestionAnswering")),
-]  # fmt: skip
+]
 TEXTS = [SENTENCES[0], "Fox.", SENTENCES[1]]
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 
@@ -138,9 +170,16 @@ def test_agreement_in_8_bits_is_of_the_head(task, tmp_path, capfd):
 ROWS = {
     "classify": [{"text": f"{w} {i}", "label": w} for i in range(4) for w in ("quick fox", "lazy dog", "river bank")],
     "tag": [{"tokens": ["The", "quick", "fox"], "tags": ["O", "B-X", "I-X"]}] * 4,
-    "answer": [{"question": "Who jumps?", "context": "The quick brown fox jumps over.", "answers": {"text": ["fox"], "answer_start": [16]}}] * 4,
+    "answer": [
+        {
+            "question": "Who jumps?",
+            "context": "The quick brown fox jumps over.",
+            "answers": {"text": ["fox"], "answer_start": [16]},
+        }
+    ]
+    * 4,
     "similarity": [{"text": f"quick fox {i}", "text2": "lazy dog", "label": i / 4} for i in range(4)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("task", ROWS)

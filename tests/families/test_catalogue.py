@@ -42,8 +42,12 @@ def test_each_wish_that_is_not_known_is_named():
 
 @pytest.mark.parametrize(
     ("wishes", "way"),
-    [({"context": 10**6}, "context: .*8192"), ({"languages": ("fr",), "size": "tiny"}, "size: .*camembert"), ({"languages": ("sw",), "size": "small"}, "size")],
-)  # fmt: skip
+    [
+        ({"context": 10**6}, "context: .*8192"),
+        ({"languages": ("fr",), "size": "tiny"}, "size: .*camembert"),
+        ({"languages": ("sw",), "size": "small"}, "size"),
+    ],
+)
 def test_what_stands_in_the_way_is_named(wishes, way):
     with pytest.raises(UserError) as wrong:
         recommend(**wishes)

@@ -14,11 +14,26 @@ from published import SMALL  # noqa: E402
 from published import task_head as made  # noqa: E402
 
 HEADS = [
-    *[(name, "SequenceClassification") for name in ("bert", "roberta", "distilbert", "albert", "electra-projected", "mpnet", "deberta-v3", "modernbert", "longformer", "bigbird-full", "eurobert")],
+    *[
+        (name, "SequenceClassification")
+        for name in (
+            "bert",
+            "roberta",
+            "distilbert",
+            "albert",
+            "electra-projected",
+            "mpnet",
+            "deberta-v3",
+            "modernbert",
+            "longformer",
+            "bigbird-full",
+            "eurobert",
+        )
+    ],
     *[(name, "TokenClassification") for name in ("bert", "deberta-v3", "modernbert", "eurobert")],
     *[(name, "QuestionAnswering") for name in ("roberta", "modernbert")],
     ("electra-projected", "PreTraining"),
-]  # fmt: skip
+]
 TEXTS = [SENTENCES[0], "Fox.", SENTENCES[1]]
 
 

@@ -43,9 +43,13 @@ def test_logits_equal_and_weights_round_trip(name, tmp_path, rng):
         torch.testing.assert_close(mine, expected, atol=1e-4, rtol=1e-4)
     out = tmp_path / "again"
     save_folder(
-        out, model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config,
+        out,
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        family=loaded.family,
+        hf_config=loaded.hf_config,
         passengers=loaded.passengers,
-    )  # fmt: skip
+    )
     before, after = load_file(tmp_path / "model.safetensors"), load_file(out / "model.safetensors")
     assert set(before) == set(after)
     assert all(torch.equal(before[k], after[k]) for k in before)
@@ -99,9 +103,13 @@ def test_poolers_and_heads_travel_along(tmp_path):
     loaded = load_folder(tmp_path)
     assert any("pooler" in name for name in loaded.ignored)
     save_folder(
-        tmp_path / "again", model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family,
-        hf_config=loaded.hf_config, passengers=loaded.passengers,
-    )  # fmt: skip
+        tmp_path / "again",
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        family=loaded.family,
+        hf_config=loaded.hf_config,
+        passengers=loaded.passengers,
+    )
     before, after = (load_file(p / "model.safetensors") for p in (tmp_path, tmp_path / "again"))
     assert set(before) <= set(after) | {"cls.predictions.decoder.bias", "cls.predictions.decoder.weight"}
     assert all(torch.equal(before[k], after[k]) for k in set(before) & set(after))
@@ -166,9 +174,13 @@ def test_a_projection_with_its_own_table(name, config_says_so, tmp_path, rng):
     torch.testing.assert_close(ours_all(loaded.model, [ids], 64)[0], expected, atol=1e-4, rtol=1e-4)
     out = tmp_path / "again"
     save_folder(
-        out, model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config,
+        out,
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        family=loaded.family,
+        hf_config=loaded.hf_config,
         passengers=loaded.passengers,
-    )  # fmt: skip
+    )
     after = load_file(out / "model.safetensors")
     assert set(after) == set(weights)
     assert all(torch.equal(after[k], weights[k]) for k in weights)
@@ -191,15 +203,21 @@ def test_old_spellings_bare_encoders_and_copies(tmp_path):
     save_file(old, file)
     expected = load_folder(tmp_path).model.state_dict()
     assert load_folder(tmp_path).random == load_folder(tmp_path).ignored == []
-    copies = {"cls.predictions.decoder.weight": new["bert.embeddings.word_embeddings.weight"].clone(),
-              "cls.predictions.decoder.bias": new["cls.predictions.bias"].clone()}  # fmt: skip
+    copies = {
+        "cls.predictions.decoder.weight": new["bert.embeddings.word_embeddings.weight"].clone(),
+        "cls.predictions.decoder.bias": new["cls.predictions.bias"].clone(),
+    }
     save_file(new | copies, file)
     loaded = load_folder(tmp_path)
     assert all(torch.equal(v, expected[k]) for k, v in loaded.model.state_dict().items())
     save_folder(
-        tmp_path, model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config,
+        tmp_path,
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        family=loaded.family,
+        hf_config=loaded.hf_config,
         aliases=loaded.aliases,
-    )  # fmt: skip
+    )
     written = load_file(file)
     assert set(written) == set(new | copies)
     assert all(torch.equal(v, written[k]) for k, v in (new | copies).items())

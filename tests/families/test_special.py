@@ -47,16 +47,32 @@ def neobert_logits(w, ids, layers, heads):
 
 def test_neobert(tmp_path, rng):
     heads, width, layers, inner = 4, 32, 3, 32
-    config = {"model_type": "neobert", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
-              "intermediate_size": 48, "vocab_size": VOCABULARY, "max_length": 64}  # fmt: skip
+    config = {
+        "model_type": "neobert",
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 48,
+        "vocab_size": VOCABULARY,
+        "max_length": 64,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    shapes = {"model.encoder.weight": (VOCABULARY, width), "model.layer_norm.weight": (width,),
-              "decoder.weight": (VOCABULARY, width), "decoder.bias": (VOCABULARY,)}  # fmt: skip
+    shapes = {
+        "model.encoder.weight": (VOCABULARY, width),
+        "model.layer_norm.weight": (width,),
+        "decoder.weight": (VOCABULARY, width),
+        "decoder.bias": (VOCABULARY,),
+    }
     for i in range(layers):
         at = f"model.transformer_encoder.{i}"
-        shapes |= {f"{at}.qkv.weight": (3 * width, width), f"{at}.wo.weight": (width, width),
-                   f"{at}.attention_norm.weight": (width,), f"{at}.ffn_norm.weight": (width,),
-                   f"{at}.ffn.w12.weight": (2 * inner, width), f"{at}.ffn.w3.weight": (width, inner)}  # fmt: skip
+        shapes |= {
+            f"{at}.qkv.weight": (3 * width, width),
+            f"{at}.wo.weight": (width, width),
+            f"{at}.attention_norm.weight": (width,),
+            f"{at}.ffn_norm.weight": (width,),
+            f"{at}.ffn.w12.weight": (2 * inner, width),
+            f"{at}.ffn.w3.weight": (width, inner),
+        }
     weights = {k: torch.tensor(rng.normal(0, 0.3, s), dtype=torch.float32) for k, s in shapes.items()}
     save_file(weights, tmp_path / "model.safetensors")
     tokenizer("wordpiece").save(tmp_path)
@@ -68,7 +84,14 @@ def test_neobert(tmp_path, rng):
             logits(loaded, ids), neobert_logits(weights, torch.tensor(ids), layers, heads), atol=1e-4, rtol=1e-4
         )
     out = tmp_path / "again"
-    save_folder(out, model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config, like=loaded.loaded)  # fmt: skip
+    save_folder(
+        out,
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        family=loaded.family,
+        hf_config=loaded.hf_config,
+        like=loaded.loaded,
+    )
     after = load_file(out / "model.safetensors")
     assert after.keys() == weights.keys()
     assert all(torch.equal(after[k], weights[k]) for k in weights)
@@ -98,15 +121,22 @@ def test_enhanced_mask_decoder(tmp_path, rng):
         mask = encoder.get_attention_mask(torch.ones(1, 40))
         for _ in range(2):
             asked, _ = encoder.layer[-1](
-                before, mask, query_states=asked, relative_pos=encoder.get_rel_pos(before),
+                before,
+                mask,
+                query_states=asked,
+                relative_pos=encoder.get_rel_pos(before),
                 rel_embeddings=encoder.get_rel_embedding(),
-            )  # fmt: skip
+            )
         expected = theirs.lm_predictions(asked, theirs.deberta.embeddings.word_embeddings)[0]
     torch.testing.assert_close(logits(loaded, ids, [ids[:20]]), expected, atol=1e-4, rtol=1e-4)
     save_folder(
-        tmp_path / "again", model=loaded.model, tokenizer=loaded.tokenizer, family=loaded.family,
-        hf_config=loaded.hf_config, like=loaded.loaded,
-    )  # fmt: skip
+        tmp_path / "again",
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        family=loaded.family,
+        hf_config=loaded.hf_config,
+        like=loaded.loaded,
+    )
     _, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "again", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -139,8 +169,13 @@ def test_long_rows_with_neighbours(family, tmp_path, rng):
     loaded = load_folder(tmp_path)
     ids = rng.integers(5, VOCABULARY, 60)
     alone = logits(loaded, ids)
-    batch = pack([Example(values={"token": ids}, identity=0), *(
-        Example(values={"token": rng.integers(5, VOCABULARY, n)}, identity=n) for n in (50, 40, 30))], slots=200)  # fmt: skip
+    batch = pack(
+        [
+            Example(values={"token": ids}, identity=0),
+            *(Example(values={"token": rng.integers(5, VOCABULARY, n)}, identity=n) for n in (50, 40, 30)),
+        ],
+        slots=200,
+    )
     mine = (batch.index.flatten() == 0).nonzero().flatten()
     for ask in (mine, mine[::7]):
         with torch.inference_mode():

@@ -14,10 +14,18 @@ from unmask.modalities.images.build import grid_table
 from unmask.modalities.images.folder import load_folder, published, save_folder
 
 SHAPE = {
-    "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40, "image_size": 16,
-    "patch_size": 4, "num_channels": 3, "decoder_hidden_size": 32, "decoder_num_hidden_layers": 2,
-    "decoder_num_attention_heads": 4, "decoder_intermediate_size": 48,
-}  # fmt: skip
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 40,
+    "image_size": 16,
+    "patch_size": 4,
+    "num_channels": 3,
+    "decoder_hidden_size": 32,
+    "decoder_num_hidden_layers": 2,
+    "decoder_num_attention_heads": 4,
+    "decoder_intermediate_size": 48,
+}
 
 
 @pytest.fixture(params=[True, False], ids=["normalised", "plain"])

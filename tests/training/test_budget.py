@@ -148,9 +148,13 @@ def test_the_setting_limits_what_the_process_holds(tmp_path):
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_containers_limit_is_read(tmp_path, version):
     group, (name, most, used, cache) = (
-        ("0::/a/b\n", ("", "memory.max", "memory.current", "inactive_file")) if version == 2
-        else ("4:memory:/a/b\n3:cpu:/x\n", ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"))
-    )  # fmt: skip
+        ("0::/a/b\n", ("", "memory.max", "memory.current", "inactive_file"))
+        if version == 2
+        else (
+            "4:memory:/a/b\n3:cpu:/x\n",
+            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        )
+    )
     (tmp_path / "cgroup").write_text(group)
     for path, limit in (("a", "8000000000"), ("a/b", "max" if version == 2 else str(2**63 - 4096))):
         here = tmp_path / "fs" / name / path

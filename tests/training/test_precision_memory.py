@@ -21,9 +21,14 @@ def _pretend(monkeypatch, features: list[str], gain: float) -> None:
 
 @pytest.mark.parametrize(
     ("features", "gain", "picked"),
-    [(["AMX", "AVX512-bf16"], 0.1, "bf16"), (["AVX512-bf16"], 0.1, "bf16"), (OPEN, 4.0, "bf16"), (OPEN, 1.1, "fp32"),
-     ([], 4.0, "fp32")],
-)  # fmt: skip
+    [
+        (["AMX", "AVX512-bf16"], 0.1, "bf16"),
+        (["AVX512-bf16"], 0.1, "bf16"),
+        (OPEN, 4.0, "bf16"),
+        (OPEN, 1.1, "fp32"),
+        ([], 4.0, "fp32"),
+    ],
+)
 def test_what_the_processor_can_do_decides_and_a_measurement_only_where_that_is_open(
     monkeypatch, features, gain, picked
 ):

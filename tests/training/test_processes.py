@@ -80,15 +80,25 @@ def two(tmp_path_factory) -> list[dict]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    shared = {**os.environ, "PYTHONPATH": path, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}  # fmt: skip
+    shared = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "ACCELERATE_USE_CPU": "true",
+    }
     both = [
         subprocess.Popen(
-            [sys.executable, str(out / "worker.py"), str(out)], env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
-            stderr=subprocess.PIPE, text=True,
+            [sys.executable, str(out / "worker.py"), str(out)],
+            env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for r in range(2)
-    ]  # fmt: skip
+    ]
     told = [p.communicate(timeout=240)[1] for p in both]
     assert [p.returncode for p in both] == [0, 0], "\n".join(told)[-4000:]
     return [json.loads((out / f"{r}.json").read_text()) for r in range(2)]

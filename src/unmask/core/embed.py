@@ -78,8 +78,12 @@ def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: str, inclu
 
 
 def pool_states(
-    states: Float[Tensor, "rows slots width"], batch: PackedBatch, count: int, pooling: str, include_special: bool,
-) -> Float[Tensor, "count width"]:  # fmt: skip
+    states: Float[Tensor, "rows slots width"],
+    batch: PackedBatch,
+    count: int,
+    pooling: str,
+    include_special: bool,
+) -> Float[Tensor, "count width"]:
     """Mean ('mean') or maximum ('max') of states already computed, so that several poolings cost one pass of the encoder; fp32."""
     index = batch.index.flatten()
     real = index >= 0

@@ -185,8 +185,12 @@ def validate(
 
 
 def _looked(
-    model: nn.Module, codec: Any, batch: PackedBatch, gone: Hidden, autocast: Callable[[], contextlib.AbstractContextManager[Any]]
-) -> tuple[float, float | None]:  # fmt: skip
+    model: nn.Module,
+    codec: Any,
+    batch: PackedBatch,
+    gone: Hidden,
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> tuple[float, float | None]:
     """(loss summed over hidden slots, how many of them are predicted right) of a batch, of which nothing is kept."""
     with autocast():
         prediction = model(batch, gone)

@@ -24,9 +24,13 @@ from unmask.errors import UserError
 ROWS = 2048
 """Slots the layout is chosen for; other numbers work too."""
 ACTIVATIONS = {
-    "none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", ""),
-    "silu": ("swish", ""), "tanh": ("tanh", ""),
-}  # fmt: skip
+    "none": ("none", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "silu": ("swish", ""),
+    "tanh": ("tanh", ""),
+}
 """What can follow a product within it: oneDNN's name and variant."""
 ROUND = 64
 """Rows given to a product are rounded up to this where their number changes from batch to batch. oneDNN keeps a kernel and
@@ -178,16 +182,43 @@ class EightBitLinear:
     def __call__(self, x: UInt8[Tensor, "slots inputs"]) -> Tensor:
         name, form = ACTIVATIONS[self.activation]
         return torch.ops.onednn.qlinear_pointwise(
-            x, self.levels.scale, self.levels.zero, self.weight, self.weight_scale, self.weight_zero, self.bias,
-            self.out_scale, self.out_zero, self.out_type, name, [], form,
-        )  # fmt: skip
+            x,
+            self.levels.scale,
+            self.levels.zero,
+            self.weight,
+            self.weight_scale,
+            self.weight_zero,
+            self.bias,
+            self.out_scale,
+            self.out_zero,
+            self.out_type,
+            name,
+            [],
+            form,
+        )
 
     def plus(self, x: UInt8[Tensor, "slots inputs"], residual: Float[Tensor, "slots outputs"]) -> Tensor:
         """The product with a residual added."""
         return torch.ops.onednn.qlinear_pointwise.binary(
-            x, self.levels.scale, self.levels.zero, self.weight, self.weight_scale, self.weight_zero, residual,
-            self.bias, 1.0, 0, self.out_type, 1.0, 0, "add", 1.0, "none", [], "",
-        )  # fmt: skip
+            x,
+            self.levels.scale,
+            self.levels.zero,
+            self.weight,
+            self.weight_scale,
+            self.weight_zero,
+            residual,
+            self.bias,
+            1.0,
+            0,
+            self.out_type,
+            1.0,
+            0,
+            "add",
+            1.0,
+            "none",
+            [],
+            "",
+        )
 
 
 def require_int8() -> None:

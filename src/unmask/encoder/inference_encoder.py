@@ -226,9 +226,15 @@ class EightBitLayer:
         levels = Levels.around(ranges.low[before], ranges.high[before], up.weight.detach())
         self.middle = levels.affine()
         self.up = EightBitLinear.of(
-            up.weight * rest[:, None], up.bias * rest, levels, activation=config.feedforward.activation,
-            out=torch.uint8, out_scale=scale, out_zero=zero, mean=ranges.mean(before),
-        )  # fmt: skip
+            up.weight * rest[:, None],
+            up.bias * rest,
+            levels,
+            activation=config.feedforward.activation,
+            out=torch.uint8,
+            out_scale=scale,
+            out_zero=zero,
+            mean=ranges.mean(before),
+        )
         inner = Levels(torch.ones(len(rest)), torch.zeros(len(rest)), scale, zero)
         self.down = EightBitLinear.of(down.weight * rest, down.bias, inner, mean=ranges.mean(key))
 

@@ -77,9 +77,9 @@ class BlockGather:
         """Gather `slots`, which name for each example of each group its slots, `total` where there is none."""
         parts = slots.split([g.count * g.asked for g in groups])
         head = torch.arange(heads)[:, None]
-        order = torch.cat([
-            (part.view(g.count, 1, g.asked) * heads + head).flatten() for part, g in zip(parts, groups, strict=True)
-        ]).clamp_max(total * heads)  # fmt: skip
+        order = torch.cat(
+            [(part.view(g.count, 1, g.asked) * heads + head).flatten() for part, g in zip(parts, groups, strict=True)]
+        ).clamp_max(total * heads)
         back = torch.full((total * heads + 1,), len(order))
         back[order] = torch.arange(len(order))
         return cls(groups, order, back[:-1], heads)

@@ -19,8 +19,13 @@ SHOWN = 20
 
 
 def class_figures(
-    labels: np.ndarray, probabilities: np.ndarray, names: Sequence[str], *, groups: np.ndarray | None = None, seed: int = 0
-) -> dict[str, Any]:  # fmt: skip
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    names: Sequence[str],
+    *,
+    groups: np.ndarray | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Figures of predicted classes.
 
     Args:
@@ -47,19 +52,30 @@ def class_figures(
     for c, name in enumerate(names):
         hit, said, there = int(confusion[c, c]), int(confusion[:, c].sum()), int(confusion[c].sum())
         area = auroc(labels == c, probabilities[:, c])
-        rows.append({
-            "class": name, "n": there, "precision": _share(hit, said), "recall": _share(hit, there),
-            "f1": _f1(hit, said, there, seed) if there else None,
-            "auroc": None if area is None else {"value": area, "interval": auroc_interval(area, there, len(labels) - there)},
-        })  # fmt: skip
+        rows.append(
+            {
+                "class": name,
+                "n": there,
+                "precision": _share(hit, said),
+                "recall": _share(hit, there),
+                "f1": _f1(hit, said, there, seed) if there else None,
+                "auroc": None
+                if area is None
+                else {"value": area, "interval": auroc_interval(area, there, len(labels) - there)},
+            }
+        )
     present = [r for r in rows if r["n"]]
     scored = [r["f1"]["value"] if r["n"] else 0.0 for c, r in enumerate(rows) if r["n"] or confusion[:, c].any()]
     areas = [r["auroc"]["value"] for r in present if r["auroc"] is not None]
     return out | {
-        "n": len(labels), "most_frequent": names[often], "most_frequent_accuracy": float((labels == often).mean()),
+        "n": len(labels),
+        "most_frequent": names[often],
+        "most_frequent_accuracy": float((labels == often).mean()),
         "macro_f1": float(np.mean(scored)) if scored else None,
-        "macro_auroc": float(np.mean(areas)) if areas else None, "confusion": confusion.tolist(), "by_class": rows,
-    }  # fmt: skip
+        "macro_auroc": float(np.mean(areas)) if areas else None,
+        "confusion": confusion.tolist(),
+        "by_class": rows,
+    }
 
 
 def wilson(hits: int, n: int) -> list[float]:

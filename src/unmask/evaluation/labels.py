@@ -16,9 +16,14 @@ DRAWS = 500
 
 
 def label_figures(
-    truth: np.ndarray, probabilities: np.ndarray, names: Sequence[str], *, threshold: float = 0.5,
-    groups: np.ndarray | None = None, seed: int = 0,
-) -> dict[str, Any]:  # fmt: skip
+    truth: np.ndarray,
+    probabilities: np.ndarray,
+    names: Sequence[str],
+    *,
+    threshold: float = 0.5,
+    groups: np.ndarray | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Figures of predicted labels.
 
     Args:
@@ -48,33 +53,49 @@ def label_figures(
     drawn = [
         _scores(
             np.bincount(rng.integers(number, size=number), minlength=number)[each].astype(float),
-            truth, given, rankings, every, defined,
+            truth,
+            given,
+            rankings,
+            every,
+            defined,
         )
         for _ in range(DRAWS if number > 1 else 0)
-    ]  # fmt: skip
+    ]
     share = truth.mean(0)
     rows = []
     for c, name in enumerate(names):
         there, said, hit = (int(x[:, c].sum()) for x in (truth, given, truth & given))
         area = value["auroc"].get(c)
-        rows.append({
-            "label": name, "n": there, "prevalence": float(share[c]),
-            "auroc": None if area is None else {"value": area, "interval": auroc_interval(area, there, n - there)},
-            "auprc": _figure(value, drawn, "auprc", c), "precision": {"value": hit / said, "interval": wilson(hit, said)} if said else None,
-            "recall": {"value": hit / there, "interval": wilson(hit, there)} if there else None,
-            "f1": _figure(value, drawn, "f1", c) if there else None,
-            "rule": {"auroc": 0.5, "auprc": float(share[c]), "f1": _always(share[c])} if c in defined else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "label": name,
+                "n": there,
+                "prevalence": float(share[c]),
+                "auroc": None if area is None else {"value": area, "interval": auroc_interval(area, there, n - there)},
+                "auprc": _figure(value, drawn, "auprc", c),
+                "precision": {"value": hit / said, "interval": wilson(hit, said)} if said else None,
+                "recall": {"value": hit / there, "interval": wilson(hit, there)} if there else None,
+                "f1": _figure(value, drawn, "f1", c) if there else None,
+                "rule": {"auroc": 0.5, "auprc": float(share[c]), "f1": _always(share[c])} if c in defined else None,
+            }
+        )
     means = ("macro_auroc", "macro_auprc", "macro_f1", "micro_auroc", "micro_auprc", "micro_f1")
     constant = _scores(
-        ones, truth, np.ones_like(given), [_Ranking(truth[:, c], np.zeros(n)) for c in range(k)],
-        _Ranking(truth.ravel(), np.tile(share, n)), defined,
-    )  # fmt: skip
+        ones,
+        truth,
+        np.ones_like(given),
+        [_Ranking(truth[:, c], np.zeros(n)) for c in range(k)],
+        _Ranking(truth.ravel(), np.tile(share, n)),
+        defined,
+    )
     return {
-        "n": n, "threshold": threshold, "by_label": rows, **{name: value["mean"][name] for name in means},
+        "n": n,
+        "threshold": threshold,
+        "by_label": rows,
+        **{name: value["mean"][name] for name in means},
         "intervals": {name: _interval([d["mean"][name] for d in drawn]) for name in means},
         "rule": {name: constant["mean"][name] for name in means},
-    }  # fmt: skip
+    }
 
 
 def areas(truth: np.ndarray, score: np.ndarray) -> tuple[float, float] | None:
@@ -108,8 +129,13 @@ class _Ranking:
 
 
 def _scores(
-    weight: np.ndarray, truth: np.ndarray, given: np.ndarray, rankings: Sequence[_Ranking], every: _Ranking, defined: list[int],
-) -> dict[str, Any]:  # fmt: skip
+    weight: np.ndarray,
+    truth: np.ndarray,
+    given: np.ndarray,
+    rankings: Sequence[_Ranking],
+    every: _Ranking,
+    defined: list[int],
+) -> dict[str, Any]:
     """Scores of weighted examples: of each label by its number, and the means over `defined`."""
     found = {c: a for c in defined if (a := rankings[c].areas(weight)) is not None}
     hit, said, there = weight @ (truth & given), weight @ given, weight @ truth
@@ -120,13 +146,18 @@ def _scores(
         return float(np.mean(values)) if values else None
 
     return {
-        "auroc": {c: a[0] for c, a in found.items()}, "auprc": {c: a[1] for c, a in found.items()}, "f1": f1,
+        "auroc": {c: a[0] for c, a in found.items()},
+        "auprc": {c: a[1] for c, a in found.items()},
+        "f1": f1,
         "mean": {
-            "macro_auroc": mean([a[0] for a in found.values()]), "macro_auprc": mean([a[1] for a in found.values()]),
-            "macro_f1": mean([f1[c] for c in defined]), "micro_auroc": whole and whole[0], "micro_auprc": whole and whole[1],
+            "macro_auroc": mean([a[0] for a in found.values()]),
+            "macro_auprc": mean([a[1] for a in found.values()]),
+            "macro_f1": mean([f1[c] for c in defined]),
+            "micro_auroc": whole and whole[0],
+            "micro_auprc": whole and whole[1],
             "micro_f1": float(2 * hit.sum() / max(said.sum() + there.sum(), 1e-12)),
         },
-    }  # fmt: skip
+    }
 
 
 def _always(share: float) -> float:
@@ -152,10 +183,15 @@ def label_table(found: dict[str, Any]) -> Markup:
     """Scores of each label as a table for a report."""
     head = ["label", "n", "share", "AUROC", "AUPRC", "precision", "recall", "F1", "F1 of always"]
     rows = [
-        [row["label"], row["n"], f"{row['prevalence']:.1%}", *(_told(row[name]) for name in COLUMNS),
-         "-" if row["rule"] is None else f"{row['rule']['f1']:.3f}"]
+        [
+            row["label"],
+            row["n"],
+            f"{row['prevalence']:.1%}",
+            *(_told(row[name]) for name in COLUMNS),
+            "-" if row["rule"] is None else f"{row['rule']['f1']:.3f}",
+        ]
         for row in found["by_label"]
-    ]  # fmt: skip
+    ]
     return table(head, rows)
 
 
@@ -165,10 +201,14 @@ MEANS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1"}
 def means_table(found: dict[str, Any]) -> Markup:
     """The means over labels and over decisions, beside the rule's."""
     rows = [
-        [f"{how} {title}", _told({"value": found[f"{how}_{name}"], "interval": found["intervals"][f"{how}_{name}"]}),
-         _plain(found["rule"][f"{how}_{name}"])]
-        for how in ("macro", "micro") for name, title in MEANS.items()
-    ]  # fmt: skip
+        [
+            f"{how} {title}",
+            _told({"value": found[f"{how}_{name}"], "interval": found["intervals"][f"{how}_{name}"]}),
+            _plain(found["rule"][f"{how}_{name}"]),
+        ]
+        for how in ("macro", "micro")
+        for name, title in MEANS.items()
+    ]
     return table(["mean", "model", "label's share"], rows)
 
 

@@ -46,9 +46,12 @@ def value_figures(
     rule = _of_sums(np.stack([np.ones_like(y), y, y**2, np.abs(off), off**2]).sum(1))
     kept = np.unique(np.linspace(0, len(truth) - 1, min(POINTS, len(truth))).astype(int))
     return {
-        **value, "intervals": {name: _interval([d[name] for d in drawn]) for name in value},
-        "mean_rule": {"value": mean, **rule}, "n": len(truth), "points": [[float(truth[i]), float(predicted[i])] for i in kept],
-    }  # fmt: skip
+        **value,
+        "intervals": {name: _interval([d[name] for d in drawn]) for name in value},
+        "mean_rule": {"value": mean, **rule},
+        "n": len(truth),
+        "points": [[float(truth[i]), float(predicted[i])] for i in kept],
+    }
 
 
 def _of_sums(sums: np.ndarray) -> dict[str, float | None]:
@@ -56,9 +59,10 @@ def _of_sums(sums: np.ndarray) -> dict[str, float | None]:
     n, total, squares, absolute, squared = map(float, sums)
     spread = squares - total**2 / n
     return {
-        "r2": 1 - squared / spread if spread > 1e-12 * max(squares, 1e-300) else None, "mae": absolute / n,
+        "r2": 1 - squared / spread if spread > 1e-12 * max(squares, 1e-300) else None,
+        "mae": absolute / n,
         "rmse": math.sqrt(squared / n),
-    }  # fmt: skip
+    }
 
 
 def _interval(values: list[float | None]) -> list[float | None]:

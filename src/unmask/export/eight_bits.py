@@ -158,9 +158,10 @@ def _choices(full: np.ndarray, less: np.ndarray, measure: str) -> dict[str, Any]
     """Rows of choices that are the same, and the share of the commonest row."""
     count = np.unique(full, axis=0, return_counts=True)[1]
     return {
-        "int8_agreement": float((full == less).all(1).mean()), "int8_measure": measure,
+        "int8_agreement": float((full == less).all(1).mean()),
+        "int8_measure": measure,
         "int8_constant": float(count.max() / len(full)),
-    }  # fmt: skip
+    }
 
 
 @contextlib.contextmanager

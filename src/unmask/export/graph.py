@@ -22,9 +22,14 @@ from unmask.modalities.text.batches import text_example
 MASKED, SENTENCE, ENCODER = "masked", "sentence", "encoder"
 STATES, LOGITS, VECTOR = "last_hidden_state", "logits", "sentence_embedding"
 OUTPUTS = {
-    SEQUENCE: (LOGITS,), TOKEN: (LOGITS,), SPAN: ("start_logits", "end_logits"), DETECT: (LOGITS,), MASKED: (STATES, LOGITS),
-    SENTENCE: (STATES, VECTOR), ENCODER: (STATES,),
-}  # fmt: skip
+    SEQUENCE: (LOGITS,),
+    TOKEN: (LOGITS,),
+    SPAN: ("start_logits", "end_logits"),
+    DETECT: (LOGITS,),
+    MASKED: (STATES, LOGITS),
+    SENTENCE: (STATES, VECTOR),
+    ENCODER: (STATES,),
+}
 """Outputs of each graph: states (batch, slots, width); logits (batch, labels) of a sequence, else (batch, slots, labels or vocabulary),
 start and end (batch, slots); sentence vectors (batch, width)."""
 BY_TEXT = (SEQUENCE, SENTENCE)
@@ -87,9 +92,15 @@ class Graph(nn.Module):
     """
 
     def __init__(
-        self, model: Any, kind: str, head: TaskHead | None, *, pooling: str = "mean", normalise: bool = False,
+        self,
+        model: Any,
+        kind: str,
+        head: TaskHead | None,
+        *,
+        pooling: str = "mean",
+        normalise: bool = False,
         problem: str = "single",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.model, self.kind, self.head, self.problem = model, kind, head, problem
         self.pooling, self.normalise = pooling, normalise

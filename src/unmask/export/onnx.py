@@ -111,16 +111,26 @@ def _write(
         # weights lose their names, by which the file is read back.
         with quiet(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
             torch.onnx.export(
-                graph, example, str(path), input_names=inputs, output_names=outputs, dynamic_axes=axes,
-                opset_version=opset, dynamo=False, do_constant_folding=False,
-            )  # fmt: skip
+                graph,
+                example,
+                str(path),
+                input_names=inputs,
+                output_names=outputs,
+                dynamic_axes=axes,
+                opset_version=opset,
+                dynamo=False,
+                do_constant_folding=False,
+            )
     except torch.onnx.errors.UnsupportedOperatorError as error:
         raise UserError(f"{model.folder.family.name}: {error}", hint="Export to hf instead.") from None
     _named(path, graph, model.folder.family.name)
     difference = _check(path, graph, model, types)
     found: dict[str, Any] = {
-        "head": kind, "outputs": outputs, "bytes": path.stat().st_size, "largest_difference": difference
-    }  # fmt: skip
+        "head": kind,
+        "outputs": outputs,
+        "bytes": path.stat().st_size,
+        "largest_difference": difference,
+    }
     if quantize:
         found |= eight_bits(path, new / "model_int8.onnx", graph, sample(model, kind, texts, inputs))
     _beside(new, model, graph, found)

@@ -165,9 +165,10 @@ def _renumber(data: dict[str, Any], number: dict[int, int]) -> dict[str, Any]:
         vocabulary, prefix = model["vocab"], model.get("continuing_subword_prefix") or ""
         pairs = [m if isinstance(m, list) else m.split(" ") for m in model["merges"]]
         model["merges"] = [
-            [a, b] for a, b in pairs
+            [a, b]
+            for a, b in pairs
             if a in vocabulary and b in vocabulary and a + (b.removeprefix(prefix) if prefix else b) in vocabulary
-        ]  # fmt: skip
+        ]
     data["added_tokens"] = [t | {"id": number[t["id"]]} for t in data.get("added_tokens", []) if t["id"] in number]
     data["post_processor"] = _renumber_processor(data.get("post_processor"), number)
     return data

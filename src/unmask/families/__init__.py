@@ -24,8 +24,19 @@ from unmask.plugins import Plugins
 __all__ = ["FAMILIES", "Family", "by_name", "detect", "settle"]
 
 FAMILIES = (
-    BERT, ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, MODERNBERT, MPNET, LONGFORMER, BIGBIRD, NEOBERT, EUROBERT
-)  # fmt: skip
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    ALBERT,
+    ELECTRA,
+    DEBERTA,
+    MODERNBERT,
+    MPNET,
+    LONGFORMER,
+    BIGBIRD,
+    NEOBERT,
+    EUROBERT,
+)
 
 
 OTHERS = Plugins(group="unmask.families", noun="family", built_in={})

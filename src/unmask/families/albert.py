@@ -12,7 +12,12 @@ from unmask.families.bert import head, read_body, write_body
 
 
 def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
-    defaults = {"embedding_size": 128, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # fmt: skip
+    defaults = {
+        "embedding_size": 128,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
     encoder = read_body({**defaults, **config})
     sharing = Sharing(groups=int(config.get("num_hidden_groups", 1)), inner=int(config.get("inner_group_num", 1)))
     return dataclasses.replace(encoder, sharing=sharing), head({**defaults, **config}, encoder)

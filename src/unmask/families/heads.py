@@ -24,9 +24,11 @@ from unmask.families.base import Family, Head, activation_name
 
 SEQUENCE, TOKEN, SPAN, DETECT = "sequence", "token", "span", "detect"
 CLASSES = {
-    SEQUENCE: "ForSequenceClassification", TOKEN: "ForTokenClassification", SPAN: "ForQuestionAnswering",
+    SEQUENCE: "ForSequenceClassification",
+    TOKEN: "ForTokenClassification",
+    SPAN: "ForQuestionAnswering",
     DETECT: "ForPreTraining",
-}  # fmt: skip
+}
 """How the names of the transformers classes end that read these heads."""
 
 

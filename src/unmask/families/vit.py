@@ -122,17 +122,25 @@ SPELLINGS = {s.name: s for s in (OFFICIAL, TRANSFORMERS)}
 
 _QKV = {"q": "query", "k": "key", "v": "value"}
 _IN_MEMORY = (
-    (r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.attention\.([qkv])_proj\.",
-     lambda m: f"{_home(m[1])}{m[2]}.attention.attention.{_QKV[m[3]]}."),
-    (r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.attention\.o_proj\.",
-     lambda m: f"{_home(m[1])}{m[2]}.attention.output.dense."),
-    (r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.mlp\.fc1\.",
-     lambda m: f"{_home(m[1])}{m[2]}.intermediate.dense."),
-    (r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.mlp\.fc2\.",
-     lambda m: f"{_home(m[1])}{m[2]}.output.dense."),
+    (
+        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.attention\.([qkv])_proj\.",
+        lambda m: f"{_home(m[1])}{m[2]}.attention.attention.{_QKV[m[3]]}.",
+    ),
+    (
+        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.attention\.o_proj\.",
+        lambda m: f"{_home(m[1])}{m[2]}.attention.output.dense.",
+    ),
+    (
+        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.mlp\.fc1\.",
+        lambda m: f"{_home(m[1])}{m[2]}.intermediate.dense.",
+    ),
+    (
+        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.mlp\.fc2\.",
+        lambda m: f"{_home(m[1])}{m[2]}.output.dense.",
+    ),
     (r"^(vit\.)layers\.(\d+)\.", lambda m: f"{_home(m[1])}{m[2]}."),
     (r"^(decoder\.)decoder_encoder\.layer\.(\d+)\.", lambda m: f"{_home(m[1])}{m[2]}."),
-)  # fmt: skip
+)
 
 
 _LAYER = re.compile(r"(?:vit\.encoder\.layer|blocks|decoder\.decoder_layers|decoder_blocks)\.\d+\.")

@@ -95,9 +95,14 @@ class _Live(TorchDispatchMode):
 
 
 def measure(
-    model: nn.Module, make: Callable[[int], PackedBatch], corruption: Corruption, *, device: torch.device,
-    autocast: Callable[[], AbstractContextManager[Any]], waiting: int = 0,
-) -> Need:  # fmt: skip
+    model: nn.Module,
+    make: Callable[[int], PackedBatch],
+    corruption: Corruption,
+    *,
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    waiting: int = 0,
+) -> Need:
     """Count what training `model` takes; its weights, gradients and random states are as before.
 
     Args:
@@ -135,9 +140,13 @@ class _Count(NamedTuple):
 
 
 def _counted(
-    model: nn.Module, make: Callable[[int], PackedBatch], rows: int, corruption: Corruption, device: torch.device,
+    model: nn.Module,
+    make: Callable[[int], PackedBatch],
+    rows: int,
+    corruption: Corruption,
+    device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]],
-) -> _Count:  # fmt: skip
+) -> _Count:
     codec: Any = model.codec
     seen = {}
 
@@ -215,9 +224,16 @@ class MemoryPlan:
 
 
 def fit(
-    need: Need, *, rows: int, asked: int, free: Free, held: float, share: float = 0.9, unit: str = "rows",
+    need: Need,
+    *,
+    rows: int,
+    asked: int,
+    free: Free,
+    held: float,
+    share: float = 0.9,
+    unit: str = "rows",
     fixed: int | None = None,
-) -> MemoryPlan:  # fmt: skip
+) -> MemoryPlan:
     """Split a step of `rows` rows (of one process) into micro-batches that fit.
 
     Args:

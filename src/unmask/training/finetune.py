@@ -199,9 +199,14 @@ class _Loop:
     """One run and its state; see `finetune`."""
 
     def __init__(
-        self, work: Finetunable, optimiser: Optimizer, course: Course, tracker: Tracker | None, keeper: Keeper | None,
+        self,
+        work: Finetunable,
+        optimiser: Optimizer,
+        course: Course,
+        tracker: Tracker | None,
+        keeper: Keeper | None,
         members: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.work, self.optimiser, self.course, self.tracker, self.keeper = work, optimiser, course, tracker, keeper
         for group in optimiser.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -345,9 +350,16 @@ class _Loop:
 
 
 def finetune(
-    work: Finetunable, optimiser: Optimizer, course: Course, *, tracker: Tracker | None = None,
-    keeper: Keeper | None = None, first: Look | None = None, begun: Mapping[str, Tensor] | None = None, members: int = 1,
-) -> FinetuneResult:  # fmt: skip
+    work: Finetunable,
+    optimiser: Optimizer,
+    course: Course,
+    *,
+    tracker: Tracker | None = None,
+    keeper: Keeper | None = None,
+    first: Look | None = None,
+    begun: Mapping[str, Tensor] | None = None,
+    members: int = 1,
+) -> FinetuneResult:
     """Fine-tune; the module ends in its best state, ready to be used.
 
     Args:

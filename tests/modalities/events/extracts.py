@@ -59,7 +59,7 @@ def mimic(folder: Path, patients: int = 120, seed: int = 0) -> tuple[Path, Path]
         "hosp/d_labitems": ["itemid,label", "1,Creatinine", "2,Sodium"],
         "icu/chartevents": ["subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom"],
         "icu/icustays": ["subject_id,hadm_id,first_careunit,last_careunit,intime,outtime"],
-    }  # fmt: skip
+    }
     asked = []
     for (patient, stay, begin, frail), rng in stays(patients, seed):
         end = begin + timedelta(hours=50)
@@ -94,19 +94,34 @@ def omop(folder: Path, patients: int = 120, seed: int = 0) -> tuple[Path, Path]:
     for (patient, stay, begin, frail), rng in stays(patients, seed):
         end = begin + timedelta(hours=50)
         born = datetime(2090, 5, 1)
-        tables["person"].append({
-            "person_id": patient, "gender_concept_id": (8507, 8532)[patient % 2], "year_of_birth": born.year, "birth_datetime": born,
-        })  # fmt: skip
-        tables["visit_occurrence"].append({
-            "visit_occurrence_id": stay, "person_id": patient, "visit_concept_id": 9201, "visit_start_datetime": begin,
-            "visit_end_datetime": end,
-        })  # fmt: skip
+        tables["person"].append(
+            {
+                "person_id": patient,
+                "gender_concept_id": (8507, 8532)[patient % 2],
+                "year_of_birth": born.year,
+                "birth_datetime": born,
+            }
+        )
+        tables["visit_occurrence"].append(
+            {
+                "visit_occurrence_id": stay,
+                "person_id": patient,
+                "visit_concept_id": 9201,
+                "visit_start_datetime": begin,
+                "visit_end_datetime": end,
+            }
+        )
         for _, stored, name, value in _drawn(rng, begin, frail):
-            tables["measurement"].append({
-                "person_id": patient, "visit_occurrence_id": stay, "measurement_datetime": stored, "value_as_number": value,
-                "measurement_concept_id": {"creatinine": 3016723, "sodium": 3019550}[name],
-                "unit_concept_id": {"creatinine": 8840, "sodium": 9557}[name],
-            })  # fmt: skip
+            tables["measurement"].append(
+                {
+                    "person_id": patient,
+                    "visit_occurrence_id": stay,
+                    "measurement_datetime": stored,
+                    "value_as_number": value,
+                    "measurement_concept_id": {"creatinine": 3016723, "sodium": 3019550}[name],
+                    "unit_concept_id": {"creatinine": 8840, "sodium": 9557}[name],
+                }
+            )
         if rng.random() < 0.1:
             tables["death"].append({"person_id": patient, "death_date": end.date()})
         asked.append((patient, begin + timedelta(hours=40), bool(rng.random() < (0.8 if frail else 0.1))))

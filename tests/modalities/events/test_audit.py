@@ -45,10 +45,17 @@ def clean(seed: int) -> tuple[list[Row], list[tuple]]:
 
 def found(folder: Path, rows: list[Row], asked: list[tuple]) -> dict[str, str]:
     """Check -> level."""
-    frame = pl.DataFrame(rows, schema={
-        "subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32,
-        "visit_id": pl.Int64,
-    }, orient="row")  # fmt: skip
+    frame = pl.DataFrame(
+        rows,
+        schema={
+            "subject_id": pl.Int64,
+            "time": pl.Datetime("us"),
+            "code": pl.String,
+            "numeric_value": pl.Float32,
+            "visit_id": pl.Int64,
+        },
+        orient="row",
+    )
     write_meds(frame, folder / "m", name="made")
     return {f.check: f.level for f in audit(folder / "m", labels(folder / "task", asked))[0]}
 

@@ -34,10 +34,14 @@ def made(seed: int) -> tuple[Events, Labels]:
         visit.append(rng.choice([NO_VISIT, 1, 2, 3], count))
     code = rng.choice(len(CODES), offsets[-1], p=[0.4, 0.3, 0.15, 0.05, 0.1]).astype(np.int32)
     events = Events(
-        subjects=np.arange(40) + 7, offsets=offsets, time=np.concatenate(time), code=code, codes=CODES,
+        subjects=np.arange(40) + 7,
+        offsets=offsets,
+        time=np.concatenate(time),
+        code=code,
+        codes=CODES,
         value=np.where(rng.random(offsets[-1]) < 0.5, rng.normal(size=offsets[-1]), np.nan).astype(np.float32),
         visit=np.concatenate(visit),
-    )  # fmt: skip
+    )
     return events, Labels(
         subject=rng.integers(0, 40, 300), time=rng.integers(0, 80, 300) * (DAY // 16), value=rng.integers(0, 2, 300)
     )
@@ -97,8 +101,11 @@ def test_counts_are_those_of_a_loop_over_the_points(both: tuple[Events, Labels])
         f.check: f for check in (encounter_goes_on, points_after_death, at_the_point) for f in check(events, points)
     }
     for check, count in {
-        "the end is known": knows, "within an encounter": within, "points after death": after, "at the prediction time": at,
-    }.items():  # fmt: skip
+        "the end is known": knows,
+        "within an encounter": within,
+        "points after death": after,
+        "at the prediction time": at,
+    }.items():
         assert count > 0
         assert found[check].sentence.startswith(f"{count:,} of 300 ")
     assert dict(found["the end is known"].rows) == ends

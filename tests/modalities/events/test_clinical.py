@@ -60,7 +60,17 @@ def test_the_report_names_the_outcome_and_describes_codes(home: Path, tmp_path: 
     main_ok(["finetune", "outcome", str(home / "model"), str(home / "meds"), *where, *given])
     page = (tmp_path / "m" / "report.html").read_text()
     for said in (
-        "Prediction of task", "positive (", "after the first event", "ROC curve", "chance", "perfect calibration", "Slope ",
-        "intercept ", "sensitivity", "PPV", "Glucose in blood (GLUCOSE)", "resampl",
-    ):  # fmt: skip
+        "Prediction of task",
+        "positive (",
+        "after the first event",
+        "ROC curve",
+        "chance",
+        "perfect calibration",
+        "Slope ",
+        "intercept ",
+        "sensitivity",
+        "PPV",
+        "Glucose in blood (GLUCOSE)",
+        "resampl",
+    ):
         assert said in page, said

@@ -53,8 +53,11 @@ def test_a_day_is_told_after_ten_years(seed: int):
     clock = Clock(("scales",), 64, False)
     hours = torch.tensor([[10 * YEAR, 10 * YEAR + 24, 10 * YEAR + 6]])
     values = {
-        "hours": hours, "timed": torch.ones_like(hours), "born": 50 + 0 * hours, "until": hours[:, 1:2].expand(1, 3)
-    }  # fmt: skip
+        "hours": hours,
+        "timed": torch.ones_like(hours),
+        "born": 50 + 0 * hours,
+        "until": hours[:, 1:2].expand(1, 3),
+    }
     for told in (True, False):
         at = values | {"until": values["until"] if told else -torch.ones_like(hours)}
         with torch.no_grad():

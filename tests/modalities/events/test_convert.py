@@ -110,12 +110,16 @@ def test_omop_converts(tmp_path: Path):
     assert found["rejected"] == {"no code": 1, "no time": 1, "subject is not a whole number": 1}
     day = [end_of(2020, 1, d) for d in (1, 2, 3)]
     assert listed(tmp_path / "m") == [
-        (1, None, "GENDER//Gender//M", None), (1, datetime(1970, 5, 1), "MEDS_BIRTH", None),
-        (1, datetime(2020, 1, 1, 8, 30), "VISIT//OMOP//9202", None), (1, day[0], "CONDITION//SNOMED//44054006", None),
-        (1, day[1], "CONDITION//SOURCE//local-7", None), (1, day[2], "MEASUREMENT//OMOP//3004410", 7.5),
-        (2, None, "GENDER//SOURCE//F", None), (2, datetime(1980, 1, 1), "MEDS_BIRTH", None),
+        (1, None, "GENDER//Gender//M", None),
+        (1, datetime(1970, 5, 1), "MEDS_BIRTH", None),
+        (1, datetime(2020, 1, 1, 8, 30), "VISIT//OMOP//9202", None),
+        (1, day[0], "CONDITION//SNOMED//44054006", None),
+        (1, day[1], "CONDITION//SOURCE//local-7", None),
+        (1, day[2], "MEASUREMENT//OMOP//3004410", 7.5),
+        (2, None, "GENDER//SOURCE//F", None),
+        (2, datetime(1980, 1, 1), "MEDS_BIRTH", None),
         (2, end_of(2021, 1, 1), "MEDS_DEATH", None),
-    ]  # fmt: skip
+    ]
     codes = dict(pl.read_parquet(tmp_path / "m" / "metadata" / "codes.parquet").iter_rows())
     assert codes["CONDITION//SNOMED//44054006"] == "Type 2 diabetes mellitus"
 
@@ -138,8 +142,11 @@ def test_a_row_of_several_events_is_left_out_once(tmp_path: Path):
     assert (found["rows"], found["kept_rows"], found["rejected_rows"]) == (4, 3, 1)
     assert found["rejected"] == {"subject is not a whole number": 3, "no code": 1}
     assert {(row[0], row[2]) for row in listed(tmp_path / "m")} == {
-        (8, "MEDS_BIRTH"), (9, "GENDER//M"), (9, "MEDS_BIRTH"), (9, "HOSPITAL_ADMISSION//URGENT"),
-    }  # fmt: skip
+        (8, "MEDS_BIRTH"),
+        (9, "GENDER//M"),
+        (9, "MEDS_BIRTH"),
+        (9, "HOSPITAL_ADMISSION//URGENT"),
+    }
 
 
 @pytest.mark.parametrize("time", [[1577836800], [1577836800.5]])
@@ -174,9 +181,16 @@ def test_mimic_converts(tmp_path: Path):
     assert found["rejected"] == {"no code": 1, "no time": 1}
     events = [row for row in listed(tmp_path / "m") if row[0] == 7]
     assert [code for _, _, code, _ in events] == [
-        "GENDER//F", "MEDS_BIRTH", "HOSPITAL_ADMISSION//URGENT", "LAB//50912//mg/dL", "MEDICATION//Insulin regular",
-        "LAB//50912//mg/dL", "HOSPITAL_DISCHARGE//HOME", "DIAGNOSIS//ICD10//E119", "PROCEDURE//ICD10//0DJ",
-    ]  # fmt: skip
+        "GENDER//F",
+        "MEDS_BIRTH",
+        "HOSPITAL_ADMISSION//URGENT",
+        "LAB//50912//mg/dL",
+        "MEDICATION//Insulin regular",
+        "LAB//50912//mg/dL",
+        "HOSPITAL_DISCHARGE//HOME",
+        "DIAGNOSIS//ICD10//E119",
+        "PROCEDURE//ICD10//0DJ",
+    ]
     assert events[1][1] == datetime(2100, 1, 1)
     assert events[-1][1] == datetime(2150, 1, 5, 12)  # coded after discharge, never before
     assert (events[3][3], events[5][3]) == (1.5, None)
@@ -186,10 +200,14 @@ def test_a_subject_is_never_split_and_nothing_is_lost(tmp_path: Path, monkeypatc
     monkeypatch.setattr(shards, "SHARD_ROWS", 40)
     rng = np.random.default_rng(0)
     n = 500
-    frame = pl.DataFrame({
-        "subject_id": rng.integers(0, 60, n), "time": [datetime(2020, 1, 1 + int(d)) for d in rng.integers(0, 28, n)],
-        "code": [f"C{c}" for c in rng.integers(0, 9, n)], "numeric_value": rng.normal(size=n).astype(np.float32),
-    })  # fmt: skip
+    frame = pl.DataFrame(
+        {
+            "subject_id": rng.integers(0, 60, n),
+            "time": [datetime(2020, 1, 1 + int(d)) for d in rng.integers(0, 28, n)],
+            "code": [f"C{c}" for c in rng.integers(0, 9, n)],
+            "numeric_value": rng.normal(size=n).astype(np.float32),
+        }
+    )
     found = convert(frame, tmp_path / "m")
     reconciled(found)
     files = sorted((tmp_path / "m" / "data").glob("*.parquet"))
@@ -275,8 +293,9 @@ def test_fhir_dates_may_be_a_year_or_a_month(tmp_path: Path):
     ill = {"resourceType": "Condition", "code": code, "subject": {"reference": "Patient/p"}, "recordedDate": "2020-05"}
     reconciled(convert(resources(tmp_path, patient, ill), tmp_path / "m"))
     assert listed(tmp_path / "m")[1:] == [
-        (0, datetime(1970, 1, 1), "MEDS_BIRTH", None), (0, fhir_end_of(2020, 5, 31), "CONDITION//SNOMED//1", None),
-    ]  # fmt: skip
+        (0, datetime(1970, 1, 1), "MEDS_BIRTH", None),
+        (0, fhir_end_of(2020, 5, 31), "CONDITION//SNOMED//1", None),
+    ]
 
 
 def test_fhir_encounters_need_a_class_not_a_type(tmp_path: Path):

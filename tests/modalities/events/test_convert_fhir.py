@@ -35,22 +35,55 @@ PATIENT = {"resourceType": "Patient", "id": "A", "gender": "female"}
 @pytest.mark.parametrize(
     ("resource", "time"),
     [
-        ({"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", "recordedDate": "2020-05-06"},
-         datetime(2020, 5, 7, 11, 59, 59)),
-        ({"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", "assertedDate": "2020"},
-         datetime(2021, 1, 1, 11, 59, 59)),
-        ({"resourceType": "Observation", "code": LOINC, "effectiveDateTime": "2020-01-01T08:00:00Z",
-          "issued": "2020-01-01T14:00:00+02:00"}, datetime(2020, 1, 1, 12)),
-        ({"resourceType": "Procedure", "code": CODE, "performedPeriod": {"start": "2020-01-01T08:00:00Z",
-          "end": "2020-01-01T09:00:00Z"}}, datetime(2020, 1, 1, 9)),
-        ({"resourceType": "Procedure", "code": CODE, "occurrenceDateTime": "2020-01-01T08:00:00Z",
-          "recorded": "2020-01-02T08:00:00Z"}, datetime(2020, 1, 2, 8)),
-        ({"resourceType": "Immunization", "vaccineCode": CODE, "occurrenceDateTime": "2020-01-01",
-          "recorded": "2020-02-01"}, datetime(2020, 2, 2, 11, 59, 59)),
-        ({"resourceType": "Condition", "code": CODE, "meta": {"lastUpdated": "2021-01-01T00:00:00Z"}},
-         datetime(2021, 1, 1)),
+        (
+            {"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", "recordedDate": "2020-05-06"},
+            datetime(2020, 5, 7, 11, 59, 59),
+        ),
+        (
+            {"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", "assertedDate": "2020"},
+            datetime(2021, 1, 1, 11, 59, 59),
+        ),
+        (
+            {
+                "resourceType": "Observation",
+                "code": LOINC,
+                "effectiveDateTime": "2020-01-01T08:00:00Z",
+                "issued": "2020-01-01T14:00:00+02:00",
+            },
+            datetime(2020, 1, 1, 12),
+        ),
+        (
+            {
+                "resourceType": "Procedure",
+                "code": CODE,
+                "performedPeriod": {"start": "2020-01-01T08:00:00Z", "end": "2020-01-01T09:00:00Z"},
+            },
+            datetime(2020, 1, 1, 9),
+        ),
+        (
+            {
+                "resourceType": "Procedure",
+                "code": CODE,
+                "occurrenceDateTime": "2020-01-01T08:00:00Z",
+                "recorded": "2020-01-02T08:00:00Z",
+            },
+            datetime(2020, 1, 2, 8),
+        ),
+        (
+            {
+                "resourceType": "Immunization",
+                "vaccineCode": CODE,
+                "occurrenceDateTime": "2020-01-01",
+                "recorded": "2020-02-01",
+            },
+            datetime(2020, 2, 2, 11, 59, 59),
+        ),
+        (
+            {"resourceType": "Condition", "code": CODE, "meta": {"lastUpdated": "2021-01-01T00:00:00Z"}},
+            datetime(2021, 1, 1),
+        ),
     ],
-)  # fmt: skip
+)
 def test_facts_stand_where_they_were_known(tmp_path: Path, resource: dict[str, Any], time: datetime):
     rows, found = events(tmp_path, PATIENT, {**resource, **A})
     assert [r[1] for r in rows] == [None, time]
@@ -76,32 +109,57 @@ def _verified(status: str) -> dict[str, Any]:
     ("resource", "reason"),
     [
         ({"resourceType": "Condition", **_verified("refuted")}, "Condition: verificationStatus refuted"),
-        ({"resourceType": "Condition", **_verified("entered-in-error")},
-         "Condition: verificationStatus entered-in-error"),
-        ({"resourceType": "Observation", "status": "entered-in-error", "code": LOINC, "issued": "2020-01-01"},
-         "Observation: status entered-in-error"),
-        ({"resourceType": "Observation", "code": LOINC, "issued": "2020-01-01", "dataAbsentReason": CODE},
-         "Observation: no value (dataAbsentReason)"),
-        ({"resourceType": "Immunization", "status": "not-done", "vaccineCode": CODE, "recorded": "2020-01-01"},
-         "Immunization: status not-done"),
-        ({"resourceType": "Immunization", "notGiven": True, "vaccineCode": CODE, "date": "2020-01-01"},
-         "Immunization: notGiven true"),
-        ({"resourceType": "Procedure", "status": "not-done", "code": CODE, "performedDateTime": "2020-01-01"},
-         "Procedure: status not-done"),
-        ({"resourceType": "Procedure", "notDone": True, "code": CODE, "performedDateTime": "2020-01-01"},
-         "Procedure: notDone true"),
+        (
+            {"resourceType": "Condition", **_verified("entered-in-error")},
+            "Condition: verificationStatus entered-in-error",
+        ),
+        (
+            {"resourceType": "Observation", "status": "entered-in-error", "code": LOINC, "issued": "2020-01-01"},
+            "Observation: status entered-in-error",
+        ),
+        (
+            {"resourceType": "Observation", "code": LOINC, "issued": "2020-01-01", "dataAbsentReason": CODE},
+            "Observation: no value (dataAbsentReason)",
+        ),
+        (
+            {"resourceType": "Immunization", "status": "not-done", "vaccineCode": CODE, "recorded": "2020-01-01"},
+            "Immunization: status not-done",
+        ),
+        (
+            {"resourceType": "Immunization", "notGiven": True, "vaccineCode": CODE, "date": "2020-01-01"},
+            "Immunization: notGiven true",
+        ),
+        (
+            {"resourceType": "Procedure", "status": "not-done", "code": CODE, "performedDateTime": "2020-01-01"},
+            "Procedure: status not-done",
+        ),
+        (
+            {"resourceType": "Procedure", "notDone": True, "code": CODE, "performedDateTime": "2020-01-01"},
+            "Procedure: notDone true",
+        ),
         ({"resourceType": "MedicationRequest", "status": "cancelled", **DRUG}, "MedicationRequest: status cancelled"),
         ({"resourceType": "MedicationRequest", "status": "unknown", **DRUG}, "MedicationRequest: status unknown"),
         ({"resourceType": "MedicationRequest", "doNotPerform": True, **DRUG}, "MedicationRequest: doNotPerform true"),
         ({"resourceType": "MedicationRequest", "intent": "proposal", **DRUG}, "MedicationRequest: intent proposal"),
-        ({"resourceType": "MedicationStatement", "taken": "n", **DRUG, "dateAsserted": "2020-01-01"},
-         "MedicationStatement: taken n"),
-        ({"resourceType": "Encounter", "status": "planned", "class": {"code": "AMB"}, "period": {"start": "2020"}},
-         "Encounter: status planned"),
-        ({"resourceType": "Observation", "code": LOINC, "issued": "2020-01-01", "modifierExtension": [{"url": "no"}]},
-         "Observation with a modifierExtension, which may change its meaning"),
+        (
+            {"resourceType": "MedicationStatement", "taken": "n", **DRUG, "dateAsserted": "2020-01-01"},
+            "MedicationStatement: taken n",
+        ),
+        (
+            {"resourceType": "Encounter", "status": "planned", "class": {"code": "AMB"}, "period": {"start": "2020"}},
+            "Encounter: status planned",
+        ),
+        (
+            {
+                "resourceType": "Observation",
+                "code": LOINC,
+                "issued": "2020-01-01",
+                "modifierExtension": [{"url": "no"}],
+            },
+            "Observation with a modifierExtension, which may change its meaning",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_did_not_happen_is_no_event(tmp_path: Path, resource: dict[str, Any], reason: str):
     rows, found = events(tmp_path, PATIENT, {**resource, **A})
     assert found["rejected"] == {reason: 1}
@@ -121,22 +179,34 @@ def test_a_diagnosis_in_doubt_says_so(tmp_path: Path):
 
 def test_values_of_every_kind_and_units_are_kept(tmp_path: Path):
     values: list[dict[str, Any]] = [
-        {"valueQuantity": {"value": 90, "unit": "mg/dL"}}, {"valueQuantity": {"value": 5, "code": "mmol/L"}},
-        {"valueQuantity": {"value": 3, "comparator": "<"}}, {"valueInteger": 4}, {"valueString": "cloudy"},
-        {"valueBoolean": True}, {"valueCodeableConcept": CODE}, {"valueCodeableConcept": {"text": "blue"}},
+        {"valueQuantity": {"value": 90, "unit": "mg/dL"}},
+        {"valueQuantity": {"value": 5, "code": "mmol/L"}},
+        {"valueQuantity": {"value": 3, "comparator": "<"}},
+        {"valueInteger": 4},
+        {"valueString": "cloudy"},
+        {"valueBoolean": True},
+        {"valueCodeableConcept": CODE},
+        {"valueCodeableConcept": {"text": "blue"}},
         {"valueRatio": {"numerator": {"value": 1}, "denominator": {"value": 128}}},
         {"component": [{"code": LOINC, "valueInteger": 7}], "valueString": "both"},
-    ]  # fmt: skip
+    ]
     about = {"resourceType": "Observation", "code": LOINC, **A}
     made = [about | v | {"issued": f"2020-01-01T08:00:{i:02}Z"} for i, v in enumerate(values)]
     _, found = events(tmp_path, PATIENT, *made)
     whole = pl.read_parquet(tmp_path / "m" / "data" / "*.parquet").filter(pl.col("time").is_not_null())
     assert whole.select("code", "numeric_value", "text_value").rows() == [
-        ("LAB//LOINC//2//mg/dL", 90, None), ("LAB//LOINC//2//mmol/L", 5, None), ("LAB//LOINC//2", 3, "<3"),
-        ("LAB//LOINC//2", 4, None), ("LAB//LOINC//2", None, "cloudy"), ("LAB//LOINC//2//true", None, None),
-        ("LAB//LOINC//2//SNOMED//1", None, None), ("LAB//LOINC//2", None, "blue"), ("LAB//LOINC//2", None, "1:128"),
-        ("LAB//LOINC//2", 7, None), ("LAB//LOINC//2", None, "both"),
-    ]  # fmt: skip
+        ("LAB//LOINC//2//mg/dL", 90, None),
+        ("LAB//LOINC//2//mmol/L", 5, None),
+        ("LAB//LOINC//2", 3, "<3"),
+        ("LAB//LOINC//2", 4, None),
+        ("LAB//LOINC//2", None, "cloudy"),
+        ("LAB//LOINC//2//true", None, None),
+        ("LAB//LOINC//2//SNOMED//1", None, None),
+        ("LAB//LOINC//2", None, "blue"),
+        ("LAB//LOINC//2", None, "1:128"),
+        ("LAB//LOINC//2", 7, None),
+        ("LAB//LOINC//2", None, "both"),
+    ]
     assert found["rejected_rows"] == 0
     named = dict(pl.read_parquet(tmp_path / "m" / "metadata" / "codes.parquet").rows())
     assert named["LAB//LOINC//2//mg/dL"] == "Two"
@@ -187,15 +257,22 @@ def test_a_patient_given_again_counts_once(tmp_path: Path):
 
 
 def test_shapes_of_r5_are_read(tmp_path: Path):
-    visit = {"resourceType": "Encounter", "class": [{"coding": [{"code": "IMP"}]}], "status": "completed",
-             "actualPeriod": {"start": "2020-01-01T08:00:00Z", "end": "2020-01-02T08:00:00Z"}}  # fmt: skip
+    visit = {
+        "resourceType": "Encounter",
+        "class": [{"coding": [{"code": "IMP"}]}],
+        "status": "completed",
+        "actualPeriod": {"start": "2020-01-01T08:00:00Z", "end": "2020-01-02T08:00:00Z"},
+    }
     drug = {"resourceType": "MedicationRequest", "medication": {"concept": CODE}, "authoredOn": "2020-01-01"}
     other = {**drug, "medication": {"reference": {"reference": "Medication/m"}}}
     named = {"resourceType": "Medication", "id": "m", "code": LOINC}
     rows, found = events(tmp_path, PATIENT, *({**r, **A} for r in (visit, drug, other)), named)
     assert {r[2] for r in rows[1:]} == {
-        "ENCOUNTER//IMP", "ENCOUNTER_END//IMP", "MEDICATION//SNOMED//1", "MEDICATION//LOINC//2",
-    }  # fmt: skip
+        "ENCOUNTER//IMP",
+        "ENCOUNTER_END//IMP",
+        "MEDICATION//SNOMED//1",
+        "MEDICATION//LOINC//2",
+    }
     assert found["rejected"] == {"resource Medication makes no event": 1}
 
 
@@ -234,13 +311,23 @@ def lab(number: int, version: str | None, value: float, **more: Any) -> dict[str
 
 def test_the_latest_version_of_a_resource_counts(tmp_path: Path):
     rows, found = events(
-        tmp_path, PATIENT, lab(1, "2", 180), lab(1, "1", 100), lab(2, "1", 5), lab(2, "1", 5), lab(3, "9", 1),
-        lab(3, "10", 2, status="entered-in-error"), lab(4, None, 7, meta={"lastUpdated": "2020-01-05T09:00:00Z"}),
+        tmp_path,
+        PATIENT,
+        lab(1, "2", 180),
+        lab(1, "1", 100),
+        lab(2, "1", 5),
+        lab(2, "1", 5),
+        lab(3, "9", 1),
+        lab(3, "10", 2, status="entered-in-error"),
+        lab(4, None, 7, meta={"lastUpdated": "2020-01-05T09:00:00Z"}),
         lab(4, None, 8, meta={"lastUpdated": "2020-01-05T10:00:00+02:00"}),
-    )  # fmt: skip
+    )
     assert sorted(r[3] for r in rows if r[3] is not None) == [5, 7, 180]
-    assert found["rejected"] == {"Observation: another version of it counts": 3, "Observation: given again": 1,
-                                 "Observation: status entered-in-error": 1}  # fmt: skip
+    assert found["rejected"] == {
+        "Observation: another version of it counts": 3,
+        "Observation: given again": 1,
+        "Observation: status entered-in-error": 1,
+    }
     assert found["rows"] == 9
     assert found["kept_rows"] == 4
 
@@ -281,5 +368,6 @@ def test_dates_that_stand_for_none_are_rejected(tmp_path: Path):
     last = {**open_end, "recordedDate": "9999-12-31T23:59:59-05:00"}
     _, found = events(tmp_path, PATIENT, open_end, last, lab(1, "1", 5))
     assert found["rejected"] == {
-        "time stands for none: 9999-12-31": 1, "Condition without a time that says when it was known": 1,
-    }  # fmt: skip
+        "time stands for none: 9999-12-31": 1,
+        "Condition without a time that says when it was known": 1,
+    }

@@ -40,39 +40,55 @@ def times(folder: Path) -> dict[str, datetime]:
 
 
 def test_mimic_stands_where_it_was_known(tmp_path: Path):
-    write(tmp_path / "hosp", {
-        "patients.csv": DEAD, "admissions.csv": STAY,
-        "procedures_icd.csv": "subject_id,hadm_id,icd_code,icd_version,chartdate\n1,10,0DJ,10,2150-01-02",
-        "labevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
-        "1,10,7,2150-01-02 08:00:00,2150-01-02 11:00:00,1.5,1.5,mg/dL\n1,10,8,2150-01-02 08:00:00,,NEG,,",
-        "emar.csv": "subject_id,hadm_id,charttime,storetime,medication,event_txt\n"
-        "1,10,2150-01-02 08:00:00,2150-01-02 08:05:00,Aspirin,Administered\n"
-        "1,10,2150-01-02 09:00:00,2150-01-02 09:05:00,Heparin,Not Given",
-        "transfers.csv": "subject_id,hadm_id,eventtype,careunit,intime\n1,10,admit,Medicine,2150-01-01 10:01:00",
-        "poe.csv": "poe_id\n1", "strange.csv": "a\n1",
-    })  # fmt: skip
-    write(tmp_path / "icu", {
-        "chartevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
-        "1,10,9,2150-01-02 08:00:00,2150-01-02 08:30:00,80,80,bpm",
-        "inputevents.csv": "subject_id,hadm_id,itemid,starttime,endtime,storetime,amount,amountuom,rate,rateuom,"
-        "statusdescription\n1,10,5,2150-01-02 08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Stopped\n"
-        "1,10,6,2150-01-02 08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Rewritten",
-    })  # fmt: skip
+    write(
+        tmp_path / "hosp",
+        {
+            "patients.csv": DEAD,
+            "admissions.csv": STAY,
+            "procedures_icd.csv": "subject_id,hadm_id,icd_code,icd_version,chartdate\n1,10,0DJ,10,2150-01-02",
+            "labevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
+            "1,10,7,2150-01-02 08:00:00,2150-01-02 11:00:00,1.5,1.5,mg/dL\n1,10,8,2150-01-02 08:00:00,,NEG,,",
+            "emar.csv": "subject_id,hadm_id,charttime,storetime,medication,event_txt\n"
+            "1,10,2150-01-02 08:00:00,2150-01-02 08:05:00,Aspirin,Administered\n"
+            "1,10,2150-01-02 09:00:00,2150-01-02 09:05:00,Heparin,Not Given",
+            "transfers.csv": "subject_id,hadm_id,eventtype,careunit,intime\n1,10,admit,Medicine,2150-01-01 10:01:00",
+            "poe.csv": "poe_id\n1",
+            "strange.csv": "a\n1",
+        },
+    )
+    write(
+        tmp_path / "icu",
+        {
+            "chartevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
+            "1,10,9,2150-01-02 08:00:00,2150-01-02 08:30:00,80,80,bpm",
+            "inputevents.csv": "subject_id,hadm_id,itemid,starttime,endtime,storetime,amount,amountuom,rate,rateuom,"
+            "statusdescription\n1,10,5,2150-01-02 08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Stopped\n"
+            "1,10,6,2150-01-02 08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Rewritten",
+        },
+    )
     found = convert(tmp_path, tmp_path / "m")
     day = datetime(2150, 1, 2)
     assert times(tmp_path / "m") == {
-        "GENDER//F": None, "MEDS_BIRTH": datetime(2100, 1, 1), "MEDS_DEATH": datetime(2150, 1, 5, 17, 30),
-        "HOSPITAL_ADMISSION//URGENT": datetime(2150, 1, 1, 10), "HOSPITAL_DISCHARGE": datetime(2150, 1, 5, 18),
-        "PROCEDURE//ICD10//0DJ": datetime(2150, 1, 5, 18), "LAB//7//mg/dL": day.replace(hour=11),
-        "LAB//8": day.replace(hour=8), "MEDICATION_GIVEN//Aspirin//Administered": day.replace(hour=8, minute=5),
-        "TRANSFER//admit//Medicine": datetime(2150, 1, 1, 10, 1), "CHART//9//bpm": day.replace(hour=8, minute=30),
-        "INFUSION_START//5//ml/h": day.replace(hour=8, minute=10), "INFUSION_END//5//ml": day.replace(hour=12),
-    }  # fmt: skip
+        "GENDER//F": None,
+        "MEDS_BIRTH": datetime(2100, 1, 1),
+        "MEDS_DEATH": datetime(2150, 1, 5, 17, 30),
+        "HOSPITAL_ADMISSION//URGENT": datetime(2150, 1, 1, 10),
+        "HOSPITAL_DISCHARGE": datetime(2150, 1, 5, 18),
+        "PROCEDURE//ICD10//0DJ": datetime(2150, 1, 5, 18),
+        "LAB//7//mg/dL": day.replace(hour=11),
+        "LAB//8": day.replace(hour=8),
+        "MEDICATION_GIVEN//Aspirin//Administered": day.replace(hour=8, minute=5),
+        "TRANSFER//admit//Medicine": datetime(2150, 1, 1, 10, 1),
+        "CHART//9//bpm": day.replace(hour=8, minute=30),
+        "INFUSION_START//5//ml/h": day.replace(hour=8, minute=10),
+        "INFUSION_END//5//ml": day.replace(hour=12),
+    }
     assert found["notes"]["labevents at charttime, for want of storetime"] == 1
     assert found["rejected"] == {"emar: event_txt Not Given": 1, "inputevents: statusdescription Rewritten": 2}
     assert found["unused"] == {
-        "hosp/poe.csv": "orders, without what came of them", "hosp/strange.csv": "no table of MIMIC-IV",
-    }  # fmt: skip
+        "hosp/poe.csv": "orders, without what came of them",
+        "hosp/strange.csv": "no table of MIMIC-IV",
+    }
     kept = whole(tmp_path / "m")
     assert kept.filter(pl.col("code") == "LAB//8")["text_value"].to_list() == ["NEG"]
     assert set(kept.filter(pl.col("code").str.starts_with("LAB"))["visit_id"]) == {10}
@@ -98,10 +114,16 @@ def test_dates_of_mimic_written_as_midnights_are_dates(tmp_path: Path):
         "1,,2150-03-02 00:00:00,,,,URINE\n"
         "1,,2150-03-02 00:00:00,,2150-03-04 00:00:00,2150-03-04 00:00:00,STORED"
     )
-    write(tmp_path / "hosp", {
-        "patients.parquet": pl.DataFrame(patient), "admissions.csv": STAY.replace("2150-01-05 17:30:00", ""),
-        "omr.parquet": pl.DataFrame(omr), "procedures_icd.parquet": pl.DataFrame(done), "microbiologyevents.csv": culture,
-    })  # fmt: skip
+    write(
+        tmp_path / "hosp",
+        {
+            "patients.parquet": pl.DataFrame(patient),
+            "admissions.csv": STAY.replace("2150-01-05 17:30:00", ""),
+            "omr.parquet": pl.DataFrame(omr),
+            "procedures_icd.parquet": pl.DataFrame(done),
+            "microbiologyevents.csv": culture,
+        },
+    )
     found = convert(tmp_path, tmp_path / "m")
     seen = times(tmp_path / "m")
     end = {"hour": 23, "minute": 59, "second": 59}
@@ -113,11 +135,15 @@ def test_dates_of_mimic_written_as_midnights_are_dates(tmp_path: Path):
 
 
 def test_a_result_is_not_known_before_it_was_taken(tmp_path: Path):
-    write(tmp_path / "hosp", {
-        "patients.csv": DEAD, "admissions.csv": STAY,
-        "labevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
-        "1,10,7,2150-01-02 09:00:00,2150-01-02 08:30:00,1.5,1.5,mg/dL",
-    })  # fmt: skip
+    write(
+        tmp_path / "hosp",
+        {
+            "patients.csv": DEAD,
+            "admissions.csv": STAY,
+            "labevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
+            "1,10,7,2150-01-02 09:00:00,2150-01-02 08:30:00,1.5,1.5,mg/dL",
+        },
+    )
     found = convert(tmp_path, tmp_path / "m")
     assert times(tmp_path / "m")["LAB//7//mg/dL"] == datetime(2150, 1, 2, 9)
     assert found["notes"]["labevents at charttime, which is after storetime"] == 1
@@ -125,37 +151,61 @@ def test_a_result_is_not_known_before_it_was_taken(tmp_path: Path):
 
 def omop(folder: Path) -> Path:
     """Typed parquet in shards, as exports of data bases write them, and Athena's vocabulary."""
-    person = pl.DataFrame({
-        "person_id": [1, 2], "gender_concept_id": [8507, 0], "year_of_birth": [1970, 1980],
-        "birth_datetime": [datetime(1970, 5, 4, 3, 2), None],
-    }).with_columns(pl.col("birth_datetime").cast(pl.Datetime("us", "UTC")))  # fmt: skip
-    visit = pl.DataFrame({
-        "visit_occurrence_id": [77], "person_id": [1], "visit_concept_id": [9201],
-        "visit_start_datetime": [datetime(2020, 1, 1, 8)], "visit_end_datetime": [datetime(2020, 1, 3)],
-        "visit_start_date": [date(2020, 1, 1)], "visit_end_date": [date(2020, 1, 3)],
-    })  # fmt: skip
+    person = pl.DataFrame(
+        {
+            "person_id": [1, 2],
+            "gender_concept_id": [8507, 0],
+            "year_of_birth": [1970, 1980],
+            "birth_datetime": [datetime(1970, 5, 4, 3, 2), None],
+        }
+    ).with_columns(pl.col("birth_datetime").cast(pl.Datetime("us", "UTC")))
+    visit = pl.DataFrame(
+        {
+            "visit_occurrence_id": [77],
+            "person_id": [1],
+            "visit_concept_id": [9201],
+            "visit_start_datetime": [datetime(2020, 1, 1, 8)],
+            "visit_end_datetime": [datetime(2020, 1, 3)],
+            "visit_start_date": [date(2020, 1, 1)],
+            "visit_end_date": [date(2020, 1, 3)],
+        }
+    )
 
     def measured(hour: int, value: float, unit: int, answer: int, operator: int) -> pl.DataFrame:
-        return pl.DataFrame({
-            "person_id": [1], "measurement_concept_id": [3004410], "visit_occurrence_id": [77],
-            "measurement_date": [date(2020, 1, 2)], "measurement_datetime": [datetime(2020, 1, 2, hour)],
-            "value_as_number": [value], "unit_concept_id": [unit], "value_as_concept_id": [answer],
-            "operator_concept_id": [operator],
-        })  # fmt: skip
+        return pl.DataFrame(
+            {
+                "person_id": [1],
+                "measurement_concept_id": [3004410],
+                "visit_occurrence_id": [77],
+                "measurement_date": [date(2020, 1, 2)],
+                "measurement_datetime": [datetime(2020, 1, 2, hour)],
+                "value_as_number": [value],
+                "unit_concept_id": [unit],
+                "value_as_concept_id": [answer],
+                "operator_concept_id": [operator],
+            }
+        )
 
-    return write(folder, {
-        "person_000000000000.parquet": person, "visit_occurrence/part-00000-abc.snappy.parquet": visit,
-        "measurement_000000000000.parquet": measured(8, 7.5, 8840, 0, 0),
-        "measurement_000000000001.parquet": measured(0, 5.0, 8753, 45884084, 4171756),
-        "condition_occurrence_1.csv": "person_id,condition_concept_id,condition_start_datetime\n"
-        "1,201826,2020-01-01 09:00:00 UTC\n1.0,201826,2020-01-02 09:00:00+02:00",
-        "observation.csv": "person_id,observation_concept_id,observation_date\n",
-        "CONCEPT.csv": "concept_id\tconcept_name\tdomain_id\tvocabulary_id\tconcept_code\n"
-        '8840\tmilligram per deciliter\tUnit\tUCUM\tmg/dL\n8753\tx\tUnit\tUCUM\tmmol/L\n8507\tMALE\tG\tGender\tM\n'
-        '45884084\tPositive\tA\tLOINC\tLA6576-8\n201826\tThe "sugar" disease\tC\tSNOMED\t44054006\n',
-        "CONCEPT_RELATIONSHIP.csv": "a\tb\n", "care_site.csv": "care_site_id\n1", "readme.md": "x", "_SUCCESS": "",
-        "extra.xlsx": "x",
-    })  # fmt: skip
+    return write(
+        folder,
+        {
+            "person_000000000000.parquet": person,
+            "visit_occurrence/part-00000-abc.snappy.parquet": visit,
+            "measurement_000000000000.parquet": measured(8, 7.5, 8840, 0, 0),
+            "measurement_000000000001.parquet": measured(0, 5.0, 8753, 45884084, 4171756),
+            "condition_occurrence_1.csv": "person_id,condition_concept_id,condition_start_datetime\n"
+            "1,201826,2020-01-01 09:00:00 UTC\n1.0,201826,2020-01-02 09:00:00+02:00",
+            "observation.csv": "person_id,observation_concept_id,observation_date\n",
+            "CONCEPT.csv": "concept_id\tconcept_name\tdomain_id\tvocabulary_id\tconcept_code\n"
+            "8840\tmilligram per deciliter\tUnit\tUCUM\tmg/dL\n8753\tx\tUnit\tUCUM\tmmol/L\n8507\tMALE\tG\tGender\tM\n"
+            '45884084\tPositive\tA\tLOINC\tLA6576-8\n201826\tThe "sugar" disease\tC\tSNOMED\t44054006\n',
+            "CONCEPT_RELATIONSHIP.csv": "a\tb\n",
+            "care_site.csv": "care_site_id\n1",
+            "readme.md": "x",
+            "_SUCCESS": "",
+            "extra.xlsx": "x",
+        },
+    )
 
 
 def test_omop_is_read_as_data_bases_export_it(tmp_path: Path):
@@ -163,7 +213,8 @@ def test_omop_is_read_as_data_bases_export_it(tmp_path: Path):
     rows = whole(tmp_path / "m").select("subject_id", "time", "code", "numeric_value", "text_value", "visit_id").rows()
     end = datetime(2020, 1, 2, 23, 59, 59)
     assert rows == [
-        (1, None, "GENDER//Gender//M", None, None, None), (1, datetime(1970, 5, 4, 3, 2), "MEDS_BIRTH", None, None, None),
+        (1, None, "GENDER//Gender//M", None, None, None),
+        (1, datetime(1970, 5, 4, 3, 2), "MEDS_BIRTH", None, None, None),
         (1, datetime(2020, 1, 1, 8), "VISIT//OMOP//9201", None, None, 77),
         (1, datetime(2020, 1, 1, 9), "CONDITION//SNOMED//44054006", None, None, None),
         (1, datetime(2020, 1, 2, 7), "CONDITION//SNOMED//44054006", None, None, None),
@@ -171,7 +222,7 @@ def test_omop_is_read_as_data_bases_export_it(tmp_path: Path):
         (1, end, "MEASUREMENT//OMOP//3004410//mmol/L//LOINC//LA6576-8", 5.0, "<5.0", 77),
         (1, datetime(2020, 1, 3, 23, 59, 59), "VISIT_END//OMOP//9201", None, None, 77),
         (2, datetime(1980, 1, 1), "MEDS_BIRTH", None, None, None),
-    ]  # fmt: skip
+    ]
     assert found["rejected"] == {"no code": 1}
     assert sorted(found["unused"]) == ["CONCEPT_RELATIONSHIP.csv", "care_site.csv", "extra.xlsx"]
     assert found["tables"]["measurement"] == {"files": 2, "rows": 2, "events": 2}
@@ -198,8 +249,9 @@ def test_open_dates_are_asked_about(tmp_path: Path, order: str | None, month: in
     convert(path, tmp_path / "m", dates=order)
     day = datetime(2020, month, 3 - month)
     assert whole(tmp_path / "m")["time"].to_list() == [
-        day.replace(hour=23, minute=59, second=59), day.replace(hour=15, minute=5),
-    ]  # fmt: skip
+        day.replace(hour=23, minute=59, second=59),
+        day.replace(hour=15, minute=5),
+    ]
     ids = pl.read_parquet(tmp_path / "m" / "metadata" / "source_ids.parquet").rows()
     assert ids == [("P-1", 0), ("P-2", 1)]
 

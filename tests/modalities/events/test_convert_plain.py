@@ -116,9 +116,10 @@ def test_what_is_empty_may_be_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_dates_that_stand_for_none_are_rejected_by_name(tmp_path: Path):
     found, events = converted(
-        tmp_path, "subject_id,time,code\n1,2020-01-01 08:00:00,A\n1,9999-12-31,A\n1,1900-01-01 00:00:00,A\n1,0001-01-01,A\n"
+        tmp_path,
+        "subject_id,time,code\n1,2020-01-01 08:00:00,A\n1,9999-12-31,A\n1,1900-01-01 00:00:00,A\n1,0001-01-01,A\n"
         "1,1900-01-01,MEDS_BIRTH\n",
-    )  # fmt: skip
+    )
     assert found["rejected"] == {f"time stands for none: {d}": 1 for d in ("9999-12-31", "1900-01-01", "0001-01-01")}
     assert found["notes"]["births on 1900-01-01, which may stand for none"] == 1
     assert len(events) == 2

@@ -103,9 +103,16 @@ def test_summaries_agree_with_arithmetic(tmp_path: Path):
     x, names = summarise(histories, Labels(subject=np.array([0]), time=np.array([micro]), value=None))
     score = histories.score[:3].astype(np.float64)
     want = {
-        "count": np.log1p(3), "last": score[2], "min": score.min(), "max": score.max(), "mean": score.mean(),
-        "first": score[0], "deviation": score.std(), "recent": score[1:].mean(), "since": 0.0,
-    }  # fmt: skip
+        "count": np.log1p(3),
+        "last": score[2],
+        "min": score.min(),
+        "max": score.max(),
+        "mean": score.mean(),
+        "first": score[0],
+        "deviation": score.std(),
+        "recent": score[1:].mean(),
+        "since": 0.0,
+    }
     for kind, value in want.items():
         assert x[0, names.index(f"a|{kind}")] == pytest.approx(value, abs=1e-6), kind
     assert x[0, names.index("b|count")] == 0
@@ -144,8 +151,12 @@ def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.C
     main_ok(["predict", second, str(meds), "--labels", str(task), "--out", out])
     frame = pl.read_parquet(out)
     assert frame.columns == [
-        "subject_id", "prediction_time", "boolean_value", "predicted_boolean_probability", "split",
-    ]  # fmt: skip
+        "subject_id",
+        "prediction_time",
+        "boolean_value",
+        "predicted_boolean_probability",
+        "split",
+    ]
     want = pl.read_parquet(task / "0.parquet")
     assert frame.drop("predicted_boolean_probability", "split").equals(want)
     p = frame["predicted_boolean_probability"].to_numpy()

@@ -100,9 +100,12 @@ def test_points_before_any_event_are_counted(home: Path, tmp_path: Path, capsys:
     frame.with_columns(prediction_time=early.cast(pl.Datetime("us"))).write_parquet(tmp_path / "task" / "0.parquet")
     bare = -(-len(frame) // 4)
     run = finetune_outcome(
-        home / "model", home / "meds", tmp_path / "task", tmp_path / "m",
+        home / "model",
+        home / "meds",
+        tmp_path / "task",
+        tmp_path / "m",
         settings=OutcomeSettings(epochs=1, members=1, trees=0, curve=False, baselines=False),
-    )  # fmt: skip
+    )
     assert sum(run.figures["without_events"].values()) == bare
     for command, more in (("predict", ["--out", str(tmp_path / "p.parquet")]), ("evaluate", [])):
         with pytest.raises(SystemExit):

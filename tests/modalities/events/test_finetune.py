@@ -91,8 +91,9 @@ def test_a_class_that_training_lacks_is_reported(
     assert "rare (3)" in (tmp_path / "m" / "report.html").read_text()
     frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", labels)
     assert [c for c in frame.columns if c.startswith("predicted_p")] == [
-        "predicted_probability_even", "predicted_probability_odd",
-    ]  # fmt: skip
+        "predicted_probability_even",
+        "predicted_probability_odd",
+    ]
 
 
 @pytest.mark.parametrize(

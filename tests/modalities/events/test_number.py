@@ -42,10 +42,13 @@ def task(home: Path) -> Path:
     means = [
         np.nanmean(events.value[r][events.code[r] == glucose]) for r in (events.before(s, None) for s in points.subject)
     ]
-    frame = pl.DataFrame({
-        "subject_id": events.subjects[points.subject], "prediction_time": pl.Series(points.time).cast(pl.Datetime("us")),
-        "float_value": pl.Series(2 * np.array(means) + rng.normal(0, 0.5, len(points)), dtype=pl.Float32),
-    })  # fmt: skip
+    frame = pl.DataFrame(
+        {
+            "subject_id": events.subjects[points.subject],
+            "prediction_time": pl.Series(points.time).cast(pl.Datetime("us")),
+            "float_value": pl.Series(2 * np.array(means) + rng.normal(0, 0.5, len(points)), dtype=pl.Float32),
+        }
+    )
     folder = home / "amount"
     folder.mkdir()
     frame.write_parquet(folder / "0.parquet")
@@ -77,8 +80,10 @@ def test_few_whole_numbers_are_asked_about(number):
 def test_a_problem_that_labels_do_not_fit_is_refused():
     yes = replace(labelled([1, 0]), number=None, value=np.array([1, 0]))
     for labels, problem, said in (
-        (labelled([0.5, 1]), "single", "fractions"), (yes, "regression", "yes or no"), (labelled([2.5, 2.5]), "auto", "is 2.5"),
-    ):  # fmt: skip
+        (labelled([0.5, 1]), "single", "fractions"),
+        (yes, "regression", "yes or no"),
+        (labelled([2.5, 2.5]), "auto", "is 2.5"),
+    ):
         with pytest.raises(UserError, match=said):
             target_of(labels, problem)  # type: ignore[arg-type]
     assert target_of(yes) == Binary()
@@ -91,9 +96,13 @@ def test_a_problem_that_labels_do_not_fit_is_refused():
 def test_numbers_that_are_none_and_two_kinds_at_once_are_refused(home: Path, task: Path, tmp_path: Path):
     events, frame = read_meds(home / "meds"), pl.read_parquet(task / "0.parquet")
     for name, wrong, said in (
-        ("nan", frame.with_columns(float_value=pl.when(pl.int_range(pl.len()) == 3).then(float("nan")).otherwise(1.5)), "row 3"),
+        (
+            "nan",
+            frame.with_columns(float_value=pl.when(pl.int_range(pl.len()) == 3).then(float("nan")).otherwise(1.5)),
+            "row 3",
+        ),
         ("two", frame.with_columns(integer_value=1), "integer_value, float_value"),
-    ):  # fmt: skip
+    ):
         wrong.write_parquet(tmp_path / f"{name}.parquet")
         with pytest.raises(UserError, match=said):
             read_labels(tmp_path / f"{name}.parquet", events)

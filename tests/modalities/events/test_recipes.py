@@ -75,9 +75,7 @@ def test_what_is_hidden_changes_nothing(built: Built):
         new = values[name].view(-1)
         new[hidden.flat] = new[hidden.flat.flip(0)] + (1 if name in ("value", "hours") else 0)
     with torch.no_grad():
-        one, two = (
-            built.model(replace(built.batch, values=v), hidden) for v in (built.batch.values, values)
-        )  # fmt: skip
+        one, two = (built.model(replace(built.batch, values=v), hidden) for v in (built.batch.values, values))
     assert torch.equal(one.logits, two.logits)
     assert (one.time is None) == (built.settings.structure != "ours")
 
@@ -117,9 +115,13 @@ def test_marks_stand_between_visits():
     day = 24 * HOUR
     time = np.array([STATIC, 0, 0, 8 * day, 100 * day, 500 * day])
     events = Events(
-        subjects=np.array([1]), offsets=np.array([0, 6]), time=time, code=np.arange(6), value=np.full(6, np.nan),
+        subjects=np.array([1]),
+        offsets=np.array([0, 6]),
+        time=time,
+        code=np.arange(6),
+        value=np.full(6, np.nan),
         codes=list("sabcde"),
-    )  # fmt: skip
+    )
     vocabulary = Vocabulary.fit(events, np.arange(6), floor=1)
     s, a, b, c, d, e = vocabulary.numbers(events.codes).tolist()
     sep = Histories(events, vocabulary, "sep").slots_of(0)
@@ -127,8 +129,24 @@ def test_marks_stand_between_visits():
     rows, codes, static = Histories(events, vocabulary, "visit").slots_of(0)
     start, end = VISIT_START, VISIT_END
     assert codes.tolist() == [
-        s, start, a, b, end, WEEKS + 1, start, c, end, MONTHS + 3, start, d, end, LONG, start, e, end,
-    ]  # fmt: skip
+        s,
+        start,
+        a,
+        b,
+        end,
+        WEEKS + 1,
+        start,
+        c,
+        end,
+        MONTHS + 3,
+        start,
+        d,
+        end,
+        LONG,
+        start,
+        e,
+        end,
+    ]
     assert rows.tolist() == [0, 1, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5]
     assert static == 1
     example = Histories(events, vocabulary, "visit").example(0, slots=8)

@@ -20,10 +20,13 @@ def born(seed: int, count: int = 100, codes: tuple[str, ...] = ("A", "MEDS_BIRTH
     """Patients 0, 1, ... with a birth and one more event."""
     days = np.random.default_rng(seed).integers(-20_000, 0, count)
     return Events(
-        subjects=np.arange(count), offsets=np.arange(count + 1) * 2, codes=list(codes),
+        subjects=np.arange(count),
+        offsets=np.arange(count + 1) * 2,
+        codes=list(codes),
         time=np.stack([days * DAY, np.zeros(count, np.int64)], 1).ravel(),
-        code=np.tile([1, 0], count).astype(np.int32), value=np.full(2 * count, np.nan, np.float32),
-    )  # fmt: skip
+        code=np.tile([1, 0], count).astype(np.int32),
+        value=np.full(2 * count, np.nan, np.float32),
+    )
 
 
 def told(events: Events) -> dict[str, str]:

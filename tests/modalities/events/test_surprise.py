@@ -37,9 +37,13 @@ def events(home: Path) -> Events:
     whole = read_meds(home / "meds")
     end = int(whole.offsets[12])
     return replace(
-        whole, subjects=whole.subjects[:12], offsets=whole.offsets[:13], time=whole.time[:end], code=whole.code[:end],
+        whole,
+        subjects=whole.subjects[:12],
+        offsets=whole.offsets[:13],
+        time=whole.time[:end],
+        code=whole.code[:end],
         value=whole.value[:end],
-    )  # fmt: skip
+    )
 
 
 def test_every_timed_event_has_a_score_and_no_other(model: EventModel, events: Events):
@@ -100,8 +104,13 @@ def test_command_line(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert (found["rows"], len(found["results"])) == (240, 240)
     assert set(found["results"][0]) == {
-        "subject_id", "score", "code_score", "value_score", "time_score", "slots",
-    }  # fmt: skip
+        "subject_id",
+        "score",
+        "code_score",
+        "value_score",
+        "time_score",
+        "slots",
+    }
     bare = shard(tmp_path / "bare", table([(1, None, "GENDER//MALE", None)]))
     out = tmp_path / "s.parquet"
     main_ok(["score", str(home / "model"), str(bare), "--by", "visit", "--out", str(out)])

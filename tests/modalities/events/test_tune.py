@@ -23,9 +23,15 @@ from unmask.modalities.events.targets import Binary
 from unmask.modalities.events.tune import Tuner, thinned
 
 TUNED = OutcomeSettings(
-    epochs=4, members=2, hidden=16, trees=0, curve=False, baselines=False, encoder="tuned",
+    epochs=4,
+    members=2,
+    hidden=16,
+    trees=0,
+    curve=False,
+    baselines=False,
+    encoder="tuned",
     tune=TuneSettings(epochs=3, least_steps=1),
-)  # fmt: skip
+)
 
 
 def test_thinned_histories_keep_facts_and_places(home: Path):

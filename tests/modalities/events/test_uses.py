@@ -39,9 +39,11 @@ def relabelled(home: Path, out: Path, **columns: pl.Expr) -> Path:
 
 
 def test_classes(home: Path, tmp_path: Path):
-    kind = pl.when(pl.col("boolean_value")).then(pl.lit("dialysis")).otherwise(
-        pl.when(pl.col("subject_id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
-    )  # fmt: skip
+    kind = (
+        pl.when(pl.col("boolean_value"))
+        .then(pl.lit("dialysis"))
+        .otherwise(pl.when(pl.col("subject_id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd")))
+    )
     task = relabelled(home, tmp_path / "task", categorical_value=kind)
     run = finetune_outcome(home / "model", home / "meds", task, tmp_path / "m", settings=QUICK)
     assert run.figures["results"]["ours"]["log_loss"] < run.figures["results"]["prevalence"]["log_loss"]
@@ -141,9 +143,16 @@ def test_fill_gives_missing_values_and_next_events(home: Path, tmp_path: Path):
 
 def test_values_are_filled_where_a_code_usually_has_one_and_no_word_stands(home: Path, tmp_path: Path):
     model = unmask.load(home / "model")
-    meds = shard(tmp_path / "meds", table([
-        (1, DAY, "VISIT", None), (1, DAY, "GLUCOSE", None), (1, DAY + timedelta(days=1), "GLUCOSE", None),
-    ]).with_columns(text_value=pl.Series([None, None, "not measured"])))  # fmt: skip
+    meds = shard(
+        tmp_path / "meds",
+        table(
+            [
+                (1, DAY, "VISIT", None),
+                (1, DAY, "GLUCOSE", None),
+                (1, DAY + timedelta(days=1), "GLUCOSE", None),
+            ]
+        ).with_columns(text_value=pl.Series([None, None, "not measured"])),
+    )
     assert len(model.fill(meds, top=0)) == 1  # of the two GLUCOSE
     vocabulary = model.folder.vocabulary
     seldom = np.where(np.array(["GLUCOSE" in c for c in [""] * FIRST + vocabulary.codes]), 0.02, 1.0)
@@ -218,10 +227,14 @@ def test_the_value_that_stands_there_does_not_change_its_expectation(home: Path,
 
 def test_next_visit_splits_onsets_from_repeats(tmp_path: Path):
     rows = [
-        (1, DAY, "CONDITION//a", None), (1, DAY + timedelta(9), "CONDITION//a", None),
-        (1, DAY + timedelta(9), "CONDITION//b", None), (1, DAY + timedelta(12), "LAB", 1.0),
-        (2, DAY, "CONDITION//b", None), (3, DAY, "LAB", 1.0), (3, DAY + timedelta(2), "CONDITION//b", None),
-    ]  # fmt: skip
+        (1, DAY, "CONDITION//a", None),
+        (1, DAY + timedelta(9), "CONDITION//a", None),
+        (1, DAY + timedelta(9), "CONDITION//b", None),
+        (1, DAY + timedelta(12), "LAB", 1.0),
+        (2, DAY, "CONDITION//b", None),
+        (3, DAY, "LAB", 1.0),
+        (3, DAY + timedelta(2), "CONDITION//b", None),
+    ]
     events = read_meds(shard(tmp_path, table(rows)))
     histories = Histories(events, Vocabulary.fit(events, np.arange(7), floor=1))
     visits = next_visits(histories, ("CONDITION",))
@@ -242,14 +255,25 @@ def test_next_visit_splits_onsets_from_repeats(tmp_path: Path):
 def test_a_visit_is_an_encounter_where_the_data_names_them(tmp_path: Path):
     """The diagnosis of a stay is asked about before the stay, not a moment before its discharge."""
     rows = [
-        (1, DAY, "CONDITION//a", None, 5), (1, DAY + timedelta(10), "ADMISSION", None, 9),
-        (1, DAY + timedelta(13), "LAB", 1.0, None), (1, DAY + timedelta(17), "CONDITION//b", None, 9),
-        (2, DAY, "LAB", 1.0, None), (2, DAY + timedelta(3), "LAB", 1.0, None),
+        (1, DAY, "CONDITION//a", None, 5),
+        (1, DAY + timedelta(10), "ADMISSION", None, 9),
+        (1, DAY + timedelta(13), "LAB", 1.0, None),
+        (1, DAY + timedelta(17), "CONDITION//b", None, 9),
+        (2, DAY, "LAB", 1.0, None),
+        (2, DAY + timedelta(3), "LAB", 1.0, None),
         (2, DAY + timedelta(3, hours=20), "CONDITION//b", None, None),
-    ]  # fmt: skip
-    frame = pl.DataFrame(rows, orient="row", schema={
-        "subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32, "visit_id": pl.Int64,
-    })  # fmt: skip
+    ]
+    frame = pl.DataFrame(
+        rows,
+        orient="row",
+        schema={
+            "subject_id": pl.Int64,
+            "time": pl.Datetime("us"),
+            "code": pl.String,
+            "numeric_value": pl.Float32,
+            "visit_id": pl.Int64,
+        },
+    )
     events = read_meds(shard(tmp_path, frame))
     histories = Histories(events, Vocabulary.fit(events, np.arange(7), floor=1))
     visits = next_visits(histories, ("CONDITION",))
@@ -304,12 +328,14 @@ def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):
 def test_kinds_of_labels_that_do_not_fit_are_named(tmp_path: Path):
     events = read_meds(shard(tmp_path, table([(1, DAY, "a", None), (2, DAY, "a", None)])))
     base = {"subject_id": [1, 2], "prediction_time": [DAY, DAY]}
-    for number, (more, says) in enumerate([
-        ({"float_value": [1.0, 2.0], "categorical_value": ["a", "b"]}, "float_value, categorical_value"),
-        ({"boolean_value": [True, False], "integer_value": [1, 2]}, "boolean_value, integer_value"),
-        ({"boolean_value": [True, False], "float_value": [1.0, -2.0]}, "row 1: float_value is -2"),
-        ({}, "no column of labels"),
-    ]):  # fmt: skip
+    for number, (more, says) in enumerate(
+        [
+            ({"float_value": [1.0, 2.0], "categorical_value": ["a", "b"]}, "float_value, categorical_value"),
+            ({"boolean_value": [True, False], "integer_value": [1, 2]}, "boolean_value, integer_value"),
+            ({"boolean_value": [True, False], "float_value": [1.0, -2.0]}, "row 1: float_value is -2"),
+            ({}, "no column of labels"),
+        ]
+    ):
         folder = tmp_path / str(number)
         folder.mkdir()
         pl.DataFrame(base | more).write_parquet(folder / "0.parquet")

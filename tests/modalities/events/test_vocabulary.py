@@ -17,9 +17,13 @@ SHARES = np.linspace(0, 1, KNOTS)
 def made(code: np.ndarray, value: np.ndarray, codes: int) -> Events:
     """One patient with these events, a second apart."""
     return Events(
-        subjects=np.array([1]), offsets=np.array([0, len(code)]), time=np.arange(len(code)) * 1_000_000, code=code,
-        value=value.astype(np.float32), codes=[f"c{i:05d}" for i in range(codes)],
-    )  # fmt: skip
+        subjects=np.array([1]),
+        offsets=np.array([0, len(code)]),
+        time=np.arange(len(code)) * 1_000_000,
+        code=code,
+        value=value.astype(np.float32),
+        codes=[f"c{i:05d}" for i in range(codes)],
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -20,8 +20,15 @@ sides = st.integers(1, 5)
 
 
 def config(**changes):
-    base = {"image": (8, 12), "channels": 3, "patch": 4, "width": 16, "head_width": 16, "mean": (0.5,) * 3,
-            "deviation": (0.2, 0.3, 0.4)}  # fmt: skip
+    base = {
+        "image": (8, 12),
+        "channels": 3,
+        "patch": 4,
+        "width": 16,
+        "head_width": 16,
+        "mean": (0.5,) * 3,
+        "deviation": (0.2, 0.3, 0.4),
+    }
     return PatchCodecConfig(**(base | changes))
 
 

@@ -99,9 +99,15 @@ def pages(path, k):
 def scans(path, k):
     stored = ramp(SIDE, SIDE, high=4000, dtype="uint16", seed=k // 3)
     dicom_slice(
-        path / f"IM{k}", stored, place=-3.0 * k, instance=k, intercept=-1024, padding=0, patient=f"P{k // 3}",
+        path / f"IM{k}",
+        stored,
+        place=-3.0 * k,
+        instance=k,
+        intercept=-1024,
+        padding=0,
+        patient=f"P{k // 3}",
         series=f"1.2.{k // 3}",
-    )  # fmt: skip
+    )
 
 
 def volume(path, k):
@@ -136,8 +142,21 @@ KINDS: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
 }
 TRAINED = ("OME-TIFF, 5 channels", "GeoTIFF, nodata", "DICOM series", "NIfTI")
 ASKED = {"pages": (pages, "planes=channels"), "alpha band": (alpha_band, "alpha=band")}
-SMALL = [part for s in ("width=32", "layers=1", "heads=2", "decoder_width=16", "decoder_layers=1", "decoder_heads=1",
-                        "holdout=0.3", "patch=4", "batch=8") for part in ("--set", s)]  # fmt: skip
+SMALL = [
+    part
+    for s in (
+        "width=32",
+        "layers=1",
+        "heads=2",
+        "decoder_width=16",
+        "decoder_layers=1",
+        "decoder_heads=1",
+        "holdout=0.3",
+        "patch=4",
+        "batch=8",
+    )
+    for part in ("--set", s)
+]
 
 
 def ran(*arguments: Any) -> dict[str, Any]:
@@ -227,7 +246,9 @@ if __name__ == "__main__":
     for kind in KINDS:
         account, fill, _ = run_kind(kind, Path(sys.argv[1]) / kind.replace(" ", "_").replace(",", ""), steps=150)
         told = account["data"]
-        print(f"{kind}: {told['pictures']} of {told['shape']} {told['depth']} {told['range']} | {told['notes']} | rmse {fill['rmse']:.4g}")  # fmt: skip
+        print(
+            f"{kind}: {told['pictures']} of {told['shape']} {told['depth']} {told['range']} | {told['notes']} | rmse {fill['rmse']:.4g}"
+        )
 
 
 def test_many_bands_are_read_without_remarks_of_other_readers(tmp_path):

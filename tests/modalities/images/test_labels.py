@@ -22,8 +22,16 @@ from unmask.modalities.images.recipes import with_overrides as image_with
 from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.targets import Targets, parse_cells
 
-FAST = {"epochs": 12, "learning_rate": 3e-3, "precision": "fp32", "batch": 32, "crop": "1,1", "flip": False,
-        "layer_decay": 1.0, "drop_path": 0.0}  # fmt: skip
+FAST = {
+    "epochs": 12,
+    "learning_rate": 3e-3,
+    "precision": "fp32",
+    "batch": 32,
+    "crop": "1,1",
+    "flip": False,
+    "layer_decay": 1.0,
+    "drop_path": 0.0,
+}
 
 ONCE = {"steps": 1, "precision": "fp32", "batch": 32}
 
@@ -196,8 +204,16 @@ def test_several_labels_are_learnt_saved_and_measured_from_the_command_line(caps
     rows(tmp_path / "new.csv", "file,label", [f"{n},{c}" for n, c in zip(names, cells(labels), strict=True)])
     chosen = [part for k, v in (FAST | {"mixup": 0.2}).items() for part in ("--set", f"{k}={v}")]
     code, out, err = run(
-        capsys, "finetune", "classify", tmp_path / "base", tmp_path / "train" / "t.csv", "--out", tmp_path / "m", *chosen, "--json"
-    )  # fmt: skip
+        capsys,
+        "finetune",
+        "classify",
+        tmp_path / "base",
+        tmp_path / "train" / "t.csv",
+        "--out",
+        tmp_path / "m",
+        *chosen,
+        "--json",
+    )
     assert code == 0, err
     assert "several per picture, 3 in all (left, right, top)" in err
     found = json.loads(out)
@@ -239,9 +255,12 @@ def test_several_labels_are_learnt_saved_and_measured_from_the_command_line(caps
 def test_numbers_are_learnt_saved_and_measured(capsys, tmp_path):
     pixels, _, value = planted()
     done = finetune_classify(
-        base(tmp_path / "base"), (pixels, value), tmp_path / "m", console=False,
+        base(tmp_path / "base"),
+        (pixels, value),
+        tmp_path / "m",
+        console=False,
         settings=with_overrides(ClassifierSettings(), FAST | {"epochs": 30}),
-    )  # fmt: skip
+    )
     assert done.figures["kept_by"] == "rmse"
     pixels, _, value = planted(60, seed=1)
     names = written(tmp_path / "new", pixels)
@@ -269,9 +288,13 @@ def test_the_scale_is_that_of_the_training_part_alone(tmp_path):
     chosen = with_overrides(ClassifierSettings(), ONCE | {"problem": "regression"})
     whole = np.round(value)
     done = finetune_classify(
-        base(tmp_path / "base"), (pixels[:20], whole[:20]), tmp_path / "m", validation=(pixels[20:], whole[20:] + 1000),
-        settings=chosen, console=False,
-    )  # fmt: skip
+        base(tmp_path / "base"),
+        (pixels[:20], whole[:20]),
+        tmp_path / "m",
+        validation=(pixels[20:], whole[20:] + 1000),
+        settings=chosen,
+        console=False,
+    )
     assert done.classifier.objective.mean == pytest.approx(whole[:20].mean())
     assert done.classifier.objective.deviation == pytest.approx(whole[:20].std())
 
@@ -287,8 +310,14 @@ def test_bad_rows_are_all_named_and_nothing_is_written(capsys, tmp_path):
     code, _, err = run(capsys, "finetune", "classify", tmp_path / "base", table, "--out", tmp_path / "m")
     assert code == 2
     assert "6 of 12 rows cannot be used" in err
-    for told in ("line 3: label='': not a number", "line 4: label='high'", "line 10: gone.png: no such file",
-                 "line 11: 000.png: also in line 2", "line 12: notes.txt: not a picture", "line 13: 3 cells"):  # fmt: skip
+    for told in (
+        "line 3: label='': not a number",
+        "line 4: label='high'",
+        "line 10: gone.png: no such file",
+        "line 11: 000.png: also in line 2",
+        "line 12: notes.txt: not a picture",
+        "line 13: 3 cells",
+    ):
         assert told in err
     assert "Traceback" not in err
     assert not (tmp_path / "m").exists()

@@ -93,9 +93,13 @@ def test_a_picture_with_missing_patches_is_encoded_as_its_other_patches_alone(se
     batch = batch_of(model, holed(1, seed)[0])
     there = batch.observed[0].nonzero().flatten()
     alone = dataclasses.replace(
-        batch, values={k: v[:, there] for k, v in batch.values.items()},
-        **{n: getattr(batch, n)[:, there] for n in ("segment", "position", "observed", "special", "unit", "identity", "index")},
-    )  # fmt: skip
+        batch,
+        values={k: v[:, there] for k, v in batch.values.items()},
+        **{
+            n: getattr(batch, n)[:, there]
+            for n in ("segment", "position", "observed", "special", "unit", "identity", "index")
+        },
+    )
     with torch.inference_mode():
         torch.testing.assert_close(model.states(batch)[:, there], model.states(alone), atol=1e-5, rtol=1e-5)
 
@@ -160,7 +164,10 @@ def test_a_run_on_pictures_with_holes(tmp_path, architecture):
     with pytest.raises(UserError, match="no pixel is missing"):
         model.reconstruct(np.nan_to_num(pixels), gaps=True)
     done = finetune_classify(
-        tmp_path / "m", holed(30), tmp_path / "c", console=False,
+        tmp_path / "m",
+        holed(30),
+        tmp_path / "c",
+        console=False,
         settings=finetune_with(ClassifierSettings(), {"steps": 2, "precision": "fp32", "batch": 8}),
-    )  # fmt: skip
+    )
     assert np.isfinite(done.classifier.probabilities(pixels)).all()

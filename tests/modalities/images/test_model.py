@@ -230,11 +230,15 @@ def test_published_recipes_are_settings(name):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"ratio": 1.5}, "between 0 and 1"), ({"size": "gigantic"}, "Known|Did you"), ({"patchs": 4}, "Did you mean 'patch'"),
-        ({"crop": "0.9,0.2"}, "low,high"), ({"width": 30}, "multiple of 4"), ({"image_size": "0"}, "pixels"),
+        ({"ratio": 1.5}, "between 0 and 1"),
+        ({"size": "gigantic"}, "Known|Did you"),
+        ({"patchs": 4}, "Did you mean 'patch'"),
+        ({"crop": "0.9,0.2"}, "low,high"),
+        ({"width": 30}, "multiple of 4"),
+        ({"image_size": "0"}, "pixels"),
         ({"heads": 5}, "divide"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings_are_named(change, match):
     def build():
         s = settings(**change)
@@ -380,12 +384,26 @@ def test_fine_tuning_that_cannot_fit_is_refused_before_it_starts(tmp_path):
 def test_finetune_learns_saves_and_predicts(tmp_path, pooling):
     s = settings(patch=2)
     save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
-    chosen = {"epochs": 25, "learning_rate": 3e-3, "precision": "fp32", "pooling": pooling, "mixup": 0.2, "cutmix": 1.0,
-              "batch": 32, "crop": "1,1", "flip": False, "layer_decay": 1.0}  # fmt: skip
+    chosen = {
+        "epochs": 25,
+        "learning_rate": 3e-3,
+        "precision": "fp32",
+        "pooling": pooling,
+        "mixup": 0.2,
+        "cutmix": 1.0,
+        "batch": 32,
+        "crop": "1,1",
+        "flip": False,
+        "layer_decay": 1.0,
+    }
     done = finetune_classify(
-        tmp_path / "base", bars(240), tmp_path / "out", validation=bars(60, seed=5), console=False,
+        tmp_path / "base",
+        bars(240),
+        tmp_path / "out",
+        validation=bars(60, seed=5),
+        console=False,
         settings=finetune_with(ClassifierSettings(), chosen),
-    )  # fmt: skip
+    )
     assert done.figures["validation_accuracy"] > 0.6
     again = unmask.load(tmp_path / "out")
     pixels, labels = bars(60, seed=5)

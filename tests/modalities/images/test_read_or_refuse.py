@@ -115,10 +115,17 @@ def test_colours_of_a_dicom_beyond_16_bits_are_refused_and_its_nodata_is_missing
         dicom_slice(tmp_path / f"{name}.dcm", ramp(16, 20, dtype="uint16"))
         bits = wide.dtype.itemsize * 8
         change(
-            tmp_path / f"{name}.dcm", SamplesPerPixel=3, PhotometricInterpretation="RGB", PlanarConfiguration=0,
-            BitsAllocated=bits, BitsStored=bits, HighBit=bits - 1, PixelData=wide.tobytes(), RescaleSlope=None,
+            tmp_path / f"{name}.dcm",
+            SamplesPerPixel=3,
+            PhotometricInterpretation="RGB",
+            PlanarConfiguration=0,
+            BitsAllocated=bits,
+            BitsStored=bits,
+            HighBit=bits - 1,
+            PixelData=wide.tobytes(),
+            RescaleSlope=None,
             RescaleIntercept=None,
-        )  # fmt: skip
+        )
     _, (found,) = read(tmp_path / "a.dcm", nodata=rgb.min())
     assert np.array_equal(found.missing, (rgb == rgb.min()).any(-1))
     assert "32 bits" in refused(tmp_path / "b.dcm")
@@ -229,8 +236,16 @@ def test_black_on_white_pages_are_0_and_255(tmp_path):
 @pytest.mark.parametrize("turned", range(1, 9))
 def test_turned_tiffs_are_set_upright(tmp_path, turned, pages):
     upright = ramp(12, 20, seed=3)
-    back = {1: lambda a: a, 2: lambda a: a[:, ::-1], 3: lambda a: a[::-1, ::-1], 4: lambda a: a[::-1], 5: lambda a: a.T,
-            6: lambda a: a.T[::-1], 7: lambda a: a[::-1, ::-1].T, 8: lambda a: a.T[:, ::-1]}[turned]  # fmt: skip
+    back = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.T,
+        6: lambda a: a.T[::-1],
+        7: lambda a: a[::-1, ::-1].T,
+        8: lambda a: a.T[:, ::-1],
+    }[turned]
     stored = np.ascontiguousarray(back(upright))
     with tifffile.TiffWriter(tmp_path / "o.tif") as file:
         for _ in range(pages):
@@ -364,10 +379,12 @@ def test_deep_pictures_keep_their_depth(tmp_path):
     rgb = np.stack([ramp(16, 20, high=4000, dtype="uint16", seed=k) for k in range(3)], -1)
     clear = np.concatenate([rgb, np.full((16, 20, 1), 65535, np.uint16)], -1)
     for name, content, expected in (
-        ("rgb.png", codecs.png_encode(rgb), rgb), ("rgba.png", codecs.png_encode(clear), rgb),
+        ("rgb.png", codecs.png_encode(rgb), rgb),
+        ("rgba.png", codecs.png_encode(clear), rgb),
         ("a12.jp2", codecs.jpeg2k_encode(grey, level=0, bitspersample=12), grey[..., None]),
-        ("rgb.jp2", codecs.jpeg2k_encode(rgb, level=0), rgb), ("grey.png", codecs.png_encode(grey), grey[..., None]),
-    ):  # fmt: skip
+        ("rgb.jp2", codecs.jpeg2k_encode(rgb, level=0), rgb),
+        ("grey.png", codecs.png_encode(grey), grey[..., None]),
+    ):
         (tmp_path / name).write_bytes(content)
         headers, (found,) = read(tmp_path / name)
         assert headers[0].depth == "uint16", name
@@ -388,8 +405,14 @@ def test_what_pillow_would_cut_or_stretch_is_said_or_refused(tmp_path):
 
 
 def test_fits_files_are_refused(tmp_path):
-    cards = ["SIMPLE  =                    T", "BITPIX  =                   16", "NAXIS   =                    2",
-             "NAXIS1  =                   20", "NAXIS2  =                   16", "END"]  # fmt: skip
+    cards = [
+        "SIMPLE  =                    T",
+        "BITPIX  =                   16",
+        "NAXIS   =                    2",
+        "NAXIS1  =                   20",
+        "NAXIS2  =                   16",
+        "END",
+    ]
     head = "".join(c.ljust(80) for c in cards).ljust(2880).encode()
     (tmp_path / "a.fits").write_bytes(
         head + (ramp(16, 20, low=-900, dtype="int16")).astype(">i2").tobytes().ljust(2880)

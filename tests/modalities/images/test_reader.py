@@ -87,7 +87,10 @@ def test_colour_in_16_bits_stays_in_16_bits(tmp_path):
     assert headers[0].colour
 
 
-@pytest.mark.parametrize(("bands", "kind"), [(2, "uint8"), (4, "uint8"), (4, "uint16"), (5, "uint8"), (13, "uint16"), (3, "int16"), (2, "float32")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bands", "kind"),
+    [(2, "uint8"), (4, "uint8"), (4, "uint16"), (5, "uint8"), (13, "uint16"), (3, "int16"), (2, "float32")],
+)
 def test_bands_of_a_geotiff_are_channels(tmp_path, bands, kind):
     array = ramp(bands, 20, 24, low=1, high=250, dtype=kind).transpose(1, 2, 0)
     geotiff(tmp_path / "g.tif", array)
@@ -245,8 +248,10 @@ def test_slices_of_a_volume_stand_upright(tmp_path):
         stored = volume[:: axes[0], :: axes[1], :: axes[2]]
         nifti_volume(tmp_path / "v.nii.gz", np.ascontiguousarray(stored), axes)
         for name, expected in (
-            ("axial", lambda k: volume[:, :, k]), ("coronal", lambda k: volume[:, k, :]), ("sagittal", lambda k: volume[k]),
-        ):  # fmt: skip
+            ("axial", lambda k: volume[:, :, k]),
+            ("coronal", lambda k: volume[:, k, :]),
+            ("sagittal", lambda k: volume[k]),
+        ):
             headers, found = read(tmp_path / "v.nii.gz", slice=name)
             assert all(np.array_equal(p.pixels[..., 0], expected(k).T[::-1]) for k, p in enumerate(found))
         assert ("turned from LAI to RAS" in " ".join(headers[0].notes)) == (axes != (1, 1, 1))
@@ -265,8 +270,13 @@ def test_scaled_and_several_volumes(tmp_path):
 
 
 def test_arrays_in_files(tmp_path):
-    for shape, channels, expected in (((9, 8), None, (9, 8, 1)), ((9, 8, 3), None, (9, 8, 3)), ((3, 9, 8), None, (9, 8, 3)),
-                                      ((13, 9, 8), 13, (9, 8, 13)), ((9, 8, 13), 13, (9, 8, 13))):  # fmt: skip
+    for shape, channels, expected in (
+        ((9, 8), None, (9, 8, 1)),
+        ((9, 8, 3), None, (9, 8, 3)),
+        ((3, 9, 8), None, (9, 8, 3)),
+        ((13, 9, 8), 13, (9, 8, 13)),
+        ((9, 8, 13), 13, (9, 8, 13)),
+    ):
         array = np.arange(np.prod(shape)).reshape(shape).astype(np.uint16)
         np.save(tmp_path / "a.npy", array)
         _, (found,) = read(tmp_path / "a.npy", channels=channels)

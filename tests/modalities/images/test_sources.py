@@ -73,10 +73,13 @@ def test_nan_is_missing_and_impossible_arrays_are_named():
 @pytest.mark.parametrize(
     ("shape", "channels", "expected"),
     [
-        ((2, 8, 12, 12), None, (12, 12, 8)), ((2, 12, 12, 8), None, (12, 12, 8)), ((2, 12, 12, 200), None, (12, 12, 200)),
-        ((2, 8, 10, 12), 8, (10, 12, 8)), ((2, 10, 12, 8), 8, (10, 12, 8)),
+        ((2, 8, 12, 12), None, (12, 12, 8)),
+        ((2, 12, 12, 8), None, (12, 12, 8)),
+        ((2, 12, 12, 200), None, (12, 12, 200)),
+        ((2, 8, 10, 12), 8, (10, 12, 8)),
+        ((2, 10, 12, 8), 8, (10, 12, 8)),
     ],
-)  # fmt: skip
+)
 def test_many_channels_are_found_by_the_square_or_by_their_count(shape, channels, expected):
     assert read_images(np.zeros(shape, np.uint8), channels=channels).pixels.shape[1:] == expected
 

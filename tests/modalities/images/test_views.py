@@ -221,10 +221,12 @@ def test_what_does_not_go_together_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"a\.png holds uint8, b\.tif floats"):
         read_images(tmp_path)
     for change, match in (
-        ({"view": "tile"}, "without image_size"), ({"overlap": 3}, "view=shrink"), ({"planes": "most"}, "planes=most"),
+        ({"view": "tile"}, "without image_size"),
+        ({"overlap": 3}, "view=shrink"),
+        ({"planes": "most"}, "planes=most"),
         ({"view": "crop", "image_size": 16, "crop": "0.2,1"}, "native resolution"),
         ({"view": "crop", "image_size": 16, "store_size": 8}, "below image_size"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UserError, match=match):
             settings(**change)
 
@@ -233,12 +235,21 @@ def test_what_does_not_go_together_is_refused(tmp_path):
 def test_a_vision_transformer_of_many_bands_loads_as_what_it_is(tmp_path, channels, patch):
     width, slots = 24, 1 + 4
     tensors = {
-        "cls_token": torch.randn(1, 1, width), "pos_embed": torch.randn(1, slots, width),
-        "patch_embed.proj.weight": torch.randn(width, channels, patch, patch), "patch_embed.proj.bias": torch.zeros(width),
-        "norm.weight": torch.ones(width), "norm.bias": torch.zeros(width),
-    }  # fmt: skip
-    for name, shape in (("attn.qkv", (3 * width, width)), ("attn.proj", (width, width)), ("mlp.fc1", (2 * width, width)),
-                        ("mlp.fc2", (width, 2 * width)), ("norm1", (width,)), ("norm2", (width,))):  # fmt: skip
+        "cls_token": torch.randn(1, 1, width),
+        "pos_embed": torch.randn(1, slots, width),
+        "patch_embed.proj.weight": torch.randn(width, channels, patch, patch),
+        "patch_embed.proj.bias": torch.zeros(width),
+        "norm.weight": torch.ones(width),
+        "norm.bias": torch.zeros(width),
+    }
+    for name, shape in (
+        ("attn.qkv", (3 * width, width)),
+        ("attn.proj", (width, width)),
+        ("mlp.fc1", (2 * width, width)),
+        ("mlp.fc2", (width, 2 * width)),
+        ("norm1", (width,)),
+        ("norm2", (width,)),
+    ):
         tensors[f"blocks.0.{name}.weight"] = torch.randn(*shape) * 0.1
         tensors[f"blocks.0.{name}.bias"] = torch.zeros(shape[0])
     save_file({k: v.contiguous() for k, v in tensors.items()}, tmp_path / "vit.safetensors")

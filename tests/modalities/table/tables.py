@@ -21,10 +21,17 @@ def patients(rows: int = 200, seed: int = 0, missing: float = 0.0) -> pd.DataFra
     stage = np.array(["I", "II", "III"])[np.clip((age > 60).astype(int) + (rng.random(rows) < 0.4), 0, 2)]
     died = rng.exponential(np.exp(-0.05 * (age - 65)) * 500)
     left = rng.uniform(100, 1500, rows)
-    frame = pd.DataFrame({
-        "age": age, "sex": sex, "dbp": low, "sbp": high, "stage": stage,
-        "time": np.maximum(1, np.round(np.minimum(died, left))), "event": (died <= left).astype(int),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "sex": sex,
+            "dbp": low,
+            "sbp": high,
+            "stage": stage,
+            "time": np.maximum(1, np.round(np.minimum(died, left))),
+            "event": (died <= left).astype(int),
+        }
+    )
     if missing:
         for name in ("age", "sex", "dbp", "sbp", "stage"):
             frame.loc[rng.random(rows) < missing, name] = None

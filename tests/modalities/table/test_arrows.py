@@ -6,9 +6,24 @@ from arrows import circles, imports, upward, within
 
 TABLE = "unmask.modalities.table"
 ROOMS = (
-    "recipes", "reading", "schema", "writing", "distribution", "rules", "survival", "fitting", "imputation", "synthesis",
-    "evaluation", "model", "imputer", "pretrain", "evaluate", "demo", "registration",
-)  # fmt: skip
+    "recipes",
+    "reading",
+    "schema",
+    "writing",
+    "distribution",
+    "rules",
+    "survival",
+    "fitting",
+    "imputation",
+    "synthesis",
+    "evaluation",
+    "model",
+    "imputer",
+    "pretrain",
+    "evaluate",
+    "demo",
+    "registration",
+)
 """From the ground up."""
 
 

@@ -170,9 +170,10 @@ def test_an_ordered_category_is_ordinal_in_its_order():
         [None if h else LEVELS.index(t) for t, h in zip(TEXTS, HOLES, strict=True)], LEVELS, ordered=True
     )
     for table in (
-        pd.DataFrame({"c": PANDAS["ordered category"], "x": X}), pl.DataFrame({"c": POLARS["Enum"], "x": X}),
+        pd.DataFrame({"c": PANDAS["ordered category"], "x": X}),
+        pl.DataFrame({"c": POLARS["Enum"], "x": X}),
         pa.table({"c": arrow, "x": X}),
-    ):  # fmt: skip
+    ):
         column = linear().fit(table).schema_.columns[0]
         assert (column.kind, column.categories) == ("ordinal", tuple(LEVELS))
 
@@ -208,11 +209,14 @@ def test_identifiers_with_holes():
 @pytest.mark.parametrize(
     ("empty", "value"),
     [
-        (pd.Series([np.nan] * 30), 0.0), (pd.Series([pd.NA] * 30, dtype="Int64"), 0), (pd.Series([None] * 30), "missing_value"),
-        (pd.Series(pd.Categorical([None] * 30, categories=["a"])), "missing_value"), (pd.Series([pd.NA] * 30, dtype="boolean"), False),
+        (pd.Series([np.nan] * 30), 0.0),
+        (pd.Series([pd.NA] * 30, dtype="Int64"), 0),
+        (pd.Series([None] * 30), "missing_value"),
+        (pd.Series(pd.Categorical([None] * 30, categories=["a"])), "missing_value"),
+        (pd.Series([pd.NA] * 30, dtype="boolean"), False),
         (pd.Series([pd.NA] * 30, dtype="string"), "missing_value"),
     ],
-)  # fmt: skip
+)
 def test_columns_in_which_nothing_was_ever_observed(empty, value):
     table = pd.DataFrame({"x": X[:30], "empty": empty})
     out = linear(keep_empty_features=True).set_output(transform="pandas").fit_transform(table)
@@ -227,10 +231,14 @@ def test_columns_in_which_nothing_was_ever_observed(empty, value):
 @pytest.mark.parametrize(
     ("train", "new"),
     [
-        ([0.0, 1.0] * 10, 2.0), ([0.0] * 20, 1.0), ([5.0] * 20, 6.0), (["a", "b"] * 10, "c"), (["a"] * 20, "b"),
+        ([0.0, 1.0] * 10, 2.0),
+        ([0.0] * 20, 1.0),
+        ([5.0] * 20, 6.0),
+        (["a", "b"] * 10, "c"),
+        (["a"] * 20, "b"),
         ([True, False] * 10, 2),
     ],
-)  # fmt: skip
+)
 def test_a_value_not_seen_in_training_is_returned_as_it_is(train, new):
     imputer = linear().set_output(transform="pandas").fit(pd.DataFrame({"c": train, "x": X[:20]}))
     later = pd.DataFrame({"c": pd.Series([new, None, new], dtype=object), "x": [1.0, 2.0, None]})

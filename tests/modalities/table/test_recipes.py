@@ -9,10 +9,19 @@ from unmask.modalities.table.recipes import RECIPES, TableSettings, settings_of
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"network": "nope"}, {"dropout": 2}, {"dropout": -0.1}, {"shrink": -500}, {"steps": -1}, {"heads": 0}, {"width": "wide"},
-        {"loss": "hinge"}, {"learning_rate": -1.0}, {"low": 0.9, "high": 0.1}, {"train": 3},
+        {"network": "nope"},
+        {"dropout": 2},
+        {"dropout": -0.1},
+        {"shrink": -500},
+        {"steps": -1},
+        {"heads": 0},
+        {"width": "wide"},
+        {"loss": "hinge"},
+        {"learning_rate": -1.0},
+        {"low": 0.9, "high": 0.1},
+        {"train": 3},
     ],
-)  # fmt: skip
+)
 def test_wrong_settings(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
         TableSettings(**wrong)
@@ -21,17 +30,26 @@ def test_wrong_settings(wrong):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("minutes", 1), ("checkpoint_seconds", 5), ("keep", 3), ("accumulate", 2), ("compile", "true"),
-        ("train.learning_rate", 0.1), ("train", {"minutes": 1}), ("device", "cuda"), ("precision", "bf16"),
+        ("minutes", 1),
+        ("checkpoint_seconds", 5),
+        ("keep", 3),
+        ("accumulate", 2),
+        ("compile", "true"),
+        ("train.learning_rate", 0.1),
+        ("train", {"minutes": 1}),
+        ("device", "cuda"),
+        ("precision", "bf16"),
     ],
-)  # fmt: skip
+)
 def test_what_a_table_does_not_read_is_refused(key, value):
     with pytest.raises(UserError, match=key.removeprefix("train.")):
         settings_of(**{key: value})
 
 
 def test_what_it_reads_arrives():
-    settings = settings_of(learning_rate="0.1", seed=3, device="cpu", precision="fp32", epochs=2, **{"train.schedule": "cosine"})  # fmt: skip
+    settings = settings_of(
+        learning_rate="0.1", seed=3, device="cpu", precision="fp32", epochs=2, **{"train.schedule": "cosine"}
+    )
     assert (settings.learning_rate, settings.train.seed, settings.train.epochs) == (0.1, 3, 2)
     assert settings.train.schedule == "cosine"
     for recipe in RECIPES:

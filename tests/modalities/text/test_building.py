@@ -186,9 +186,17 @@ def test_one_file_of_lines_has_intervals(tmp_path):
 
     made = tokenizer("wordpiece")
     model, family = new_text_model(
-        "bert", vocabulary=made.vocab_size, width=16, layers=1, heads=2, inner=16, slots=32, tokenizer=made, dropout=0.0,
+        "bert",
+        vocabulary=made.vocab_size,
+        width=16,
+        layers=1,
+        heads=2,
+        inner=16,
+        slots=32,
+        tokenizer=made,
+        dropout=0.0,
         decoder=None,
-    )  # fmt: skip
+    )
     save_folder(tmp_path / "model", model=model, tokenizer=made, family=family, settings={})
     (tmp_path / "held.txt").write_text("\n".join(f"{i} the quick brown fox jumps over it" for i in range(12)))
     texts = [d.text for d in iter_documents(tmp_path / "held.txt")]

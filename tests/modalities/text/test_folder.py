@@ -17,9 +17,16 @@ DECODER = EncoderConfig(width=16, layers=1, heads=2, positions=SinCos(), feedfor
 def build(recipe="bert", decoder=None, vocabulary=400):
     torch.manual_seed(0)
     return new_text_model(
-        recipe, vocabulary=vocabulary, width=32, layers=3, heads=2, slots=64, dropout=0.2, tokenizer=tokenizer("wordpiece"),
+        recipe,
+        vocabulary=vocabulary,
+        width=32,
+        layers=3,
+        heads=2,
+        slots=64,
+        dropout=0.2,
+        tokenizer=tokenizer("wordpiece"),
         decoder=decoder,
-    )  # fmt: skip
+    )
 
 
 def save(folder, model, family, **more):

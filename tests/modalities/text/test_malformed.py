@@ -37,9 +37,10 @@ def folders(tmp_path_factory):
     fill, embed = ["fill", "MODEL", "The [MASK] fox."], ["embed", "MODEL", "The fox.", "--out", "OUT"]
     uses = {
         "plain": [fill, ["score", "MODEL", "The fox."], ["inspect", "MODEL"], ["export", "MODEL", "--out", "OUT"]],
-        "sentences": [embed, fill], "shards": [fill, embed],
+        "sentences": [embed, fill],
+        "shards": [fill, embed],
         "classify": [["predict", "MODEL", str(path / "texts.txt"), "--out", "OUT"], embed],
-    }  # fmt: skip
+    }
     return {name: (path / name, those) for name, those in uses.items()}
 
 
@@ -78,7 +79,7 @@ def test_whole_folders_are_read(folders, tmp_path):
         ("unmask.json", {"task": "x"}, "task"),
         ("modules.json", {}, "modules.json"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(tmp_path, capsys, file, change, named):
     import re
 

@@ -105,11 +105,11 @@ def test_the_space_before_a_blank_is_not_a_token_of_its_own(kind: str) -> None:
     model = make(kind)
     sentence = "A masked language model hides some words."
     word = next(
-        w for w in ("model", "some", "words", "hides", "masked", "language")
+        w
+        for w in ("model", "some", "words", "hides", "masked", "language")
         if (model.tokenizer.encode([sentence])[0].units >= 0).sum()
-        == len(model._blank_examples([sentence.replace(w, "[MASK]", 1)])[0])
-        - 2
-    )  # fmt: skip
+        == len(model._blank_examples([sentence.replace(w, "[MASK]", 1)])[0]) - 2
+    )
     blank = model._blank_examples([sentence.replace(word, "[MASK]", 1)])[0].values["token"]
     whole = model.tokenizer.encode([sentence])[0].ids
     place = int(np.flatnonzero(blank == model.tokenizer.mask_id)[0])

@@ -23,9 +23,20 @@ from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
 
 SMALL = {
-    "recipe": "bert", "width": 32, "layers": 2, "heads": 2, "slots": 32, "vocabulary": 300, "holdout": 0.1, "batch_slots": 256,
-    "precision": "fp32", "device": "cpu", "dropout": 0.1, "log_every": 1, "learning_rate": 3e-3,
-}  # fmt: skip
+    "recipe": "bert",
+    "width": 32,
+    "layers": 2,
+    "heads": 2,
+    "slots": 32,
+    "vocabulary": 300,
+    "holdout": 0.1,
+    "batch_slots": 256,
+    "precision": "fp32",
+    "device": "cpu",
+    "dropout": 0.1,
+    "log_every": 1,
+    "learning_rate": 3e-3,
+}
 
 
 SHORT = {k: SMALL[k] for k in ("slots", "holdout", "batch_slots", "precision", "device")}
@@ -42,8 +53,22 @@ def command(corpus, out, **more):
 
 
 def launcher(processes):
-    return [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes),
-            "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]  # fmt: skip
+    return [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        str(processes),
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--main_process_port",
+        "0",
+    ]
 
 
 def one_thread():
@@ -228,9 +253,13 @@ def test_an_adaptation_is_resumed_from_its_own_model(corpus, tmp_path):
     assert sorted(tmp_path.rglob("*")) == there
     with pytest.raises(UserError, match="other data or settings: the model: not the same"):
         adapt(
-            tmp_path / "1", str(corpus), tmp_path / "adapted", settings=adapt_settings({**SHORT, "steps": 3}), resume=True,
+            tmp_path / "1",
+            str(corpus),
+            tmp_path / "adapted",
+            settings=adapt_settings({**SHORT, "steps": 3}),
+            resume=True,
             console=False,
-        )  # fmt: skip
+        )
 
 
 def test_a_model_without_its_head_is_adapted_the_same_way_twice_and_resumed(corpus, tmp_path, capsys):
@@ -280,16 +309,26 @@ def test_adapt_lowers_the_loss_and_measures_forgetting(corpus, tmp_path):
         "\n\n".join(f"the patient {i} was given {i % 7} mg of aspirin for acute pain {i}." for i in range(150))
     )
     found = adapt(
-        tmp_path / "base", str(domain), tmp_path / "adapted", general=str(corpus), console=False, most_forgetting=100.0,
+        tmp_path / "base",
+        str(domain),
+        tmp_path / "adapted",
+        general=str(corpus),
+        console=False,
+        most_forgetting=100.0,
         settings=settings(steps=40, ratio=0.15, ratio_end=None),
-    )  # fmt: skip
+    )
     assert found.after["loss"] < found.before["loss"]
     assert set(found.before) == {"loss", "accuracy", "general_loss", "general_accuracy"}
     assert load(tmp_path / "adapted").folder.random == []
     stopped = adapt(
-        tmp_path / "base", str(domain), tmp_path / "guarded", general=str(corpus), console=False, most_forgetting=-100.0,
+        tmp_path / "base",
+        str(domain),
+        tmp_path / "guarded",
+        general=str(corpus),
+        console=False,
+        most_forgetting=-100.0,
         settings=settings(steps=40, ratio=0.15, ratio_end=None),
-    )  # fmt: skip
+    )
     assert stopped.run.result.stopped == "early"
     with pytest.raises(UserError, match="is the model to adapt"):
         adapt(tmp_path / "base", str(domain), tmp_path / "base", console=False)

@@ -44,7 +44,7 @@ def convert(
     columns = {"subject": subject, "time": time, "code": code, "value": value, "visit": visit, "text": text}
     found = run(
         source, out, columns=columns, dates=dates, onset=onset, static=static, decimal=decimal, missing=missing or None
-    )  # fmt: skip
+    )
     lines = [
         f"{found['events']:,} events of {found['subjects']:,} subjects, {found['rejected_rows']:,} rows without one"
     ]

@@ -50,9 +50,13 @@ def told_schema(schema: str | None, missing: Sequence[str]) -> dict[str, Any]:
 
 
 def read_for(
-    model: Any, table: str, missing: Sequence[str] = (), decimal: str | None = None, encoding: str | None = None,
+    model: Any,
+    table: str,
+    missing: Sequence[str] = (),
+    decimal: str | None = None,
+    encoding: str | None = None,
     sheet: str | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """A table for a model, read as a person says that it is written.
 
     Further spellings of a missing value are those of the model from here on.

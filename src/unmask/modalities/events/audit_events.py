@@ -138,11 +138,16 @@ def midnights(events: Events) -> Iterator[Finding]:
         else f"{len(hit)} codes stand at 00:00:00 in half of their {int(counted.count[hit].sum()):,} events or more"
     )
     yield Finding(
-        check="midnight", level="warning", sentence=what + "; what happened later that day is known from its start.",
+        check="midnight",
+        level="warning",
+        sentence=what + "; what happened later that day is known from its start.",
         todo="Convert dates to the end of their day (unmask events convert does), or keep prediction times at midnight.",
         columns=("code", "events", "share at midnight"),
-        rows=[(events.codes[i], int(counted.count[i]), round(float(share[i]), 3)) for i in hit[np.argsort(-night.count[hit])][:SHOWN]],
-    )  # fmt: skip
+        rows=[
+            (events.codes[i], int(counted.count[i]), round(float(share[i]), 3))
+            for i in hit[np.argsort(-night.count[hit])][:SHOWN]
+        ],
+    )
 
 
 def after_death(events: Events) -> Iterator[Finding]:
@@ -164,20 +169,24 @@ def after_death(events: Events) -> Iterator[Finding]:
         dead.add(block, die)
     if same_day.events:
         yield Finding(
-            check="death before its time", level="warning",
+            check="death before its time",
+            level="warning",
             sentence=f"{same_day.subjects:,} subjects die at 00:00:00 and have {same_day.events:,} events "
             "later that day: their death is known up to a day before it happened.",
-            todo="Take the time of death, or the end of its day.", columns=("code", "events"),
+            todo="Take the time of death, or the end of its day.",
+            columns=("code", "events"),
             rows=most_frequent(events, same_day.count),
-        )  # fmt: skip
+        )
     if rest.events:
         yield Finding(
-            check="after death", level="note",
+            check="after death",
+            level="note",
             sentence=f"{rest.events:,} events of {rest.subjects:,} of the {dead.subjects:,} "
             f"subjects who died stand after their death, {late.events:,} of them by more than a day.",
             todo="Results and codes may be written after a death; where care goes on, the date of death is wrong.",
-            columns=("code", "events"), rows=most_frequent(events, rest.count),
-        )  # fmt: skip
+            columns=("code", "events"),
+            rows=most_frequent(events, rest.count),
+        )
 
 
 def without_time(events: Events) -> Iterator[Finding]:
@@ -194,12 +203,17 @@ def without_time(events: Events) -> Iterator[Finding]:
     said = f", {deaths:,} of them deaths" if deaths else " that have one in other rows"
     what = f"{int(count.sum()):,} events of {int((count > 0).sum())} codes have no time{said}"
     yield Finding(
-        check="facts without a time", level="warning",
+        check="facts without a time",
+        level="warning",
         sentence=f"{what}: they count as known from the start, before they happened.",
         todo="Give them their time, or leave them out (unmask events convert rejects them, unless --static is said).",
         columns=("code", "without a time", "with one"),
-        rows=[(events.codes[i], int(count[i]), int(timed.count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]],
-    )  # fmt: skip
+        rows=[
+            (events.codes[i], int(count[i]), int(timed.count[i]))
+            for i in np.argsort(-count, kind="stable")[:SHOWN]
+            if count[i]
+        ],
+    )
 
 
 def before_birth(events: Events) -> Iterator[Finding]:
@@ -213,11 +227,13 @@ def before_birth(events: Events) -> Iterator[Finding]:
         early.add(block, (block.time != STATIC) & (block.time < born[number]))
     if early.events:
         yield Finding(
-            check="before birth", level="note",
+            check="before birth",
+            level="note",
             sentence=f"{early.events:,} events of {early.subjects:,} subjects stand before their birth.",
             todo="Look whether births or times are wrong: ages before 0 are what the model sees.",
-            columns=("code", "events"), rows=most_frequent(events, early.count),
-        )  # fmt: skip
+            columns=("code", "events"),
+            rows=most_frequent(events, early.count),
+        )
 
 
 def order(events: Events) -> Iterator[Finding]:
@@ -249,13 +265,14 @@ def order(events: Events) -> Iterator[Finding]:
         return
     how = "rows of one time stamp are sorted by code" if by_code else "files were written in a fixed order"
     yield Finding(
-        check="row order", level="note",
+        check="row order",
+        level="note",
         sentence=f"{len(hit)} codes stand at nearly the same place always among the rows of their time stamp ({how}): a model that "
         "reads the order of rows learns the order, not the patient.",
         todo="MEDS defines no order there: shuffle the rows of each time stamp before a model that reads it.",
         columns=("code", "events", "place (0 first, 1 last)"),
         rows=[(events.codes[i], int(count[i]), round(float(mean[i]), 2)) for i in hit[np.argsort(-count[hit])][:SHOWN]],
-    )  # fmt: skip
+    )
 
 
 def duplicates(events: Events) -> Iterator[Finding]:
@@ -285,17 +302,22 @@ def duplicates(events: Events) -> Iterator[Finding]:
     share = again.events / max(1, len(events.time))
     if again.events >= max(1, 0.001 * len(events.time)):
         yield Finding(
-            check="duplicates", level="note",
+            check="duplicates",
+            level="note",
             sentence=f"{again.events:,} events ({share:.1%}) stand there twice, with the same time and value.",
             todo="Counts and frequencies take them double: look whether a table was exported twice.",
-            columns=("code", "copies"), rows=most_frequent(events, again.count),
-        )  # fmt: skip
+            columns=("code", "copies"),
+            rows=most_frequent(events, again.count),
+        )
     if twins:
         yield Finding(
-            check="patients twice", level="warning",
+            check="patients twice",
+            level="warning",
             sentence=f"{len(twins)} subjects have exactly the events of another one: on two sides of a split they are a leak.",
-            todo="Keep one of each, or give both the same id.", columns=("subject", "the same as"), rows=twins[:SHOWN],
-        )  # fmt: skip
+            todo="Keep one of each, or give both the same id.",
+            columns=("subject", "the same as"),
+            rows=twins[:SHOWN],
+        )
 
 
 def coded_early(events: Events) -> Iterator[Finding]:
@@ -313,12 +335,14 @@ def coded_early(events: Events) -> Iterator[Finding]:
     if asked < FEWEST or early.events < 0.5 * asked:
         return
     yield Finding(
-        check="coded early", level="warning",
+        check="coded early",
+        level="warning",
         sentence=f"{early.events:,} of {asked:,} diagnoses of encounters of a day or more stand at the encounter's first "
         "moment: what was coded at its end is known from its start.",
-        todo="Put diagnoses that are coded for billing at the discharge.", columns=("code", "events"),
+        todo="Put diagnoses that are coded for billing at the discharge.",
+        columns=("code", "events"),
         rows=most_frequent(events, early.count),
-    )  # fmt: skip
+    )
 
 
 def most_frequent(events: Events, count: np.ndarray) -> list[tuple[Any, ...]]:

@@ -45,13 +45,14 @@ def told(events: Events, points: Labels) -> Iterator[Finding]:
     if rows:
         codes = len({row[0] for row in rows})
         yield Finding(
-            check="tells the outcome", level="warning",
+            check="tells the outcome",
+            level="warning",
             sentence=f"{codes} codes of the last 24 hours (or without a time) tell the outcome almost by themselves.",
             todo="Look what each is: a consequence of the outcome, its recording, or a code that is given once it is known, "
             "must come later or be left out.",
             columns=("code", "outcome", "patients with it", "share of the outcome with it", "without it"),
             rows=sorted(rows, key=lambda r: -r[2])[:SHOWN],
-        )  # fmt: skip
+        )
 
 
 def outcomes(points: Labels) -> dict[str, np.ndarray]:
@@ -188,12 +189,13 @@ def points_after_death(events: Events, points: Labels) -> Iterator[Finding]:
     late = died[points.subject] <= points.time
     if late.any():
         yield Finding(
-            check="points after death", level="warning",
+            check="points after death",
+            level="warning",
             sentence=f"{int(late.sum()):,} of {len(points):,} prediction points know of the patient's death.",
             todo="Nobody asks then: leave these points out, or look whether deaths stand too early.",
             columns=("subject", "label"),
             rows=[(int(events.subjects[points.subject[i]]), _label(points, i)) for i in np.flatnonzero(late)[:SHOWN]],
-        )  # fmt: skip
+        )
 
 
 def points_without_events(events: Events, points: Labels) -> Iterator[Finding]:
@@ -201,12 +203,13 @@ def points_without_events(events: Events, points: Labels) -> Iterator[Finding]:
     bare = without_events(events, points)
     if bare.any():
         yield Finding(
-            check="points without events", level="warning" if bare.mean() >= BARE else "note",
+            check="points without events",
+            level="warning" if bare.mean() >= BARE else "note",
             sentence=f"{int(bare.sum()):,} of {len(points):,} prediction points lie before the first event of their patient.",
             todo="Look whether prediction times are right; what is said there is of nobody in particular.",
             columns=("subject", "label"),
             rows=[(int(events.subjects[points.subject[i]]), _label(points, i)) for i in np.flatnonzero(bare)[:SHOWN]],
-        )  # fmt: skip
+        )
 
 
 def _label(points: Labels, i: int) -> str:
@@ -261,16 +264,20 @@ def encounter_goes_on(events: Events, points: Labels) -> Iterator[Finding]:
     if knows:
         rows_found = most_frequent(events, count)
         yield Finding(
-            check="the end is known", level="warning",
+            check="the end is known",
+            level="warning",
             sentence=f"{knows:,} of {len(points):,} prediction points know how an encounter ended that goes on for more than a day.",
-            todo="Look whether ends of encounters are stamped at their start.", columns=("code", "points"), rows=rows_found,
-        )  # fmt: skip
+            todo="Look whether ends of encounters are stamped at their start.",
+            columns=("code", "points"),
+            rows=rows_found,
+        )
     if within:
         yield Finding(
-            check="within an encounter", level="note",
+            check="within an encounter",
+            level="note",
             sentence=f"{within:,} of {len(points):,} prediction points lie within an encounter that has later events.",
             todo="Usual for tasks during a stay; what is coded for the whole stay must not stand before them.",
-        )  # fmt: skip
+        )
 
 
 def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
@@ -283,11 +290,13 @@ def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
         count += np.bincount(events.code[flat(at, part.known)[0]], minlength=len(count))
     if hits:
         yield Finding(
-            check="at the prediction time", level="note",
+            check="at the prediction time",
+            level="note",
             sentence=f"{hits:,} of {len(points):,} prediction points have events at exactly their time, which count as known.",
             todo="Where one of them is what is predicted, put the prediction time a moment before it.",
-            columns=("code", "points"), rows=most_frequent(events, count),
-        )  # fmt: skip
+            columns=("code", "points"),
+            rows=most_frequent(events, count),
+        )
 
 
 TASK_CHECKS = (told, points_after_death, points_without_events, encounter_goes_on, at_the_point)

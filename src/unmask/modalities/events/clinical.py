@@ -87,9 +87,12 @@ def roc(y: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def roc_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup:
     lines: dict[str, Any] = {name: roc(y, p) for name, p in predicted.items()}
     return line_chart(
-        lines | {"chance": ([0, 1], [0, 1])}, "ROC curve", "false positive rate (1 - specificity)", "sensitivity",
+        lines | {"chance": ([0, 1], [0, 1])},
+        "ROC curve",
+        "false positive rate (1 - specificity)",
+        "sensitivity",
         from_zero=True,
-    )  # fmt: skip
+    )
 
 
 def calibration_points(y: np.ndarray, p: np.ndarray) -> list[tuple[float, float]]:
@@ -103,9 +106,12 @@ def calibration_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup
     lines: dict[str, Any] = {name: ([x for x, _ in some], [share for _, share in some]) for name, some in found.items()}
     top = max((share for some in found.values() for both in some for share in both), default=0.0)
     return line_chart(
-        lines | {"perfect calibration": ([0, top], [0, top])}, "Observed against predicted", "predicted probability",
-        "observed share", from_zero=True,
-    )  # fmt: skip
+        lines | {"perfect calibration": ([0, top], [0, top])},
+        "Observed against predicted",
+        "predicted probability",
+        "observed share",
+        from_zero=True,
+    )
 
 
 def calibration_words(y: np.ndarray, p: np.ndarray, intervals: dict[str, list[float]]) -> str:
@@ -145,9 +151,11 @@ def thresholds(
     for cut in THRESHOLDS:
         flag = (p >= cut).astype(float)
         shares = {
-            "sensitivity": (flag * y, y), "specificity": ((1 - flag) * (1 - y), 1 - y), "ppv": (flag * y, flag),
+            "sensitivity": (flag * y, y),
+            "specificity": ((1 - flag) * (1 - y), 1 - y),
+            "ppv": (flag * y, flag),
             "npv": ((1 - flag) * (1 - y), 1 - flag),
-        }  # fmt: skip
+        }
         row: dict[str, Any] = {"threshold": cut, "flagged": int(flag.sum()), "share": float(flag.mean())}
         for name, (top, bottom) in shares.items():
             # Of each patient all points together: whole patients are drawn.

@@ -22,9 +22,18 @@ MONTHS = 110 * 12 + 1
 VISITS = 1000
 
 Part = Literal[
-    "scales", "waves", "age_months", "visit_waves", "segment", "visit_number", "time_sines", "age_sines", "order_waves",
-    "time2vec_age", "time2vec_time",
-]  # fmt: skip
+    "scales",
+    "waves",
+    "age_months",
+    "visit_waves",
+    "segment",
+    "visit_number",
+    "time_sines",
+    "age_sines",
+    "order_waves",
+    "time2vec_age",
+    "time2vec_time",
+]
 PARTS: tuple[str, ...] = get_args(Part)
 
 
@@ -69,10 +78,14 @@ class Scales(nn.Module):
         hours = values["hours"]
         turn = hours[..., None] * (2 * math.pi / self.periods)
         parts = [
-            turn.sin() * timed, turn.cos() * timed, self._waves(hours) * timed,
-            self._waves(values["until"] - hours) * timed * told, timed, told,
+            turn.sin() * timed,
+            turn.cos() * timed,
+            self._waves(hours) * timed,
+            self._waves(values["until"] - hours) * timed * told,
+            timed,
+            told,
             ((values["born"] + hours / YEAR) / 50)[..., None],
-        ]  # fmt: skip
+        ]
         return self.line(torch.cat(parts, -1))
 
     def _waves(self, hours: Tensor) -> Tensor:

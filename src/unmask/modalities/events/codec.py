@@ -76,9 +76,14 @@ class EventPrediction:
     """
 
     def __init__(
-        self, code: Categorical, features: Tensor, scales: tuple[Tensor, Tensor], time: Tensor | None, valued: Tensor,
+        self,
+        code: Categorical,
+        features: Tensor,
+        scales: tuple[Tensor, Tensor],
+        time: Tensor | None,
+        valued: Tensor,
         weights: tuple[float, float, float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.code, self.features, self.scales = code, features, scales
         self.time = None if time is None else time.float()
         self.valued, self.weights = valued, weights

@@ -279,9 +279,14 @@ def _visits(column: pl.Series) -> np.ndarray:
 
 
 def _check_order(
-    subject: np.ndarray, time: np.ndarray, starts: np.ndarray, before: tuple[int, int] | None, frame: pl.DataFrame,
-    path: Path, first: int,
-) -> None:  # fmt: skip
+    subject: np.ndarray,
+    time: np.ndarray,
+    starts: np.ndarray,
+    before: tuple[int, int] | None,
+    frame: pl.DataFrame,
+    path: Path,
+    first: int,
+) -> None:
     earlier = np.r_[np.iinfo(np.int64).min if before is None else before[1], time[:-1]]
     back = np.flatnonzero((time < earlier) & ~starts)
     if len(back):

@@ -25,10 +25,16 @@ from unmask.modalities.events.sources.times import Order
 
 
 def convert(
-    source: str | Path | pl.DataFrame, out: str | Path, *, columns: Mapping[str, str] | None = None,
-    dates: str | None = None, onset: bool = False, static: bool = False, decimal: str | None = None,
+    source: str | Path | pl.DataFrame,
+    out: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    dates: str | None = None,
+    onset: bool = False,
+    static: bool = False,
+    decimal: str | None = None,
     missing: Sequence[str] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Make a MEDS folder of a table, of FHIR (json, ndjson, zip, a folder of them), of OMOP or MIMIC-IV.
 
     Args:
@@ -74,12 +80,19 @@ def convert(
             mapped.write_parquet(shards.folder / "metadata" / "source_ids.parquet")
         target = shards.finish(name=_name(source), descriptions=work.names)
         return {
-            "out": str(target), "rows": ledger.rows, "kept_rows": ledger.kept,
-            "rejected_rows": ledger.rows - ledger.kept, "rejected": dict(ledger.counts), "events": shards.rows,
-            "subjects": shards.subjects, "codes": len(shards.counts), "notes": dict(ledger.notes),
+            "out": str(target),
+            "rows": ledger.rows,
+            "kept_rows": ledger.kept,
+            "rejected_rows": ledger.rows - ledger.kept,
+            "rejected": dict(ledger.counts),
+            "events": shards.rows,
+            "subjects": shards.subjects,
+            "codes": len(shards.counts),
+            "notes": dict(ledger.notes),
             "static": dict(ledger.static.most_common()),
-            "tables": {name: dict(count) for name, count in ledger.tables.items()}, "unused": ledger.unused,
-        }  # fmt: skip
+            "tables": {name: dict(count) for name, count in ledger.tables.items()},
+            "unused": ledger.unused,
+        }
 
 
 def _name(source: str | Path | pl.DataFrame) -> str:

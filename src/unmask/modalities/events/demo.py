@@ -46,17 +46,22 @@ def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
         for visit in range(int(rng.integers(3, 8))):
             drift = 0.25 * visit if diabetes and tension else 0.0
             seen: list[tuple[str, float | None]] = [
-                ("VISIT", None), ("GLUCOSE", rng.normal(RULES["GLUCOSE"][diabetes], 0.8)),
-                ("SYSTOLIC", rng.normal(RULES["SYSTOLIC"][tension], 9)), ("CREATININE", rng.normal(1.0 + drift, 0.15)),
-            ]  # fmt: skip
+                ("VISIT", None),
+                ("GLUCOSE", rng.normal(RULES["GLUCOSE"][diabetes], 0.8)),
+                ("SYSTOLIC", rng.normal(RULES["SYSTOLIC"][tension], 9)),
+                ("CREATININE", rng.normal(1.0 + drift, 0.15)),
+            ]
             for ill, names in ((diabetes, ("DIABETES", "METFORMIN")), (tension, ("HYPERTENSION", "ACE_INHIBITOR"))):
                 seen += [(name, None) for name in names if ill and rng.random() < OFTEN]
             rows += [(subject, moment, *seen[i]) for i in rng.permutation(len(seen))]
             moment += timedelta(days=int(rng.integers(30, 200)))
         labels.append((subject, moment, bool(rng.random() < (0.8 if diabetes and tension else 0.05))))
     schema: dict[str, Any] = {
-        "subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32
-    }  # fmt: skip
+        "subject_id": pl.Int64,
+        "time": pl.Datetime("us"),
+        "code": pl.String,
+        "numeric_value": pl.Float32,
+    }
     folder = write_meds(pl.DataFrame(rows, schema=schema, orient="row"), out / "meds", name="simulated")
     (out / "task").mkdir()
     schema = {"subject_id": pl.Int64, "prediction_time": pl.Datetime("us"), "boolean_value": pl.Boolean}
@@ -105,9 +110,13 @@ def run_demo(
         f"outcome on held-out patients: AUROC {result['auroc']:.3f}, AUPRC {result['auprc']:.3f}",
     ]
     found = {
-        "rules": rules, "results": done["results"], "report": str(out / "outcome" / "report.html"), "lines": lines,
-        "device": run.result.device, "precision": run.result.precision,
-    }  # fmt: skip
+        "rules": rules,
+        "results": done["results"],
+        "report": str(out / "outcome" / "report.html"),
+        "lines": lines,
+        "device": run.result.device,
+        "precision": run.result.precision,
+    }
     (out / "demo.json").write_text(json.dumps(found, indent=1))
     return found
 

@@ -34,9 +34,13 @@ class Features:
     """
 
     def __init__(
-        self, whole: np.ndarray, pages: Pages | None = None, *, rows: np.ndarray | None = None,
+        self,
+        whole: np.ndarray,
+        pages: Pages | None = None,
+        *,
+        rows: np.ndarray | None = None,
         columns: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._whole, self._pages, self._rows, self._columns = whole, pages, rows, columns
         width = whole.shape[1] if columns is None else len(columns)
         self.shape = (len(whole) if rows is None else len(rows), width)
@@ -81,9 +85,12 @@ def blocks(count: int) -> Iterator[slice]:
 
 
 def gather(
-    histories: Histories, points: Labels, states: Callable[[Histories, Labels], np.ndarray] | None, *,
+    histories: Histories,
+    points: Labels,
+    states: Callable[[Histories, Labels], np.ndarray] | None,
+    *,
     most: float | None = None,
-) -> tuple[Features, list[str]]:  # fmt: skip
+) -> tuple[Features, list[str]]:
     """Features of all points: summaries, then states; and the summaries' names.
 
     Args:
@@ -110,9 +117,11 @@ def gather(
         return Features(whole), names
     with tempfile.TemporaryFile(prefix="unmask-features-") as file:  # gone with the process, however that ends
         check_room(
-            Path(tempfile.gettempdir()), 4.0 * shape[0] * shape[1], what="features of the prediction points",
+            Path(tempfile.gettempdir()),
+            4.0 * shape[0] * shape[1],
+            what="features of the prediction points",
             hint="Free space, or name another place for temporary files: TMPDIR=.",
-        )  # fmt: skip
+        )
         for here in blocks(len(points)):
             file.write(made(here).data)
         file.flush()

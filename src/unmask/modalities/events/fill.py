@@ -27,9 +27,15 @@ from unmask.modalities.events.meds import DEATH, HOUR, STATIC, Events
 from unmask.modalities.events.vocabulary import FIRST
 
 SCHEMA: dict[str, Any] = {
-    "subject_id": pl.Int64, "kind": pl.String, "time": pl.Datetime("us"), "code": pl.String, "probability": pl.Float64,
-    "value": pl.Float64, "low": pl.Float64, "high": pl.Float64,
-}  # fmt: skip
+    "subject_id": pl.Int64,
+    "kind": pl.String,
+    "time": pl.Datetime("us"),
+    "code": pl.String,
+    "probability": pl.Float64,
+    "value": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+}
 BLOCK = 256
 
 
@@ -216,12 +222,19 @@ def timeline(
             if code >= FIRST and vocabulary.valued[code] and folder.settings.value_weight:
                 shown = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), 0.8)]
             value = float(histories.events.value[row])
-            out.append({
-                "time": int(histories.events.time[row]), "code": name_of(vocabulary.codes, code),
-                "value": value if math.isfinite(value) else None, "probability": float(log_probs[place].exp()),
-                "likeliest": name_of(vocabulary.codes, int(likely[place])), "expected": shown[0], "low": shown[1],
-                "high": shown[2], "slot": slot,
-            })  # fmt: skip
+            out.append(
+                {
+                    "time": int(histories.events.time[row]),
+                    "code": name_of(vocabulary.codes, code),
+                    "value": value if math.isfinite(value) else None,
+                    "probability": float(log_probs[place].exp()),
+                    "likeliest": name_of(vocabulary.codes, int(likely[place])),
+                    "expected": shown[0],
+                    "low": shown[1],
+                    "high": shown[2],
+                    "slot": slot,
+                }
+            )
     return sorted(out, key=lambda r: r["slot"])
 
 

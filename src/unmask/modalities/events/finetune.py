@@ -81,9 +81,13 @@ class OutcomeRun:
 
 
 def finetune_outcome(
-    model: str | Path, data: str | Path | Events, labels: str | Path, out: str | Path, *,
+    model: str | Path,
+    data: str | Path | Events,
+    labels: str | Path,
+    out: str | Path,
+    *,
     settings: OutcomeSettings | None = None,
-) -> OutcomeRun:  # fmt: skip
+) -> OutcomeRun:
     """Fit an outcome head on a MEDS task: a yes or no, classes, a number, or the time to an event.
 
     Raises:
@@ -134,9 +138,14 @@ def told_of(points: Labels, parts: dict[str, np.ndarray], labels: str | Path) ->
 
 
 def keep(
-    out: Path, loaded: EventModel, fitted: FittedOutcome, settings: OutcomeSettings, found: dict[str, Any],
-    started: float, patients: dict[str, str],
-) -> None:  # fmt: skip
+    out: Path,
+    loaded: EventModel,
+    fitted: FittedOutcome,
+    settings: OutcomeSettings,
+    found: dict[str, Any],
+    started: float,
+    patients: dict[str, str],
+) -> None:
     """Write the fine-tuned folder and its figures, to which time, device and precision are added.
 
     Args:
@@ -209,9 +218,14 @@ class OutcomeWork:
     """Features of all points, made once; heads and baselines on parts of them."""
 
     def __init__(
-        self, loaded: EventModel, histories: Histories, points: Labels, target: Target, y: np.ndarray,
+        self,
+        loaded: EventModel,
+        histories: Histories,
+        points: Labels,
+        target: Target,
+        y: np.ndarray,
         settings: OutcomeSettings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.masked, self.histories, self.points = loaded.folder.model, histories, points
         self.target, self.y, self.settings = target, y, settings
         whole, names = gather(histories, points, loaded.states if settings.states else None)
@@ -309,9 +323,13 @@ class OutcomeWork:
         if isinstance(self.target, Number):
             return {name + told: p for name, p in self._number_baselines(few, test).items()}
         found = baselines(
-            self.plain[few], self.target.strata(self.y[few]), self.plain.part(test), last=self.last,
-            classes=self.target.classes, seed=self.settings.seed,
-        )  # fmt: skip
+            self.plain[few],
+            self.target.strata(self.y[few]),
+            self.plain.part(test),
+            last=self.last,
+            classes=self.target.classes,
+            seed=self.settings.seed,
+        )
         # Of a yes or no the probability of yes alone.
         return {name + told: p[:, -self.target.outputs :] for name, p in found.items()}
 
@@ -321,9 +339,13 @@ class OutcomeWork:
         assert isinstance(target, Number)
         values = tuple(last_values_in_units(self.histories, self.points.take(part), codes) for part in (few, test))
         found = number_baselines(
-            self.plain[few], self.y[few, 0], self.plain.part(test), groups=self.points.subject[few],
-            values=(values[0], values[1]) if codes else None, seed=self.settings.seed,
-        )  # fmt: skip
+            self.plain[few],
+            self.y[few, 0],
+            self.plain.part(test),
+            groups=self.points.subject[few],
+            values=(values[0], values[1]) if codes else None,
+            seed=self.settings.seed,
+        )
         column = {code: i for i, code in enumerate(codes)}
         said = {r.name: r.predict(values[1][:, column[r.code]])[:, None] for r in self.last_values(few)}
         said = {name: (p - target.centre) / target.spread for name, p in said.items()}

@@ -53,20 +53,33 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel:
     shape = structure_of(settings)
     codec = EventCodec(
         EventCodecConfig(
-            codes=codes, width=settings.width, code_weight=settings.code_weight, value_weight=settings.value_weight,
-            time_weight=settings.time_weight, clock=shape.clock, joined=shape.joined, hides=shape.hides,
-            values=shape.values, evidence=shape.evidence, deviation=0.02 if shape.post else 1.0,
+            codes=codes,
+            width=settings.width,
+            code_weight=settings.code_weight,
+            value_weight=settings.value_weight,
+            time_weight=settings.time_weight,
+            clock=shape.clock,
+            joined=shape.joined,
+            hides=shape.hides,
+            values=shape.values,
+            evidence=shape.evidence,
+            deviation=0.02 if shape.post else 1.0,
         )
-    )  # fmt: skip
+    )
     decoder = None
     if settings.architecture == "visible_only":
         # About half of the encoder's, of heads of even width: rotary positions turn pairs.
         each = max(16, settings.width // (2 * settings.heads))
         width = settings.heads * (each + each % 2)
         decoder = EncoderConfig(
-            width=width, layers=1, heads=settings.heads, norm=Norm(placement="pre"), positions=ROTARY,
-            feedforward=MLP(inner=2 * width), initial_deviation=width**-0.5,
-        )  # fmt: skip
+            width=width,
+            layers=1,
+            heads=settings.heads,
+            norm=Norm(placement="pre"),
+            positions=ROTARY,
+            feedforward=MLP(inner=2 * width),
+            initial_deviation=width**-0.5,
+        )
     return MaskedModel(codec, make_encoder(encoder_of(settings)), decoder)
 
 
@@ -74,15 +87,20 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
     """The encoder that the settings' structure asks for."""
     shape = structure_of(settings)
     known: dict[str, Any] = {
-        "learned": Learned(slots=settings.slots), "rotary": ROTARY, "none": None,
-    }  # fmt: skip
+        "learned": Learned(slots=settings.slots),
+        "rotary": ROTARY,
+        "none": None,
+    }
     return EncoderConfig(
-        width=settings.width, layers=settings.layers, heads=settings.heads,
-        norm=Norm(placement="post" if shape.post else "pre"), positions=known[shape.positions],
+        width=settings.width,
+        layers=settings.layers,
+        heads=settings.heads,
+        norm=Norm(placement="post" if shape.post else "pre"),
+        positions=known[shape.positions],
         feedforward=Gated(inner=settings.inner) if shape.gated else MLP(inner=settings.inner),
         attention=Local(window=settings.window, global_every=settings.global_every) if settings.window else Full(),
         initial_deviation=0.02 if shape.post else settings.width**-0.5,
-    )  # fmt: skip
+    )
 
 
 def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:
@@ -152,6 +170,10 @@ def load_folder(path: str | Path) -> EventFolder:
             hint="Copy the folder again.",
         ) from None
     return EventFolder(
-        model=model.eval(), vocabulary=vocabulary, settings=settings, head=head, outcome=about.get("outcome"),
+        model=model.eval(),
+        vocabulary=vocabulary,
+        settings=settings,
+        head=head,
+        outcome=about.get("outcome"),
         tuned=None if tuned is None else tuned.eval(),
-    )  # fmt: skip
+    )

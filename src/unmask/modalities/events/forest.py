@@ -43,9 +43,15 @@ class Forest(nn.Module):
 
     @classmethod
     def grow(
-        cls, x: np.ndarray | Callable[[np.ndarray], np.ndarray], y: np.ndarray, *, trees: int, classes: int | None, seed: int,
+        cls,
+        x: np.ndarray | Callable[[np.ndarray], np.ndarray],
+        y: np.ndarray,
+        *,
+        trees: int,
+        classes: int | None,
+        seed: int,
         most: int | None = None,
-    ) -> Forest:  # fmt: skip
+    ) -> Forest:
         """Fit on (points, features) without gaps and class numbers (points,); with `classes` None on numbers.
 
         Args:

@@ -176,14 +176,21 @@ class Histories:
         visit[1 + static :] = ranks(time[static:])
         return Example(
             values={
-                "code": code, "value": value, "has": has.astype(np.int64), "hours": hours, "timed": timed,
+                "code": code,
+                "value": value,
+                "has": has.astype(np.int64),
+                "hours": hours,
+                "timed": timed,
                 "born": np.full(n, self.age(subject, begin, prediction_time), np.float32),
-                "start": np.full(n, 0 if begin is None else begin / YEAR, np.float32), "visit": visit,
+                "start": np.full(n, 0 if begin is None else begin / YEAR, np.float32),
+                "visit": visit,
                 "until": np.full(n, until, np.float32),
             },
-            identity=int(subject), special=special, unit=np.where(special, -1, visit),
+            identity=int(subject),
+            special=special,
+            unit=np.where(special, -1, visit),
             position=visit if self.ties == "set" else None,
-        )  # fmt: skip
+        )
 
     def batches(
         self,

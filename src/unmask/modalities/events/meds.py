@@ -147,12 +147,14 @@ class Labels:
         """The chosen points (numbers or booleans)."""
         number = np.arange(len(self))[chosen]
         return Labels(
-            subject=self.subject[number], time=self.time[number],
+            subject=self.subject[number],
+            time=self.time[number],
             value=None if self.value is None else self.value[number],
             names=None if self.names is None else [self.names[i] for i in number.tolist()],
             number=None if self.number is None else self.number[number],
-            days=None if self.days is None else self.days[number], outside=self.outside,
-        )  # fmt: skip
+            days=None if self.days is None else self.days[number],
+            outside=self.outside,
+        )
 
 
 def read_meds(folder: str | Path, *, store: Store | None = None) -> Events:
@@ -168,10 +170,14 @@ def read_meds(folder: str | Path, *, store: Store | None = None) -> Events:
     root = Path(folder)
     found = read_columns(shards_of(root / "data", "a MEDS folder with data/*.parquet"), store or Store(say=_say))
     return Events(
-        subjects=found.subjects, offsets=np.r_[0, np.cumsum(found.counts)], codes=found.codes, **found.columns,
-        parents=_parents(root / "metadata" / "codes.parquet"), pages=found.pages,
+        subjects=found.subjects,
+        offsets=np.r_[0, np.cumsum(found.counts)],
+        codes=found.codes,
+        **found.columns,
+        parents=_parents(root / "metadata" / "codes.parquet"),
+        pages=found.pages,
         splits=_splits(root / SPLITS, found.subjects),
-    )  # fmt: skip
+    )
 
 
 def _say(text: str) -> None:
@@ -289,9 +295,11 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
         )
     outside, whole = len(whole) - int(there.sum()), whole.filter(pl.Series(there))
     return Labels(
-        subject=place[there], outside=outside,
-        time=whole["prediction_time"].to_physical().to_numpy().astype(np.int64), **_values(whole, root, need_value),
-    )  # fmt: skip
+        subject=place[there],
+        outside=outside,
+        time=whole["prediction_time"].to_physical().to_numpy().astype(np.int64),
+        **_values(whole, root, need_value),
+    )
 
 
 def _values(frame: pl.DataFrame, root: Path, need_value: bool) -> dict[str, Any]:

@@ -105,9 +105,15 @@ class EventModel:
         """What fine-tunes copies of the encoder for a task, and asks them."""
         settings = settings or OutcomeSettings()
         return Tuner(
-            histories=histories, points=points, target=target, slots=self.folder.settings.slots, settings=settings.tune,
-            seed=settings.seed, device=self.device, context=self._computing,
-        )  # fmt: skip
+            histories=histories,
+            points=points,
+            target=target,
+            slots=self.folder.settings.slots,
+            settings=settings.tune,
+            seed=settings.seed,
+            device=self.device,
+            context=self._computing,
+        )
 
     def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
         """Probability (or number, with its interval) at each prediction point, MEDS-shaped, in the order of the labels.
@@ -122,10 +128,14 @@ class EventModel:
         events = as_events(data)
         points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
         self.met = met(events, (self.folder.outcome or {}).get("patients"))
-        frame = pl.DataFrame({
-            "subject_id": events.subjects[points.subject], "prediction_time": points.time, **target.columns(p, points),
-            "split": pl.Series(self.met.split[points.subject].tolist(), dtype=pl.String),
-        }).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))  # fmt: skip
+        frame = pl.DataFrame(
+            {
+                "subject_id": events.subjects[points.subject],
+                "prediction_time": points.time,
+                **target.columns(p, points),
+                "split": pl.Series(self.met.split[points.subject].tolist(), dtype=pl.String),
+            }
+        ).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))
         return frame, points
 
     def evaluate(self, data: str | Path | Events, labels: str | Path, *, seed: int = 0) -> dict[str, Any]:
@@ -155,9 +165,11 @@ class EventModel:
         if isinstance(target, MultiLabel):
             raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
         asked = {
-            "binary": points.value if points.days is None else None, "classes": class_names(points),
-            "number": points.number, "time_to_event": points.days,
-        }  # fmt: skip
+            "binary": points.value if points.days is None else None,
+            "classes": class_names(points),
+            "number": points.number,
+            "time_to_event": points.days,
+        }
         if asked[target.kind] is None:
             raise UserError(
                 f"{labels}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
@@ -169,9 +181,15 @@ class EventModel:
             said = (target.rule.of(self.histories(events), points) - target.centre) / target.spread
             results[target.rule.name] = scored(target, points, said[:, None], seed=seed)
         return {
-            "kind": target.kind, "points": len(points), "patients": len(np.unique(points.subject)),
-            "without_events": int(without_events(events, points).sum()), "outside": points.outside, "trained": trained, "split": split, "results": results,
-        } | ({} if warning is None else {"warning": warning})  # fmt: skip
+            "kind": target.kind,
+            "points": len(points),
+            "patients": len(np.unique(points.subject)),
+            "without_events": int(without_events(events, points).sum()),
+            "outside": points.outside,
+            "trained": trained,
+            "split": split,
+            "results": results,
+        } | ({} if warning is None else {"warning": warning})
 
     def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
         """The points of patients who did not train the head, and how many are left out; all of them, None and the reason where
@@ -239,10 +257,14 @@ class EventModel:
         """Parameters, codes, and what the model was made with."""
         s = self.folder.settings
         return {
-            "parameters": sum(p.numel() for p in self.folder.model.parameters()), "architecture": s.architecture,
-            "width": s.width, "layers": s.layers, "slots": s.slots, "codes": len(self.folder.vocabulary.codes),
+            "parameters": sum(p.numel() for p in self.folder.model.parameters()),
+            "architecture": s.architecture,
+            "width": s.width,
+            "layers": s.layers,
+            "slots": s.slots,
+            "codes": len(self.folder.vocabulary.codes),
             "outcome_head": self.folder.head is not None,
-        }  # fmt: skip
+        }
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
         return computing(self.precision, self.device)

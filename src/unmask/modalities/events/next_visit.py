@@ -116,9 +116,12 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         )
     return NextVisits(
         points=Labels(subject=np.array(subject, np.int64), time=np.array(moment, np.int64)),
-        names=[vocabulary.codes[i] for i in asked], came=np.stack(came), before=np.stack(before),
-        encounter=np.array(encounter), gap=gap,
-    )  # fmt: skip
+        names=[vocabulary.codes[i] for i in asked],
+        came=np.stack(came),
+        before=np.stack(before),
+        encounter=np.array(encounter),
+        gap=gap,
+    )
 
 
 def finetune_next_visit(
@@ -147,9 +150,14 @@ def finetune_next_visit(
         predicted = work.predict(fitted, np.flatnonzero(held)) | baselines(visits, ~held, held)
     results = {n: figures(visits.came[held], visits.before[held], p) for n, p in predicted.items()}
     found: dict[str, Any] = {
-        "kind": target.kind, "codes": len(visits.names), "training": int((~held).sum()), "held_out": int(held.sum()),
-        "visit": visits.told(), "encounters": int(visits.encounter.sum()), "results": results,
-    }  # fmt: skip
+        "kind": target.kind,
+        "codes": len(visits.names),
+        "training": int((~held).sum()),
+        "held_out": int(held.sum()),
+        "visit": visits.told(),
+        "encounters": int(visits.encounter.sum()),
+        "results": results,
+    }
     if held.any():
         found["by_code"] = by_code(visits.names, visits.came[held], visits.before[held], predicted["ours"])
     keep(out, loaded, fitted, settings, found, started, whom(events, visits.points, held))
@@ -228,14 +236,20 @@ def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarra
 
 def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
     page = Report("Diagnoses of the next visit", str(out))
-    page.facts({
-        "Training patients": found["training"], "Held-out patients": found["held_out"], "Codes": found["codes"],
-        "A visit is": found["visit"], "Time": f"{found['seconds']:.0f} s",
-    })  # fmt: skip
+    page.facts(
+        {
+            "Training patients": found["training"],
+            "Held-out patients": found["held_out"],
+            "Codes": found["codes"],
+            "A visit is": found["visit"],
+            "Time": f"{found['seconds']:.0f} s",
+        }
+    )
     page.section(
-        "When predictions are asked for", "A moment before the first event of the patient's last visit that has one of the codes: "
-        "nothing of that visit is known."
-    )  # fmt: skip
+        "When predictions are asked for",
+        "A moment before the first event of the patient's last visit that has one of the codes: "
+        "nothing of that visit is known.",
+    )
     note = (
         "Held-out patients; pairs of a patient and a code; 95 % intervals resample patients. Higher is better. Beside ours: how "
         "frequent a code is, what the patient had before, and which codes follow which."
@@ -247,11 +261,15 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
         page.section(heading, table(["model", *keys], rows), note=note)
     rows = [
         [
-            named(r["code"], words), r["patients"], r["onsets"], number(r["with"], percent=True),
-            number(r["without"], percent=True), _told({**r}, "auroc"),
+            named(r["code"], words),
+            r["patients"],
+            r["onsets"],
+            number(r["with"], percent=True),
+            number(r["without"], percent=True),
+            _told({**r}, "auroc"),
         ]
         for r in found.get("by_code", ())
-    ]  # fmt: skip
+    ]
     if rows:
         headers = [
             "code",
@@ -262,10 +280,11 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
             "AUROC",
         ]
         page.section(
-            "The most frequent codes", table(headers, rows),
+            "The most frequent codes",
+            table(headers, rows),
             note="Ours. Predicted: the mean probability given to patients who then had the code, and to those who did not. AUROC: how "
             "often a patient with it is given more than one without (0.5 is chance).",
-        )  # fmt: skip
+        )
     page.write(out / "report.html")
 
 

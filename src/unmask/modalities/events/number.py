@@ -145,10 +145,11 @@ class Number:
         value = [None] * len(labels) if labels.number is None else labels.number.astype(np.float64).tolist()
         ends = self.interval(p)
         return {
-            "float_value": pl.Series(value, dtype=pl.Float64), "predicted_float_value": self.expected(p),
+            "float_value": pl.Series(value, dtype=pl.Float64),
+            "predicted_float_value": self.expected(p),
             "predicted_low": np.full(len(p), np.nan) if ends is None else ends[:, 0],
             "predicted_high": np.full(len(p), np.nan) if ends is None else ends[:, 1],
-        }  # fmt: skip
+        }
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **dataclasses.asdict(self)}
@@ -200,9 +201,14 @@ TRIED = 2000
 
 
 def number_baselines(
-    x: np.ndarray, y: np.ndarray, test: np.ndarray | Features, *, groups: np.ndarray,
-    values: tuple[np.ndarray, np.ndarray] | None = None, seed: int = 0,
-) -> dict[str, np.ndarray]:  # fmt: skip
+    x: np.ndarray,
+    y: np.ndarray,
+    test: np.ndarray | Features,
+    *,
+    groups: np.ndarray,
+    values: tuple[np.ndarray, np.ndarray] | None = None,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
     """Expected standardised numbers for `test`, (points, 1), of models fitted on summaries: the training mean, ridge
     regression, and gradient boosting.
 
@@ -225,9 +231,13 @@ def number_baselines(
     if not x.shape[1]:
         return out
     boosting = HistGradientBoostingRegressor(
-        learning_rate=0.05, max_iter=200, max_leaf_nodes=15, min_samples_leaf=20, l2_regularization=1.0,
+        learning_rate=0.05,
+        max_iter=200,
+        max_leaf_nodes=15,
+        min_samples_leaf=20,
+        l2_regularization=1.0,
         random_state=seed,
-    )  # fmt: skip
+    )
     inputs = [x] if values is None else [x, np.concatenate([x, values[0]], 1)]
     which, alpha = _ridge_for(inputs, y, groups, seed)
     ridge = make_pipeline(_flagged(), Ridge(alpha=alpha)).fit(inputs[which], y)
@@ -272,5 +282,15 @@ def _ridge_for(inputs: Sequence[np.ndarray], y: np.ndarray, groups: np.ndarray, 
 
 
 __all__ = [
-    "COVERED", "LEVEL", "RULES", "Number", "coverage", "judged", "mae", "number_baselines", "r2", "rmse", "spearman",
-]  # fmt: skip
+    "COVERED",
+    "LEVEL",
+    "RULES",
+    "Number",
+    "coverage",
+    "judged",
+    "mae",
+    "number_baselines",
+    "r2",
+    "rmse",
+    "spearman",
+]

@@ -25,10 +25,13 @@ def sections(page: Report, points: Labels, p: np.ndarray, target: Number, name: 
     some = np.unique(np.linspace(0, len(y) - 1, min(POINTS, len(y))).astype(int))
     page.chart(
         scatter_chart(
-            np.stack([seen[some, 0], y[some]], 1), f"Observed {name} against predicted", "predicted", "observed",
+            np.stack([seen[some, 0], y[some]], 1),
+            f"Observed {name} against predicted",
+            "predicted",
+            "observed",
             diagonal=True,
         )
-    )  # fmt: skip
+    )
     note = (
         "Held-out points in {} ranges of equal count by what was {}, each mean and share with its 95 % interval over resampled patients. "
         "{}"

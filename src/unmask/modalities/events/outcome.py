@@ -45,13 +45,23 @@ class OutcomeHead(nn.Module):
     """
 
     def __init__(
-        self, *, features: int, flags: int, members: int, hidden: int, outputs: int = 1,
+        self,
+        *,
+        features: int,
+        flags: int,
+        members: int,
+        hidden: int,
+        outputs: int = 1,
         forest: dict[str, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.sizes = {
-            "features": features, "flags": flags, "members": members, "hidden": hidden, "outputs": outputs,
-        }  # fmt: skip
+            "features": features,
+            "flags": flags,
+            "members": members,
+            "hidden": hidden,
+            "outputs": outputs,
+        }
         inputs = 2 * features + flags
         self.forest = None if forest is None else Forest(**forest)
         for name, length in (("centre", features), ("spread", features)):
@@ -132,9 +142,14 @@ def _flagged(share: np.ndarray) -> np.ndarray:
 
 
 def fit_head(
-    x: np.ndarray | Features, y: np.ndarray, groups: np.ndarray, settings: OutcomeSettings, target: Target, *,
+    x: np.ndarray | Features,
+    y: np.ndarray,
+    groups: np.ndarray,
+    settings: OutcomeSettings,
+    target: Target,
+    *,
     most: float = INPUTS,
-) -> OutcomeHead:  # fmt: skip
+) -> OutcomeHead:
     """Train the members; patients (`groups`), not rows, are what a member stops on.
 
     Args:
@@ -169,9 +184,13 @@ def fit_head(
     if settings.trees and isinstance(target, Sorted | Number):
         told, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
         head.forest = Forest.grow(
-            lambda part: inputs(torch.from_numpy(part)).numpy(), told, trees=settings.trees,
-            classes=classes, seed=settings.seed, most=None if kept_inputs is not None else int(most / 4 / width) + 1,
-        )  # fmt: skip
+            lambda part: inputs(torch.from_numpy(part)).numpy(),
+            told,
+            trees=settings.trees,
+            classes=classes,
+            seed=settings.seed,
+            most=None if kept_inputs is not None else int(most / 4 / width) + 1,
+        )
     return head.eval()
 
 
@@ -186,9 +205,15 @@ class HeadFinetuning(Finetunable):
     """
 
     def __init__(
-        self, head: OutcomeHead, inputs: Callable[[Tensor], Tensor], wanted: Tensor, stop: Tensor, target: Target,
-        dropout: float, generator: np.random.Generator,
-    ) -> None:  # fmt: skip
+        self,
+        head: OutcomeHead,
+        inputs: Callable[[Tensor], Tensor],
+        wanted: Tensor,
+        stop: Tensor,
+        target: Target,
+        dropout: float,
+        generator: np.random.Generator,
+    ) -> None:
         super().__init__(head)
         self.head, self.inputs, self.wanted, self.stop = head, inputs, wanted, stop
         self.target, self.dropout, self.generator = target, dropout, generator

@@ -27,24 +27,55 @@ LEAST = 30
 MOST_GROUPS, MOST_EVENTS = 12, 60
 BANDS = (0, 18, 40, 65, 80, 200)
 SHOWN = (
-    "auroc", "auprc", "brier", "ece", "slope", "intercept", "accuracy", "macro_auroc", "log_loss", "c_index", "rmse", "mae", "r2",
-    "spearman", "coverage",
-)  # fmt: skip
+    "auroc",
+    "auprc",
+    "brier",
+    "ece",
+    "slope",
+    "intercept",
+    "accuracy",
+    "macro_auroc",
+    "log_loss",
+    "c_index",
+    "rmse",
+    "mae",
+    "r2",
+    "spearman",
+    "coverage",
+)
 KINDS = {
-    "binary": "yes or no", "classes": "one of several classes", "number": "a number", "time_to_event": "time to an event",
-}  # fmt: skip
+    "binary": "yes or no",
+    "classes": "one of several classes",
+    "number": "a number",
+    "time_to_event": "time to an event",
+}
 IN_UNITS = ("rmse", "mae")
 """Figures in the unit of the labels, of any size."""
 NAMES = {
-    "ece": "calibration error", "slope": "calibration slope", "intercept": "calibration intercept", "c_index": "C-index", "macro_auroc": "macro AUROC", "log_loss": "log loss", "rmse": "RMSE", "mae": "mean error", "r2": "R²",
-    "spearman": "rank correlation", "coverage": "within the interval",
-}  # fmt: skip
+    "ece": "calibration error",
+    "slope": "calibration slope",
+    "intercept": "calibration intercept",
+    "c_index": "C-index",
+    "macro_auroc": "macro AUROC",
+    "log_loss": "log loss",
+    "rmse": "RMSE",
+    "mae": "mean error",
+    "r2": "R²",
+    "spearman": "rank correlation",
+    "coverage": "within the interval",
+}
 
 
 def write(
-    out: Path, found: dict[str, Any], histories: Histories, points: Labels, predicted: dict[str, np.ndarray],
-    target: Labelled, folder: EventFolder, words: dict[str, str] | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+    out: Path,
+    found: dict[str, Any],
+    histories: Histories,
+    points: Labels,
+    predicted: dict[str, np.ndarray],
+    target: Labelled,
+    folder: EventFolder,
+    words: dict[str, str] | None = None,
+) -> list[dict[str, Any]]:
     """Write the page about the held-out `points`; returns the figures by subgroup.
 
     Args:
@@ -53,27 +84,33 @@ def write(
     words = words or {}
     outcome = str(found.get("outcome", "the outcome"))
     page = Report(f"Prediction of {outcome} from patient events", str(out))
-    page.facts({
-        "Outcome": outcome, "Training labels": _count(found, "training"), "Held-out labels": _count(found, "held_out"),
-        "Kind": KINDS.get(target.kind, target.kind),
-        "Time": f"{found['seconds']:.0f} s",
-    })  # fmt: skip
+    page.facts(
+        {
+            "Outcome": outcome,
+            "Training labels": _count(found, "training"),
+            "Held-out labels": _count(found, "held_out"),
+            "Kind": KINDS.get(target.kind, target.kind),
+            "Time": f"{found['seconds']:.0f} s",
+        }
+    )
     if len(points):
         page.section("When predictions are asked for", clinical.asked_when(histories, points) + " (held-out points).")
     if found.get("unseen_classes"):
         listed = ", ".join(f"{name} ({count})" for name, count in found["unseen_classes"].items())
         page.facts({"Held-out labels of classes that training did not have": listed})
     page.section(
-        "On held-out patients", figures_table(found["results"], "model"),
+        "On held-out patients",
+        figures_table(found["results"], "model"),
         note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. "
         "Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and calibration error (10 bins "
         "of equal count); a calibration slope of 1 and an intercept of 0 are right. The row 'prevalence' is what a rule that "
-        "knows nothing of the patient scores." if not isinstance(target, Number) else
-        "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. RMSE and the "
+        "knows nothing of the patient scores."
+        if not isinstance(target, Number)
+        else "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. RMSE and the "
         "mean error (both in the unit of the labels) are better when lower; R² (share of the variance that is explained) and rank "
         f"correlation when higher; of the intervals {target.level:.0%} should hold the number. 'training mean' is a rule that knows nothing "
         "of the patient, 'last value of ...' one that knows a single value.",
-    )  # fmt: skip
+    )
     if isinstance(target, Binary) and len(points) >= 20 and predicted:
         assert points.value is not None
         truth = points.value.astype(np.int64)
@@ -86,11 +123,12 @@ def write(
             page.chart(clinical.roc_chart(truth, shown)).chart(clinical.calibration_chart(truth, shown))
             found["thresholds"] = clinical.thresholds(truth, shown["ours"], points.subject)
             page.section(
-                "If patients were flagged at a threshold", clinical.threshold_table(found["thresholds"]),
+                "If patients were flagged at a threshold",
+                clinical.threshold_table(found["thresholds"]),
                 note="Ours, on held-out prediction points. PPV: of those flagged, the share that had the outcome; NPV: of those not "
                 "flagged, the share that did not. Thresholds are fixed, not chosen on these patients; intervals of 95 % resample "
                 "patients.",
-            )  # fmt: skip
+            )
     if isinstance(target, Number) and len(points) and predicted:
         number_report.sections(page, points, predicted["ours"], target, outcome)
     key = next((k for k in SHOWN if any(k in row for row in found.get("curve", ()))), None)
@@ -109,9 +147,10 @@ def write(
     groups = by_subgroup(histories, points, predicted, target) if predicted else []
     if groups:
         page.section(
-            "By subgroup", figures_table({g["group"]: g for g in groups}, "group, ours"),
+            "By subgroup",
+            figures_table({g["group"]: g for g in groups}, "group, ours"),
             note=f"Static facts and age bands with {LEAST} held-out points or more.",
-        )  # fmt: skip
+        )
     if len(points) and predicted:
         _draw_timeline(page, folder, histories, points, predicted["ours"], target, words)
     page.write(out / "report.html")
@@ -224,18 +263,27 @@ def _draw_timeline(
         if len(mine) > 1:
             unit, size = clinical.unit_for((mine[-1]["time"] - begin) / HOUR)
             since = [(r["time"] - begin) / HOUR / size for r in mine]
-            lines = {n: (since, [r[k] for r in mine]) for n, k in (
-                ("measured", "value"), ("expected", "expected"), ("low", "low"), ("high", "high"),
-            )}  # fmt: skip
+            lines = {
+                n: (since, [r[k] for r in mine])
+                for n, k in (
+                    ("measured", "value"),
+                    ("expected", "expected"),
+                    ("low", "low"),
+                    ("high", "high"),
+                )
+            }
             page.chart(line_chart(lines, clinical.named(code, words), f"{unit} since the first event shown", ""))
     shown = [
         [
-            datetime.fromtimestamp(r["time"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M"), clinical.named(r["code"], words),
-            _text(r["value"]), f"{r['probability']:.1%}", clinical.named(r["likeliest"], words),
+            datetime.fromtimestamp(r["time"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M"),
+            clinical.named(r["code"], words),
+            _text(r["value"]),
+            f"{r['probability']:.1%}",
+            clinical.named(r["likeliest"], words),
             "" if r["expected"] is None else f"{r['expected']:.3g} ({r['low']:.3g} to {r['high']:.3g})",
         ]
         for r in rows[-MOST_EVENTS:]
-    ]  # fmt: skip
+    ]
     headers = ["time", "event", "value", "probability given to it", "likeliest there", "value expected"]
     page.section("Its last events, hidden visit by visit", table(headers, shown))
 

@@ -13,9 +13,14 @@ from unmask.errors import UserError
 from unmask.files import files_below
 
 KINDS: dict[str, Any] = {
-    "int": pl.Int64, "time": pl.Datetime("us"), "text": pl.String, "float": pl.Float32, "double": pl.Float64,
-    "bool": pl.Boolean, "id": None,
-}  # fmt: skip
+    "int": pl.Int64,
+    "time": pl.Datetime("us"),
+    "text": pl.String,
+    "float": pl.Float32,
+    "double": pl.Float64,
+    "bool": pl.Boolean,
+    "id": None,
+}
 """Kind -> type; an id is an integer or text, and stays what it is; a double is a float that keeps the digits of a wider column."""
 MEDS = {"double": pl.Float32}
 """Kinds that MEDS has in another type."""
@@ -107,11 +112,14 @@ def typed(
             raise UserError(f"{path}: no column {name!r}", hint=f"Found {', '.join(names)}.")
         column, have = frame[name], frame[name].dtype
         right = {
-            "int": have.is_integer(), "time": isinstance(have, pl.Datetime), "text": have == pl.String
-            or isinstance(have, pl.Categorical), "float": have.is_numeric(), "double": have.is_numeric(),
+            "int": have.is_integer(),
+            "time": isinstance(have, pl.Datetime),
+            "text": have == pl.String or isinstance(have, pl.Categorical),
+            "float": have.is_numeric(),
+            "double": have.is_numeric(),
             "bool": have == pl.Boolean,
             "id": have.is_integer() or have == pl.String or isinstance(have, pl.Categorical),
-        }[kind]  # fmt: skip
+        }[kind]
         if have == pl.Null and name in optional:
             right = True
         if not right:

@@ -59,9 +59,15 @@ class EventRun:
 
 
 def pretrain(
-    data: str | Path | Events, out: str | Path, *, settings: EventSettings | None = None, resume: bool = False,
-    console: bool = True, trackers: Sequence[str] = (), subjects: np.ndarray | None = None,
-) -> EventRun:  # fmt: skip
+    data: str | Path | Events,
+    out: str | Path,
+    *,
+    settings: EventSettings | None = None,
+    resume: bool = False,
+    console: bool = True,
+    trackers: Sequence[str] = (),
+    subjects: np.ndarray | None = None,
+) -> EventRun:
     """Pretrain a masked event model. Vocabulary and value scales come from the training patients alone.
 
     Args:
@@ -96,11 +102,17 @@ def pretrain(
     cut = int((whole - lengths).sum())
     job = make_job(model, histories, lengths, train, held_out, settings)
     about = {
-        "patients": len(chosen), "training": len(train), "held_out": len(held_out), "events": count,
-        "codes": len(vocabulary.codes), "rare_events": sum(histories.unknown.values()),
-        "rare_codes": dict(list(histories.unknown.items())[:20]), "events_cut": cut,
-        "patients_cut": int((whole > lengths).sum()), "kept_out": 0 if subjects is not None else len(events) - len(chosen),
-    }  # fmt: skip
+        "patients": len(chosen),
+        "training": len(train),
+        "held_out": len(held_out),
+        "events": count,
+        "codes": len(vocabulary.codes),
+        "rare_events": sum(histories.unknown.values()),
+        "rare_codes": dict(list(histories.unknown.items())[:20]),
+        "events_cut": cut,
+        "patients_cut": int((whole > lengths).sum()),
+        "kept_out": 0 if subjects is not None else len(events) - len(chosen),
+    }
     console_logger(console)(
         f"{len(train)} training and {len(held_out)} held-out patients, {count:,} events, "
         f"{len(vocabulary.codes)} codes; {cut:,} oldest events of long histories left out"
@@ -133,8 +145,10 @@ def corruption_of(settings: EventSettings) -> Corruption:
     ratio = settings.ratio if settings.ratio_from is None else (settings.ratio_from, settings.ratio)
     visits, events = Units(ratio=ratio), Uniform(ratio=ratio)
     selectors: dict[str, Selector] = {
-        "visit": visits, "event": events, "mixed": Mixture(first=visits, second=events, share=VISITS)
-    }  # fmt: skip
+        "visit": visits,
+        "event": events,
+        "mixed": Mixture(first=visits, second=events, share=VISITS),
+    }
     return Corruption(
         select=own_selector(settings.select, ratio) if settings.select is not None else selectors[settings.hide],
         replace=Replacement(mask=settings.mask, random=settings.random, keep=settings.keep),
@@ -163,9 +177,13 @@ def asked_at(histories: Histories, subject: int) -> int | None:
 
 
 def make_job(
-    model: MaskedModel, histories: Histories, lengths: np.ndarray, train: np.ndarray, held_out: np.ndarray,
+    model: MaskedModel,
+    histories: Histories,
+    lengths: np.ndarray,
+    train: np.ndarray,
+    held_out: np.ndarray,
     settings: EventSettings,
-) -> Job:  # fmt: skip
+) -> Job:
     """Tie a model, patients and a corruption together for the run."""
     rows = settings.train.batch_slots // settings.slots
     plan = Plan(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
@@ -177,10 +195,15 @@ def make_job(
     validation = [made() for made in makers] if few else MadeWhenNeeded(makers, size)
     corruption = corruption_of(settings)
     return Job(
-        model=model, plan=plan, make_batch=make, corruption=corruption, validation=validation,
+        model=model,
+        plan=plan,
+        make_batch=make,
+        corruption=corruption,
+        validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True),
-        fingerprint=_fingerprint(histories, train, settings), look_ahead=1,
-    )  # fmt: skip
+        fingerprint=_fingerprint(histories, train, settings),
+        look_ahead=1,
+    )
 
 
 def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSettings) -> dict[str, Any]:
@@ -201,12 +224,18 @@ def write_report(finished: EventRun) -> Path:
 
     r = finished.result
     page = Report("Masked pretraining on patient events", str(finished.folder))
-    page.facts({
-        "Held-out loss": r.held_out("loss", "{:.3f} nats"), "Steps": r.steps,
-        "Held-out code accuracy": r.held_out("accuracy", "{:.1%}"),
-        "Time": f"{r.seconds:.0f} s", "Real events/s": f"{r.slots_per_second:,.0f}", "Precision": r.precision,
-        "Patients": finished.data["training"], "Events": finished.data["events"],
-    })  # fmt: skip
+    page.facts(
+        {
+            "Held-out loss": r.held_out("loss", "{:.3f} nats"),
+            "Steps": r.steps,
+            "Held-out code accuracy": r.held_out("accuracy", "{:.1%}"),
+            "Time": f"{r.seconds:.0f} s",
+            "Real events/s": f"{r.slots_per_second:,.0f}",
+            "Precision": r.precision,
+            "Patients": finished.data["training"],
+            "Events": finished.data["events"],
+        }
+    )
     page.section("Training", training_curves(finished.folder / "metrics.jsonl", loss="nats per hidden event"))
     page.section("Settings", json.dumps(dataclasses.asdict(finished.settings), indent=1))
     return page.write(finished.folder / "report.html")

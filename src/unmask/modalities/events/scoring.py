@@ -80,8 +80,12 @@ def figures(
     if len(np.unique(y)) < 2:
         return out
     rules: dict[str, Rule] = {
-        "auprc": average_precision_score, "brier": brier_score_loss, "ece": calibration, "slope": _slope, "intercept": _intercept,
-    }  # fmt: skip
+        "auprc": average_precision_score,
+        "brier": brier_score_loss,
+        "ece": calibration,
+        "slope": _slope,
+        "intercept": _intercept,
+    }
     found = _estimated(rules, y, p, who, draws, seed)
     again, number = redrawn(who, draws, seed)
     drawn = np.concatenate([auroc(y, p, weights, number) for weights in again])
@@ -257,9 +261,13 @@ def baselines(
         return make_pipeline(*steps, LogisticRegression(C=0.01, max_iter=1000))
 
     boosting = HistGradientBoostingClassifier(
-        learning_rate=0.05, max_iter=200, max_leaf_nodes=15, min_samples_leaf=20, l2_regularization=1.0,
+        learning_rate=0.05,
+        max_iter=200,
+        max_leaf_nodes=15,
+        min_samples_leaf=20,
+        l2_regularization=1.0,
         random_state=seed,
-    )  # fmt: skip
+    )
     share = np.bincount(y, minlength=classes) / len(y)
     out = {"prevalence": np.tile(share, (len(test), 1))}
     known = np.unique(y)

@@ -26,14 +26,23 @@ from unmask.modalities.events.meds import MEDS_VERSION
 BUCKETS = 256
 SHARD_ROWS = 1_000_000
 SCHEMA: dict[str, Any] = {
-    "subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32,
-}  # fmt: skip
+    "subject_id": pl.Int64,
+    "time": pl.Datetime("us"),
+    "code": pl.String,
+    "numeric_value": pl.Float32,
+}
 EXTRA: dict[str, Any] = {"text_value": pl.String, "visit_id": pl.Int64}
 """Columns that stand in the folder where a source has any: an answer in words, and the encounter an event belongs to."""
-STORED = pa.schema([
-    pa.field("subject_id", pa.int64()), pa.field("time", pa.timestamp("us")), pa.field("code", pa.string()),
-    pa.field("numeric_value", pa.float32()), pa.field("text_value", pa.large_string()), pa.field("visit_id", pa.int64()),
-])  # fmt: skip
+STORED = pa.schema(
+    [
+        pa.field("subject_id", pa.int64()),
+        pa.field("time", pa.timestamp("us")),
+        pa.field("code", pa.string()),
+        pa.field("numeric_value", pa.float32()),
+        pa.field("text_value", pa.large_string()),
+        pa.field("visit_id", pa.int64()),
+    ]
+)
 """As MEDS has it; polars alone would write large_string throughout, which its validation refuses."""
 
 

@@ -70,9 +70,14 @@ def _fill(grid: np.ndarray, key: np.ndarray, score: np.ndarray, time: np.ndarray
     number = np.add.reduceat(recent.astype(np.float64), first)
     total = np.add.reduceat(score * recent, first)
     columns = (
-        score[last], np.minimum.reduceat(score, first), np.maximum.reduceat(score, first), mean, score[first],
-        np.sqrt(square), np.where(number > 0, total / np.maximum(number, 1), np.nan),
-    )  # fmt: skip
+        score[last],
+        np.minimum.reduceat(score, first),
+        np.maximum.reduceat(score, first),
+        mean,
+        score[first],
+        np.sqrt(square),
+        np.where(number > 0, total / np.maximum(number, 1), np.nan),
+    )
     grid[at, 1:8] = np.stack(columns, 1)
 
 

@@ -25,9 +25,13 @@ from unmask.modalities.events.histories import Histories
 By = Literal["patient", "visit", "event"]
 PARTS = ("code_score", "value_score", "time_score")
 SCHEMA: dict[str, Any] = {
-    "subject_id": pl.Int64, "time": pl.Int64, "visit": pl.Int64, "code": pl.String, "value": pl.Float64,
+    "subject_id": pl.Int64,
+    "time": pl.Int64,
+    "visit": pl.Int64,
+    "code": pl.String,
+    "value": pl.Float64,
     **dict.fromkeys(PARTS, pl.Float64),
-}  # fmt: skip
+}
 KEYS: dict[str, list[str]] = {"patient": ["subject_id"], "visit": ["subject_id", "visit", "time"]}
 
 
@@ -76,12 +80,15 @@ def _rows(folder: EventFolder, histories: Histories, mode: Mode) -> Iterator[tup
                 row, has = rows[slot - 1], bool(example.values["has"][slot])
                 code, value, time = found.per_slot[slot].tolist()
                 yield (
-                    int(events.subjects[subject]), int(events.time[row]), int(example.values["visit"][slot]),
-                    name_of(histories.vocabulary.codes, int(codes[slot - 1])), float(events.value[row]) if has else None,
+                    int(events.subjects[subject]),
+                    int(events.time[row]),
+                    int(example.values["visit"][slot]),
+                    name_of(histories.vocabulary.codes, int(codes[slot - 1])),
+                    float(events.value[row]) if has else None,
                     code if folder.settings.code_weight else None,
                     value if has and folder.settings.value_weight else None,
                     time if folder.settings.time_weight and example.values["hours"][slot] > 0 else None,
-                )  # fmt: skip
+                )
 
 
 def _parts(prediction: EventPrediction, target: Tensor) -> Tensor:

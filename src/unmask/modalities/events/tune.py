@@ -191,9 +191,14 @@ class OutputFinetuning(Finetunable):
     """
 
     def __init__(
-        self, out: nn.Linear, z: Tensor, y: np.ndarray, held_z: Tensor, held_y: np.ndarray,
+        self,
+        out: nn.Linear,
+        z: Tensor,
+        y: np.ndarray,
+        held_z: Tensor,
+        held_y: np.ndarray,
         loss: Callable[[Tensor, np.ndarray], Tensor],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(out)
         self.z, self.y, self.held_z, self.held_y, self.loss = z, y, held_z, held_y, loss
 
@@ -223,9 +228,15 @@ class EncoderFinetuning(Finetunable):
     """
 
     def __init__(
-        self, tuner: Tuner, net: Tuned, numbers: np.ndarray, y: np.ndarray, learnt: np.ndarray, watched: np.ndarray,
+        self,
+        tuner: Tuner,
+        net: Tuned,
+        numbers: np.ndarray,
+        y: np.ndarray,
+        learnt: np.ndarray,
+        watched: np.ndarray,
         generator: np.random.Generator,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(net)
         self.tuner, self.net, self.numbers, self.y = tuner, net, numbers, y
         self.learnt, self.watched, self.generator = learnt, watched, generator
@@ -301,7 +312,9 @@ def thinned(example: Example, share: float, generator: np.random.Generator) -> E
     place = np.arange(len(example)) if example.position is None else np.asarray(example.position)
     kept = np.asarray(example.special) | (generator.random(len(example)) >= share)
     return dataclasses.replace(
-        example, values={name: np.asarray(v)[kept] for name, v in example.values.items()},
-        special=np.asarray(example.special)[kept], unit=np.asarray(example.unit)[kept],
+        example,
+        values={name: np.asarray(v)[kept] for name, v in example.values.items()},
+        special=np.asarray(example.special)[kept],
+        unit=np.asarray(example.unit)[kept],
         position=place[kept],
-    )  # fmt: skip
+    )

@@ -17,9 +17,10 @@ def unknown_of(histories: Histories) -> dict[str, Any]:
     """
     count, events = sum(histories.unknown.values()), len(histories.events.time)
     return {
-        "unknown_share": count / max(1, events), "unknown_events": count,
+        "unknown_share": count / max(1, events),
+        "unknown_events": count,
         "unknown_codes": dict(list(histories.unknown.items())[:SHOWN]),
-    }  # fmt: skip
+    }
 
 
 def unknown_line(found: dict[str, Any]) -> str:

@@ -53,9 +53,15 @@ class Vocabulary:
 
     @classmethod
     def fit(
-        cls, events: Events, rows: np.ndarray | None = None, *, subjects: np.ndarray | None = None, floor: int = 5,
-        most: int = 20_000, rollup: str = "",
-    ) -> Vocabulary:  # fmt: skip
+        cls,
+        events: Events,
+        rows: np.ndarray | None = None,
+        *,
+        subjects: np.ndarray | None = None,
+        floor: int = 5,
+        most: int = 20_000,
+        rollup: str = "",
+    ) -> Vocabulary:
         """From the events of `subjects` (numbers of the training patients), or those in `rows`; default all. Codes seen fewer
         than `floor` times share one number.
 

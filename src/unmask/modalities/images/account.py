@@ -34,11 +34,16 @@ def describe(images: ImageSet) -> dict[str, Any]:
         low, high = value_range(images)
         share = 0.0 if images.missing is None else float(images.missing.mean())
     found: dict[str, Any] = {
-        "pictures": len(images), "shape": [*images.size, images.channels], "depth": images.depth, "range": [low, high],
-        "missing_share": share, "skipped": len(images.skipped),
-        "skipped_reasons": reasons(images.skipped), "skipped_first": [list(s) for s in images.skipped[:SHOWN]],
+        "pictures": len(images),
+        "shape": [*images.size, images.channels],
+        "depth": images.depth,
+        "range": [low, high],
+        "missing_share": share,
+        "skipped": len(images.skipped),
+        "skipped_reasons": reasons(images.skipped),
+        "skipped_first": [list(s) for s in images.skipped[:SHOWN]],
         "notes": notes,
-    }  # fmt: skip
+    }
     if images.tiles is not None:
         found["whole_pictures"] = len(np.unique(images.tiles.scene))
     return found

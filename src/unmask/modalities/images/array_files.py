@@ -13,8 +13,9 @@ from unmask.errors import UserError
 from unmask.modalities.images.arrays import PLAIN, ImageSet, Part, Reading, from_array, joined
 
 SPLITS = {
-    "train": ("train", "training"), "test": ("test", "t10k", "val", "valid", "validation", "dev"),
-}  # fmt: skip
+    "train": ("train", "training"),
+    "test": ("test", "t10k", "val", "valid", "validation", "dev"),
+}
 """Names of folders, files and arrays that say which part of a data set they hold."""
 
 

@@ -95,14 +95,16 @@ class ImageSet:
     def take(self, which: np.ndarray) -> ImageSet:
         """Some of the pictures, in the order given."""
         return replace(
-            self, pixels=_part(self.pixels, which), labels=None if self.labels is None else self.labels[which],
+            self,
+            pixels=_part(self.pixels, which),
+            labels=None if self.labels is None else self.labels[which],
             names=[self.names[i] for i in np.arange(len(self))[which]] if self.names else [],
             test=None if self.test is None else self.test[which],
             missing=None if self.missing is None else _part(self.missing, which),
             groups=None if self.groups is None else self.groups[which],
             tiles=None if self.tiles is None else self.tiles.take(which),
             targets=None if self.targets is None else self.targets.take(which),
-        )  # fmt: skip
+        )
 
     def resized(self, size: int | tuple[int, int] | None) -> ImageSet:
         """The pictures at another size; None leaves them."""
@@ -193,25 +195,35 @@ def tiled(images: ImageSet, how: Reading) -> ImageSet:
     found = places(*images.size, form)
     which = np.repeat(np.arange(len(images)), len(found))
     cut = [
-        example for n, pixels in enumerate(images.pixels)
-        for example in examples(Picture(pixels=pixels, missing=None if images.missing is None else images.missing[n]), form)
-    ]  # fmt: skip
+        example
+        for n, pixels in enumerate(images.pixels)
+        for example in examples(
+            Picture(pixels=pixels, missing=None if images.missing is None else images.missing[n]), form
+        )
+    ]
     missing = None
     if any(c.missing is not None for c in cut):
         missing = np.stack([np.zeros((height, width), bool) if c.missing is None else c.missing for c in cut])
     names = images.names or [str(n) for n in range(len(images))]
     tiles = Tiles(
-        scene=which, top=np.tile([p.top for p in found], len(images)), left=np.tile([p.left for p in found], len(images)),
-        names=names, sizes=[images.size] * len(images),
-    )  # fmt: skip
+        scene=which,
+        top=np.tile([p.top for p in found], len(images)),
+        left=np.tile([p.left for p in found], len(images)),
+        names=names,
+        sizes=[images.size] * len(images),
+    )
     groups = np.arange(len(images)) if images.groups is None else images.groups
     return replace(
-        images, pixels=np.stack([c.pixels for c in cut]), missing=missing, groups=groups[which], tiles=tiles,
+        images,
+        pixels=np.stack([c.pixels for c in cut]),
+        missing=missing,
+        groups=groups[which],
+        tiles=tiles,
         names=[f"{names[n]}#y={tiles.top[k]},x={tiles.left[k]}" for k, n in enumerate(which)],
         labels=None if images.labels is None else images.labels[which],
         test=None if images.test is None else images.test[which],
         targets=None if images.targets is None else images.targets.take(which),
-    )  # fmt: skip
+    )
 
 
 def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Reading = PLAIN) -> ImageSet:
@@ -302,10 +314,14 @@ def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
     if any(s.missing is not None for s in sets):
         missing = np.concatenate([np.zeros(s.pixels.shape[:3], bool) if s.missing is None else s.missing for s in sets])
     return ImageSet(
-        pixels=np.concatenate([s.pixels for s in sets]), labels=labels, classes=classes, missing=missing,
-        notes=[note for s in sets for note in s.notes], targets=targets,
+        pixels=np.concatenate([s.pixels for s in sets]),
+        labels=labels,
+        classes=classes,
+        missing=missing,
+        notes=[note for s in sets for note in s.notes],
+        targets=targets,
         test=np.concatenate([np.full(len(s), p.test) for p, s in zip(parts, sets, strict=True)]) if known else None,
-    )  # fmt: skip
+    )
 
 
 def as_array(data: Any) -> np.ndarray:

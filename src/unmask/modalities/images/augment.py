@@ -52,9 +52,13 @@ class Augment:
         return np.stack([x, y, width, height, np.where((side < 0.5) & self.flip, -1.0, 1.0)], 1)
 
     def __call__(
-        self, images: Float[Tensor, "n channels height width"], identity: np.ndarray, *, key: tuple[int, int],
+        self,
+        images: Float[Tensor, "n channels height width"],
+        identity: np.ndarray,
+        *,
+        key: tuple[int, int],
         size: tuple[int, int] | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Crop, flip and resample (bicubic) to `size`, default the pictures' own; `key` is (seed, epoch).
 
         Of pictures larger than `size` every pixel is the mean of as many samples as lie within it: single ones would
@@ -144,9 +148,13 @@ def smoothed(labels: Int[Tensor, " n"], classes: int, smoothing: float) -> Float
 
 
 def mix_batch(
-    images: Float[Tensor, "n channels height width"], target: Float[Tensor, "n classes"], *, mixup: float, cutmix: float,
+    images: Float[Tensor, "n channels height width"],
+    target: Float[Tensor, "n classes"],
+    *,
+    mixup: float,
+    cutmix: float,
     generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Mixup (Zhang et al. 2018) or cutmix (Yun et al. 2019) of each picture with its mirror place in the batch.
 
     Args:

@@ -35,9 +35,12 @@ def image_batch(
 
 
 def batch_of_parts(
-    config: PatchCodecConfig, parts: Iterable[Float[Tensor, "some channels height width"]], identity: np.ndarray, *,
+    config: PatchCodecConfig,
+    parts: Iterable[Float[Tensor, "some channels height width"]],
+    identity: np.ndarray,
+    *,
     block: int = 1,
-) -> PackedBatch:  # fmt: skip
+) -> PackedBatch:
     """`image_batch` of pictures that come some at a time: no more than these stand in memory beside the patches.
 
     Args:
@@ -79,15 +82,26 @@ def nothing(config: PatchCodecConfig) -> PackedBatch:
     batch = image_batch(config, torch.zeros(1, config.channels, *config.image), np.array([-1]))
     empty = torch.zeros_like(batch.segment)
     return PackedBatch(
-        values=batch.values, segment=empty, position=batch.position, observed=empty.bool(), special=empty.bool(),
-        unit=empty - 1, identity=empty - 1, index=empty - 1,
-    )  # fmt: skip
+        values=batch.values,
+        segment=empty,
+        position=batch.position,
+        observed=empty.bool(),
+        special=empty.bool(),
+        unit=empty - 1,
+        identity=empty - 1,
+        index=empty - 1,
+    )
 
 
 def batch_maker(
-    codec: PatchCodec, images: ImageSet, *, seed: int, augment: Augment | None, block: int = 1,
+    codec: PatchCodec,
+    images: ImageSet,
+    *,
+    seed: int,
+    augment: Augment | None,
+    block: int = 1,
     native: bool = False,
-) -> Callable[[list[list[int]], int, int], PackedBatch]:  # fmt: skip
+) -> Callable[[list[list[int]], int, int], PackedBatch]:
     """A function (rows of picture numbers, rows asked, epoch) -> batch of augmented pictures.
 
     Args:

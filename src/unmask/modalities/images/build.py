@@ -43,15 +43,25 @@ def default_patch(image: tuple[int, int]) -> int:
 
 
 def vit_config(
-    width: int, layers: int, heads: int, slots: int, *, epsilon: float = 1e-6, inner: int | None = None,
+    width: int,
+    layers: int,
+    heads: int,
+    slots: int,
+    *,
+    epsilon: float = 1e-6,
+    inner: int | None = None,
     activation: Activation = "gelu",
-) -> EncoderConfig:  # fmt: skip
+) -> EncoderConfig:
     """A pre-norm vision transformer with one position table entry a slot."""
     return EncoderConfig(
-        width=width, layers=layers, heads=heads, norm=Norm(placement="pre", epsilon=epsilon),
-        positions=Learned(slots=slots), entrance=Entrance(norm=False),
+        width=width,
+        layers=layers,
+        heads=heads,
+        norm=Norm(placement="pre", epsilon=epsilon),
+        positions=Learned(slots=slots),
+        entrance=Entrance(norm=False),
         feedforward=MLP(inner=inner or 4 * width, activation=activation),
-    )  # fmt: skip
+    )
 
 
 def codec_config(
@@ -68,11 +78,19 @@ def codec_config(
     """
     visible_only = settings.architecture == "visible_only"
     return PatchCodecConfig(
-        image=image, channels=channels, patch=settings.patch or default_patch(image), width=settings.width,
-        head_width=settings.decoder_width if visible_only else settings.width, mean=mean, deviation=deviation,
-        normalised=settings.norm_targets, loss=settings.loss, statistics=settings.statistics,
-        class_token=settings.class_token, mask_embedding=not visible_only,
-    )  # fmt: skip
+        image=image,
+        channels=channels,
+        patch=settings.patch or default_patch(image),
+        width=settings.width,
+        head_width=settings.decoder_width if visible_only else settings.width,
+        mean=mean,
+        deviation=deviation,
+        normalised=settings.norm_targets,
+        loss=settings.loss,
+        statistics=settings.statistics,
+        class_token=settings.class_token,
+        mask_embedding=not visible_only,
+    )
 
 
 def new_model(settings: ImageSettings, codec: PatchCodecConfig) -> MaskedModel:

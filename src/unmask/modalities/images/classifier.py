@@ -118,10 +118,14 @@ def layer_groups(net: ClassifierNet, *, rate: float, decay: float, weight_decay:
             )
             groups.setdefault((depth, parameter.ndim > 1), []).append(parameter)
     return [
-        {"params": parameters, "lr": (peak := rate * decay ** (last - depth)), "initial_lr": peak,
-         "weight_decay": weight_decay if matrix else 0.0}
+        {
+            "params": parameters,
+            "lr": (peak := rate * decay ** (last - depth)),
+            "initial_lr": peak,
+            "weight_decay": weight_decay if matrix else 0.0,
+        }
         for (depth, matrix), parameters in sorted(groups.items(), key=lambda item: item[0])
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(repr=False)
@@ -256,9 +260,12 @@ class Classifier:
         with self.net.whole() as masked:
             about = {"classes": self.classes, "pooling": self.net.pooling} | self.objective.about()
             save_folder(
-                path, masked, depth=self.model.folder.depth, settings=dict(self.model.folder.settings) | {"classifier": about},
+                path,
+                masked,
+                depth=self.model.folder.depth,
+                settings=dict(self.model.folder.settings) | {"classifier": about},
                 head={"weight": self.net.head.weight, "bias": self.net.head.bias},
-            )  # fmt: skip
+            )
 
 
 __all__ = ["Classifier", "ClassifierNet", "DropPath", "layer_groups"]

@@ -65,10 +65,16 @@ class ClassifierSettings:
     store_folder: str | None = None
     train: TrainSettings = field(
         default_factory=lambda: TrainSettings(
-            epochs=50, learning_rate=1e-3, beta2=0.999, epsilon=1e-8, weight_decay=0.05, schedule="cosine", warmup=0.1,
+            epochs=50,
+            learning_rate=1e-3,
+            beta2=0.999,
+            epsilon=1e-8,
+            weight_decay=0.05,
+            schedule="cosine",
+            warmup=0.1,
             minimum_rate=1e-3,
         )
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         check_types(self)

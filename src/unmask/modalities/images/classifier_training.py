@@ -37,9 +37,13 @@ class PictureFinetuning(Finetunable):
     """
 
     def __init__(
-        self, classifier: Classifier, train: ImageSet, targets: Tensor, held: ImageSet | None,
+        self,
+        classifier: Classifier,
+        train: ImageSet,
+        targets: Tensor,
+        held: ImageSet | None,
         settings: ClassifierSettings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(classifier.net)
         self.classifier, self.train, self.targets, self.held = classifier, train, targets, held
         self.settings, self.seed = settings, settings.train.seed

@@ -157,9 +157,11 @@ class PatchPrediction(Gaussian):
     """
 
     def __init__(
-        self, pattern: Float[Tensor, "asked features"], statistics: Float[Tensor, "asked 2"] | None,
+        self,
+        pattern: Float[Tensor, "asked features"],
+        statistics: Float[Tensor, "asked 2"] | None,
         config: PatchCodecConfig,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.pattern, self.statistics, self.config = pattern, statistics, config
         location, log_variance = pattern, None
         if statistics is not None:

@@ -224,6 +224,19 @@ def decode_all(
 
 
 __all__ = [
-    "Broken", "Choice", "Form", "Header", "Picture", "Place", "Source", "decode", "decode_all", "examples", "is_picture", "places",
-    "resize", "scale_of", "survey_all",
-]  # fmt: skip
+    "Broken",
+    "Choice",
+    "Form",
+    "Header",
+    "Picture",
+    "Place",
+    "Source",
+    "decode",
+    "decode_all",
+    "examples",
+    "is_picture",
+    "places",
+    "resize",
+    "scale_of",
+    "survey_all",
+]

@@ -13,9 +13,18 @@ from unmask.modalities.images.pretrain import ImageRun, pretrain
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
 
 SETTINGS: dict[str, Any] = {
-    "width": 96, "layers": 4, "heads": 4, "patch": 2, "decoder": "light", "ratio": 0.6, "flip": False, "crop": (0.8, 1.0),
-    "batch": 128, "learning_rate": 3e-3, "holdout": 0.0,
-}  # fmt: skip
+    "width": 96,
+    "layers": 4,
+    "heads": 4,
+    "patch": 2,
+    "decoder": "light",
+    "ratio": 0.6,
+    "flip": False,
+    "crop": (0.8, 1.0),
+    "batch": 128,
+    "learning_rate": 3e-3,
+    "holdout": 0.0,
+}
 
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -71,12 +80,18 @@ def look(finished: ImageRun, images: Any) -> dict[str, Any]:
     found["untrained_probe_accuracy"] = before.evaluate(images, baselines=False)["probe_accuracy"]
     unseen = images.take(np.flatnonzero(images.test))
     page = Report("What a masked autoencoder learnt from digits without labels", "unmask demo images")
-    page.facts({
-        "Linear probe": f"{found['probe_accuracy']:.1%}", "on raw pixels": f"{found['raw_probe_accuracy']:.1%}",
-        "untrained network": f"{found['untrained_probe_accuracy']:.1%}", "20-NN": f"{found['knn_accuracy']:.1%}",
-        "20-NN on raw pixels": f"{found['raw_knn_accuracy']:.1%}", "Training": f"{r.seconds:.0f} s, {r.steps} steps",
-        "Images/s": f"{finished.images_per_second:,.0f}", "Precision": r.precision,
-    })  # fmt: skip
+    page.facts(
+        {
+            "Linear probe": f"{found['probe_accuracy']:.1%}",
+            "on raw pixels": f"{found['raw_probe_accuracy']:.1%}",
+            "untrained network": f"{found['untrained_probe_accuracy']:.1%}",
+            "20-NN": f"{found['knn_accuracy']:.1%}",
+            "20-NN on raw pixels": f"{found['raw_knn_accuracy']:.1%}",
+            "Training": f"{r.seconds:.0f} s, {r.steps} steps",
+            "Images/s": f"{finished.images_per_second:,.0f}",
+            "Precision": r.precision,
+        }
+    )
     page.section("Training", training_curves(out / "metrics.jsonl", loss="error of a hidden patch"))
     page.section(
         "Original, masked, reconstructed",
@@ -94,6 +109,10 @@ def look(finished: ImageRun, images: Any) -> dict[str, Any]:
         "loss",
     )
     return {k: found[k] for k in keys} | {
-        "report": str(path), "device": r.device, "precision": r.precision, "steps": r.steps, "seconds": r.seconds,
+        "report": str(path),
+        "device": r.device,
+        "precision": r.precision,
+        "steps": r.steps,
+        "seconds": r.seconds,
         "images_per_second": finished.images_per_second,
-    }  # fmt: skip
+    }

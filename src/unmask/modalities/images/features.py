@@ -32,9 +32,15 @@ def rows_at_rest(model: MaskedModel) -> int:
 
 @torch.inference_mode()
 def features(
-    model: MaskedModel, images: ImageSet, context: contextlib.AbstractContextManager[Any], device: torch.device, *,
-    pooling: Pooling = "mean", normalise: bool = False, rows: int | None = None,
-) -> np.ndarray:  # fmt: skip
+    model: MaskedModel,
+    images: ImageSet,
+    context: contextlib.AbstractContextManager[Any],
+    device: torch.device,
+    *,
+    pooling: Pooling = "mean",
+    normalise: bool = False,
+    rows: int | None = None,
+) -> np.ndarray:
     """Pooled encoder states of pictures of the model's size, (pictures, width) float32."""
     rows = rows or rows_at_rest(model)
     config, codec = model.codec.config, model.codec

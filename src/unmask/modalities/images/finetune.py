@@ -50,9 +50,16 @@ class Finetuned:
 
 
 def finetune_classify(
-    model: str | Path | ImageModel, data: Any, out: str | Path, *, validation: Any = None,
-    settings: ClassifierSettings | None = None, console: bool = True, checkpoints: bool = False, resume: bool = False,
-) -> Finetuned:  # fmt: skip
+    model: str | Path | ImageModel,
+    data: Any,
+    out: str | Path,
+    *,
+    validation: Any = None,
+    settings: ClassifierSettings | None = None,
+    console: bool = True,
+    checkpoints: bool = False,
+    resume: bool = False,
+) -> Finetuned:
     """Fine-tune an image model on labelled pictures.
 
     Args:
@@ -127,9 +134,12 @@ def _pictures(
     base: ImageModel, data: Any, validation: Any, settings: ClassifierSettings, store: Store | None
 ) -> tuple[ImageSet, ImageSet | None]:
     table: dict[str, Any] = {
-        "store": store, "problem": settings.problem, "pictures": settings.pictures, "column": settings.column,
+        "store": store,
+        "problem": settings.problem,
+        "pictures": settings.pictures,
+        "column": settings.column,
         "label_column": settings.label_column,
-    }  # fmt: skip
+    }
     train = base.read(data, group=settings.group, **table)
     if train.test is not None:
         train = train.take(np.flatnonzero(~train.test))

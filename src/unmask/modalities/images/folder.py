@@ -102,9 +102,16 @@ def load_folder(
     _fill(model, found.state, path)
     random = sorted(set(model.state_dict()) - set(found.state))
     return ImageFolder(
-        model=model.eval(), settings=about, random=random, ignored=sorted(found.left), head=head,
-        depth=about.get("depth", "uint8"), classifier=about.get("classifier"), range=_range(about), reading=_reading(about),
-    )  # fmt: skip
+        model=model.eval(),
+        settings=about,
+        random=random,
+        ignored=sorted(found.left),
+        head=head,
+        depth=about.get("depth", "uint8"),
+        classifier=about.get("classifier"),
+        range=_range(about),
+        reading=_reading(about),
+    )
 
 
 def _range(about: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -125,9 +132,11 @@ def _described(about: Mapping[str, Any]) -> tuple[PatchCodecConfig, EncoderConfi
     codec: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["codec"].items()}
     decoder = about.get("decoder")
     return (
-        PatchCodecConfig(**codec), EncoderConfig.from_dict(about["encoder"]),
-        EncoderConfig.from_dict(decoder) if decoder else None, bool(about.get("learned_positions")),
-    )  # fmt: skip
+        PatchCodecConfig(**codec),
+        EncoderConfig.from_dict(about["encoder"]),
+        EncoderConfig.from_dict(decoder) if decoder else None,
+        bool(about.get("learned_positions")),
+    )
 
 
 def _inferred(
@@ -157,22 +166,39 @@ def _inferred(
     epsilon = float(config.get("layer_norm_eps", 1e-6))
     act: Any = activation_name(config.get("hidden_act", "gelu"))
     encoder = vit_config(
-        int(width), layers, int(config.get("num_attention_heads", 0)) or heads or known, slots, epsilon=epsilon,
-        inner=len(state["encoder.layers.0.feedforward.up.weight"]), activation=act,
-    )  # fmt: skip
+        int(width),
+        layers,
+        int(config.get("num_attention_heads", 0)) or heads or known,
+        slots,
+        epsilon=epsilon,
+        inner=len(state["encoder.layers.0.feedforward.up.weight"]),
+        activation=act,
+    )
     decoder, head_width = None, int(width)
     if decoder_layers:
         head_width = len(state["decoder_mask"])
         decoder = vit_config(
-            head_width, decoder_layers, int(config.get("decoder_num_attention_heads", 0)) or decoder_heads or 16, slots,
-            epsilon=epsilon, inner=len(state["decoder.layers.0.feedforward.up.weight"]), activation=act,
-        )  # fmt: skip
+            head_width,
+            decoder_layers,
+            int(config.get("decoder_num_attention_heads", 0)) or decoder_heads or 16,
+            slots,
+            epsilon=epsilon,
+            inner=len(state["decoder.layers.0.feedforward.up.weight"]),
+            activation=act,
+        )
     mean, deviation = _standards(config, channels)
     codec = PatchCodecConfig(
-        image=side, channels=channels, patch=patch, width=int(width), head_width=head_width,
-        mean=mean, deviation=deviation, normalised=_normalised(config, norm_pix, bool(decoder_layers)), class_token=cls,
+        image=side,
+        channels=channels,
+        patch=patch,
+        width=int(width),
+        head_width=head_width,
+        mean=mean,
+        deviation=deviation,
+        normalised=_normalised(config, norm_pix, bool(decoder_layers)),
+        class_token=cls,
         mask_embedding=not decoder_layers,
-    )  # fmt: skip
+    )
     return codec, encoder, decoder, not decoder_layers
 
 
@@ -246,19 +272,33 @@ def hf_config(model: MaskedModel, ratio: float = 0.75) -> dict[str, Any]:
     codec, encoder = model.codec.config, model.encoder.config
     square = codec.image[0] == codec.image[1]
     out: dict[str, Any] = {
-        "image_size": codec.image[0] if square else list(codec.image), "patch_size": codec.patch,
-        "num_channels": codec.channels, "hidden_size": encoder.width, "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads, "intermediate_size": encoder.feedforward.inner,
+        "image_size": codec.image[0] if square else list(codec.image),
+        "patch_size": codec.patch,
+        "num_channels": codec.channels,
+        "hidden_size": encoder.width,
+        "num_hidden_layers": encoder.layers,
+        "num_attention_heads": encoder.heads,
+        "intermediate_size": encoder.feedforward.inner,
         "hidden_act": "gelu_new" if act == "gelu_tanh" else act,
-        "layer_norm_eps": encoder.norm.epsilon, "qkv_bias": True, "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0, "norm_pix_loss": codec.normalised, "dtype": "float32",
-    }  # fmt: skip
+        "layer_norm_eps": encoder.norm.epsilon,
+        "qkv_bias": True,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "norm_pix_loss": codec.normalised,
+        "dtype": "float32",
+    }
     if model.visible_only and codec.class_token:
         decoder = model.decoder.config
-        return {"model_type": "vit_mae", "architectures": ["ViTMAEForPreTraining"], **out,
-                "decoder_hidden_size": decoder.width, "decoder_num_hidden_layers": decoder.layers,
-                "decoder_num_attention_heads": decoder.heads, "decoder_intermediate_size": decoder.feedforward.inner,
-                "mask_ratio": ratio}  # fmt: skip
+        return {
+            "model_type": "vit_mae",
+            "architectures": ["ViTMAEForPreTraining"],
+            **out,
+            "decoder_hidden_size": decoder.width,
+            "decoder_num_hidden_layers": decoder.layers,
+            "decoder_num_attention_heads": decoder.heads,
+            "decoder_intermediate_size": decoder.feedforward.inner,
+            "mask_ratio": ratio,
+        }
     return {"model_type": "unmask_images", **out}
 
 
@@ -266,15 +306,23 @@ def about(model: MaskedModel, depth: str, settings: Mapping[str, Any] | None = N
     """unmask.json: everything to rebuild the model with."""
     decoder = model.decoder.config.to_dict() if model.visible_only else None
     return dict(settings or {}) | {
-        "kind": "images", "codec": dataclasses.asdict(model.codec.config), "encoder": model.encoder.config.to_dict(),
-        "decoder": decoder, "learned_positions": model.encoder.stem.positions.weight.requires_grad, "depth": depth,
-    }  # fmt: skip
+        "kind": "images",
+        "codec": dataclasses.asdict(model.codec.config),
+        "encoder": model.encoder.config.to_dict(),
+        "decoder": decoder,
+        "learned_positions": model.encoder.stem.positions.weight.requires_grad,
+        "depth": depth,
+    }
 
 
 def save_folder(
-    folder: str | Path, model: MaskedModel, *, depth: str = "uint8", settings: Mapping[str, Any] | None = None,
+    folder: str | Path,
+    model: MaskedModel,
+    *,
+    depth: str = "uint8",
+    settings: Mapping[str, Any] | None = None,
     head: Mapping[str, Tensor] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write a model folder; a ViTMAE with a class token is one that transformers loads.
 
     Files are written beside and renamed one by one, the weights last.

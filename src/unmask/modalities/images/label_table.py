@@ -205,8 +205,9 @@ def _separated(path: Path) -> _Rows:
     good = [(number, cells) for number, cells in lines[1:] if len(cells) == len(names)]
     bad = [
         f"line {number}: {len(cells)} cells, expected {len(names)}"
-        for number, cells in lines[1:] if len(cells) != len(names)
-    ]  # fmt: skip
+        for number, cells in lines[1:]
+        if len(cells) != len(names)
+    ]
     columns: dict[str, list[Any]] = {name: [cells[n] for _, cells in good] for n, name in enumerate(names)}
     return _Rows(columns=columns, where=[f"line {number}" for number, _ in good], bad=bad)
 

@@ -132,9 +132,13 @@ def _form(found: Sequence[tuple[str, Header]], how: Reading) -> Form:
     if how.view == "tile" and how.overlap >= min(height, width):
         raise UserError(f"overlap={how.overlap} of tiles of {width} x {height}", hint="Expected less than their side.")
     return Form(
-        height=height, width=width, channels=_channels(found, how.channels), depth=_depth(found), view=how.view,
+        height=height,
+        width=width,
+        channels=_channels(found, how.channels),
+        depth=_depth(found),
+        view=how.view,
         overlap=how.overlap,
-    )  # fmt: skip
+    )
 
 
 def _channels(found: Sequence[tuple[str, Header]], asked: int | None) -> int:
@@ -200,20 +204,30 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
     tiles = None
     if form.view == "tile":
         tiles = Tiles(
-            scene=np.array([s for s, _ in spots]), top=np.array([p.top for _, p in spots]),
-            left=np.array([p.left for _, p in spots]), names=scene_names, sizes=sizes,
-        )  # fmt: skip
+            scene=np.array([s for s, _ in spots]),
+            top=np.array([p.top for _, p in spots]),
+            left=np.array([p.left for _, p in spots]),
+            names=scene_names,
+            sizes=sizes,
+        )
     together = np.unique(groups, return_inverse=True)[1]
     depths = {h.depth for _, headers in good for h in headers}
     notes = described([h for _, headers in good for h in headers])
     if depths == {"uint8", "uint16"}:
         notes.append("8 and 16 bits together: each divided by its own full range")
     return Listing(
-        sources=[f.source for f, _ in good], form=form, counts=np.array(counts), names=names, labels=labels, classes=classes,
+        sources=[f.source for f, _ in good],
+        form=form,
+        counts=np.array(counts),
+        names=names,
+        labels=labels,
+        classes=classes,
         test=None if files[0].test is None else np.array([f.test for f in files], bool),
         groups=together if len(np.unique(together)) < len(together) or files[0].group is not None else None,
-        tiles=tiles, skipped=skipped, notes=notes,
-    )  # fmt: skip
+        tiles=tiles,
+        skipped=skipped,
+        notes=notes,
+    )
 
 
 def without(listing: Listing, kept: np.ndarray, skipped: list[tuple[str, str]]) -> Listing:
@@ -228,8 +242,13 @@ def without(listing: Listing, kept: np.ndarray, skipped: list[tuple[str, str]]) 
         return None if values is None else values[each]
 
     return replace(
-        listing, sources=[s for s, k in zip(listing.sources, kept, strict=True) if k], counts=listing.counts[kept],
-        names=[n for n, k in zip(listing.names, each, strict=True) if k], labels=some(listing.labels),
-        test=some(listing.test), groups=some(listing.groups),
-        tiles=None if listing.tiles is None else listing.tiles.take(each), skipped=listing.skipped + skipped,
-    )  # fmt: skip
+        listing,
+        sources=[s for s, k in zip(listing.sources, kept, strict=True) if k],
+        counts=listing.counts[kept],
+        names=[n for n, k in zip(listing.names, each, strict=True) if k],
+        labels=some(listing.labels),
+        test=some(listing.test),
+        groups=some(listing.groups),
+        tiles=None if listing.tiles is None else listing.tiles.take(each),
+        skipped=listing.skipped + skipped,
+    )

@@ -91,9 +91,15 @@ class Rectangles:
 
 
 def image_corruption(
-    config: PatchCodecConfig, *, hide: str = "patch", ratio: float = 0.75, unit: int | None = None,
-    replace: Replacement = ALL_MASK, static: bool = False, own: str | None = None,
-) -> Corruption:  # fmt: skip
+    config: PatchCodecConfig,
+    *,
+    hide: str = "patch",
+    ratio: float = 0.75,
+    unit: int | None = None,
+    replace: Replacement = ALL_MASK,
+    static: bool = False,
+    own: str | None = None,
+) -> Corruption:
     """The corruption the settings ask for, with the same count in every image: of patches, or of units, of which those
     cut at the picture's edges hold fewer patches.
 

@@ -120,10 +120,20 @@ class ImageModel:
             yield part, image_batch(config, seen, np.arange(part.start, part.stop)).to(self.device)
 
     def reconstruct(
-        self, images: Any, *, ratio: float | None = None, box: tuple[int, int, int, int] | None = None,
-        mask: np.ndarray | None = None, steps: int = 1, order: Order = "random", temperature: float = 0.0,
-        sweeps: int = 0, seed: int = 0, statistics: Statistics | None = None, gaps: bool = False,
-    ) -> Reconstruction:  # fmt: skip
+        self,
+        images: Any,
+        *,
+        ratio: float | None = None,
+        box: tuple[int, int, int, int] | None = None,
+        mask: np.ndarray | None = None,
+        steps: int = 1,
+        order: Order = "random",
+        temperature: float = 0.0,
+        sweeps: int = 0,
+        seed: int = 0,
+        statistics: Statistics | None = None,
+        gaps: bool = False,
+    ) -> Reconstruction:
         """Hide a part of pictures and predict it back, in original pixel units also under normalised targets.
 
         Args:
@@ -162,9 +172,15 @@ class ImageModel:
                 if config.normalised and statistics != "predicted":
                     model = _GivenStatistics(self.model, borrowed_statistics(batch, grid, config, statistics))
                 filled = fill(
-                    model, batch, grid.flatten().nonzero().flatten(), steps=steps, order=order, temperature=temperature,
-                    sweeps=sweeps, generator=generator,
-                )  # fmt: skip
+                    model,
+                    batch,
+                    grid.flatten().nonzero().flatten(),
+                    steps=steps,
+                    order=order,
+                    temperature=temperature,
+                    sweeps=sweeps,
+                    generator=generator,
+                )
                 seen = unpatchify(filled.values["patch"][:, first:].float(), config.patch, config.grid)
                 out.append(self.model.codec.to_pixels(seen).cpu().numpy())
         pixels = hidden.reshape(-1, *config.grid).repeat(config.patch, 1).repeat(config.patch, 2)
@@ -179,9 +195,14 @@ class ImageModel:
         return self.reconstruct(images, **options).filled
 
     def _chosen(
-        self, images: ImageSet, ratio: float | None, box: tuple[int, int, int, int] | None, mask: np.ndarray | None,
-        gaps: bool, seed: int,
-    ) -> np.ndarray:  # fmt: skip
+        self,
+        images: ImageSet,
+        ratio: float | None,
+        box: tuple[int, int, int, int] | None,
+        mask: np.ndarray | None,
+        gaps: bool,
+        seed: int,
+    ) -> np.ndarray:
         """(pictures, patches) booleans: what is hidden."""
         count = len(images)
         if sum(x is not None for x in (ratio, box, mask)) + gaps > 1:
@@ -222,9 +243,15 @@ class ImageModel:
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors
 
     def evaluate(
-        self, images: Any, *, k: int = 20, seed: int = 0, most: int | None = None, baselines: bool = True,
+        self,
+        images: Any,
+        *,
+        k: int = 20,
+        seed: int = 0,
+        most: int | None = None,
+        baselines: bool = True,
         pooling: Pooling = "mean",
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches.
 
         Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles are judged
@@ -302,14 +329,24 @@ class ImageModel:
             for name, part in (("all", self.model), ("encoder", self.model.encoder))
         }
         return {
-            "kind": "images", "architecture": "visible_only" if self.model.visible_only else "in_place",
-            "parameters": count["all"], "encoder_parameters": count["encoder"], "layers": encoder.layers,
-            "width": encoder.width, "heads": encoder.heads, "image_height": config.image[0], "image_width": config.image[1],
-            "channels": config.channels, "patch": config.patch, "patches": config.patches,
+            "kind": "images",
+            "architecture": "visible_only" if self.model.visible_only else "in_place",
+            "parameters": count["all"],
+            "encoder_parameters": count["encoder"],
+            "layers": encoder.layers,
+            "width": encoder.width,
+            "heads": encoder.heads,
+            "image_height": config.image[0],
+            "image_width": config.image[1],
+            "channels": config.channels,
+            "patch": config.patch,
+            "patches": config.patches,
             "flops_per_image": config.slots * encoder.flops_per_slot(config.slots),
-            "memory_mb_fp32": count["all"] * 4 / 1e6, "memory_mb_bf16": count["all"] * 2 / 1e6,
-            "tensors_left_random": self.folder.random, "tensors_ignored": self.folder.ignored,
-        }  # fmt: skip
+            "memory_mb_fp32": count["all"] * 4 / 1e6,
+            "memory_mb_bf16": count["all"] * 2 / 1e6,
+            "tensors_left_random": self.folder.random,
+            "tensors_ignored": self.folder.ignored,
+        }
 
     def save(self, path: str | Path) -> None:
         """Save as a model folder."""

@@ -163,10 +163,13 @@ class SeveralLabels:
 
     def rows(self, names: Sequence[str], answers: np.ndarray) -> list[dict[str, Any]]:
         return [
-            {"name": name, "labels": [c for c, x in zip(self.classes, row, strict=True) if x >= self.threshold],
-             "probabilities": {c: float(x) for c, x in zip(self.classes, row, strict=True)}}
+            {
+                "name": name,
+                "labels": [c for c, x in zip(self.classes, row, strict=True) if x >= self.threshold],
+                "probabilities": {c: float(x) for c, x in zip(self.classes, row, strict=True)},
+            }
             for name, row in zip(names, answers, strict=True)
-        ]  # fmt: skip
+        ]
 
     def watched(self, truth: np.ndarray, answers: np.ndarray) -> tuple[str, float, float]:
         from unmask.evaluation.labels import areas

@@ -76,9 +76,14 @@ class ImageRun:
 
 
 def pretrain(
-    data: Any, out: str | Path, *, settings: ImageSettings | None = None, resume: bool = False, console: bool = True,
+    data: Any,
+    out: str | Path,
+    *,
+    settings: ImageSettings | None = None,
+    resume: bool = False,
+    console: bool = True,
     trackers: Sequence[str] = (),
-) -> ImageRun:  # fmt: skip
+) -> ImageRun:
     """Pretrain a masked image model.
 
     Args:
@@ -124,10 +129,16 @@ def pretrain(
 
     result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
     about = account | {
-        "pictures": len(images), "training": len(train), "held_out": len(held_out), "skipped": len(images.skipped),
-        "classes": len(images.classes), "size": list(size), "channels": images.channels, "depth": images.depth,
+        "pictures": len(images),
+        "training": len(train),
+        "held_out": len(held_out),
+        "skipped": len(images.skipped),
+        "classes": len(images.classes),
+        "size": list(size),
+        "channels": images.channels,
+        "depth": images.depth,
         **groups,
-    }  # fmt: skip
+    }
     finished = ImageRun(
         folder=out,
         result=result,
@@ -151,10 +162,17 @@ def store_of(asked: str, folder: str | Path, settings: TrainSettings, say: Calla
 def prepare(data: Any, settings: ImageSettings, store: Store | None = None) -> ImageSet:
     """The pictures to train on, at the size they are kept at."""
     images = read_images(
-        data, size=settings.kept_size, channels=settings.channels, workers=settings.workers, strict=settings.strict,
-        column=settings.column, label_column=settings.label_column, group=settings.group, store=store,
+        data,
+        size=settings.kept_size,
+        channels=settings.channels,
+        workers=settings.workers,
+        strict=settings.strict,
+        column=settings.column,
+        label_column=settings.label_column,
+        group=settings.group,
+        store=store,
         **settings.reading,
-    )  # fmt: skip
+    )
     if images.test is not None:
         images = images.take(np.flatnonzero(~images.test))
     empty = np.zeros(len(images), bool) if images.missing is None else images.missing.all((1, 2))
@@ -190,11 +208,18 @@ def make_job(
         config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit, own=settings.select
     )
     job = Job(
-        model=model, plan=plan, make_batch=make, by_epoch=True, corruption=corruption, validation=validation,
-        validation_corruption=dataclasses.replace(corruption, static=True), fingerprint=_fingerprint(settings, images),
-        measure=live_probe(images, train, held_out, config.image, native) if settings.probe else None, unit="pictures",
+        model=model,
+        plan=plan,
+        make_batch=make,
+        by_epoch=True,
+        corruption=corruption,
+        validation=validation,
+        validation_corruption=dataclasses.replace(corruption, static=True),
+        fingerprint=_fingerprint(settings, images),
+        measure=live_probe(images, train, held_out, config.image, native) if settings.probe else None,
+        unit="pictures",
         look_ahead=0 if isinstance(images.pixels, np.ndarray) else 1,
-    )  # fmt: skip
+    )
     return job, settings
 
 
@@ -240,8 +265,9 @@ def live_probe(
         linear = linear_predict(fit_linear(a, known.labels, penalty=1e-3, steps=30), b)
         spent += time.monotonic() - begun
         return {
-            "knn_accuracy": float((near == asked.labels).mean()), "probe_accuracy": float((linear == asked.labels).mean())
-        }  # fmt: skip
+            "knn_accuracy": float((near == asked.labels).mean()),
+            "probe_accuracy": float((linear == asked.labels).mean()),
+        }
 
     return measure
 
@@ -255,30 +281,39 @@ def write_report(finished: ImageRun) -> Path:
     r, folder = finished.result, finished.folder
     page = Report("Masked pretraining on images", str(folder))
     unit = "error of a hidden patch"
-    page.facts({
-        "Held-out loss": r.held_out("loss", "{:.4f}"), "Steps": r.steps,
-        "Time": f"{r.seconds:.0f} s", "Images/s": f"{finished.images_per_second:,.0f}", "Precision": r.precision,
-        "Pictures": f"{finished.data['training']:,}", "Skipped": finished.data["skipped"],
-    })  # fmt: skip
+    page.facts(
+        {
+            "Held-out loss": r.held_out("loss", "{:.4f}"),
+            "Steps": r.steps,
+            "Time": f"{r.seconds:.0f} s",
+            "Images/s": f"{finished.images_per_second:,.0f}",
+            "Precision": r.precision,
+            "Pictures": f"{finished.data['training']:,}",
+            "Skipped": finished.data["skipped"],
+        }
+    )
     page.section("The pictures", "\n\n".join(told(finished.data)))
     page.section("Training", training_curves(folder / "metrics.jsonl", loss=unit))
     chart = probe_chart(folder / "metrics.jsonl")
     if chart is not None:
         page.section(
-            "Probe on frozen features", chart,
+            "Probe on frozen features",
+            chart,
             note=f"{min(PROBE_TRAIN, finished.data['training']):,} training and "
             f"{min(PROBE_TEST, finished.data['held_out']):,} held-out pictures, while training.",
-        )  # fmt: skip
+        )
     which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
     page.section(
-        "Original, masked, reconstructed", triptychs(folder, finished.shown),
+        "Original, masked, reconstructed",
+        triptychs(folder, finished.shown),
         note=f"{which}; hidden patches are predicted in pixels, visible ones are the original's. "
         + told_drawing(finished.shown),
-    )  # fmt: skip
+    )
     page.section(
-        "Where the last layer looks", attention_pictures(folder, finished.shown),
+        "Where the last layer looks",
+        attention_pictures(folder, finished.shown),
         note="Attention of the class token (or the mean over patches), mean over heads.",
-    )  # fmt: skip
+    )
     page.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
     return page.write(folder / "report.html")
 

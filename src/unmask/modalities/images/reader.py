@@ -134,5 +134,16 @@ def _size(path: str) -> int:
 
 
 __all__ = [
-    "Asked", "Broken", "Choice", "Header", "Opened", "Picture", "described", "is_picture", "name_of", "opened", "pictures", "survey",
-]  # fmt: skip
+    "Asked",
+    "Broken",
+    "Choice",
+    "Header",
+    "Opened",
+    "Picture",
+    "described",
+    "is_picture",
+    "name_of",
+    "opened",
+    "pictures",
+    "survey",
+]

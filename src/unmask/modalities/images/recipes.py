@@ -205,9 +205,13 @@ class ImageSettings:
     def reading(self) -> dict[str, Any]:
         """How files are read, in training and in use: arguments of `sources.read_images`."""
         return {
-            "planes": self.planes, "alpha": self.alpha, "nodata": self.nodata, "slice": self.slice,
-            "view": "shrink" if self.view == "shrink" else "tile", "overlap": self.overlap,
-        }  # fmt: skip
+            "planes": self.planes,
+            "alpha": self.alpha,
+            "nodata": self.nodata,
+            "slice": self.slice,
+            "view": "shrink" if self.view == "shrink" else "tile",
+            "overlap": self.overlap,
+        }
 
     @property
     def size(self) -> str:
@@ -228,18 +232,50 @@ SMALL: dict[str, Any] = {}
 """The defaults: for small pictures, small data and a CPU."""
 
 MAE: dict[str, Any] = {
-    "size": "base", "decoder": "mae", "image_size": 224, "patch": 16, "ratio": 0.75, "crop": (0.2, 1.0), "flip": True,
-    "norm_targets": True, "statistics": 0.0, "positions": "sincos", "batch": 4096, "learning_rate": 2.4e-3,
-    "weight_decay": 0.05, "beta2": 0.95, "schedule": "cosine", "warmup": 0.05, "clip": None,
-}  # fmt: skip
+    "size": "base",
+    "decoder": "mae",
+    "image_size": 224,
+    "patch": 16,
+    "ratio": 0.75,
+    "crop": (0.2, 1.0),
+    "flip": True,
+    "norm_targets": True,
+    "statistics": 0.0,
+    "positions": "sincos",
+    "batch": 4096,
+    "learning_rate": 2.4e-3,
+    "weight_decay": 0.05,
+    "beta2": 0.95,
+    "schedule": "cosine",
+    "warmup": 0.05,
+    "clip": None,
+}
 """He et al. 2022, appendix A.1, table 8: rate 1.5e-4 x batch / 256, 40 of 800 epochs warm-up."""
 
 SIMMIM: dict[str, Any] = {
-    "architecture": "in_place", "size": "base", "image_size": 224, "patch": 16, "hide": "unit", "unit": 32, "ratio": 0.6,
-    "norm_targets": False, "statistics": 0.0, "loss": "l1", "positions": "learned", "crop": (0.67, 1.0), "flip": True,
-    "batch": 2048, "learning_rate": 4e-4, "weight_decay": 0.05, "beta2": 0.999, "schedule": "wsd", "warmup": 0.0125,
-    "decay": 0.125, "minimum_rate": 0.1, "clip": 5.0,
-}  # fmt: skip
+    "architecture": "in_place",
+    "size": "base",
+    "image_size": 224,
+    "patch": 16,
+    "hide": "unit",
+    "unit": 32,
+    "ratio": 0.6,
+    "norm_targets": False,
+    "statistics": 0.0,
+    "loss": "l1",
+    "positions": "learned",
+    "crop": (0.67, 1.0),
+    "flip": True,
+    "batch": 2048,
+    "learning_rate": 4e-4,
+    "weight_decay": 0.05,
+    "beta2": 0.999,
+    "schedule": "wsd",
+    "warmup": 0.0125,
+    "decay": 0.125,
+    "minimum_rate": 0.1,
+    "clip": 5.0,
+}
 """Xie et al. 2022, section 4.1 and appendix A: mask units of 32 pixels, 60 %, L1, rate 1e-4 x batch / 512. The step decay
 at 7/8 of the run is a linear one here; learned absolute positions stand for the relative bias of their ViT."""
 

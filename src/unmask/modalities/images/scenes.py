@@ -12,9 +12,16 @@ from unmask.modalities.images.model import ImageModel, Reconstruction
 
 
 def fill_scenes(
-    model: ImageModel, images: Any, *, box: tuple[int, int, int, int] | None = None, mask: np.ndarray | None = None,
-    ratio: float | None = None, gaps: bool = False, reading: dict[str, Any] | None = None, **options: Any,
-) -> list[Reconstruction]:  # fmt: skip
+    model: ImageModel,
+    images: Any,
+    *,
+    box: tuple[int, int, int, int] | None = None,
+    mask: np.ndarray | None = None,
+    ratio: float | None = None,
+    gaps: bool = False,
+    reading: dict[str, Any] | None = None,
+    **options: Any,
+) -> list[Reconstruction]:
     """`ImageModel.reconstruct` at the pictures' own resolution: one result for each picture, of its own size.
 
     A pixel is hidden where it is in every tile that shows it; there the tiles' predictions are averaged, each weighted by

@@ -70,9 +70,15 @@ class Made(NamedTuple):
 
 
 def build(
-    folder: Path, sources: Sequence[Source], counts: Sequence[int], form: Form, *, choice: Choice = PLAIN,
-    workers: int | None = None, say: Callable[[str], None] = lambda text: None,
-) -> tuple[Shards, dict[int, str]]:  # fmt: skip
+    folder: Path,
+    sources: Sequence[Source],
+    counts: Sequence[int],
+    form: Form,
+    *,
+    choice: Choice = PLAIN,
+    workers: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[Shards, dict[int, str]]:
     """Decode files into shards below `folder`, or go on where a killed builder stopped, or find them done.
 
     Args:
@@ -93,9 +99,11 @@ def build(
         todo = [n for n in range(len(edges) - 1) if not _whole(here, n, size)]
         if todo:
             check_room(
-                here, sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo) * size, what="decoded pictures",
+                here,
+                sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo) * size,
+                what="decoded pictures",
                 hint="Choose a smaller image_size (or store_size), or another place: --set store_folder=.",
-            )  # fmt: skip
+            )
             index = {"version": VERSION, "key": key, "files": len(sources), "form": asdict(form), "edges": edges}
             replace_json(here / "index.json", index)
             done = int(np.sum(counts)) - sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo)
@@ -185,9 +193,15 @@ def _pool(workers: int | None) -> Iterator[Callable[[Any, Sequence[Any]], Iterat
 
 
 def _shard(
-    folder: Path, number: int, sources: Sequence[Source], counts: Sequence[int], form: Form, choice: Choice, size: int,
+    folder: Path,
+    number: int,
+    sources: Sequence[Source],
+    counts: Sequence[int],
+    form: Form,
+    choice: Choice,
+    size: int,
     mapped: Callable[[Any, Sequence[Any]], Iterator[Any]],
-) -> None:  # fmt: skip
+) -> None:
     path = folder / f"{number:05d}.bin"
     starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
     tasks = [
@@ -211,11 +225,15 @@ def _shard(
                 masks.write(made.mask or b"")
         for kept in (path, path.with_suffix(".gone")):
             fsync(kept)
-        replace_json(path.with_suffix(".json"), {
-            "files": [r if isinstance(r, str) else len(r) for r in found], "crc": [m.crc for m in examples],
-            "gone": [i for i, m in enumerate(examples) if m.mask is not None],
-            "masks": zlib.crc32(b"".join(m.mask or b"" for m in examples)),
-        })  # fmt: skip
+        replace_json(
+            path.with_suffix(".json"),
+            {
+                "files": [r if isinstance(r, str) else len(r) for r in found],
+                "crc": [m.crc for m in examples],
+                "gone": [i for i, m in enumerate(examples) if m.mask is not None],
+                "masks": zlib.crc32(b"".join(m.mask or b"" for m in examples)),
+            },
+        )
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written ({error.strerror or error})", hint="Free space; what is decoded is kept."
@@ -333,9 +351,13 @@ class StoredArray(LazyArray):
     """Examples on disk, or some of them."""
 
     def __init__(
-        self, shards: Shards, which: np.ndarray, kind: np.dtype, shape: tuple[int, ...],
+        self,
+        shards: Shards,
+        which: np.ndarray,
+        kind: np.dtype,
+        shape: tuple[int, ...],
         read: Callable[[int, np.ndarray], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(which, kind, shape)
         self._shards, self._read = shards, read
 

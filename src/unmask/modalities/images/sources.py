@@ -37,12 +37,26 @@ from unmask.modalities.images.targets import Parsed, Problem, array_targets, par
 
 
 def read_images(
-    data: Any, *, size: int | tuple[int, int] | None = None, channels: int | None = None, depth: str | None = None,
-    workers: int | None = None, strict: bool = False, column: str | None = None, label_column: str | None = None,
-    planes: str | int | None = None, alpha: Alpha | None = None, nodata: float | None = None, slice: Slice = "axial",
-    view: View = "shrink", overlap: int = 0, group: str | None = None, store: Store | None = None,
-    problem: Problem | None = None, pictures: str | None = None,
-) -> ImageSet:  # fmt: skip
+    data: Any,
+    *,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    depth: str | None = None,
+    workers: int | None = None,
+    strict: bool = False,
+    column: str | None = None,
+    label_column: str | None = None,
+    planes: str | int | None = None,
+    alpha: Alpha | None = None,
+    nodata: float | None = None,
+    slice: Slice = "axial",
+    view: View = "shrink",
+    overlap: int = 0,
+    group: str | None = None,
+    store: Store | None = None,
+    problem: Problem | None = None,
+    pictures: str | None = None,
+) -> ImageSet:
     """Read pictures, all brought to one size.
 
     Args:
@@ -67,10 +81,24 @@ def read_images(
         UserError: naming the file or picture at fault.
     """
     how = Reading(
-        size=size, channels=channels, depth=depth, workers=workers, strict=strict, column=column, label_column=label_column,
-        planes=planes, alpha=alpha, nodata=nodata, slice=slice, view=view, overlap=overlap, group=group,
-        store=store, problem=problem, pictures=pictures,
-    )  # fmt: skip
+        size=size,
+        channels=channels,
+        depth=depth,
+        workers=workers,
+        strict=strict,
+        column=column,
+        label_column=label_column,
+        planes=planes,
+        alpha=alpha,
+        nodata=nodata,
+        slice=slice,
+        view=view,
+        overlap=overlap,
+        group=group,
+        store=store,
+        problem=problem,
+        pictures=pictures,
+    )
     if overlap and view != "tile":
         raise UserError(f"overlap={overlap} of pictures that are read whole", hint="Tiles overlap: say view=tile.")
     if isinstance(data, ImageSet):
@@ -206,11 +234,14 @@ def _from_folder(folder: Path, how: Reading) -> ImageSet:
     classed = all(len(p) > 1 for p in inner)
     files = [
         File(
-            source=str(f), name=str(f.relative_to(folder)), label=p[0] if classed else None,
-            test=part_of(root.name) is True if root != folder else None, group=_folder_group(f, root, how.group),
+            source=str(f),
+            name=str(f.relative_to(folder)),
+            label=p[0] if classed else None,
+            test=part_of(root.name) is True if root != folder else None,
+            group=_folder_group(f, root, how.group),
         )
         for (f, root), p in zip(found, inner, strict=True)
-    ]  # fmt: skip
+    ]
     images = decode_files(files, how)
     left = sum((Counter(more) for _, _, more in listed), Counter[str]())
     told = ", ".join(f"{count} {ending}" for ending, count in left.most_common(8))
@@ -248,9 +279,10 @@ def _pictures_below(folder: Path) -> tuple[list[Path], list[str]]:
     Arrays (.npy) are the pictures where there are no others.
     """
     files = [
-        p for p in files_below(folder)
+        p
+        for p in files_below(folder)
         if not any(part.startswith(".") for part in p.relative_to(folder).parts) and (p.is_file() or not p.exists())
-    ]  # fmt: skip
+    ]
     found = [p for p in files if is_picture(p)] or [p for p in files if p.suffix.lower() == ".npy"]
     taken = set(found)
     return found, [p.suffix.lower() or "without ending" for p in files if p not in taken]
@@ -274,15 +306,28 @@ def decode_files(files: Sequence[File], how: Reading) -> ImageSet:
         pixels, missing = stream.pixels, stream.missing
     else:
         shards, broken = build(
-            how.store.folder, listing.sources, listing.counts.tolist(), form, choice=how.choice, workers=how.workers,
+            how.store.folder,
+            listing.sources,
+            listing.counts.tolist(),
+            form,
+            choice=how.choice,
+            workers=how.workers,
             say=how.store.say,
-        )  # fmt: skip
+        )
         pixels, missing = shards.pixels, shards.missing
         listing = _left(listing, broken, how.strict)
     return ImageSet(
-        pixels=pixels, labels=listing.labels, classes=listing.classes, names=listing.names, test=listing.test,
-        skipped=listing.skipped, missing=missing, groups=listing.groups, tiles=listing.tiles, notes=listing.notes,
-    )  # fmt: skip
+        pixels=pixels,
+        labels=listing.labels,
+        classes=listing.classes,
+        names=listing.names,
+        test=listing.test,
+        skipped=listing.skipped,
+        missing=missing,
+        groups=listing.groups,
+        tiles=listing.tiles,
+        notes=listing.notes,
+    )
 
 
 def _in_memory(listing: Listing, how: Reading) -> tuple[Listing, Any, Any]:
@@ -292,9 +337,7 @@ def _in_memory(listing: Listing, how: Reading) -> tuple[Listing, Any, Any]:
     missing: np.ndarray | None = None
     broken: dict[int, str] = {}
     at = 0
-    for number, found in enumerate(
-        decode_all(listing.sources, len(listing.sources), form, how.choice, how.workers)
-    ):  # fmt: skip
+    for number, found in enumerate(decode_all(listing.sources, len(listing.sources), form, how.choice, how.workers)):
         if isinstance(found, Broken):
             broken[number] = found.reason
             continue
@@ -375,10 +418,14 @@ def _from_cells(
             hint="Leave such rows out, or name another column: --set label_column=.",
         )
     files = [
-        File(source=source, name=f"row {i}", label=None if labels is None else labels[i],
-             group=None if groups is None else str(groups[i]))
+        File(
+            source=source,
+            name=f"row {i}",
+            label=None if labels is None else labels[i],
+            group=None if groups is None else str(groups[i]),
+        )
         for i, source in enumerate(sources)
-    ]  # fmt: skip
+    ]
     found = decode_files(files, how)
     return found if parsed is None else replace(_labelled(found, parsed), notes=[*found.notes, *parsed.notes])
 

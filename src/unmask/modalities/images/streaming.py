@@ -25,9 +25,14 @@ class Stream:
     """
 
     def __init__(
-        self, sources: Sequence[Source], counts: Sequence[int], form: Form, *, choice: Choice = PLAIN,
+        self,
+        sources: Sequence[Source],
+        counts: Sequence[int],
+        form: Form,
+        *,
+        choice: Choice = PLAIN,
         workers: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sources, self.form, self.choice = sources, form, choice
         self.file = np.repeat(np.arange(len(sources)), counts)
         self.first = np.concatenate([[0], np.cumsum(counts)])

@@ -208,5 +208,14 @@ def _numbers(texts: list[str], column: str) -> Parsed:
     return Parsed(targets=targets, bad=bad, notes=[f"labels: column {column!r}, numbers (problem=regression)"])
 
 
-__all__ = ["Parsed", "Problem", "Targets", "array_targets", "cell_text", "number_of", "parse_cells", "parse_columns",
-           "zero_or_one"]  # fmt: skip
+__all__ = [
+    "Parsed",
+    "Problem",
+    "Targets",
+    "array_targets",
+    "cell_text",
+    "number_of",
+    "parse_cells",
+    "parse_columns",
+    "zero_or_one",
+]

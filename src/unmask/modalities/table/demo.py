@@ -53,7 +53,7 @@ def run_demo(
     write_table(holed, out / "with-holes.csv")
     run = pretrain(
         holed, out / "model", duration="time", event="cens", settings=settings_of(seed=seed), console=console
-    )  # fmt: skip
+    )
     model = run.model
     filled = model.impute(holed)
     write_table(filled, out / "imputed.csv")
@@ -66,9 +66,13 @@ def run_demo(
     found = compare(model, real, drawn, seed=seed)
     report = show(model, out, study, table, inside, found, real, drawn, records, holed)
     figures = {
-        "imputed": table, "interval_coverage": inside, "cells": len(records), "rows": study.height,
-        **{k: v for k, v in found.items() if isinstance(v, float | int)}, "work_seconds": round(time.perf_counter() - start, 1),
-    }  # fmt: skip
+        "imputed": table,
+        "interval_coverage": inside,
+        "cells": len(records),
+        "rows": study.height,
+        **{k: v for k, v in found.items() if isinstance(v, float | int)},
+        "work_seconds": round(time.perf_counter() - start, 1),
+    }
     (out / "demo.json").write_text(json.dumps(figures | {"hazard_ratios": found["hazard_ratios"]}, indent=1))
     lines = [
         f"{len(records)} hidden cells imputed; {inside:.0%} of the true numbers lie in their 90 % intervals",
@@ -101,8 +105,14 @@ def judged(
         if study[name].dtype.is_numeric():
             t, f = (x[name].to_numpy()[hit].astype(float) for x in (study, filled))
             plain = float(np.mean(holed[name].drop_nulls().to_numpy()))
-            rows.append({"column": name, "measure": "RMSE", "ours": float(np.sqrt(((t - f) ** 2).mean())),
-                         "plain": float(np.sqrt(((t - plain) ** 2).mean()))})  # fmt: skip
+            rows.append(
+                {
+                    "column": name,
+                    "measure": "RMSE",
+                    "ours": float(np.sqrt(((t - f) ** 2).mean())),
+                    "plain": float(np.sqrt(((t - plain) ** 2).mean())),
+                }
+            )
         else:
             t, f = (np.array(x[name].to_list())[hit] for x in (study, filled))
             mode = holed[name].drop_nulls().mode()[0]
@@ -116,27 +126,41 @@ def judged(
 
 
 def show(
-    model: TableModel, out: Path, study: Any, imputed: list[dict[str, Any]], inside: float, found: dict[str, Any],
-    real: Any, drawn: Any, records: list[dict[str, Any]], holed: Any,
-) -> Path:  # fmt: skip
+    model: TableModel,
+    out: Path,
+    study: Any,
+    imputed: list[dict[str, Any]],
+    inside: float,
+    found: dict[str, Any],
+    real: Any,
+    drawn: Any,
+    records: list[dict[str, Any]],
+    holed: Any,
+) -> Path:
     """report.html of the demo."""
     from unmask.evaluation.charts import table
     from unmask.evaluation.report import Report
 
     write_report(model, out / "model")
     report = Report("A survival study with holes, filled and synthesised", "unmask demo table")
-    report.facts({
-        "Patients": study.height, "Cells hidden": len(records), "Truth in 90 % interval": f"{inside:.1%}",
-        "|Δ log HR|": f"{found['mean_log_hr_difference']:.3f}", "Kaplan-Meier area": f"{found['km_area']:.3f}",
-        "Fit": f"{model.facts['seconds']:.1f} s",
-    })  # fmt: skip
+    report.facts(
+        {
+            "Patients": study.height,
+            "Cells hidden": len(records),
+            "Truth in 90 % interval": f"{inside:.1%}",
+            "|Δ log HR|": f"{found['mean_log_hr_difference']:.3f}",
+            "Kaplan-Meier area": f"{found['km_area']:.3f}",
+            "Fit": f"{model.facts['seconds']:.1f} s",
+        }
+    )
     foretold = {f["column"]: f["sentence"] for f in model.facts["columns_imputed"]}
     rows = [(r["column"], r["measure"], r["ours"], r["plain"], foretold.get(r["column"])) for r in imputed]
     report.section(
-        "Imputed", table(("column", "measure", "unmask", "mean or mode", "what the fit said beforehand"), rows),
+        "Imputed",
+        table(("column", "measure", "unmask", "mean or mode", "what the fit said beforehand"), rows),
         note=f"Lower is better. {behind(imputed)}The last column is the verdict of the fit, from cells that it hid itself and "
         "without the truth that is used here: it stands in every fit's report.",
-    )  # fmt: skip
+    )
     cells = [(r["row"] + 1, r["column"], study[r["column"]][r["row"]], *told(r)) for r in records[:24]]
     report.section("Cells", table(("row", "column", "truth", "imputed", "90 % interval, or probability"), cells))
     add_sections(report, model, found, real, drawn)

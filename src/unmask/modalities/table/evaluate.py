@@ -158,8 +158,9 @@ def compare(
     def figures(other: list[np.ndarray]) -> dict[str, Any]:
         distance = fidelity.marginals(real, other, sizes)
         out: dict[str, Any] = {
-            "marginal_distance": float(np.mean(distance)), "correlation_gap": fidelity.correlation_gap(real, other, sizes),
-        }  # fmt: skip
+            "marginal_distance": float(np.mean(distance)),
+            "correlation_gap": fidelity.correlation_gap(real, other, sizes),
+        }
         if no_survival(model, real=real, synthetic=other) is None:
             (a, shown), (b, _) = outcome_of(model, real), outcome_of(model, other)
             out |= fidelity.survival_figures(a, b, shown, model.schema.causes)
@@ -256,9 +257,7 @@ def add_sections(
             report.section("Causes").chart(
                 line_chart(curves, "Cumulative incidence", model.schema.duration or "time", "share", percent=True)
             )
-            keys = (
-                "incidence_area", "mean_log_hr_difference", "interval_overlap", "c_index_real", "c_index_synthetic"
-            )  # fmt: skip
+            keys = ("incidence_area", "mean_log_hr_difference", "interval_overlap", "c_index_real", "c_index_synthetic")
             absent = ", ".join(found.get("causes_left_out", ()))
             report.section(
                 "Figures by cause",
@@ -267,10 +266,15 @@ def add_sections(
                 + (f" Left out, for one table lacks it: {absent}." if absent else ""),
             )
         ratios = [
-            (r["name"], f"{r['real']:.2f} ({r['real_low']:.2f}–{r['real_high']:.2f})",
-             f"{r['synthetic']:.2f} ({r['synthetic_low']:.2f}–{r['synthetic_high']:.2f})", r["overlap"], r["standardised_difference"])
+            (
+                r["name"],
+                f"{r['real']:.2f} ({r['real_low']:.2f}–{r['real_high']:.2f})",
+                f"{r['synthetic']:.2f} ({r['synthetic_low']:.2f}–{r['synthetic_high']:.2f})",
+                r["overlap"],
+                r["standardised_difference"],
+            )
             for r in found["hazard_ratios"]
-        ]  # fmt: skip
+        ]
         report.section(
             "Will my hazard ratios survive?",
             table(
@@ -282,9 +286,10 @@ def add_sections(
         )
     marginal = [(n, v) for n, v in sorted(found["marginals"].items(), key=lambda kv: -kv[1])]
     report.section(
-        "Columns", table(("column", "distance of marginals"), marginal),
+        "Columns",
+        table(("column", "distance of marginals"), marginal),
         note="Lower is better, 0 is equal: Kolmogorov-Smirnov distance of quantities, total variation of categories.",
-    )  # fmt: skip
+    )
     if "calibration" in found:
         lines = [(r["stratum"], r["rows"], r["time"], r["slope"], r["error"]) for r in found["calibration"]]
         report.section(

@@ -93,11 +93,23 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     }
 
     def __init__(
-        self, *, missing_values: Any = np.nan, schema: Mapping[str, Any] | None = None, sample_posterior: bool = False,
-        add_indicator: bool = False, min_value: Any = None, max_value: Any = None, keep_empty_features: bool = False,
-        structural: str = "fill", identifiers: str = "keep", unseen: str = "keep", use_outcome: bool = False,
-        steps: int | None = None, members: int = 4, random_state: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        missing_values: Any = np.nan,
+        schema: Mapping[str, Any] | None = None,
+        sample_posterior: bool = False,
+        add_indicator: bool = False,
+        min_value: Any = None,
+        max_value: Any = None,
+        keep_empty_features: bool = False,
+        structural: str = "fill",
+        identifiers: str = "keep",
+        unseen: str = "keep",
+        use_outcome: bool = False,
+        steps: int | None = None,
+        members: int = 4,
+        random_state: Any = None,
+    ) -> None:
         self.missing_values = missing_values
         self.schema = schema
         self.sample_posterior = sample_posterior
@@ -171,9 +183,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         whole = dataclasses.replace(
             frame, names=schema.names, columns=[*frame.columns, *outcome[1]], native=None, lines=None
         )
-        self.model_ = TableModel.fit(
-            whole, schema=schema, steps=self.steps, members=self.members, seed=self._seed()
-        )  # fmt: skip
+        self.model_ = TableModel.fit(whole, schema=schema, steps=self.steps, members=self.members, seed=self._seed())
         self.model_.like = None
 
     def _say(self, gone: np.ndarray) -> None:
@@ -183,13 +193,15 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 rule = f"{c.structural[0]!r} is {c.structural[1]!r}"
                 warnings.warn(
                     f"{c.name!r} is empty where {rule}, by its meaning as it seems; these cells are filled too, unless "
-                    "structural='keep'", stacklevel=3,
-                )  # fmt: skip
+                    "structural='keep'",
+                    stacklevel=3,
+                )
             if c.kind in LEFT_OUT and self.identifiers == "keep" and empty.any():
                 warnings.warn(
                     f"{c.name!r} looks like an identifier or free text and is not imputed: its {int(empty.sum())} empty "
-                    "cells stay empty; identifiers='drop' leaves it out, a kind in `schema` overrules", stacklevel=3,
-                )  # fmt: skip
+                    "cells stay empty; identifiers='drop' leaves it out, a kind in `schema` overrules",
+                    stacklevel=3,
+                )
             if c.kind not in LEFT_OUT and not c.modelled and not self.keep_empty_features:
                 warnings.warn(f"{c.name!r} holds no value at all and is left out", stacklevel=3)
 
@@ -256,9 +268,14 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return frame
         numeric = not _is_object(X)
         grid = validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32] if numeric else None, accept_sparse=False,
-            ensure_all_finite="allow-nan" if numeric else False, ensure_min_samples=1,
-        )  # fmt: skip
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32] if numeric else None,
+            accept_sparse=False,
+            ensure_all_finite="allow-nan" if numeric else False,
+            ensure_min_samples=1,
+        )
         names = [str(n) for n in getattr(self, "feature_names_in_", [f"x{i}" for i in range(grid.shape[1])])]
         columns = [c.astype(np.float64) if numeric else _numeric(c) for c in grid.T]
         return Frame(names=names, columns=columns, native=grid, source="X", first_row=0)

@@ -29,7 +29,7 @@ from unmask.modalities.table.fitting.imputation_quality import columns_imputed
 from unmask.modalities.table.imputation.complete import changes, holes, impute_frame, recorded_breaches
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_frame
-from unmask.modalities.table.reading.frame import Frame  # fmt: skip
+from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
 from unmask.modalities.table.rules.declared_schema import schema_for
@@ -115,11 +115,13 @@ class TableModel(FittedTable):
             raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
         table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, watch=watch)
         facts = {
-            "rows": len(columns[0]), "columns": len(columns), "steps": table.fitted.steps,
+            "rows": len(columns[0]),
+            "columns": len(columns),
+            "steps": table.fitted.steps,
             "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
             "history": table.fitted.history,
             "notes": [*left_out, *found.notes, *breaches],
-        }  # fmt: skip
+        }
         model = cls(found, table, facts)
         model.like = frame
         # What rows lack, for synthetic ones that are to lack as much.
@@ -184,9 +186,15 @@ class TableModel(FittedTable):
             UserError: the table does not fit the model, naming row, column and value.
         """
         tables, _, _ = self.impute_frame(
-            data, draws=draws, seed=seed, unseen=unseen, shift=shift, absent=absent, add_absent=add_absent,
+            data,
+            draws=draws,
+            seed=seed,
+            unseen=unseen,
+            shift=shift,
+            absent=absent,
+            add_absent=add_absent,
             constraints=constraints,
-        )  # fmt: skip
+        )
         tables = [handed_out(t) for t in tables]
         return tables if draws else tables[0]
 
@@ -233,10 +241,16 @@ class TableModel(FittedTable):
         for row, values in enumerate(log_prob):
             seen = ~np.isnan(values)
             worst = int(np.nanargmin(values)) if seen.any() else None
-            out.append({
-                "row": frame.row_name(row), "score": float(np.nansum(values)), "slots": int(seen.sum()),
-                "least_likely": None if worst is None else {"column": names[worst], "log_prob": float(values[worst])},
-            })  # fmt: skip
+            out.append(
+                {
+                    "row": frame.row_name(row),
+                    "score": float(np.nansum(values)),
+                    "slots": int(seen.sum()),
+                    "least_likely": None
+                    if worst is None
+                    else {"column": names[worst], "log_prob": float(values[worst])},
+                }
+            )
         return out
 
     def embed(self, data: Any, *, absent: Sequence[str] | str = ()) -> np.ndarray:
@@ -259,16 +273,23 @@ class TableModel(FittedTable):
     def inspect(self) -> dict[str, Any]:
         """Parameters, columns and how the fit went."""
         return {
-            "kind": "table", "recipe": self.table.settings.recipe,
+            "kind": "table",
+            "recipe": self.table.settings.recipe,
             "parameters": sum(p.numel() for p in self.table.network.parameters()),
-            "rows": self.facts["rows"], "columns": len(self.schema.modelled),
+            "rows": self.facts["rows"],
+            "columns": len(self.schema.modelled),
             "left_out": [c.name for c in self.schema.columns if not c.modelled],
             "structural": {c.name: " = ".join(c.structural) for c in self.schema.columns if c.structural},
-            "constraints": list(self.schema.constraints), "duration": self.schema.duration, "event": self.schema.event,
-            "entry": self.schema.entry, "causes": list(self.schema.causes), "steps": self.facts["steps"],
-            "held_out_loss": min((v for _, v in self.facts["history"]), default=None), "notes": self.facts["notes"],
+            "constraints": list(self.schema.constraints),
+            "duration": self.schema.duration,
+            "event": self.schema.event,
+            "entry": self.schema.entry,
+            "causes": list(self.schema.causes),
+            "steps": self.facts["steps"],
+            "held_out_loss": min((v for _, v in self.facts["history"]), default=None),
+            "notes": self.facts["notes"],
             "contains": contents(self),
-        }  # fmt: skip
+        }
 
     def save(self, folder: str | Path) -> Path:
         """Write config.json, model.safetensors and unmask.json, each by a rename, the weights last.
@@ -286,10 +307,12 @@ class TableModel(FittedTable):
             tensors["moments"] = self.table.fitted.moments
             save_file(tensors, new / "model.safetensors", metadata={"format": "np"})
             about = {
-                "kind": "table", "schema": self.schema.to_dict(), "facts": self.facts,
+                "kind": "table",
+                "schema": self.schema.to_dict(),
+                "facts": self.facts,
                 "codings": [c.to_dict() for c in self.table.codings],
                 "types": None if self.like is None else stored_types(self.like),
-            }  # fmt: skip
+            }
             (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
             config = {"model_type": "unmask_table", **to_dict(self.table.settings)}
             (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")

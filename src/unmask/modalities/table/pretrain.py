@@ -31,8 +31,12 @@ class TableRun:
     model: TableModel
 
     def to_dict(self) -> dict[str, Any]:
-        return {"folder": str(self.folder), **self.model.inspect(), "fit_seconds": self.model.facts["seconds"],
-                "columns_imputed": self.model.facts.get("columns_imputed", [])}  # fmt: skip
+        return {
+            "folder": str(self.folder),
+            **self.model.inspect(),
+            "fit_seconds": self.model.facts["seconds"],
+            "columns_imputed": self.model.facts.get("columns_imputed", []),
+        }
 
 
 def pretrain(
@@ -73,9 +77,13 @@ def pretrain(
         def watch(report: StepReport, total: int) -> None:
             if report.step % 10 == 0 or report.step == total:
                 tracker.log(
-                    report.step, report.step / total, loss=report.loss, accuracy=report.accuracy,
-                    slots_per_second=report.slots / max(report.seconds, 1e-9), hidden_slots=report.hidden,
-                )  # fmt: skip
+                    report.step,
+                    report.step / total,
+                    loss=report.loss,
+                    accuracy=report.accuracy,
+                    slots_per_second=report.slots / max(report.seconds, 1e-9),
+                    hidden_slots=report.hidden,
+                )
 
         model = TableModel.fit(frame, schema=found, settings=settings, watch=watch)
         for step, loss in model.facts["history"]:
@@ -94,11 +102,16 @@ def write_report(model: TableModel, out: Path) -> Path:
     about = model.inspect()
     best = about["held_out_loss"]
     report = Report("A masked model of a table", str(out))
-    report.facts({
-        "Rows": about["rows"], "Columns": about["columns"], "Missing": f"{model.facts['missing']:.1%}",
-        "Held-out loss": f"{best:.3f} nats a cell" if best is not None and math.isfinite(best) else "none",
-        "Time": f"{model.facts['seconds']:.1f} s", "Parameters": about["parameters"],
-    })  # fmt: skip
+    report.facts(
+        {
+            "Rows": about["rows"],
+            "Columns": about["columns"],
+            "Missing": f"{model.facts['missing']:.1%}",
+            "Held-out loss": f"{best:.3f} nats a cell" if best is not None and math.isfinite(best) else "none",
+            "Time": f"{model.facts['seconds']:.1f} s",
+            "Parameters": about["parameters"],
+        }
+    )
     add_imputed(report, model)
     rows = []
     for c in model.schema.columns:
@@ -115,10 +128,11 @@ def write_report(model: TableModel, out: Path) -> Path:
     if about["notes"]:
         report.section("Noticed", "\n\n".join(about["notes"]))
     report.section(
-        "Held-out loss", training_curves(out / "metrics.jsonl"),
+        "Held-out loss",
+        training_curves(out / "metrics.jsonl"),
         note="Lower is better. On rows that a member never trained on; step 0 is before the network has learnt "
-             "anything.",
-    )  # fmt: skip
+        "anything.",
+    )
     report.section("What to do next", next_steps(model, out))
     report.section("What this folder contains", "\n\n".join(about["contains"]))
     return report.write(out / "report.html")
@@ -130,9 +144,15 @@ def add_imputed(report: Any, model: TableModel) -> None:
 
     figures = model.facts.get("columns_imputed", [])
     if not figures:
-        report.section("How well is each column imputed?", "Not judged: " + (
-            "this recipe gives point values alone." if model.table.settings.network == "filter" else "too few rows, or a model of an earlier version."
-        ))  # fmt: skip
+        report.section(
+            "How well is each column imputed?",
+            "Not judged: "
+            + (
+                "this recipe gives point values alone."
+                if model.table.settings.network == "filter"
+                else "too few rows, or a model of an earlier version."
+            ),
+        )
         return
     good = [f["column"] for f in figures if f["verdict"] == "clearly_better"]
     poor = [f["column"] for f in figures if f["verdict"] in ("no_better", "worse")]
@@ -140,12 +160,13 @@ def add_imputed(report: Any, model: TableModel) -> None:
     if poor:
         said += f" Treat imputed values of {', '.join(poor)} with care: no better than the mean or mode."
     report.section(
-        "How well is each column imputed?", said,
+        "How well is each column imputed?",
+        said,
         note="The bars: how much of the error of the mean (of quantities) or the mode (of categories) is gone; longer "
-             "is better, and "
+        "is better, and "
         "the tick stands where it is clearly better. Judged on cells hidden in rows that the member who "
         "imputes them never trained on: as cells of this table are missing, or a share of 5 to 50 % where none is.",
-    )  # fmt: skip
+    )
     ordered = sorted(figures, key=error_removed, reverse=True)
     report.chart(
         bars(
@@ -155,11 +176,13 @@ def add_imputed(report: Any, model: TableModel) -> None:
     rows = [(f["column"], *figure_texts(f), f["cells"], f["sentence"]) for f in figures]
     report.section(
         "Held-out error by column",
-        table(("column", "error", "error of the mean or mode", "90 % intervals hold", "cells judged", "in words"), rows),
+        table(
+            ("column", "error", "error of the mean or mode", "90 % intervals hold", "cells judged", "in words"), rows
+        ),
         note="Error: root of the mean squared error, in the column's unit (of dates in days), or the share of "
-             "categories that are wrong; "
+        "categories that are wrong; "
         "lower is better. 90 % intervals should hold 90 % of the true values: fewer means too narrow, more too wide.",
-    )  # fmt: skip
+    )
 
 
 def next_steps(model: TableModel, out: Path) -> Any:

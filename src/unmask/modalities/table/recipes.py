@@ -59,10 +59,22 @@ class TableSettings:
     def __post_init__(self) -> None:
         check_types(self)
         for name, low, high in (
-            ("members", 1, 64), ("rows", 1, 1 << 20), ("patience", 1, 1 << 20), ("bins", 2, 200), ("factors", 0, 500), ("width", 4, 8192),
-            ("cell", 1, 1024), ("stumps", 0, 10000), ("layers", 0, 64), ("heads", 1, 1024), ("steps", 0, 1 << 40), ("shrink", 0, 1e9),
-            ("dropout", 0, 0.99), ("learning_rate", 0, 1e3), ("weight_decay", 0, 1e3),
-        ):  # fmt: skip
+            ("members", 1, 64),
+            ("rows", 1, 1 << 20),
+            ("patience", 1, 1 << 20),
+            ("bins", 2, 200),
+            ("factors", 0, 500),
+            ("width", 4, 8192),
+            ("cell", 1, 1024),
+            ("stumps", 0, 10000),
+            ("layers", 0, 64),
+            ("heads", 1, 1024),
+            ("steps", 0, 1 << 40),
+            ("shrink", 0, 1e9),
+            ("dropout", 0, 0.99),
+            ("learning_rate", 0, 1e3),
+            ("weight_decay", 0, 1e3),
+        ):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise UserError(f"{name}={value}", hint=f"Expected a number from {low} to {high}.")
@@ -78,25 +90,59 @@ RECIPES: dict[str, dict[str, Any]] = {
     # hidden layer of 64, values Box-Cox transformed and scaled to 0..1, share hidden per row U(0.1, 0.9), squared error,
     # Adam 1e-3, batches of 16. What is hidden is zero before the filter: the released scores saw it.
     "mcm": {
-        "network": "filter", "factors": 0, "width": 64, "members": 1, "layers": 1, "dropout": 0.0, "low": 0.1,
-        "high": 0.9, "copied": 0.0, "loss": "mse", "rows": 16, "patience": 99, "learning_rate": 1e-3, "weight_decay": 0.0,
+        "network": "filter",
+        "factors": 0,
+        "width": 64,
+        "members": 1,
+        "layers": 1,
+        "dropout": 0.0,
+        "low": 0.1,
+        "high": 0.9,
+        "copied": 0.0,
+        "loss": "mse",
+        "rows": 16,
+        "patience": 99,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.0,
         "train": {"epochs": 500.0, "schedule": "constant"},
     },
     # ReMasker (ICLR 2024; model_mae.py): visible-only transformer, width 32, 6 + 4 layers, half of the cells hidden,
     # AdamW 1e-3 * batch/64. Its tanh regression head is replaced by this library's distribution per cell.
     "remasker": {
-        "network": "cells", "architecture": "visible_only", "factors": 0, "width": 32, "layers": 6, "heads": 4,
-        "members": 1, "dropout": 0.0, "low": 0.5, "high": 0.5, "copied": 0.0, "rows": 64, "patience": 99,
+        "network": "cells",
+        "architecture": "visible_only",
+        "factors": 0,
+        "width": 32,
+        "layers": 6,
+        "heads": 4,
+        "members": 1,
+        "dropout": 0.0,
+        "low": 0.5,
+        "high": 0.5,
+        "copied": 0.0,
+        "rows": 64,
+        "patience": 99,
         "learning_rate": 1e-3,
         "train": {"epochs": 600.0, "schedule": "cosine"},
     },
-}  # fmt: skip
+}
 
 
 UNUSED = (
-    "steps", "minutes", "batch_slots", "accumulate", "learning_rate", "weight_decay", "compile", "validate_every", "patience",
-    "checkpoint_every", "checkpoint_seconds", "keep", "log_every",
-)  # fmt: skip
+    "steps",
+    "minutes",
+    "batch_slots",
+    "accumulate",
+    "learning_rate",
+    "weight_decay",
+    "compile",
+    "validate_every",
+    "patience",
+    "checkpoint_every",
+    "checkpoint_seconds",
+    "keep",
+    "log_every",
+)
 """Fields of `TrainSettings` that a table's fit does not read: it has its own, or nothing is saved on the way."""
 
 

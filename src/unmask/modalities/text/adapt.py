@@ -30,9 +30,20 @@ ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0,
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
 
 OF_A_NEW_MODEL = (
-    "recipe", "objective", "generator", "architecture", "width", "layers", "heads", "inner", "vocabulary",
-    "tokenizer_kind", "tokenizer", "lowercase", "dropout",
-)  # fmt: skip
+    "recipe",
+    "objective",
+    "generator",
+    "architecture",
+    "width",
+    "layers",
+    "heads",
+    "inner",
+    "vocabulary",
+    "tokenizer_kind",
+    "tokenizer",
+    "lowercase",
+    "dropout",
+)
 """Settings that the model to adapt has already."""
 
 
@@ -112,11 +123,17 @@ def adapt(
     def cache_of(source: str | Sequence[str], name: str) -> TokenCache:
         source = resolve([source] if isinstance(source, str) else list(source), out)
         return TokenCache.build(
-            source, loaded.tokenizer, out / name, max_slots=settings.slots, column=settings.column,
-            holdout=settings.holdout if name == "cache" else 0.999, seed=settings.train.seed,
-            entities=settings.hide == "entity" and name == "cache", say=say,
+            source,
+            loaded.tokenizer,
+            out / name,
+            max_slots=settings.slots,
+            column=settings.column,
+            holdout=settings.holdout if name == "cache" else 0.999,
+            seed=settings.train.seed,
+            entities=settings.hide == "entity" and name == "cache",
+            say=say,
             document=settings.document if plain_text(source) else "auto",
-        )  # fmt: skip
+        )
 
     with first_process_first(settings.train) as first:
         cache = cache_of(data, "cache")
@@ -146,10 +163,16 @@ def adapt(
     def save(trained: Any) -> None:
         kept = {k: v for k, v in as_dict(settings).items() if k not in OF_A_NEW_MODEL}
         save_folder(
-            out, model=trained, tokenizer=loaded.tokenizer, family=loaded.family, hf_config=loaded.hf_config,
-            passengers=loaded.passengers, aliases=loaded.aliases, dtype=loaded.loaded.common_type(),
+            out,
+            model=trained,
+            tokenizer=loaded.tokenizer,
+            family=loaded.family,
+            hf_config=loaded.hf_config,
+            passengers=loaded.passengers,
+            aliases=loaded.aliases,
+            dtype=loaded.loaded.common_type(),
             settings={"text": kept, "adapted_from": str(model)},
-        )  # fmt: skip
+        )
 
     result = run(job, out, settings.train, resume=resume, console=console, save=save)
     corpus = {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}

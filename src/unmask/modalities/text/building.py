@@ -35,9 +35,20 @@ _COUNTED = ("examples", "documents", "tokens", "held_out", "marked", "unknown", 
 
 
 def build_files(
-    folder: Path, key: str, inputs: list[str], tokenizer: Tokenizer, say: Callable[[str], None] | None, *, max_slots: int,
-    column: str | None, holdout: float, min_tokens: int, seed: int, entities: bool, document: Parting,
-) -> dict[str, Any]:  # fmt: skip
+    folder: Path,
+    key: str,
+    inputs: list[str],
+    tokenizer: Tokenizer,
+    say: Callable[[str], None] | None,
+    *,
+    max_slots: int,
+    column: str | None,
+    holdout: float,
+    min_tokens: int,
+    seed: int,
+    entities: bool,
+    document: Parting,
+) -> dict[str, Any]:
     """Write the files of a cache into `folder`, going on with those that a build of the same `key` left there.
 
     Returns:
@@ -51,9 +62,13 @@ def build_files(
         raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
     stops = [i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None]
     recipe = Recipe(
-        tokenizer=tokenizer, room=room, least=min(min_tokens, room), stops=np.array(sorted(stops), np.int64),
-        holdout=holdout, seed=seed,
-    )  # fmt: skip
+        tokenizer=tokenizer,
+        room=room,
+        least=min(min_tokens, room),
+        stops=np.array(sorted(stops), np.int64),
+        holdout=holdout,
+        seed=seed,
+    )
     report, workers = ReadReport(), processes()
     stream = iter_documents(inputs, column=column, report=report, entities=entities, document=document)
     with ExitStack() as stack:
@@ -86,12 +101,20 @@ def build_files(
             file.write(b"\x01" * tail)
     (folder / PROGRESS).unlink(missing_ok=True)
     return {
-        "dtype": recipe.dtype, "examples": counts["examples"], "tokens": counts["tokens"], "documents": counts["documents"],
-        "unknown": counts["unknown"] / max(counts["read"], 1), "short": counts["short"], "least": recipe.least,
-        "held_out_by": "tail" if tail else "document", "vocabulary": tokenizer.vocab_size, "before": tokenizer.before,
-        "after": tokenizer.after, "report": asdict(report),
+        "dtype": recipe.dtype,
+        "examples": counts["examples"],
+        "tokens": counts["tokens"],
+        "documents": counts["documents"],
+        "unknown": counts["unknown"] / max(counts["read"], 1),
+        "short": counts["short"],
+        "least": recipe.least,
+        "held_out_by": "tail" if tail else "document",
+        "vocabulary": tokenizer.vocab_size,
+        "before": tokenizer.before,
+        "after": tokenizer.after,
+        "report": asdict(report),
         "sizes": {name: (folder / name).stat().st_size for name in FILES},
-    }  # fmt: skip
+    }
 
 
 def told(meta: dict[str, Any]) -> Iterator[str]:

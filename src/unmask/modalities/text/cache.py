@@ -170,9 +170,14 @@ class TokenCache:
 
     @classmethod
     def _built(
-        cls, folder: Path, key: str, names: list[str], tokenizer: Tokenizer, settings: dict[str, Any],
+        cls,
+        folder: Path,
+        key: str,
+        names: list[str],
+        tokenizer: Tokenizer,
+        settings: dict[str, Any],
         say: Callable[[str], None] | None,
-    ) -> TokenCache:  # fmt: skip
+    ) -> TokenCache:
         """What is there from the same content and settings, or a new one; this process alone works in the folder."""
         if (folder / "meta.json").exists():
             try:

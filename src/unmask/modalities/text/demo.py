@@ -16,10 +16,23 @@ from unmask.modalities.text.pretrain import TextRun, pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 
 SETTINGS: dict[str, Any] = {
-    "recipe": "modern", "width": 256, "layers": 4, "heads": 4, "slots": 128, "vocabulary": 8192,
-    "ratio": 0.25, "ratio_end": 0.15, "mask": 1.0, "random": 0.0, "keep": 0.0, "holdout": 0.02,
-    "batch_slots": 4096, "learning_rate": 2e-3, "warmup": 0.08, "schedule": "linear",
-}  # fmt: skip
+    "recipe": "modern",
+    "width": 256,
+    "layers": 4,
+    "heads": 4,
+    "slots": 128,
+    "vocabulary": 8192,
+    "ratio": 0.25,
+    "ratio_end": 0.15,
+    "mask": 1.0,
+    "random": 0.0,
+    "keep": 0.0,
+    "holdout": 0.02,
+    "batch_slots": 4096,
+    "learning_rate": 2e-3,
+    "warmup": 0.08,
+    "schedule": "linear",
+}
 """Chosen by measurement on this corpus; see docs/design.md, 'The demo'."""
 
 PAIRS = [
@@ -67,12 +80,18 @@ def look(finished: TextRun, corpus: dict[str, int]) -> dict[str, Any]:
     accuracy, loss = r.validation["validation_accuracy"], r.validation["validation_loss"]
     scores = [s for pair in PAIRS for s in model.score(list(pair))]
     report = Report("What a masked language model learnt from docstrings", "unmask demo text")
-    report.facts({
-        "Held-out accuracy": f"{accuracy:.1%}", "Most frequent token": f"{baseline:.1%}",
-        "Held-out loss": f"{loss:.2f} nats", "Training": f"{r.seconds:.0f} s, {r.steps} steps",
-        "Real tokens/s": f"{r.slots_per_second:,.0f}", "Padding waste": f"{r.padding_waste:.1%}",
-        "Corpus": f"{corpus['documents']:,} docstrings, {corpus['characters'] / 1e6:.0f} MB", "Precision": r.precision,
-    })  # fmt: skip
+    report.facts(
+        {
+            "Held-out accuracy": f"{accuracy:.1%}",
+            "Most frequent token": f"{baseline:.1%}",
+            "Held-out loss": f"{loss:.2f} nats",
+            "Training": f"{r.seconds:.0f} s, {r.steps} steps",
+            "Real tokens/s": f"{r.slots_per_second:,.0f}",
+            "Padding waste": f"{r.padding_waste:.1%}",
+            "Corpus": f"{corpus['documents']:,} docstrings, {corpus['characters'] / 1e6:.0f} MB",
+            "Precision": r.precision,
+        }
+    )
     report.section(
         "Training",
         training_curves(out / "metrics.jsonl"),
@@ -102,10 +121,19 @@ def look(finished: TextRun, corpus: dict[str, int]) -> dict[str, Any]:
     )
     path = report.write(out / "report.html")
     return {
-        "accuracy": accuracy, "loss": loss, "baseline": baseline, "report": str(path), "device": r.device,
-        "precision": r.precision, "steps": r.steps, "slots_per_second": r.slots_per_second, "seconds": r.seconds,
-        "padding_waste": r.padding_waste, "scores": scores, **corpus,
-    }  # fmt: skip
+        "accuracy": accuracy,
+        "loss": loss,
+        "baseline": baseline,
+        "report": str(path),
+        "device": r.device,
+        "precision": r.precision,
+        "steps": r.steps,
+        "slots_per_second": r.slots_per_second,
+        "seconds": r.seconds,
+        "padding_waste": r.padding_waste,
+        "scores": scores,
+        **corpus,
+    }
 
 
 def examples(

@@ -34,15 +34,20 @@ def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Replace
     width, depth = settings.width, settings.width // settings.heads
     norm, inner = Norm(placement="post", epsilon=1e-12), settings.inner or 4 * settings.width
     shape: dict[str, Any] = {
-        "layers": settings.layers, "norm": norm, "positions": Learned(slots=max(settings.slots, 16)),
+        "layers": settings.layers,
+        "norm": norm,
+        "positions": Learned(slots=max(settings.slots, 16)),
         "dropout": settings.dropout,
-    }  # fmt: skip
+    }
     encoder = EncoderConfig(width=width, heads=settings.heads, feedforward=MLP(inner=inner), **shape)
     heads = max(1, round(settings.heads * settings.generator))
     small = EncoderConfig(
-        width=heads * depth, heads=heads, feedforward=MLP(inner=max(1, inner * heads // settings.heads)),
-        embedding_width=width, **shape,
-    )  # fmt: skip
+        width=heads * depth,
+        heads=heads,
+        feedforward=MLP(inner=max(1, inner * heads // settings.heads)),
+        embedding_width=width,
+        **shape,
+    )
     codec = {"types": 2, "head_norm": norm, "width": width, "encoder_width": small.width}
     generator = assemble(tokenizer.vocab_size, tokenizer, small, codec, None)
     return ReplacedSlotDetection(generator, make_encoder(encoder)), by_name("electra")
@@ -67,6 +72,11 @@ def save_detection(
     for name, module in (("dense", model.transform), ("dense_prediction", model.verdict)):
         head |= {f"discriminator_predictions.{name}.{k}": v for k, v in module.state_dict().items()}
     save_folder(
-        out, model=MaskedModel(codec, model.encoder), tokenizer=tokenizer, family=family, passengers=head,
-        hf_config={"architectures": ["ElectraForPreTraining"], "mask_token_id": tokenizer.mask_id}, settings=settings,
-    )  # fmt: skip
+        out,
+        model=MaskedModel(codec, model.encoder),
+        tokenizer=tokenizer,
+        family=family,
+        passengers=head,
+        hf_config={"architectures": ["ElectraForPreTraining"], "mask_token_id": tokenizer.mask_id},
+        settings=settings,
+    )

@@ -174,10 +174,18 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
         shown = ", ".join(odd[:3]) + (f" and {len(odd) - 3:,} others" if len(odd) > 3 else "")
         warnings.warn(f"{folder}: tensors of the file that the model does not use: {shown}", stacklevel=2)
     return TextFolder(
-        model=model.eval(), tokenizer=tokenizer, family=family, hf_config=config, passengers=found.passengers,
-        random=found.random, ignored=sorted(found.passengers), aliases=found.aliases, settings=settings,
-        loaded=found, sentences=read_sentences(folder, task),
-    )  # fmt: skip
+        model=model.eval(),
+        tokenizer=tokenizer,
+        family=family,
+        hf_config=config,
+        passengers=found.passengers,
+        random=found.random,
+        ignored=sorted(found.passengers),
+        aliases=found.aliases,
+        settings=settings,
+        loaded=found,
+        sentences=read_sentences(folder, task),
+    )
 
 
 def unexpected(names: Collection[str]) -> list[str]:
@@ -275,19 +283,30 @@ def new_text_model(
     if recipe == "bert":
         family, norm = by_name("bert"), Norm(placement="post", epsilon=1e-12)
         encoder = EncoderConfig(
-            width=width, layers=layers, heads=heads, norm=norm, positions=Learned(slots=max(slots, 16)),
-            feedforward=MLP(inner=inner or 4 * width), dropout=dropout,
-        )  # fmt: skip
+            width=width,
+            layers=layers,
+            heads=heads,
+            norm=norm,
+            positions=Learned(slots=max(slots, 16)),
+            feedforward=MLP(inner=inner or 4 * width),
+            dropout=dropout,
+        )
         codec: dict[str, Any] = {"types": 2, "head_norm": norm}
     elif recipe == "modern":
         family = by_name("modernbert")
         norm = Norm(placement="pre", epsilon=1e-5, bias=False, first_is_identity=True)
         inner = inner or max(64, round(1.5 * width / 64) * 64)
         encoder = EncoderConfig(
-            width=width, layers=layers, heads=heads, norm=norm, positions=Rotary(slots=max(slots, 512)),
-            feedforward=Gated(inner=inner), attention=Local(window=64, bias=False), dropout=dropout,
+            width=width,
+            layers=layers,
+            heads=heads,
+            norm=norm,
+            positions=Rotary(slots=max(slots, 512)),
+            feedforward=Gated(inner=inner),
+            attention=Local(window=64, bias=False),
+            dropout=dropout,
             dropout_inside=True,
-        )  # fmt: skip
+        )
         codec = {"head_norm": Norm(epsilon=1e-5, bias=False), "head_bias": False}
     else:
         raise UserError(f"recipe {recipe!r}", hint="Expected bert or modern.")

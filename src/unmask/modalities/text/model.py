@@ -222,9 +222,15 @@ class TextModel:
 
             with self.context():
                 filled = fill(
-                    self.model, batch, flat, steps=steps, order=order, temperature=temperature, generator=generator,
+                    self.model,
+                    batch,
+                    flat,
+                    steps=steps,
+                    order=order,
+                    temperature=temperature,
+                    generator=generator,
                     watch=watch,
-                )  # fmt: skip
+                )
             blanks: list[list[int]] = [[] for _ in members]
             for i, row in enumerate(batch.index.flatten()[flat].tolist()):
                 blanks[row].append(i)
@@ -288,10 +294,15 @@ class TextModel:
                 if value not in seen and len(seen) < top:
                     seen.add(value)
                     filled = write_blanks(self.tokenizer, masked[0].replace(own, own * length), tokens)
-                    found.append({
-                        "value": value, "filled": filled, "tokens": length, "probability": math.exp(total),
-                        "log_probability": total,
-                    })  # fmt: skip
+                    found.append(
+                        {
+                            "value": value,
+                            "filled": filled,
+                            "tokens": length,
+                            "probability": math.exp(total),
+                            "log_probability": total,
+                        }
+                    )
         return sorted(found, key=lambda a: -a["log_probability"])
 
     def _compare(self, text: str, shown: str, candidates: Sequence[str]) -> dict[str, Any]:
@@ -323,9 +334,11 @@ class TextModel:
         ]
         best = candidates[order[0]]
         return {
-            "text": shown, "filled": before + best + after, "slots": [{"candidates": ranked}],
+            "text": shown,
+            "filled": before + best + after,
+            "slots": [{"candidates": ranked}],
             "log_probability": found[order[0]].total,
-        }  # fmt: skip
+        }
 
     def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> list[dict[str, Any]]:
         """Pseudo-log-likelihood of texts: text, score (nats, summed), slots, perplexity (None where nothing is scored).
@@ -422,14 +435,24 @@ class TextModel:
         head = 2 * codec.config.vocabulary * codec.config.width
         body = config.flops_per_slot(self.slots)
         return {
-            "family": self.folder.family.name, "parameters": total, "embedding_parameters": table,
-            "layers": config.layers, "width": config.width, "heads": config.heads, "vocabulary": codec.config.vocabulary,
-            "longest_context": self.slots, "flops_per_token": body + head, "head_share_of_flops": head / (body + head),
-            "memory_mb_fp32": total * 4 / 1e6, "memory_mb_bf16": total * 2 / 1e6, "memory_mb_int8": total / 1e6,
+            "family": self.folder.family.name,
+            "parameters": total,
+            "embedding_parameters": table,
+            "layers": config.layers,
+            "width": config.width,
+            "heads": config.heads,
+            "vocabulary": codec.config.vocabulary,
+            "longest_context": self.slots,
+            "flops_per_token": body + head,
+            "head_share_of_flops": head / (body + head),
+            "memory_mb_fp32": total * 4 / 1e6,
+            "memory_mb_bf16": total * 2 / 1e6,
+            "memory_mb_int8": total / 1e6,
             "predicts_hidden_tokens": self.folder.why_not_masked() is None,
             "task_head": head_.kind if (head_ := self.folder.head()) else None,
-            "tensors_left_random": self.folder.random, "tensors_ignored": self.folder.ignored,
-        }  # fmt: skip
+            "tensors_left_random": self.folder.random,
+            "tensors_ignored": self.folder.ignored,
+        }
 
     def nearest_words(self, words: Sequence[str], k: int = 8) -> list[dict[str, Any]]:
         """Nearest vocabulary entries by cosine of the word embeddings; words that are not entries are left out."""
@@ -453,9 +476,17 @@ class TextModel:
         """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`."""
         f = self.folder
         save_folder(
-            folder, model=f.model, tokenizer=f.tokenizer, family=f.family, hf_config=f.hf_config,
-            passengers=f.passengers, aliases=f.aliases, settings=f.settings, like=f.loaded, dtype=dtype,
-        )  # fmt: skip
+            folder,
+            model=f.model,
+            tokenizer=f.tokenizer,
+            family=f.family,
+            hf_config=f.hf_config,
+            passengers=f.passengers,
+            aliases=f.aliases,
+            settings=f.settings,
+            like=f.loaded,
+            dtype=dtype,
+        )
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "auto", compile: bool = False) -> TextModel:

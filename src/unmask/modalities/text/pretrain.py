@@ -89,9 +89,11 @@ def build_tokenizer(
     documents = iter_documents(data, column=settings.column, report=ReadReport(), document=settings.document)
     texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
     tokenizer = Tokenizer.train(
-        sampled(texts, TOKENIZER_CHARACTERS), kind=settings.tokenizer_kind, vocab_size=settings.vocabulary,
+        sampled(texts, TOKENIZER_CHARACTERS),
+        kind=settings.tokenizer_kind,
+        vocab_size=settings.vocabulary,
         lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
-    )  # fmt: skip
+    )
     tokenizer.save(out)
     with written(mark) as temporary:
         temporary.write_text(key)
@@ -119,14 +121,24 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
         width = max(64, settings.width // 2)
         heads = next(n for n in range(width // 32, 0, -1) if width % n == 0)
         decoder = EncoderConfig(
-            width=width, layers=max(1, settings.layers // 4), heads=heads, positions=SinCos(),
+            width=width,
+            layers=max(1, settings.layers // 4),
+            heads=heads,
+            positions=SinCos(),
             feedforward=MLP(inner=4 * width),
-        )  # fmt: skip
+        )
     return new_text_model(
-        settings.recipe, vocabulary=tokenizer.vocab_size, width=settings.width, layers=settings.layers,
-        heads=settings.heads, inner=settings.inner, slots=settings.slots, tokenizer=tokenizer,
-        dropout=settings.dropout, decoder=decoder,
-    )  # fmt: skip
+        settings.recipe,
+        vocabulary=tokenizer.vocab_size,
+        width=settings.width,
+        layers=settings.layers,
+        heads=settings.heads,
+        inner=settings.inner,
+        slots=settings.slots,
+        tokenizer=tokenizer,
+        dropout=settings.dropout,
+        decoder=decoder,
+    )
 
 
 def pretrain(
@@ -160,9 +172,17 @@ def pretrain(
         tokenizer = build_tokenizer(data, out, settings, say, reuse=started or not first)
         tokenizer.require_mask()
         cache = TokenCache.build(
-            data, tokenizer, out / "cache", max_slots=settings.slots, column=settings.column, holdout=settings.holdout,
-            seed=settings.train.seed, entities=settings.hide == "entity", document=settings.document, say=say,
-        )  # fmt: skip
+            data,
+            tokenizer,
+            out / "cache",
+            max_slots=settings.slots,
+            column=settings.column,
+            holdout=settings.holdout,
+            seed=settings.train.seed,
+            entities=settings.hide == "entity",
+            document=settings.document,
+            say=say,
+        )
     check_unknown(cache, say)
     model, family = build_model(settings, tokenizer)
     job = make_job(model, cache, tokenizer, settings)
@@ -192,18 +212,28 @@ def make_job(
         raise UserError("no training examples: the corpus is too small to hold any out", hint="Give more text.")
     special = tokenizer.special_ids
     plan = Plan(
-        lengths=cache.lengths, examples=np.asarray(cache.train), slots=settings.slots,
-        rows=settings.train.batch_slots // settings.slots, seed=settings.train.seed,
-    )  # fmt: skip
+        lengths=cache.lengths,
+        examples=np.asarray(cache.train),
+        slots=settings.slots,
+        rows=settings.train.batch_slots // settings.slots,
+        seed=settings.train.seed,
+    )
     return Job(
-        model=model, plan=plan, make_batch=batch_maker(cache, settings.slots, special),
+        model=model,
+        plan=plan,
+        make_batch=batch_maker(cache, settings.slots, special),
         corruption=corruption_of(settings),
         validation=validation_batches(
-            cache, np.asarray(cache.validation), slots=settings.slots, special_ids=special,
+            cache,
+            np.asarray(cache.validation),
+            slots=settings.slots,
+            special_ids=special,
             batch_slots=settings.train.batch_slots,
         ),
-        validation_corruption=measuring_corruption(), fingerprint=_fingerprint(settings, tokenizer, cache), **more,
-    )  # fmt: skip
+        validation_corruption=measuring_corruption(),
+        fingerprint=_fingerprint(settings, tokenizer, cache),
+        **more,
+    )
 
 
 def write_report(finished: TextRun) -> Path:
@@ -215,9 +245,12 @@ def write_report(finished: TextRun) -> Path:
     facts: dict[str, Any] = {
         "Held-out accuracy": r.held_out("accuracy", "{:.1%}"),
         "Held-out loss": r.held_out("loss", "{:.3f} nats"),
-        "Steps": r.steps, "Time": f"{r.seconds:.0f} s", "Real tokens/s": f"{r.slots_per_second:,.0f}",
-        "Padding waste": f"{r.padding_waste:.1%}", "Precision": r.precision,
-    }  # fmt: skip
+        "Steps": r.steps,
+        "Time": f"{r.seconds:.0f} s",
+        "Real tokens/s": f"{r.slots_per_second:,.0f}",
+        "Padding waste": f"{r.padding_waste:.1%}",
+        "Precision": r.precision,
+    }
     report.facts(facts)
     report.section("Training", training_curves(finished.folder / "metrics.jsonl"))
     report.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
@@ -227,9 +260,10 @@ def write_report(finished: TextRun) -> Path:
 def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, cache: TokenCache) -> dict[str, Any]:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
     return {
-        "settings": lasting(as_dict(settings)), "the tokenizer": tokenizer.fingerprint(),
+        "settings": lasting(as_dict(settings)),
+        "the tokenizer": tokenizer.fingerprint(),
         "the corpus": cache.digest(),
-    }  # fmt: skip
+    }
 
 
 def _millions(model: torch.nn.Module) -> str:

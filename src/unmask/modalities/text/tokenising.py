@@ -106,10 +106,16 @@ def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
             lengths.append(end - begin)
             held.append(out)
     return Tokenised(
-        tokens=np.concatenate(tokens), starts=np.concatenate(starts), lengths=np.array(lengths, np.int64),
-        held=np.array(held, np.uint8), documents=len(group), entities=sum(len(d.entities) for d in group), read=read,
-        unknown=unknown, short=short,
-    )  # fmt: skip
+        tokens=np.concatenate(tokens),
+        starts=np.concatenate(starts),
+        lengths=np.array(lengths, np.int64),
+        held=np.array(held, np.uint8),
+        documents=len(group),
+        entities=sum(len(d.entities) for d in group),
+        read=read,
+        unknown=unknown,
+        short=short,
+    )
 
 
 def groups(stream: Iterable[Document]) -> Iterator[list[Document]]:

@@ -488,9 +488,10 @@ def _characters(folder: Path, roles: dict[str, str]) -> Any:
     cls, sep = (next((t for t in _ROLES[r] if t in vocabulary), None) for r in ("cls", "sep"))
     if cls and sep:
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} {sep} $B {sep}",
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} {sep} $B {sep}",
             special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
-        )  # fmt: skip
+        )
     return backend
 
 

@@ -23,8 +23,12 @@ def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[BoostedStumps
     rng = np.random.default_rng(seed)
     other = rng.normal(size=rows)
     level = rng.integers(0, 12, rows)
-    codings = [Coding(scale=fit_scale(rng.normal(size=rows), most=6)), Coding(share=(0.4, 0.3, 0.2, 0.1)),
-               Coding(scale=fit_scale(other, most=10)), Coding(share=(1 / 12,) * 12)]  # fmt: skip
+    codings = [
+        Coding(scale=fit_scale(rng.normal(size=rows), most=6)),
+        Coding(share=(0.4, 0.3, 0.2, 0.1)),
+        Coding(scale=fit_scale(other, most=10)),
+        Coding(share=(1 / 12,) * 12),
+    ]
     part = BoostedStumps(codings)
     number = np.zeros((rows, 4), np.int64)
     number[:, 2], number[:, 3] = codings[2].encode(other)[0], level
@@ -43,9 +47,14 @@ def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[BoostedStumps
     held = F.one_hot(torch.arange(rows) % members, members).float()
     return part, BoostingTask(
         entry=part.entry(torch.from_numpy(number), torch.from_numpy(seen)),
-        target=torch.tensor(target, dtype=torch.float32)[:, None].repeat(1, members, 1), base=base, asked=torch.ones(rows, 4),
-        train=1 - held, held=held, column=torch.tensor([0, 1, 1, 1]), quantity=torch.tensor([True, False, False, False]),
-    )  # fmt: skip
+        target=torch.tensor(target, dtype=torch.float32)[:, None].repeat(1, members, 1),
+        base=base,
+        asked=torch.ones(rows, 4),
+        train=1 - held,
+        held=held,
+        column=torch.tensor([0, 1, 1, 1]),
+        quantity=torch.tensor([True, False, False, False]),
+    )
 
 
 def test_derivatives_and_losses_are_those_of_squares_and_shares(seed: int):
@@ -194,9 +203,7 @@ def test_a_saved_model_holds_the_additive_part(tmp_path):
     model.save(tmp_path / "m")
     again = load(tmp_path / "m")
     new = read_frame(patients(40, seed=3, missing=0.3))
-    for a, b in zip(
-        *(m.table.impute(encode(new, m.schema), interval=0.9).point for m in (model, again)), strict=True
-    ):  # fmt: skip
+    for a, b in zip(*(m.table.impute(encode(new, m.schema), interval=0.9).point for m in (model, again)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -66,9 +66,13 @@ def test_a_row_is_alone(model, drawn):
     whole = out(model, batch, hidden)
     row = hidden.flat // batch.shape[1]
     one = dataclasses.replace(
-        batch, **{k: getattr(batch, k)[4:5] for k in ("segment", "position", "observed", "special", "unit", "identity", "index")},
+        batch,
+        **{
+            k: getattr(batch, k)[4:5]
+            for k in ("segment", "position", "observed", "special", "unit", "identity", "index")
+        },
         values={k: v[4:5] for k, v in batch.values.items()},
-    )  # fmt: skip
+    )
     alone = out(model, one, hide(hidden.flat[row == 4] - 4 * batch.shape[1]))
     torch.testing.assert_close(alone, whole[row == 4], atol=1e-5, rtol=1e-5)
 

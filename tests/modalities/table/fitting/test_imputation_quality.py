@@ -17,10 +17,15 @@ def known(rows: int, seed: int) -> pd.DataFrame:
     """Two measurements of one thing, a threshold of it, and noise that nothing tells."""
     rng = np.random.default_rng(seed)
     true = rng.normal(50, 10, rows)
-    return pd.DataFrame({
-        "a": true + rng.normal(0, 3, rows), "b": true + rng.normal(0, 3, rows), "high": np.where(true > 50, "yes", "no"),
-        "noise": rng.normal(0, 5, rows), "coin": np.where(rng.random(rows) < 0.4, "tail", "head"),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "a": true + rng.normal(0, 3, rows),
+            "b": true + rng.normal(0, 3, rows),
+            "high": np.where(true > 50, "yes", "no"),
+            "noise": rng.normal(0, 5, rows),
+            "coin": np.where(rng.random(rows) < 0.4, "tail", "head"),
+        }
+    )
 
 
 def test_figures_hold_for_rows_never_seen():
@@ -51,10 +56,16 @@ def test_columns_are_judged_in_all_rows_whatever_these_lack(seed):
     """Complete columns were judged in incomplete rows alone: `y` where it is told well, `dead` in survivors."""
     rng = np.random.default_rng(seed)
     x, g = rng.normal(size=(2, 900))
-    table = pd.DataFrame({
-        "x": x, "g": g, "lab": np.where(x < 0, np.nan, x + rng.normal(0, 0.5, 900)), "y": g + rng.normal(0, np.where(x < 0, 0.1, 3)),
-        "dead": np.where(x < -0.4, "yes", "no"), "cause": np.where(x < -0.4, np.where(g > 0, "heart", "lung"), None),
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "x": x,
+            "g": g,
+            "lab": np.where(x < 0, np.nan, x + rng.normal(0, 0.5, 900)),
+            "y": g + rng.normal(0, np.where(x < 0, 0.1, 3)),
+            "dead": np.where(x < -0.4, "yes", "no"),
+            "cause": np.where(x < -0.4, np.where(g > 0, "heart", "lung"), None),
+        }
+    )
     model = TableModel.fit(table, steps=0, seed=seed)
     place = {model.schema.columns[i].name: k for k, i in enumerate(model.schema.modelled)}
     for name in ("x", "g", "y", "dead"):

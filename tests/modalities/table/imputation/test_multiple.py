@@ -96,15 +96,27 @@ def test_without_events_the_approximation_is_announced():
 
 
 MICE = {  # mice 3.15.0, pool() of lm(y ~ x) on four completed tables of 30 rows; dfcom = 28
-    "q": [[1.02125604140461, 0.833905130252755], [1.21574416353702, 1.116245305529379],
-          [1.10662029103069, 0.874029911042782], [1.13996532335950, 0.627030724015356]],
-    "e": [[0.161922844838061, 0.147300210028173], [0.140126020987755, 0.160113877489811],
-          [0.177765073937609, 0.193144575255071], [0.196963997262984, 0.186723834332963]],
-    "estimate": [1.120896454832955, 0.862802767710068], "error": [0.192831380069992, 0.283199982713100],
-    "df": [15.44451935092290, 4.27835150515855], "p": [3.04390200663337e-05, 3.49406749047507e-02],
-    "low": [0.7109140235250746, 0.0962834655917817], "high": [1.53087888614083, 1.62932206982835],
-    "fmi": [0.303165408240711, 0.729851335496935], "riv": [0.279452420951185, 1.684494122109672],
-}  # fmt: skip
+    "q": [
+        [1.02125604140461, 0.833905130252755],
+        [1.21574416353702, 1.116245305529379],
+        [1.10662029103069, 0.874029911042782],
+        [1.13996532335950, 0.627030724015356],
+    ],
+    "e": [
+        [0.161922844838061, 0.147300210028173],
+        [0.140126020987755, 0.160113877489811],
+        [0.177765073937609, 0.193144575255071],
+        [0.196963997262984, 0.186723834332963],
+    ],
+    "estimate": [1.120896454832955, 0.862802767710068],
+    "error": [0.192831380069992, 0.283199982713100],
+    "df": [15.44451935092290, 4.27835150515855],
+    "p": [3.04390200663337e-05, 3.49406749047507e-02],
+    "low": [0.7109140235250746, 0.0962834655917817],
+    "high": [1.53087888614083, 1.62932206982835],
+    "fmi": [0.303165408240711, 0.729851335496935],
+    "riv": [0.279452420951185, 1.684494122109672],
+}
 
 
 def test_pool_is_that_of_mice():
@@ -120,7 +132,9 @@ class Fitted:
 
 def test_any_model_is_pooled_and_one_without_errors_is_refused():
     pd = pytest.importorskip("pandas")
-    done = MultipleImputation(3).fit(table(**{k: np.where(g, np.nan, v) if k == "x" else v for c, g in [selected(150, 0)] for k, v in c.items()}))  # fmt: skip
+    done = MultipleImputation(3).fit(
+        table(**{k: np.where(g, np.nan, v) if k == "x" else v for c, g in [selected(150, 0)] for k, v in c.items()})
+    )
     mean = lambda t: (t["x"].mean(), t["x"].std() / 150**0.5)  # noqa: E731
     expected = done.pool(lambda t: ([mean(t)[0]], [mean(t)[1]])).estimate
     shapes = [
@@ -161,9 +175,17 @@ def test_formulas_agree_with_lifelines_and_predict_new_rows():
 
 @pytest.mark.parametrize(
     ("formula", "match"),
-    [("y + x", "no outcome"), ("y ~ nope", "nope"), ("y ~ sqr(x)", "unknown function"), ("y ~ x + y", "both sides"),
-     ("log(y) ~ x", "not a column"), ("y ~ C(x)", "quantity"), ("y ~ log(x)", "not a number"), ("y ~ (x", "cannot be read")],
-)  # fmt: skip
+    [
+        ("y + x", "no outcome"),
+        ("y ~ nope", "nope"),
+        ("y ~ sqr(x)", "unknown function"),
+        ("y ~ x + y", "both sides"),
+        ("log(y) ~ x", "not a column"),
+        ("y ~ C(x)", "quantity"),
+        ("y ~ log(x)", "not a number"),
+        ("y ~ (x", "cannot be read"),
+    ],
+)
 def test_formulas_that_cannot_be_read_are_refused(formula, match):
     columns, _ = selected(60, 0)
     with pytest.raises(UserError, match=match):
@@ -246,10 +268,11 @@ def test_methods_follow_the_data_and_are_said():
     z = rng.normal(size=n)
     hole = rng.random((n, 3)) < 0.2
     frame = table(
-        z=z, even=np.where(hole[:, 0], np.nan, z + rng.normal(size=n)),
+        z=z,
+        even=np.where(hole[:, 0], np.nan, z + rng.normal(size=n)),
         skewed=np.where(hole[:, 1], np.nan, np.exp(z + rng.normal(size=n))),
         few=np.where(hole[:, 2], np.nan, np.round(2 * rng.random(n))),
-    )  # fmt: skip
+    )
     done = MultipleImputation(2).fit(frame)
     assert done.methods_ == {"even": "norm", "skewed": "pmm", "few": "pmm"}
     assert "skewed" in done.reasons_["skewed"]
@@ -279,10 +302,18 @@ def test_the_same_seed_gives_the_same_tables():
 
 @pytest.mark.parametrize(
     ("formula", "analysis", "left"),
-    [("y ~ x", "y ~ x + I(x**2)", "I(x**2)"), ("y ~ x", "y ~ x + z", "z"), ("y ~ x + z", "y ~ x * z", "x:z"),
-     (None, "y ~ x + x:z", "x:z"), ("y ~ x + I(x**2)", "z ~ I(x**2)", "I(x**2)"), ("y ~ x + I(x**2)", "y ~ I(x ** 2)", ""),
-     (None, "y ~ x + z", ""), ("y ~ x + z", "y ~ x", ""), ("y ~ x", "y ~ z + full", "")],
-)  # fmt: skip
+    [
+        ("y ~ x", "y ~ x + I(x**2)", "I(x**2)"),
+        ("y ~ x", "y ~ x + z", "z"),
+        ("y ~ x + z", "y ~ x * z", "x:z"),
+        (None, "y ~ x + x:z", "x:z"),
+        ("y ~ x + I(x**2)", "z ~ I(x**2)", "I(x**2)"),
+        ("y ~ x + I(x**2)", "y ~ I(x ** 2)", ""),
+        (None, "y ~ x + z", ""),
+        ("y ~ x + z", "y ~ x", ""),
+        ("y ~ x", "y ~ z + full", ""),
+    ],
+)
 def test_terms_that_imputation_did_not_keep_are_named(formula, analysis, left):
     columns, gone = selected(200, 0)
     columns["x"] = np.where(gone, np.nan, columns["x"])

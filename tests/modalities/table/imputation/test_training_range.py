@@ -17,11 +17,15 @@ from unmask.modalities.table.model import TableModel
 def people(rows: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     height = np.round(rng.uniform(1.51, 1.95, rows), 2)
-    return pd.DataFrame({
-        "height": height, "weight": np.round(height**2 * rng.normal(25, 3, rows), 1),
-        "age": rng.integers(20, 90, rows), "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), "D"),
-        "sex": rng.choice(["F", "M"], rows),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "height": height,
+            "weight": np.round(height**2 * rng.normal(25, 3, rows), 1),
+            "age": rng.integers(20, 90, rows),
+            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), "D"),
+            "sex": rng.choice(["F", "M"], rows),
+        }
+    )
 
 
 @pytest.fixture(scope="module")

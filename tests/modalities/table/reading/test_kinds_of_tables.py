@@ -171,11 +171,15 @@ def typed(rows: int = 60) -> pl.DataFrame:
     days = [dt.date(2020, 1, 1) + dt.timedelta(days=int(d)) for d in rng.integers(0, 900, rows)]
     times = [dt.datetime(d.year, d.month, d.day, 12) for d in days]
     columns = {
-        "day": pl.Series(days), "at": pl.Series(times), "zoned": pl.Series(times).dt.replace_time_zone("Europe/Berlin"),
-        "text": pl.Series([f"{d:%d/%m/%Y}" for d in days]), "flag": pl.Series(rng.random(rows) < 0.5),
-        "number": pl.Series([str(v) for v in rng.normal(size=rows).round(2)]), "x": pl.Series(rng.normal(size=rows)),
+        "day": pl.Series(days),
+        "at": pl.Series(times),
+        "zoned": pl.Series(times).dt.replace_time_zone("Europe/Berlin"),
+        "text": pl.Series([f"{d:%d/%m/%Y}" for d in days]),
+        "flag": pl.Series(rng.random(rows) < 0.5),
+        "number": pl.Series([str(v) for v in rng.normal(size=rows).round(2)]),
+        "x": pl.Series(rng.normal(size=rows)),
         "whole": pl.Series(rng.integers(0, 50, rows)),
-    }  # fmt: skip
+    }
     return pl.DataFrame(columns).with_columns(
         pl.when(pl.Series(rng.random(rows) < 0.2)).then(None).otherwise(pl.all()).name.keep()
     )

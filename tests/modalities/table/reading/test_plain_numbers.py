@@ -9,8 +9,40 @@ from unmask.modalities.table.reading import decimal_marks, parse, plain_numbers
 from unmask.modalities.table.reading.decimal_marks import Marks, spelling_of
 from unmask.modalities.table.reading.parse import is_missing, numbers
 
-ODD = ["", " ", "NA", "na", "None", "nan", "inf", "-", ".", "?", "1_0", "١٢", "−5", "+5", "1e5", " 7", "7 ", "0x1", "<0.5", "1,5", "1.234",
-       "12.345.678", "x", "-99", "-99.0", "99.00", "\ud800", None, 1.5, 3, True, np.nan]  # fmt: skip
+ODD = [
+    "",
+    " ",
+    "NA",
+    "na",
+    "None",
+    "nan",
+    "inf",
+    "-",
+    ".",
+    "?",
+    "1_0",
+    "١٢",
+    "−5",
+    "+5",
+    "1e5",
+    " 7",
+    "7 ",
+    "0x1",
+    "<0.5",
+    "1,5",
+    "1.234",
+    "12.345.678",
+    "x",
+    "-99",
+    "-99.0",
+    "99.00",
+    "\ud800",
+    None,
+    1.5,
+    3,
+    True,
+    np.nan,
+]
 CELL = st.one_of(
     st.sampled_from(ODD),
     st.floats(allow_nan=False, allow_infinity=False).map(repr),

@@ -28,11 +28,20 @@ def stays(rows: int = 250, seed: int = 0, missing: float = 0.0) -> pd.DataFrame:
     height = np.round(rng.normal(np.where(sex == "F", 1.65, 1.78), 0.07), 2)
     weight = np.round(rng.normal(26, 4, rows) * height**2, 1)
     low = np.round(rng.normal(75, 12, rows))
-    frame = pd.DataFrame({
-        "admission": day, "surgery": day + wait, "discharge": day + wait + stay, "sex": sex,
-        "pregnant": ((sex == "F") & (rng.random(rows) < 0.4)).astype(int), "height": height, "weight": weight,
-        "bmi": np.round(weight / height**2, 1), "dbp": low, "sbp": low + 1 + rng.poisson(25, rows),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "admission": day,
+            "surgery": day + wait,
+            "discharge": day + wait + stay,
+            "sex": sex,
+            "pregnant": ((sex == "F") & (rng.random(rows) < 0.4)).astype(int),
+            "height": height,
+            "weight": weight,
+            "bmi": np.round(weight / height**2, 1),
+            "dbp": low,
+            "sbp": low + 1 + rng.poisson(25, rows),
+        }
+    )
     for name in ("admission", "surgery", "discharge"):
         frame[name] = pd.to_datetime(frame[name], unit="D", origin="2020-01-01")
     if missing:

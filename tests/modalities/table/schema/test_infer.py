@@ -270,13 +270,29 @@ def test_all_bad_cells_of_all_columns_at_once():
 
 
 @pytest.mark.parametrize(
-    ("values", "kind"), [([1, 2], "binary"), ([0, 1], "binary"), ([61, 72], "binary"), ([5, 5], "integer"), ([1, 2, 3], "integer"), ([0.5, 1.5], "numeric")]
-)  # fmt: skip
+    ("values", "kind"),
+    [
+        ([1, 2], "binary"),
+        ([0, 1], "binary"),
+        ([61, 72], "binary"),
+        ([5, 5], "integer"),
+        ([1, 2, 3], "integer"),
+        ([0.5, 1.5], "numeric"),
+    ],
+)
 def test_a_kind_does_not_depend_on_the_route(tmp_path, values, kind):
     table = pd.DataFrame({"x": values * 15, "y": np.arange(15 * len(values)) / 7})
     table.to_csv(tmp_path / "t.csv", index=False)
     table.to_parquet(tmp_path / "t.parquet")
-    routes = [table, pl.from_pandas(table), pl.from_pandas(table).to_arrow(), tmp_path / "t.csv", tmp_path / "t.parquet", table.to_numpy(), table.astype({"x": object})]  # fmt: skip
+    routes = [
+        table,
+        pl.from_pandas(table),
+        pl.from_pandas(table).to_arrow(),
+        tmp_path / "t.csv",
+        tmp_path / "t.parquet",
+        table.to_numpy(),
+        table.astype({"x": object}),
+    ]
     assert {schema_for(read_frame(t), None, duration=None, event=None).columns[0].kind for t in routes} == {kind}
 
 
@@ -291,8 +307,14 @@ def test_ordered_types_are_ordinal():
 
 @pytest.mark.parametrize(
     ("name", "cells", "said"),
-    [("grade", [*range(1, 10)], True), ("x", [0, 1, 2, 3], True), ("age", [*range(30, 60)], False), ("site", [1, 2, 5, 9], True), ("visits", [3, 4, 6], False)],
-)  # fmt: skip
+    [
+        ("grade", [*range(1, 10)], True),
+        ("x", [0, 1, 2, 3], True),
+        ("age", [*range(30, 60)], False),
+        ("site", [1, 2, 5, 9], True),
+        ("visits", [3, 4, 6], False),
+    ],
+)
 def test_codes_that_look_like_quantities(name, cells, said):
     schema = infer_schema([name], [np.array(cells * 20, float)])
     assert schema.columns[0].kind == "integer"

@@ -14,12 +14,47 @@ def inferred(**columns):
     return infer_schema(frame.names, frame.columns)
 
 
-@pytest.mark.parametrize("name", ["MRN", "patient_id", "PatientID", "Patient ID", "subject_id", "Surname", "last name", "Nachname", "Pat.-Nr.", "Record Number", "USUBJID", "case_no", "e-mail", "id", "ID"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MRN",
+        "patient_id",
+        "PatientID",
+        "Patient ID",
+        "subject_id",
+        "Surname",
+        "last name",
+        "Nachname",
+        "Pat.-Nr.",
+        "Record Number",
+        "USUBJID",
+        "case_no",
+        "e-mail",
+        "id",
+        "ID",
+    ],
+)
 def test_names_of_people(name):
     assert named_like_person(name)
 
 
-@pytest.mark.parametrize("name", ["age", "site_id", "hospital_id", "drug_name", "number of visits", "visit", "study_site", "grade", "CaseMix", "time", "nodes", "patients"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "age",
+        "site_id",
+        "hospital_id",
+        "drug_name",
+        "number of visits",
+        "visit",
+        "study_site",
+        "grade",
+        "CaseMix",
+        "time",
+        "nodes",
+        "patients",
+    ],
+)
 def test_names_of_other_things(name):
     assert not named_like_person(name)
 
@@ -30,11 +65,19 @@ def test_two_visits_per_patient():
     who = np.repeat(np.arange(60), 2)
     surnames = np.array([f"Meyer{i}" for i in range(60)])
     schema = inferred(
-        mrn=100_000 + 17 * who, surname=surnames[who], other=surnames[who], site_id=rng.integers(1, 5, 120), x=rng.normal(size=120)
-    )  # fmt: skip
+        mrn=100_000 + 17 * who,
+        surname=surnames[who],
+        other=surnames[who],
+        site_id=rng.integers(1, 5, 120),
+        x=rng.normal(size=120),
+    )
     assert {c.name: c.kind for c in schema.columns} == {
-        "mrn": "id", "surname": "id", "other": "id", "site_id": "integer", "x": "numeric",
-    }  # fmt: skip
+        "mrn": "id",
+        "surname": "id",
+        "other": "id",
+        "site_id": "integer",
+        "x": "numeric",
+    }
     assert [c.name for c in schema.columns if c.modelled] == ["site_id", "x"]
     for name in ("mrn", "surname", "other"):
         assert any(repr(name) in note and "left out" in note for note in schema.notes)
@@ -89,8 +132,12 @@ def test_what_else_is_called_subject_or_counted():
     rng = np.random.default_rng(0)
     schools = np.array(["art", "biology", "french", "history", "maths", "physics"])
     schema = inferred(
-        subject=schools[rng.integers(0, 6, 300)], Subject=np.sort(schools[rng.integers(0, 6, 300)]), child=rng.integers(0, 7, 300),
-        visit=np.tile(np.arange(1, 31), 10), patient=rng.integers(0, 2, 300), visit_no=np.repeat(np.arange(1, 11), 30),
-    )  # fmt: skip
+        subject=schools[rng.integers(0, 6, 300)],
+        Subject=np.sort(schools[rng.integers(0, 6, 300)]),
+        child=rng.integers(0, 7, 300),
+        visit=np.tile(np.arange(1, 31), 10),
+        patient=rng.integers(0, 2, 300),
+        visit_no=np.repeat(np.arange(1, 11), 30),
+    )
     assert [c.kind for c in schema.columns] == ["nominal", "nominal", "integer", "integer", "binary", "integer"]
     assert not any("individuals" in n for n in schema.notes)

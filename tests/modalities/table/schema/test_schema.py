@@ -25,15 +25,30 @@ def kinds(columns: dict, **options) -> dict[str, str]:
 
 def test_kinds():
     n = 40
-    found = kinds({
-        "id": list(range(n)), "name": [f"patient {i}" for i in range(n)], "age": ["61", "72"] * 20, "bmi": ["22.5", "NA", "21.4", "30"] * 10,
-        "sex": ["F", "M"] * 20, "smokes": ["0", "1"] * 20, "stage": ["I", "II", "III", "I"] * 10, "seen": ["2001-02-03"] * n,
-        "flag": [True, False] * 20,
-    })  # fmt: skip
+    found = kinds(
+        {
+            "id": list(range(n)),
+            "name": [f"patient {i}" for i in range(n)],
+            "age": ["61", "72"] * 20,
+            "bmi": ["22.5", "NA", "21.4", "30"] * 10,
+            "sex": ["F", "M"] * 20,
+            "smokes": ["0", "1"] * 20,
+            "stage": ["I", "II", "III", "I"] * 10,
+            "seen": ["2001-02-03"] * n,
+            "flag": [True, False] * 20,
+        }
+    )
     assert found == {
-        "id": "id", "name": "id", "age": "binary", "bmi": "numeric", "sex": "binary", "smokes": "binary",
-        "stage": "nominal", "seen": "datetime", "flag": "binary",
-    }  # fmt: skip
+        "id": "id",
+        "name": "id",
+        "age": "binary",
+        "bmi": "numeric",
+        "sex": "binary",
+        "smokes": "binary",
+        "stage": "nominal",
+        "seen": "datetime",
+        "flag": "binary",
+    }
 
 
 @pytest.mark.parametrize("spelling", ["", " ", "NA", "n/a", "NaN", "null", "None", "#NULL!", "?", "."])
@@ -66,7 +81,9 @@ def test_places_and_sizes_are_those_of_modelled_columns():
 
 
 def test_numbers_given_as_categories_are_texts():
-    schema = schema_of({"stage": [1, 2, 3] * 9}, override={"columns": {"stage": {"kind": "ordinal", "categories": [1, 2, 3]}}})  # fmt: skip
+    schema = schema_of(
+        {"stage": [1, 2, 3] * 9}, override={"columns": {"stage": {"kind": "ordinal", "categories": [1, 2, 3]}}}
+    )
     assert schema.columns[0].categories == ("1", "2", "3")
 
 

@@ -102,9 +102,15 @@ def test_a_cohort_with_causes_and_late_entry(tmp_path):
     for cause in (1, 2):
         grid = np.array([0.5, 1.0, 2.0])
         real, drawn = (
-            step_values(*cumulative_incidence(d["time"].to_numpy(), d["outcome"].map(code).to_numpy(), cause, d["entry"].to_numpy()), grid, start=0.0)
+            step_values(
+                *cumulative_incidence(
+                    d["time"].to_numpy(), d["outcome"].map(code).to_numpy(), cause, d["entry"].to_numpy()
+                ),
+                grid,
+                start=0.0,
+            )
             for d in (data, made)
-        )  # fmt: skip
+        )
         np.testing.assert_allclose(drawn, real, atol=0.06)
     model.save(tmp_path / "m")
     assert np.array_equal(load(tmp_path / "m").synthesize(50, seed=2)["time"], model.synthesize(50, seed=2)["time"])

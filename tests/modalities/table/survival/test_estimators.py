@@ -209,9 +209,11 @@ def test_concordance_by_sorting_is_that_of_all_pairs(seed):
     n = int(rng.integers(1, 60))
     risk, time, event = rng.integers(0, 8, n) / 3, rng.integers(0, 9, n).astype(float), rng.integers(0, 2, n)
     pairs = [
-        (risk[i], risk[j]) for i in range(n) for j in range(n)
+        (risk[i], risk[j])
+        for i in range(n)
+        for j in range(n)
         if event[i] and (time[j] > time[i] or (time[j] == time[i] and not event[j]))
-    ]  # fmt: skip
+    ]
     right = sum((b < a) + 0.5 * (b == a) for a, b in pairs)
     assert concordance(risk, time, event) == pytest.approx(right / len(pairs) if pairs else np.nan, nan_ok=True)
 
@@ -224,9 +226,11 @@ def test_concordance_with_late_entry_is_that_of_all_pairs_at_risk(seed):
     risk, time, event = rng.integers(0, 6, n) / 3, rng.integers(2, 12, n).astype(float), rng.integers(0, 2, n)
     entry = np.floor(rng.random(n) * time)
     pairs = [
-        (risk[i], risk[j]) for i in range(n) for j in range(n)
+        (risk[i], risk[j])
+        for i in range(n)
+        for j in range(n)
         if event[i] and (time[j] > time[i] or (time[j] == time[i] and not event[j])) and entry[j] < time[i]
-    ]  # fmt: skip
+    ]
     right = sum((b < a) + 0.5 * (b == a) for a, b in pairs)
     expected = right / len(pairs) if pairs else np.nan
     assert concordance(risk, time, event, entry) == pytest.approx(expected, nan_ok=True)

@@ -56,10 +56,15 @@ def test_a_loaded_model_draws_the_same(model, tmp_path):
 
 def test_a_loaded_model_draws_the_types_it_was_fitted_on(tmp_path):
     rng = np.random.default_rng(0)
-    table = pl.DataFrame({
-        "day": [dt.date(2020, 1, 1) + dt.timedelta(days=int(d)) for d in rng.integers(0, 900, 60)],
-        "flag": rng.random(60) < 0.5, "count": rng.integers(0, 9, 60), "x": rng.normal(size=60), "word": ["a", "b"] * 30,
-    })  # fmt: skip
+    table = pl.DataFrame(
+        {
+            "day": [dt.date(2020, 1, 1) + dt.timedelta(days=int(d)) for d in rng.integers(0, 900, 60)],
+            "flag": rng.random(60) < 0.5,
+            "count": rng.integers(0, 9, 60),
+            "x": rng.normal(size=60),
+            "word": ["a", "b"] * 30,
+        }
+    )
     table.write_parquet(tmp_path / "t.parquet")
     TableModel.fit(tmp_path / "t.parquet", steps=2, members=2).save(tmp_path / "m")
     loaded = load(tmp_path / "m")
@@ -130,8 +135,10 @@ def test_wrong_conditions(model, where, says):
 
 def test_constraints_hold_in_every_row(model):
     new = model.synthesize(
-        800, constraints=["dbp < sbp", "stage == 'III' -> sex == 'F'", "sbp <= 180", "age := dbp - sbp / 10"][:2] , where="sbp < 125"
-    )  # fmt: skip
+        800,
+        constraints=["dbp < sbp", "stage == 'III' -> sex == 'F'", "sbp <= 180", "age := dbp - sbp / 10"][:2],
+        where="sbp < 125",
+    )
     assert (new.dbp < new.sbp).all()
     assert (new.sbp < 125).all()
     assert (new.sex[new.stage == "III"] == "F").all()
@@ -280,10 +287,15 @@ def test_computed_columns_leave_the_outcome_as_it_is():
     rng = np.random.default_rng(0)
     weight, height = rng.normal(75, 10, 300).round(1), rng.normal(1.7, 0.1, 300).round(2)
     died, left = rng.exponential(np.exp(-(weight - 75) / 20)) * 10, rng.exponential(20, 300)
-    frame = pd.DataFrame({
-        "weight": weight, "height": height, "bmi": (weight / height**2).round(2),
-        "time": np.minimum(died, left).round(2), "event": (died <= left).astype(int),
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "weight": weight,
+            "height": height,
+            "bmi": (weight / height**2).round(2),
+            "time": np.minimum(died, left).round(2),
+            "event": (died <= left).astype(int),
+        }
+    )
     plain = TableModel.fit(frame, steps=0, duration="time", event="event").synthesize(400)
     ruled = TableModel.fit(frame, steps=0, duration="time", event="event", constraints=["bmi := weight / height**2"])
     for table in (ruled.synthesize(400), ruled.synthesize(400, where="height > 1.7")):

@@ -238,8 +238,15 @@ def test_published_glue_files_hold_broken_lines(tmp_path):
 def test_the_leaderboard_gets_names_where_files_hold_numbers(tmp_path):
     write_test(tmp_path / "RTE.tsv", [{"label": "1"}, {"label": "entailment"}, {"label": "0"}], GLUE["RTE"])
     assert (tmp_path / "RTE.tsv").read_text().split() == [
-        "index", "prediction", "0", "not_entailment", "1", "entailment", "2", "entailment",
-    ]  # fmt: skip
+        "index",
+        "prediction",
+        "0",
+        "not_entailment",
+        "1",
+        "entailment",
+        "2",
+        "entailment",
+    ]
 
 
 def test_entity_outside_its_text(model):

@@ -24,7 +24,12 @@ def squad(path, wrong: int):
     for i in range(10):
         context = f"It is near the river {i}."
         start = context.index("river") + (i < wrong)
-        asked.append({"context": context, "qas": [{"id": f"q{i}", "question": "Where?", "answers": [{"text": "river", "answer_start": start}]}]})  # fmt: skip
+        asked.append(
+            {
+                "context": context,
+                "qas": [{"id": f"q{i}", "question": "Where?", "answers": [{"text": "river", "answer_start": start}]}],
+            }
+        )
     path.write_text(json.dumps({"data": [{"paragraphs": asked}]}))
     return path
 

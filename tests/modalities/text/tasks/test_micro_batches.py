@@ -17,8 +17,13 @@ PLAIN = {"start": "plain", "epochs": 2, "batch": 8, "learning_rate": 1e-3, "prec
 
 
 def spans(n: int = 16):
-    return [{"text": f"the fox {i} runs in Berlin and the dog {'sleeps ' * (i % 5)}", "entities": [{"start": 0, "end": 3, "label": "X"}]}
-            for i in range(n)]  # fmt: skip
+    return [
+        {
+            "text": f"the fox {i} runs in Berlin and the dog {'sleeps ' * (i % 5)}",
+            "entities": [{"start": 0, "end": 3, "label": "X"}],
+        }
+        for i in range(n)
+    ]
 
 
 @pytest.mark.parametrize(

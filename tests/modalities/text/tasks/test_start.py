@@ -53,9 +53,15 @@ def test_the_model_starts_as_the_probe_and_transformers_reads_it(recipe, pooling
     training = work.prepare(items, labelled=True)
     first, mean = probe.pooled(text, training, slots=64, context=nullcontext)
     found = probe.start_classifier(
-        text, built.head, training, training.extra["target"], "softmax", slots=64, context=nullcontext,
+        text,
+        built.head,
+        training,
+        training.extra["target"],
+        "softmax",
+        slots=64,
+        context=nullcontext,
         chosen=probe.Probed(pooling, 100.0, False, 0),
-    )  # fmt: skip
+    )
     assert found.added == (recipe == "bert" and pooling == "mean")
     ours = np.stack(loop.outputs(built, work, training, slots=64, device=torch.device("cpu"), context=nullcontext))
     right = (ours.argmax(1) == training.extra["target"].numpy()).mean()
@@ -80,8 +86,17 @@ def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_pa
         [(f"rows table bank check rows {t}", x) for t, x in texts(n, s)] for n, s in ((90, seed), (40, seed + 10))
     )
     said: list[str] = []
-    result = finetune("classify", folder(tmp_path / "model"), data, validation=held, out=tmp_path / "out", seed=seed,
-                      say=said.append, slots=8, **QUICK)  # fmt: skip
+    result = finetune(
+        "classify",
+        folder(tmp_path / "model"),
+        data,
+        validation=held,
+        out=tmp_path / "out",
+        seed=seed,
+        say=said.append,
+        slots=8,
+        **QUICK,
+    )
     table = {row["model"]: row["value"] for row in result["comparison"]}
     assert {"most frequent class", "TF-IDF + logistic regression", "linear probe of the frozen encoder"} <= set(table)
     assert result["value"] >= max(value for name, value in table.items() if name != "fine-tuned")
@@ -158,10 +173,14 @@ def test_pairs_tags_answers_and_scores_have_their_tables(tmp_path):
     assert table["most frequent tag of each word"] == 1.0
     assert table["linear probe of the frozen encoder"] > 0.3
     asked = [
-        {"question": "which?", "context": t, "answers": [{"text": e["entities"][0]["label"][:0] or w, "answer_start": t.index(w)}]}
+        {
+            "question": "which?",
+            "context": t,
+            "answers": [{"text": e["entities"][0]["label"][:0] or w, "answer_start": t.index(w)}],
+        }
         for (t, label), e in zip(rows, tagged, strict=True)
         for w in ["fox" if label == "animal" else "river"]
-    ]  # fmt: skip
+    ]
     table = finetune("answer", model, asked, validation=asked[:20], **QUICK)["comparison"]
     assert {"sentence with the most words in common", "linear probe of the frozen encoder"} <= {
         r["model"] for r in table
@@ -206,8 +225,9 @@ def test_a_gain_within_its_error_is_told_apart_from_one_that_is_not():
 
 
 def test_minutes_end_a_run(tmp_path):
-    result = finetune("classify", folder(tmp_path / "model"), texts(48), start="plain", minutes=0.01, batch=16,
-                      precision="fp32")  # fmt: skip
+    result = finetune(
+        "classify", folder(tmp_path / "model"), texts(48), start="plain", minutes=0.01, batch=16, precision="fp32"
+    )
     assert result["stopped"] == "time"
     assert result["steps"] > 1
 

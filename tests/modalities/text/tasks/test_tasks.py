@@ -94,8 +94,17 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     data = sentiment(24)
-    plain = {"start": "plain", "epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0, "warmup": 0.0,
-             "clip": None, "weight_decay": 0.1}  # fmt: skip
+    plain = {
+        "start": "plain",
+        "epochs": 2,
+        "batch": 8,
+        "learning_rate": 1e-3,
+        "precision": "fp32",
+        "dropout": 0.0,
+        "warmup": 0.0,
+        "clip": None,
+        "weight_decay": 0.1,
+    }
     start = tmp_path / "start"
     finetune("classify", model, data, out=start, **(plain | {"steps": 1, "learning_rate": 1e-12}))
     finetune("classify", start, data, out=out, **plain)
@@ -365,14 +374,49 @@ def test_glue_layouts(tmp_path, monkeypatch):
     rows = {
         "CoLA": ("src\t{y}\t\tthe fox {i}\n", "", "index\tsentence\n", "0\tthe fox\n"),
         "SST-2": ("the fox {i}\t{y}\n", "sentence\tlabel\n", "index\tsentence\n", "0\tthe fox\n"),
-        "MRPC": ("{y}\t1\t2\ta {i}\tb\n", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n", "0\t1\t2\ta\tb\n"),
-        "STS-B": ("{i}\ta {i}\tb\t{y}.5\n", "index\tsentence1\tsentence2\tscore\n", "index\tsentence1\tsentence2\n", "0\ta\tb\n"),
-        "QQP": ("{i}\t1\t2\ta {i}\tb\t{y}\n", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n", "id\tquestion1\tquestion2\n", "0\ta\tb\n"),
-        "QNLI": ("{i}\ta {i}\tb\t{n}entailment\n", "index\tquestion\tsentence\tlabel\n", "index\tquestion\tsentence\n", "0\ta\tb\n"),
-        "RTE": ("{i}\ta {i}\tb\t{n}entailment\n", "index\tsentence1\tsentence2\tlabel\n", "index\tsentence1\tsentence2\n", "0\ta\tb\n"),
-        "WNLI": ("{i}\ta {i}\tb\t{y}\n", "index\tsentence1\tsentence2\tlabel\n", "index\tsentence1\tsentence2\n", "0\ta\tb\n"),
-        "MNLI": ("{i}\ta {i}\tb\t{n}entailment\n", "index\tsentence1\tsentence2\tgold_label\n", "index\tsentence1\tsentence2\n", "0\ta\tb\n"),
-    }  # fmt: skip
+        "MRPC": (
+            "{y}\t1\t2\ta {i}\tb\n",
+            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n",
+            "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n",
+            "0\t1\t2\ta\tb\n",
+        ),
+        "STS-B": (
+            "{i}\ta {i}\tb\t{y}.5\n",
+            "index\tsentence1\tsentence2\tscore\n",
+            "index\tsentence1\tsentence2\n",
+            "0\ta\tb\n",
+        ),
+        "QQP": (
+            "{i}\t1\t2\ta {i}\tb\t{y}\n",
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n",
+            "id\tquestion1\tquestion2\n",
+            "0\ta\tb\n",
+        ),
+        "QNLI": (
+            "{i}\ta {i}\tb\t{n}entailment\n",
+            "index\tquestion\tsentence\tlabel\n",
+            "index\tquestion\tsentence\n",
+            "0\ta\tb\n",
+        ),
+        "RTE": (
+            "{i}\ta {i}\tb\t{n}entailment\n",
+            "index\tsentence1\tsentence2\tlabel\n",
+            "index\tsentence1\tsentence2\n",
+            "0\ta\tb\n",
+        ),
+        "WNLI": (
+            "{i}\ta {i}\tb\t{y}\n",
+            "index\tsentence1\tsentence2\tlabel\n",
+            "index\tsentence1\tsentence2\n",
+            "0\ta\tb\n",
+        ),
+        "MNLI": (
+            "{i}\ta {i}\tb\t{n}entailment\n",
+            "index\tsentence1\tsentence2\tgold_label\n",
+            "index\tsentence1\tsentence2\n",
+            "0\ta\tb\n",
+        ),
+    }
     for name, (line, header, test_header, test) in rows.items():
         home = root / name
         home.mkdir(parents=True)
@@ -424,9 +468,16 @@ def test_adapt_then_finetune(tmp_path):
     texts = tmp_path / "domain.txt"
     texts.write_text("\n\n".join(f"{t} in the river bank number {i}." for i, (t, _) in enumerate(data * 3)))
     found = adapt_then_finetune(
-        "classify", model, data, str(texts), validation=data, count=2, out=tmp_path / "out",
-        adaptation={"epochs": None, "steps": 2, "slots": 64, "batch_slots": 256, "holdout": 0.2}, **(FAST | {"epochs": 1}),
-    )  # fmt: skip
+        "classify",
+        model,
+        data,
+        str(texts),
+        validation=data,
+        count=2,
+        out=tmp_path / "out",
+        adaptation={"epochs": None, "steps": 2, "slots": 64, "batch_slots": 256, "holdout": 0.2},
+        **(FAST | {"epochs": 1}),
+    )
     table = found["adaptation"]
     assert {"loss", "accuracy"} <= set(table["before"])
     assert len(table["plain"]) == len(table["adapted"]) == 2

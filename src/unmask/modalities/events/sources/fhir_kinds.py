@@ -34,16 +34,32 @@ META = "meta.lastUpdated"
 _OCCURRED = ("performedDateTime", "performedPeriod", "occurrenceDateTime", "occurrencePeriod")
 _MEDICATION = ("medicationCodeableConcept", "medication.concept", "medicationReference", "medication.reference")
 _DONE: dict[str, tuple[object, ...]] = {
-    "notDone": (False,), "notGiven": (False,), "wasNotGiven": (False,), "doNotPerform": (False,),
+    "notDone": (False,),
+    "notGiven": (False,),
+    "wasNotGiven": (False,),
+    "doNotPerform": (False,),
     "taken": ("y",),
-}  # fmt: skip
+}
 KINDS: Mapping[str, Kind] = {
     "Encounter": Kind(
-        prefix="ENCOUNTER", times=("period.start", "actualPeriod.start", META), codes=("type",),
-        statuses=("arrived", "triaged", "in-progress", "onleave", "on-hold", "finished", "discharged", "completed",
-                  "discontinued"),
+        prefix="ENCOUNTER",
+        times=("period.start", "actualPeriod.start", META),
+        codes=("type",),
+        statuses=(
+            "arrived",
+            "triaged",
+            "in-progress",
+            "onleave",
+            "on-hold",
+            "finished",
+            "discharged",
+            "completed",
+            "discontinued",
+        ),
     ),
-    "Condition": Kind(prefix="CONDITION", times=("recordedDate", "assertedDate", META), onset=("onsetDateTime", "onsetPeriod.start")),
+    "Condition": Kind(
+        prefix="CONDITION", times=("recordedDate", "assertedDate", META), onset=("onsetDateTime", "onsetPeriod.start")
+    ),
     "AllergyIntolerance": Kind(
         prefix="ALLERGY", times=("recordedDate", "assertedDate", META), onset=("onsetDateTime", "onsetPeriod.start")
     ),
@@ -51,7 +67,9 @@ KINDS: Mapping[str, Kind] = {
         prefix="PROCEDURE", times=("recorded", *_OCCURRED, META), statuses=("in-progress", "completed"), happened=_DONE
     ),
     "MedicationRequest": Kind(
-        prefix="MEDICATION", times=("authoredOn", META), codes=_MEDICATION,
+        prefix="MEDICATION",
+        times=("authoredOn", META),
+        codes=_MEDICATION,
         statuses=("active", "on-hold", "ended", "stopped", "completed"),
         happened={
             **_DONE,
@@ -59,36 +77,57 @@ KINDS: Mapping[str, Kind] = {
         },
     ),
     "MedicationStatement": Kind(
-        prefix="MEDICATION_STATEMENT", times=("dateAsserted", "effectiveDateTime", "effectivePeriod", META),
-        codes=_MEDICATION, statuses=("active", "completed", "on-hold", "stopped", "recorded"), happened=_DONE,
+        prefix="MEDICATION_STATEMENT",
+        times=("dateAsserted", "effectiveDateTime", "effectivePeriod", META),
+        codes=_MEDICATION,
+        statuses=("active", "completed", "on-hold", "stopped", "recorded"),
+        happened=_DONE,
     ),
     "MedicationAdministration": Kind(
-        prefix="MEDICATION_GIVEN", codes=_MEDICATION, statuses=("in-progress", "on-hold", "completed", "stopped"),
+        prefix="MEDICATION_GIVEN",
+        codes=_MEDICATION,
+        statuses=("in-progress", "on-hold", "completed", "stopped"),
         times=("recorded", "effectiveDateTime", "effectivePeriod", "occurenceDateTime", "occurencePeriod", META),
         happened=_DONE,
     ),
     "MedicationDispense": Kind(
-        prefix="MEDICATION_DISPENSED", times=("recorded", "whenHandedOver", "whenPrepared", META), codes=_MEDICATION,
-        statuses=("completed",), happened=_DONE,
+        prefix="MEDICATION_DISPENSED",
+        times=("recorded", "whenHandedOver", "whenPrepared", META),
+        codes=_MEDICATION,
+        statuses=("completed",),
+        happened=_DONE,
     ),
     "Immunization": Kind(
-        prefix="IMMUNIZATION", times=("recorded", "occurrenceDateTime", "date", META), codes=("vaccineCode",),
-        statuses=("completed",), happened=_DONE,
+        prefix="IMMUNIZATION",
+        times=("recorded", "occurrenceDateTime", "date", META),
+        codes=("vaccineCode",),
+        statuses=("completed",),
+        happened=_DONE,
     ),
     "Observation": Kind(
-        prefix="LAB", times=("issued", "effectiveDateTime", "effectiveInstant", "effectivePeriod", META),
-        taken=("effectiveDateTime", "effectiveInstant", "effectivePeriod"), statuses=("preliminary", "final", "amended", "corrected", "appended"),
+        prefix="LAB",
+        times=("issued", "effectiveDateTime", "effectiveInstant", "effectivePeriod", META),
+        taken=("effectiveDateTime", "effectiveInstant", "effectivePeriod"),
+        statuses=("preliminary", "final", "amended", "corrected", "appended"),
     ),
-}  # fmt: skip
+}
 REFUTED = ("refuted", "entered-in-error", "unknown")
 """verificationStatus of what is no fact; unconfirmed, provisional and differential ones say so in their code."""
 CONFIRMED = ("confirmed",)
 SYSTEMS = {
-    "http://snomed.info/sct": "SNOMED", "urn:oid:2.16.840.1.113883.6.96": "SNOMED",
-    "http://loinc.org": "LOINC", "urn:oid:2.16.840.1.113883.6.1": "LOINC",
-    "http://www.nlm.nih.gov/research/umls/rxnorm": "RXNORM", "urn:oid:2.16.840.1.113883.6.88": "RXNORM",
-    "http://hl7.org/fhir/sid/cvx": "CVX", "urn:oid:2.16.840.1.113883.12.292": "CVX",
-    "http://hl7.org/fhir/sid/icd-10-cm": "ICD10CM", "urn:oid:2.16.840.1.113883.6.90": "ICD10CM",
-    "http://hl7.org/fhir/sid/icd-10": "ICD10", "http://hl7.org/fhir/sid/icd-9-cm": "ICD9CM",
-    "http://hl7.org/fhir/sid/ndc": "NDC", "http://www.ama-assn.org/go/cpt": "CPT", "http://www.whocc.no/atc": "ATC",
-}  # fmt: skip
+    "http://snomed.info/sct": "SNOMED",
+    "urn:oid:2.16.840.1.113883.6.96": "SNOMED",
+    "http://loinc.org": "LOINC",
+    "urn:oid:2.16.840.1.113883.6.1": "LOINC",
+    "http://www.nlm.nih.gov/research/umls/rxnorm": "RXNORM",
+    "urn:oid:2.16.840.1.113883.6.88": "RXNORM",
+    "http://hl7.org/fhir/sid/cvx": "CVX",
+    "urn:oid:2.16.840.1.113883.12.292": "CVX",
+    "http://hl7.org/fhir/sid/icd-10-cm": "ICD10CM",
+    "urn:oid:2.16.840.1.113883.6.90": "ICD10CM",
+    "http://hl7.org/fhir/sid/icd-10": "ICD10",
+    "http://hl7.org/fhir/sid/icd-9-cm": "ICD9CM",
+    "http://hl7.org/fhir/sid/ndc": "NDC",
+    "http://www.ama-assn.org/go/cpt": "CPT",
+    "http://www.whocc.no/atc": "ATC",
+}

@@ -131,7 +131,7 @@ def _table(
             rows = _event(event, table, frame, path.name, reading, ledger)
             made, good = parsed(
                 rows, ledger, path.name, subjects, reading, static=not event.times, optional=event.optional
-            )  # fmt: skip
+            )
             kept |= good
             if event.times and "from" in rows.columns:
                 _note_times(event, table, rows.filter(good)["from"], ledger)
@@ -169,19 +169,24 @@ def _event(
             )
     words = [w for w in event.words if w in have]
     out = frame.select(
-        pl.col(table.subject).alias("subject"), code.alias("code"), refused.alias("refused"),
-        (pl.col(event.value) if event.value in have else empty).alias("raw"), first_given(words).alias("words"),
+        pl.col(table.subject).alias("subject"),
+        code.alias("code"),
+        refused.alias("refused"),
+        (pl.col(event.value) if event.value in have else empty).alias("raw"),
+        first_given(words).alias("words"),
         (pl.col(table.visit) if table.visit in have else empty).alias("visit"),
-    )  # fmt: skip
+    )
     if event.value in have:  # words stand for a value that is not there, or say that it is a bound
         bound = pl.col("words").str.contains("^[<>]").fill_null(False)
         out = out.with_columns(pl.when(text("raw").is_null() | bound).then("words").alias("words"))
     times = [t for t in event.times if t in have]
     if not times:
         return out.with_columns(
-            empty.alias("when"), pl.lit(None, dtype=pl.Datetime("us")).alias("time"), pl.lit(False).alias("given"),
+            empty.alias("when"),
+            pl.lit(None, dtype=pl.Datetime("us")).alias("time"),
+            pl.lit(False).alias("given"),
             pl.lit(False).alias("dated"),
-        )  # fmt: skip
+        )
     return pl.concat([out, _when(event, table, frame, times, where, reading)], how="horizontal")
 
 
@@ -192,9 +197,12 @@ def _when(
     read = []
     for name in times:
         found = read_times(
-            frame[name], f"{where}, column {name!r}", order=reading.order, midnight=table.midnight or name in table.dates,
+            frame[name],
+            f"{where}, column {name!r}",
+            order=reading.order,
+            midnight=table.midnight or name in table.dates,
             start=event.start,
-        )  # fmt: skip
+        )
         read.append(found.with_columns(frame[name].cast(pl.String).alias("when"), pl.lit(name).alias("from")))
     best = read[0]
     for other in read[1:]:

@@ -65,84 +65,221 @@ _STORED = ("storetime", "charttime")
 _CODED = {"dischtime": ("hadm_id",)}
 _CANCELLED = Refused(column="statusdescription", pattern="^(rewritten|cancel)")
 _UNREAD: Mapping[str, str] = {
-    "emar_detail": "doses of emar, by product", "pharmacy": "repeats prescriptions", "poe": "orders, without what came of them",
-    "poe_detail": "orders, without what came of them", "provider": "no event of a patient", "caregiver": "no event of a patient",
-    "ingredientevents": "derived from inputevents", "d_hcpcs": "descriptions",
-}  # fmt: skip
+    "emar_detail": "doses of emar, by product",
+    "pharmacy": "repeats prescriptions",
+    "poe": "orders, without what came of them",
+    "poe_detail": "orders, without what came of them",
+    "provider": "no event of a patient",
+    "caregiver": "no event of a patient",
+    "ingredientevents": "derived from inputevents",
+    "d_hcpcs": "descriptions",
+}
 MIMIC = Folder(
-    name="MIMIC-IV", known_by=("patients", "admissions"), context=_context, unread=_UNREAD,
+    name="MIMIC-IV",
+    known_by=("patients", "admissions"),
+    context=_context,
+    unread=_UNREAD,
     helpers=("d_labitems", "d_items", "d_icd_diagnoses", "d_icd_procedures"),
     tables=[
-        Table(name="patients", dates=("dod",), derived={"deathtime": ("subject_id",), "birth": ("anchor_year", "anchor_age")}, events=[
-            Event(codes=("GENDER//{gender}",)),
-            Event(codes=(BIRTH,), times=("birth",), optional=True, start=True),
-            Event(codes=(DEATH,), times=("deathtime", "dod"), optional=True),
-        ]),
-        Table(name="admissions", visit="hadm_id", events=[
-            Event(codes=("HOSPITAL_ADMISSION//{admission_type}",), times=("admittime",)),
-            Event(codes=("HOSPITAL_DISCHARGE//{discharge_location}", "HOSPITAL_DISCHARGE"), times=("dischtime",), optional=True),
-        ]),
-        Table(name="transfers", visit="hadm_id", events=[
-            Event(codes=("TRANSFER//{eventtype}//{careunit}", "TRANSFER//{eventtype}"), times=("intime",)),
-        ]),
-        Table(name="services", visit="hadm_id", events=[
-            Event(codes=("SERVICE//{curr_service}",), times=("transfertime",)),
-        ]),
-        Table(name="diagnoses_icd", visit="hadm_id", derived=_CODED, events=[
-            Event(codes=("DIAGNOSIS//ICD{icd_version}//{icd_code}",), times=("dischtime",)),
-        ]),
-        Table(name="drgcodes", visit="hadm_id", derived=_CODED, events=[
-            Event(codes=("DRG//{drg_type}//{drg_code}",), times=("dischtime",)),
-        ]),
-        Table(name="procedures_icd", visit="hadm_id", dates=("chartdate",), derived=_CODED, events=[
-            Event(codes=("PROCEDURE//ICD{icd_version}//{icd_code}",), times=("dischtime", "chartdate")),
-        ]),
-        Table(name="hcpcsevents", visit="hadm_id", dates=("chartdate",), derived=_CODED, events=[
-            Event(codes=("PROCEDURE//HCPCS//{hcpcs_cd}",), times=("dischtime", "chartdate")),
-        ]),
-        Table(name="prescriptions", visit="hadm_id", events=[
-            Event(codes=("MEDICATION//{drug}",), times=("starttime",)),
-        ]),
-        Table(name="emar", visit="hadm_id", refused=[Refused(column="event_txt", pattern=r"(^|\s)not\s|^hold dose")], events=[
-            Event(codes=("MEDICATION_GIVEN//{medication}//{event_txt}", "MEDICATION_GIVEN//{medication}"), times=_STORED, taken="charttime"),
-        ]),
-        Table(name="labevents", visit="hadm_id", events=[
-            Event(codes=("LAB//{itemid}",), suffixes=("{valueuom}",), times=_STORED, taken="charttime", value="valuenum", words=("value",)),
-        ]),
-        Table(name="microbiologyevents", visit="hadm_id", dates=("storedate", "chartdate"), events=[
-            Event(
-                codes=(
-                    "MICROBIOLOGY//{test_name}//{org_name}//{ab_name}//{interpretation}",
-                    "MICROBIOLOGY//{test_name}//{org_name}", "MICROBIOLOGY//{test_name}",
+        Table(
+            name="patients",
+            dates=("dod",),
+            derived={"deathtime": ("subject_id",), "birth": ("anchor_year", "anchor_age")},
+            events=[
+                Event(codes=("GENDER//{gender}",)),
+                Event(codes=(BIRTH,), times=("birth",), optional=True, start=True),
+                Event(codes=(DEATH,), times=("deathtime", "dod"), optional=True),
+            ],
+        ),
+        Table(
+            name="admissions",
+            visit="hadm_id",
+            events=[
+                Event(codes=("HOSPITAL_ADMISSION//{admission_type}",), times=("admittime",)),
+                Event(
+                    codes=("HOSPITAL_DISCHARGE//{discharge_location}", "HOSPITAL_DISCHARGE"),
+                    times=("dischtime",),
+                    optional=True,
                 ),
-                times=("storetime", "storedate", "charttime", "chartdate"), taken="charttime",
-            ),
-        ]),
-        Table(name="omr", dates=("chartdate",), events=[
-            Event(codes=("OMR//{result_name}",), times=("chartdate",), value="result_value"),
-        ]),
-        Table(name="icustays", visit="hadm_id", events=[
-            Event(codes=("ICU_ADMISSION//{first_careunit}",), times=("intime",)),
-            Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), optional=True),
-        ]),
-        Table(name="chartevents", visit="hadm_id", events=[
-            Event(codes=("CHART//{itemid}",), suffixes=("{valueuom}",), times=_STORED, taken="charttime", value="valuenum", words=("value",)),
-        ]),
-        Table(name="datetimeevents", visit="hadm_id", events=[
-            Event(codes=("DATETIME//{itemid}",), times=_STORED, taken="charttime", words=("value",)),
-        ]),
-        Table(name="inputevents", visit="hadm_id", refused=[_CANCELLED], events=[
-            Event(codes=("INFUSION_START//{itemid}",), suffixes=("{rateuom}",), times=("storetime", "starttime"), taken="starttime", value="rate"),
-            Event(
-                codes=("INFUSION_END//{itemid}",), suffixes=("{amountuom}",), times=("storetime", "endtime"), latest=True,
-                value="amount", optional=True,
-            ),
-        ]),
-        Table(name="outputevents", visit="hadm_id", events=[
-            Event(codes=("OUTPUT//{itemid}",), suffixes=("{valueuom}",), times=_STORED, taken="charttime", value="value"),
-        ]),
-        Table(name="procedureevents", visit="hadm_id", refused=[_CANCELLED], events=[
-            Event(codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime"), taken="starttime"),
-        ]),
+            ],
+        ),
+        Table(
+            name="transfers",
+            visit="hadm_id",
+            events=[
+                Event(codes=("TRANSFER//{eventtype}//{careunit}", "TRANSFER//{eventtype}"), times=("intime",)),
+            ],
+        ),
+        Table(
+            name="services",
+            visit="hadm_id",
+            events=[
+                Event(codes=("SERVICE//{curr_service}",), times=("transfertime",)),
+            ],
+        ),
+        Table(
+            name="diagnoses_icd",
+            visit="hadm_id",
+            derived=_CODED,
+            events=[
+                Event(codes=("DIAGNOSIS//ICD{icd_version}//{icd_code}",), times=("dischtime",)),
+            ],
+        ),
+        Table(
+            name="drgcodes",
+            visit="hadm_id",
+            derived=_CODED,
+            events=[
+                Event(codes=("DRG//{drg_type}//{drg_code}",), times=("dischtime",)),
+            ],
+        ),
+        Table(
+            name="procedures_icd",
+            visit="hadm_id",
+            dates=("chartdate",),
+            derived=_CODED,
+            events=[
+                Event(codes=("PROCEDURE//ICD{icd_version}//{icd_code}",), times=("dischtime", "chartdate")),
+            ],
+        ),
+        Table(
+            name="hcpcsevents",
+            visit="hadm_id",
+            dates=("chartdate",),
+            derived=_CODED,
+            events=[
+                Event(codes=("PROCEDURE//HCPCS//{hcpcs_cd}",), times=("dischtime", "chartdate")),
+            ],
+        ),
+        Table(
+            name="prescriptions",
+            visit="hadm_id",
+            events=[
+                Event(codes=("MEDICATION//{drug}",), times=("starttime",)),
+            ],
+        ),
+        Table(
+            name="emar",
+            visit="hadm_id",
+            refused=[Refused(column="event_txt", pattern=r"(^|\s)not\s|^hold dose")],
+            events=[
+                Event(
+                    codes=("MEDICATION_GIVEN//{medication}//{event_txt}", "MEDICATION_GIVEN//{medication}"),
+                    times=_STORED,
+                    taken="charttime",
+                ),
+            ],
+        ),
+        Table(
+            name="labevents",
+            visit="hadm_id",
+            events=[
+                Event(
+                    codes=("LAB//{itemid}",),
+                    suffixes=("{valueuom}",),
+                    times=_STORED,
+                    taken="charttime",
+                    value="valuenum",
+                    words=("value",),
+                ),
+            ],
+        ),
+        Table(
+            name="microbiologyevents",
+            visit="hadm_id",
+            dates=("storedate", "chartdate"),
+            events=[
+                Event(
+                    codes=(
+                        "MICROBIOLOGY//{test_name}//{org_name}//{ab_name}//{interpretation}",
+                        "MICROBIOLOGY//{test_name}//{org_name}",
+                        "MICROBIOLOGY//{test_name}",
+                    ),
+                    times=("storetime", "storedate", "charttime", "chartdate"),
+                    taken="charttime",
+                ),
+            ],
+        ),
+        Table(
+            name="omr",
+            dates=("chartdate",),
+            events=[
+                Event(codes=("OMR//{result_name}",), times=("chartdate",), value="result_value"),
+            ],
+        ),
+        Table(
+            name="icustays",
+            visit="hadm_id",
+            events=[
+                Event(codes=("ICU_ADMISSION//{first_careunit}",), times=("intime",)),
+                Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), optional=True),
+            ],
+        ),
+        Table(
+            name="chartevents",
+            visit="hadm_id",
+            events=[
+                Event(
+                    codes=("CHART//{itemid}",),
+                    suffixes=("{valueuom}",),
+                    times=_STORED,
+                    taken="charttime",
+                    value="valuenum",
+                    words=("value",),
+                ),
+            ],
+        ),
+        Table(
+            name="datetimeevents",
+            visit="hadm_id",
+            events=[
+                Event(codes=("DATETIME//{itemid}",), times=_STORED, taken="charttime", words=("value",)),
+            ],
+        ),
+        Table(
+            name="inputevents",
+            visit="hadm_id",
+            refused=[_CANCELLED],
+            events=[
+                Event(
+                    codes=("INFUSION_START//{itemid}",),
+                    suffixes=("{rateuom}",),
+                    times=("storetime", "starttime"),
+                    taken="starttime",
+                    value="rate",
+                ),
+                Event(
+                    codes=("INFUSION_END//{itemid}",),
+                    suffixes=("{amountuom}",),
+                    times=("storetime", "endtime"),
+                    latest=True,
+                    value="amount",
+                    optional=True,
+                ),
+            ],
+        ),
+        Table(
+            name="outputevents",
+            visit="hadm_id",
+            events=[
+                Event(
+                    codes=("OUTPUT//{itemid}",),
+                    suffixes=("{valueuom}",),
+                    times=_STORED,
+                    taken="charttime",
+                    value="value",
+                ),
+            ],
+        ),
+        Table(
+            name="procedureevents",
+            visit="hadm_id",
+            refused=[_CANCELLED],
+            events=[
+                Event(
+                    codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime"), taken="starttime"
+                ),
+            ],
+        ),
     ],
-)  # fmt: skip
+)

@@ -13,8 +13,19 @@ from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder
 
 NAMED = 200_000
 """Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
-PREFIXES = ("GENDER", "VISIT", "VISIT_END", "VISIT_DETAIL", "CONDITION", "DRUG", "PROCEDURE", "MEASUREMENT", "OBSERVATION",
-            "DEVICE", "SPECIMEN")  # fmt: skip
+PREFIXES = (
+    "GENDER",
+    "VISIT",
+    "VISIT_END",
+    "VISIT_DETAIL",
+    "CONDITION",
+    "DRUG",
+    "PROCEDURE",
+    "MEASUREMENT",
+    "OBSERVATION",
+    "DEVICE",
+    "SPECIMEN",
+)
 OPERATORS = {"4171756": "<", "4171754": "<=", "4172704": ">", "4171755": ">="}
 """operator_concept_id of a measured value that is a bound."""
 
@@ -28,17 +39,25 @@ def _table(
     event = Event(codes=(f"{prefix}//{{concept}}", f"{prefix}//SOURCE//{{{source}}}"), times=times)
     if value:
         derived |= {
-            "unit": ("unit_concept_id", "unit_source_value"), "answer": ("value_as_concept_id",),
+            "unit": ("unit_concept_id", "unit_source_value"),
+            "answer": ("value_as_concept_id",),
             "bound": ("operator_concept_id", "value_as_number"),
-        }  # fmt: skip
+        }
         event = Event(
-            codes=event.codes, suffixes=("{unit}", "{answer}"), times=times, value="value_as_number",
+            codes=event.codes,
+            suffixes=("{unit}", "{answer}"),
+            times=times,
+            value="value_as_number",
             words=("bound", "value_as_string", "value_source_value"),
-        )  # fmt: skip
+        )
     return Table(
-        name=name, subject="person_id", visit="visit_occurrence_id", derived=derived, events=[event, *more],
+        name=name,
+        subject="person_id",
+        visit="visit_occurrence_id",
+        derived=derived,
+        events=[event, *more],
         midnight=True,
-    )  # fmt: skip
+    )
 
 
 def _start(stem: str) -> tuple[str, str]:
@@ -49,8 +68,9 @@ def _end(prefix: str, stem: str) -> Event:
     source = f"{stem}_source_value"
     return Event(
         codes=(f"{prefix}_END//{{concept}}", f"{prefix}_END//SOURCE//{{{source}}}"),
-        times=(f"{stem}_end_datetime", f"{stem}_end_date"), optional=True,
-    )  # fmt: skip
+        times=(f"{stem}_end_datetime", f"{stem}_end_date"),
+        optional=True,
+    )
 
 
 def _context(files: Files, names: dict[str, str]) -> Derive:
@@ -102,11 +122,14 @@ class Concepts:
             lower = {c.lower(): c for c in columns_of(path)}
             for frame in chunks(path, [lower[w] for w in wanted if w in lower], Ledger()):
                 frame = frame.rename({lower[w]: w for w in wanted if w in lower})
-                parts.append(frame.select(
-                    text("concept_id").cast(pl.Int64, strict=False).alias("id"),
-                    text("vocabulary_id").alias("vocabulary"), text("concept_code").alias("code"),
-                    text("concept_name").alias("name"),
-                ).drop_nulls("id"))  # fmt: skip
+                parts.append(
+                    frame.select(
+                        text("concept_id").cast(pl.Int64, strict=False).alias("id"),
+                        text("vocabulary_id").alias("vocabulary"),
+                        text("concept_code").alias("code"),
+                        text("concept_name").alias("name"),
+                    ).drop_nulls("id")
+                )
         empty = {"id": pl.Int64, "vocabulary": pl.String, "code": pl.String, "name": pl.String}
         whole = (pl.concat(parts) if parts else pl.DataFrame(schema=empty)).unique("id", keep="first").sort("id")
         if len(whole) <= NAMED:
@@ -131,7 +154,8 @@ class Concepts:
 
 
 PERSON = Table(
-    name="person", subject="person_id",
+    name="person",
+    subject="person_id",
     derived={
         "concept": ("gender_concept_id", "gender_source_value"),
         "birth": ("year_of_birth", "month_of_birth", "day_of_birth"),
@@ -140,21 +164,45 @@ PERSON = Table(
         Event(codes=("GENDER//{concept}", "GENDER//SOURCE//{gender_source_value}")),
         Event(codes=(BIRTH,), times=("birth_datetime", "birth"), optional=True, start=True),
     ],
-)  # fmt: skip
+)
 _DERIVED = "derived from other tables by rules that look ahead"
 _UNREAD: Mapping[str, str] = {
-    "observation_period": _DERIVED, "drug_era": _DERIVED, "dose_era": _DERIVED, "condition_era": _DERIVED,
-    "episode": _DERIVED, "episode_event": _DERIVED, "cohort": _DERIVED, "cohort_definition": _DERIVED,
-    "note": "free text", "note_nlp": "free text",
+    "observation_period": _DERIVED,
+    "drug_era": _DERIVED,
+    "dose_era": _DERIVED,
+    "condition_era": _DERIVED,
+    "episode": _DERIVED,
+    "episode_event": _DERIVED,
+    "cohort": _DERIVED,
+    "cohort_definition": _DERIVED,
+    "note": "free text",
+    "note_nlp": "free text",
     **dict.fromkeys(("cost", "payer_plan_period"), "no clinical event"),
-    **dict.fromkeys(("care_site", "location", "provider", "fact_relationship", "metadata", "cdm_source"), "no event of a patient"),
     **dict.fromkeys(
-        ("vocabulary", "domain", "concept_class", "concept_relationship", "relationship", "concept_synonym",
-         "concept_ancestor", "source_to_concept_map", "drug_strength", "concept_cpt4"), "vocabulary beside CONCEPT",
+        ("care_site", "location", "provider", "fact_relationship", "metadata", "cdm_source"), "no event of a patient"
     ),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            "vocabulary",
+            "domain",
+            "concept_class",
+            "concept_relationship",
+            "relationship",
+            "concept_synonym",
+            "concept_ancestor",
+            "source_to_concept_map",
+            "drug_strength",
+            "concept_cpt4",
+        ),
+        "vocabulary beside CONCEPT",
+    ),
+}
 OMOP = Folder(
-    name="OMOP", known_by=("person",), context=_context, unread=_UNREAD, helpers=("concept",),
+    name="OMOP",
+    known_by=("person",),
+    context=_context,
+    unread=_UNREAD,
+    helpers=("concept",),
     tables=[
         PERSON,
         _table("VISIT", "visit_occurrence", "visit", *_start("visit"), more=[_end("VISIT", "visit")]),
@@ -166,7 +214,11 @@ OMOP = Folder(
         _table("OBSERVATION", "observation", "observation", "observation_datetime", "observation_date", value=True),
         _table("DEVICE", "device_exposure", "device", *_start("device_exposure")),
         _table("SPECIMEN", "specimen", "specimen", "specimen_datetime", "specimen_date"),
-        Table(name="death", subject="person_id", midnight=True,
-              events=[Event(codes=(DEATH,), times=("death_datetime", "death_date"))]),
+        Table(
+            name="death",
+            subject="person_id",
+            midnight=True,
+            events=[Event(codes=(DEATH,), times=("death_datetime", "death_date"))],
+        ),
     ],
-)  # fmt: skip
+)

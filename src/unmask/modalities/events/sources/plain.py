@@ -14,8 +14,14 @@ from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, parsed, text
 from unmask.modalities.events.sources.times import read_times
 
-COLUMNS = {"subject": "subject_id", "time": "time", "code": "code", "value": "numeric_value", "visit": "visit_id",
-           "text": "text_value"}  # fmt: skip
+COLUMNS = {
+    "subject": "subject_id",
+    "time": "time",
+    "code": "code",
+    "value": "numeric_value",
+    "visit": "visit_id",
+    "text": "text_value",
+}
 
 ELSEWHERE = "no time, of a code that has one elsewhere (--static takes it as a fact)"
 NO_DEATH = "no time of death (--static takes it as a fact)"
@@ -73,9 +79,14 @@ def _timed(frame: pl.DataFrame, when: str, code: str) -> set[str]:
 
 
 def _events(
-    frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, where: str, subjects: Subjects, reading: Reading,
+    frame: pl.DataFrame,
+    columns: Mapping[str, str],
+    ledger: Ledger,
+    where: str,
+    subjects: Subjects,
+    reading: Reading,
     timed: Collection[str],
-) -> pl.DataFrame:  # fmt: skip
+) -> pl.DataFrame:
     """Events of some rows.
 
     Args:
@@ -96,9 +107,14 @@ def _events(
         return pl.col(columns[name]) if columns[name] in frame.columns else empty
 
     raw = frame.select(
-        role("subject").alias("subject"), role("code").alias("code"), role("value").alias("raw"),
-        role("text").alias("words"), role("visit").alias("visit"), when.alias("when"), empty.alias("refused"),
-    ).with_columns(times)  # fmt: skip
+        role("subject").alias("subject"),
+        role("code").alias("code"),
+        role("value").alias("raw"),
+        role("text").alias("words"),
+        role("visit").alias("visit"),
+        when.alias("when"),
+        empty.alias("refused"),
+    ).with_columns(times)
     called = given.select(text(columns["code"]).alias("c"))["c"]
     gone = raw["code"].is_null() & called.is_not_null()
     if gone.any():

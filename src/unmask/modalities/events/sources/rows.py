@@ -136,14 +136,20 @@ def _csv(path: Path, wanted: list[str] | None, ledger: Ledger) -> Any:
         pa.input_stream(str(path), compression="detect"),
         read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
         parse_options=pa.csv.ParseOptions(
-            delimiter=delimiter, quote_char='"' if quoted else False, invalid_row_handler=broken,
+            delimiter=delimiter,
+            quote_char='"' if quoted else False,
+            invalid_row_handler=broken,
             newlines_in_values=quoted,
         ),
         convert_options=pa.csv.ConvertOptions(
-            column_types={n: pa.string() for n in names}, include_columns=wanted, strings_can_be_null=True,
-            quoted_strings_can_be_null=True, null_values=[""], check_utf8=True,
+            column_types={n: pa.string() for n in names},
+            include_columns=wanted,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=True,
+            null_values=[""],
+            check_utf8=True,
         ),
-    )  # fmt: skip
+    )
 
 
 def text(name: str) -> pl.Expr:
@@ -153,9 +159,15 @@ def text(name: str) -> pl.Expr:
 
 
 def parsed(
-    frame: pl.DataFrame, ledger: Ledger, where: str, subjects: Subjects, reading: Reading, *, static: bool = True,
+    frame: pl.DataFrame,
+    ledger: Ledger,
+    where: str,
+    subjects: Subjects,
+    reading: Reading,
+    *,
+    static: bool = True,
     optional: bool = False,
-) -> tuple[pl.DataFrame, pl.Series]:  # fmt: skip
+) -> tuple[pl.DataFrame, pl.Series]:
     """Raw columns (`RAW`) -> (events, which rows gave one); the others are counted by reason.
 
     A value that is no number becomes the event's text_value, and is noted.
@@ -170,22 +182,29 @@ def parsed(
     """
     number, odd = reading.numbers(frame["raw"], where)
     made = frame.with_columns(
-        subjects.of(frame["subject"]).alias("subject_id"), encounters(frame["visit"]).alias("visit_id"),
-        text("code").alias("code"), number.alias("numeric_value"),
-    )  # fmt: skip
+        subjects.of(frame["subject"]).alias("subject_id"),
+        encounters(frame["visit"]).alias("visit_id"),
+        text("code").alias("code"),
+        number.alias("numeric_value"),
+    )
     worded = pl.when(pl.col("numeric_value").is_null() & pl.lit(not frame["raw"].dtype.is_numeric())).then(text("raw"))
     made = made.with_columns(pl.coalesce(text("words"), worded).alias("text_value"))
     wrong = "subject is not a whole number" if not subjects.texts else "no subject"
     birth = pl.col("code").str.starts_with(BIRTH).fill_null(False)
     reason = (
-        pl.when(pl.col("subject_id").is_null()).then(pl.lit(wrong))
-        .when(pl.col("refused").is_not_null()).then(pl.col("refused"))
-        .when(pl.col("code").is_null()).then(pl.lit("no code"))
-        .when(~pl.col("given") & ~pl.lit(static)).then(pl.lit("no time"))
-        .when(pl.col("time").is_null() & pl.col("given")).then(pl.lit("time cannot be read"))
+        pl.when(pl.col("subject_id").is_null())
+        .then(pl.lit(wrong))
+        .when(pl.col("refused").is_not_null())
+        .then(pl.col("refused"))
+        .when(pl.col("code").is_null())
+        .then(pl.lit("no code"))
+        .when(~pl.col("given") & ~pl.lit(static))
+        .then(pl.lit("no time"))
+        .when(pl.col("time").is_null() & pl.col("given"))
+        .then(pl.lit("time cannot be read"))
         .when(stands_for_none(pl.col("time"), birth))
         .then(pl.format("time stands for none: {}", pl.col("time").dt.date().dt.strftime("%Y-%m-%d")))
-    )  # fmt: skip
+    )
     made = made.with_columns(reason.alias("reason"), (pl.col("given") | pl.lit(not optional)).alias("asked"))
     bad = made.filter(pl.col("reason").is_not_null() & pl.col("asked"))
     for (name,), part in bad.group_by("reason", maintain_order=True):

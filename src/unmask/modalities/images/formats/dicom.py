@@ -72,11 +72,18 @@ def read(source: Source, choice: Choice) -> Opened:
     group = str(data.get("PatientID", "") or data.get("SeriesInstanceUID", ""))
     headers = [
         Header(
-            height=int(data.Rows), width=int(data.Columns), channels=channels, depth=depth, part=part, notes=notes,
-            axes=f"frames={frames}" if frames > 1 else "", group=group, order=_order(data, number),
+            height=int(data.Rows),
+            width=int(data.Columns),
+            channels=channels,
+            depth=depth,
+            part=part,
+            notes=notes,
+            axes=f"frames={frames}" if frames > 1 else "",
+            group=group,
+            order=_order(data, number),
         )
         for number, part in enumerate(parts)
-    ]  # fmt: skip
+    ]
 
     def decode() -> list[Picture]:
         whole = pydicom.dcmread(_file(source))

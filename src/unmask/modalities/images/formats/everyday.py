@@ -53,10 +53,17 @@ def read(source: Source, choice: Choice) -> Opened:
     folded = planes in ("max", "mean") and frames > 1
     parts = [f"frame={k}" for k in kept] if len(kept) > 1 and not folded else [""]
     headers = [
-        Header(height=height, width=width, channels=channels, depth=depth, part=part, notes=notes,
-               axes=f"frames={frames}" if frames > 1 else "")
+        Header(
+            height=height,
+            width=width,
+            channels=channels,
+            depth=depth,
+            part=part,
+            notes=notes,
+            axes=f"frames={frames}" if frames > 1 else "",
+        )
         for part in parts
-    ]  # fmt: skip
+    ]
 
     def decode() -> list[Picture]:
         with open_image(source) as image:

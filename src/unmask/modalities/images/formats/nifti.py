@@ -79,11 +79,19 @@ def read(source: Source, choice: Choice) -> Opened:
     for v, k in places:
         part = [f"volume={v}"] if volumes > 1 and not stacked else []
         part += [f"{letter}={k}"] if not folded and len(kept) > 1 else []
-        headers.append(Header(
-            height=up, width=across, channels=volumes if stacked else 1, depth=depth, part=",".join(part),
-            notes=tuple(notes), colour=not stacked, group=str(Path(source).resolve()),
-            axes=f"{letter}={size[normal]}" + (f" volumes={volumes}" if volumes > 1 else ""),
-        ))  # fmt: skip
+        headers.append(
+            Header(
+                height=up,
+                width=across,
+                channels=volumes if stacked else 1,
+                depth=depth,
+                part=",".join(part),
+                notes=tuple(notes),
+                colour=not stacked,
+                group=str(Path(source).resolve()),
+                axes=f"{letter}={size[normal]}" + (f" volumes={volumes}" if volumes > 1 else ""),
+            )
+        )
 
     def decode() -> list[Picture]:
         array = image.get_fdata(dtype=np.float32, caching="unchanged") if scaled else np.asarray(image.dataobj)

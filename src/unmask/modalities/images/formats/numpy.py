@@ -41,9 +41,14 @@ def read(source: Source, choice: Choice) -> Opened:
     if choice.nodata is not None:
         notes += (f"nodata={choice.nodata:g} is missing",)
     header = Header(
-        height=height, width=width, channels=channels, depth=depth, notes=notes, colour=channels in (1, 3),
+        height=height,
+        width=width,
+        channels=channels,
+        depth=depth,
+        notes=notes,
+        colour=channels in (1, 3),
         axes=f"{'first' if leading else 'last'} axis {channels} channels" if len(shape) == 3 else "",
-    )  # fmt: skip
+    )
 
     def decode() -> list[Picture]:
         array = np.load(_file(source), allow_pickle=False)

@@ -42,9 +42,15 @@ def read(source: Source, choice: Choice) -> Opened:
             for part, where in layout.parts():
                 name = ",".join(p for p in (f"series={number}" if len(kept) > 1 else "", part) if p)
                 header = Header(
-                    height=layout.height, width=layout.width, channels=layout.channels, depth=layout.depth, part=name,
-                    axes=layout.axes, notes=notes, colour=layout.colour,
-                )  # fmt: skip
+                    height=layout.height,
+                    width=layout.width,
+                    channels=layout.channels,
+                    depth=layout.depth,
+                    part=name,
+                    axes=layout.axes,
+                    notes=notes,
+                    colour=layout.colour,
+                )
                 parts.append((header, number, where))
 
     def decode() -> list[Picture]:

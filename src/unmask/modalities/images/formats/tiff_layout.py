@@ -9,8 +9,22 @@ import numpy as np
 from unmask.modalities.images.formats.tiff_values import Values
 from unmask.modalities.images.picture import LYING, Choice, Picture, Question, chosen_planes, reduce_planes, upright
 
-NAMES = {"Z": "z", "T": "time", "C": "channel", "S": "sample", "A": "angle", "P": "phase", "H": "lifetime", "E": "wavelength",
-         "L": "exposure", "V": "event", "M": "mosaic", "R": "tile", "I": "page", "Q": "page"}  # fmt: skip
+NAMES = {
+    "Z": "z",
+    "T": "time",
+    "C": "channel",
+    "S": "sample",
+    "A": "angle",
+    "P": "phase",
+    "H": "lifetime",
+    "E": "wavelength",
+    "L": "exposure",
+    "V": "event",
+    "M": "mosaic",
+    "R": "tile",
+    "I": "page",
+    "Q": "page",
+}
 CHANNELS, UNNAMED = "CSE", "IQ"
 """Axes (tifffile's letters) that are channels, and those whose meaning the file does not tell."""
 LARGEST = 4 << 30

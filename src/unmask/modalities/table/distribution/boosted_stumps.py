@@ -125,9 +125,15 @@ class BoostingTask:
     def of(self, dims: Tensor) -> BoostingTask:
         """Some of the dims."""
         return BoostingTask(
-            entry=self.entry, target=self.target[..., dims], base=self.base[..., dims], asked=self.asked[:, dims],
-            train=self.train, held=self.held, column=self.column[dims], quantity=self.quantity[dims],
-        )  # fmt: skip
+            entry=self.entry,
+            target=self.target[..., dims],
+            base=self.base[..., dims],
+            asked=self.asked[:, dims],
+            train=self.train,
+            held=self.held,
+            column=self.column[dims],
+            quantity=self.quantity[dims],
+        )
 
     def derivatives(self, score: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the loss by every score: first and second; held-out loss of every dim's column less that at score 0, and cells.
@@ -255,9 +261,15 @@ def fit_stumps(
         base.append(torch.stack(bases, 1))
     copies = len(masked)
     task = BoostingTask(
-        entry=torch.cat(entry), target=torch.cat(target), base=torch.cat(base), asked=torch.cat(asked),
-        train=train.repeat(copies, 1), held=held.repeat(copies, 1), column=network.dims.column, quantity=quantity,
-    )  # fmt: skip
+        entry=torch.cat(entry),
+        target=torch.cat(target),
+        base=torch.cat(base),
+        asked=torch.cat(asked),
+        train=train.repeat(copies, 1),
+        held=held.repeat(copies, 1),
+        column=network.dims.column,
+        quantity=quantity,
+    )
     table = torch.zeros(members, part.entries, dims + 1)
 
     def work(some: Tensor) -> None:

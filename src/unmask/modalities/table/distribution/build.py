@@ -42,10 +42,14 @@ def _new_network(codings: list[Coding], moments: np.ndarray, settings: TableSett
         return FilterModel(codings, settings.width, "l1" if settings.loss == "l1" else "mse")
     trunk = Trunk(
         TrunkConfig(
-            slots=len(codings), cell=settings.cell, width=settings.width, layers=settings.layers,
-            members=settings.members, dropout=settings.dropout,
+            slots=len(codings),
+            cell=settings.cell,
+            width=settings.width,
+            layers=settings.layers,
+            members=settings.members,
+            dropout=settings.dropout,
         )
-    )  # fmt: skip
+    )
     codec = TableCodec(codings, width=settings.cell, state=settings.width, members=settings.members)
     dims = Dims(codings, moments)
     base = (
@@ -56,9 +60,14 @@ def _new_network(codings: list[Coding], moments: np.ndarray, settings: TableSett
 
 def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
     encoder = EncoderConfig(
-        width=settings.width, layers=settings.layers, feedforward=MLP(inner=4 * settings.width), heads=settings.heads,
-        norm=Norm(placement="pre", epsilon=1e-5), positions=SinCos(), dropout=settings.dropout,
-    )  # fmt: skip
+        width=settings.width,
+        layers=settings.layers,
+        feedforward=MLP(inner=4 * settings.width),
+        heads=settings.heads,
+        norm=Norm(placement="pre", epsilon=1e-5),
+        positions=SinCos(),
+        dropout=settings.dropout,
+    )
     decoder = None
     if settings.architecture == "visible_only":
         decoder = dataclasses.replace(encoder, layers=max(1, settings.layers * 2 // 3))

@@ -104,9 +104,15 @@ def batch_of(
     seen = padded(cells.seen)
     return PackedBatch(
         values={"bin": padded(cells.number).long(), "score": padded(cells.score), "seen": seen.long(), "column": grid},
-        segment=segment, position=grid, observed=seen, special=torch.zeros_like(seen), unit=grid,
-        identity=by_row(identity), index=by_row(np.arange(here)), extra=extra or {},
-    )  # fmt: skip
+        segment=segment,
+        position=grid,
+        observed=seen,
+        special=torch.zeros_like(seen),
+        unit=grid,
+        identity=by_row(identity),
+        index=by_row(np.arange(here)),
+        extra=extra or {},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,8 +109,17 @@ def make_grid(scales: list[Scale]) -> Grid:
         mean[i, k * FINE :] = 0.0
     # Far, not infinite: the gradient of an infinite border is 0 times infinity.
     edge, fine = np.clip(edge, -FAR, FAR), np.clip(fine, -FAR, FAR)
-    as32 = {k: torch.tensor(v, dtype=torch.float32) for k, v in
-            {"edge": edge, "mass": mass, "score": score, "fine": fine, "mean": mean[:, :-1], "border": border}.items()}  # fmt: skip
+    as32 = {
+        k: torch.tensor(v, dtype=torch.float32)
+        for k, v in {
+            "edge": edge,
+            "mass": mass,
+            "score": score,
+            "fine": fine,
+            "mean": mean[:, :-1],
+            "border": border,
+        }.items()
+    }
     return Grid(**as32, atom=torch.tensor(atom))
 
 

@@ -85,9 +85,13 @@ def fit_trust(
 
 
 def _likeliest(
-    direction: Float[Tensor, "cells levels"], keeper: Float[Tensor, "cells levels"], own: Float[Tensor, "cells levels"],
-    asked: Float[Tensor, "cells levels"], share: Float[Tensor, " levels"], column: Int[Tensor, " levels"],
-) -> Float[Tensor, " levels"]:  # fmt: skip
+    direction: Float[Tensor, "cells levels"],
+    keeper: Float[Tensor, "cells levels"],
+    own: Float[Tensor, "cells levels"],
+    asked: Float[Tensor, "cells levels"],
+    share: Float[Tensor, " levels"],
+    column: Int[Tensor, " levels"],
+) -> Float[Tensor, " levels"]:
     """The trust under which the cells' categories are likeliest, with shares made as `RowModel.shares` makes them."""
     from scipy.optimize import minimize  # 0.1 s, for fits alone
 

@@ -174,9 +174,13 @@ def _patterns(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _posterior(
-    x: np.ndarray, patterns: np.ndarray, which: np.ndarray, loading: np.ndarray, noise: np.ndarray,
+    x: np.ndarray,
+    patterns: np.ndarray,
+    which: np.ndarray,
+    loading: np.ndarray,
+    noise: np.ndarray,
     center: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean (rows, factors) of the factors given the seen dims (x is 0 elsewhere), and covariance of each pattern.
 
     Args:

@@ -140,9 +140,14 @@ def fit_scale(x: np.ndarray, *, most: int = 24) -> Scale:
     edges = np.array(edge) / edge[-1]
     knot_u, knot_x = _polyline(values, counts, n)
     return Scale(
-        edge=edges, atom=np.array(atom), value=np.array(value), knot_u=knot_u, knot_x=knot_x,
-        mean=np.concatenate(parts), floor=0.5 / n,
-    )  # fmt: skip
+        edge=edges,
+        atom=np.array(atom),
+        value=np.array(value),
+        knot_u=knot_u,
+        knot_x=knot_x,
+        mean=np.concatenate(parts),
+        floor=0.5 / n,
+    )
 
 
 def _polyline(values: np.ndarray, counts: np.ndarray, n: int, most: int = 400) -> tuple[np.ndarray, np.ndarray]:

@@ -99,18 +99,27 @@ def hazard_ratios(
     difference = gap / np.sqrt(a.error**2 + b.error**2 + 1e-12)
     rows = [
         {
-            "name": n, "real": float(np.exp(a.beta[i])), "real_low": float(np.exp(low[0][i])),
-            "real_high": float(np.exp(high[0][i])), "synthetic": float(np.exp(np.clip(b.beta[i], -20, 20))),
-            "synthetic_low": float(np.exp(np.clip(low[1][i], -20, 20))), "synthetic_high": float(np.exp(np.clip(high[1][i], -20, 20))),
-            "overlap": float(overlap[i]), "standardised_difference": float(difference[i]),
+            "name": n,
+            "real": float(np.exp(a.beta[i])),
+            "real_low": float(np.exp(low[0][i])),
+            "real_high": float(np.exp(high[0][i])),
+            "synthetic": float(np.exp(np.clip(b.beta[i], -20, 20))),
+            "synthetic_low": float(np.exp(np.clip(low[1][i], -20, 20))),
+            "synthetic_high": float(np.exp(np.clip(high[1][i], -20, 20))),
+            "overlap": float(overlap[i]),
+            "standardised_difference": float(difference[i]),
         }
-        for i, n in enumerate(names) if use[i]
-    ]  # fmt: skip
+        for i, n in enumerate(names)
+        if use[i]
+    ]
     flips = (np.sign(a.beta) != np.sign(b.beta)) & (np.abs(a.beta) > 1.96 * a.error) & (np.abs(b.beta) > 1.96 * b.error)
     return {
-        "mean_log_hr_difference": float(gap[use].mean()), "interval_overlap": float(overlap[use].mean()),
-        "sign_flips": int(flips[use].sum()), "hazard_ratios": rows, "compared": int(use.sum()),
-    }  # fmt: skip
+        "mean_log_hr_difference": float(gap[use].mean()),
+        "interval_overlap": float(overlap[use].mean()),
+        "sign_flips": int(flips[use].sum()),
+        "hazard_ratios": rows,
+        "compared": int(use.sum()),
+    }
 
 
 def transfer(train: Cohort, test: Cohort) -> float:

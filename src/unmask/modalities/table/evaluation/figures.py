@@ -202,9 +202,14 @@ def placed(meaning: Meaning, value: float, ceiling: float | None, floor: float |
 
 
 def _verdict(
-    key: str, meaning: Meaning, value: float, card: Mapping[str, float], ceiling: float | None, share: float | None,
+    key: str,
+    meaning: Meaning,
+    value: float,
+    card: Mapping[str, float],
+    ceiling: float | None,
+    share: float | None,
     marked: bool,
-) -> str:  # fmt: skip
+) -> str:
     if key == "marginal_distance" and marked and ceiling:
         return f"{value / ceiling:.1f} times that of {CEILING}; shuffling keeps single columns as they are."
     if marked:
@@ -251,11 +256,12 @@ def add_figures(report: Any, found: Mapping[str, Any]) -> None:
     between = [r for r in shown if r.share is not None]
     if between:
         report.section(
-            "How alike", "How far each figure has come from the floor to the ceiling.",
+            "How alike",
+            "How far each figure has come from the floor to the ceiling.",
             note=f"The floor (0 %) is {FLOOR}: right columns, no structure. The ceiling (100 %, with a tick from 95 % "
-                 f"on) is {CEILING}: "
+            f"on) is {CEILING}: "
             "what chance alone does.",
-        )  # fmt: skip
+        )
         report.chart(
             bars(
                 [(MEANINGS[r.key].short, min(max(r.share or 0.0, 0.0), 1.0), (r.share or 0.0) >= 0.95) for r in between]
@@ -266,9 +272,10 @@ def add_figures(report: Any, found: Mapping[str, Any]) -> None:
         for r in shown
     ]
     report.section(
-        "Figures", table(("figure", "synthetic", "better", "ceiling", "floor", "in words"), rows),
+        "Figures",
+        table(("figure", "synthetic", "better", "ceiling", "floor", "in words"), rows),
         note=f"Ceiling: {CEILING}. Floor: {FLOOR}. ⚠: the floor is at least as good as the ceiling.",
-    )  # fmt: skip
+    )
     report.section("What the figures mean", table(("figure", "meaning"), [(r.label, r.sentence) for r in shown]))
 
 

@@ -105,7 +105,10 @@ class Space:
         self.center = [
             0.0 if s or np.isnan(x).all() else float(np.nanmean(x)) for x, s in zip(reference, sizes, strict=True)
         ]
-        self.scale = [1.0 if s or np.isnan(x).all() else max(float(np.nanstd(x)), 1e-9) for x, s in zip(reference, sizes, strict=True)]  # fmt: skip
+        self.scale = [
+            1.0 if s or np.isnan(x).all() else max(float(np.nanstd(x)), 1e-9)
+            for x, s in zip(reference, sizes, strict=True)
+        ]
 
     def _placed(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(rows, features) with 0 where nothing is seen, the same shape of what is seen, and (rows, columns) of it."""

@@ -93,9 +93,7 @@ class CellTable:
     ) -> CellTable:
         """Fit to columns with NaN where missing; `categories` holds 0 for a quantity."""
         settings = settings or settings_of(**overrides)
-        fit = fit_cells(
-            columns, categories, settings, weight=weight, linear=linear, calibrate=calibrate, watch=watch
-        )  # fmt: skip
+        fit = fit_cells(columns, categories, settings, weight=weight, linear=linear, calibrate=calibrate, watch=watch)
         table = cls(fit)
         if calibrate:
             table.calibrate(columns)
@@ -138,10 +136,11 @@ class CellTable:
         if len(blocks) == 1:
             return blocks[0]
         point, low, high = (
-            None if getattr(blocks[0], name) is None
+            None
+            if getattr(blocks[0], name) is None
             else [np.concatenate(parts) for parts in zip(*(getattr(b, name) for b in blocks), strict=True)]
             for name in ("point", "low", "high")
-        )  # fmt: skip
+        )
         shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         for number, block in enumerate(blocks):
             for c, (row, share) in block.shares.items():
@@ -242,9 +241,15 @@ class CellTable:
         self.scores = {c: np.sort(self.judged[c].needed) for c in self.quantities if c in self.judged}
 
     def _judge(
-        self, columns: Sequence[np.ndarray], cells: Cells, rows: np.ndarray, member: int, corruption: Corruption,
-        epoch: int, found: Found,
-    ) -> None:  # fmt: skip
+        self,
+        columns: Sequence[np.ndarray],
+        cells: Cells,
+        rows: np.ndarray,
+        member: int,
+        corruption: Corruption,
+        epoch: int,
+        found: Found,
+    ) -> None:
         """Adds to `found`, by column, what the member says of hidden cells of the rows."""
         with inference_mode(self.network):
             for take, batch in self.passes(cells, rows):
@@ -302,9 +307,15 @@ class CellTable:
         return out
 
     def _draw_batch(
-        self, take: np.ndarray, batch: PackedBatch, out: list[np.ndarray], seed: int, member: int | None,
-        shift: dict[int, float], ruled: Ruled | None,
-    ) -> None:  # fmt: skip
+        self,
+        take: np.ndarray,
+        batch: PackedBatch,
+        out: list[np.ndarray],
+        seed: int,
+        member: int | None,
+        shift: dict[int, float],
+        ruled: Ruled | None,
+    ) -> None:
         slots = batch.shape[1]
         flat = missing_slots(batch, len(take))
         column = (flat % slots).numpy()

@@ -101,9 +101,10 @@ def column_figures(
         error, base = (math.sqrt(loss.mean()) if len(loss) else math.nan for loss in losses)
         median = trivial(judged, values, fold, "median")
         more = {
-            "mae": _mean(np.abs(judged.point - judged.truth)), "mae_of_median": _mean(np.abs(median - judged.truth)),
+            "mae": _mean(np.abs(judged.point - judged.truth)),
+            "mae_of_median": _mean(np.abs(median - judged.truth)),
             "coverage": covered(judged, COVERAGE, least),
-        }  # fmt: skip
+        }
     else:
         losses = [(p != judged.truth).astype(float) for p in (judged.point, plain)]
         error, base = (float(loss.mean()) if len(loss) else math.nan for loss in losses)
@@ -111,10 +112,17 @@ def column_figures(
     verdict = judgement(losses[1] - losses[0], judged.row, error, base)
     unit = "days" if column.kind == "datetime" else column.unit
     return {
-        "column": column.name, "kind": column.kind, "measure": "rmse" if column.is_quantity else "share_wrong", "unit": unit,
-        "error": _number(error), f"error_of_{rule}": _number(base), **more, "cells": len(judged), "verdict": verdict,
+        "column": column.name,
+        "kind": column.kind,
+        "measure": "rmse" if column.is_quantity else "share_wrong",
+        "unit": unit,
+        "error": _number(error),
+        f"error_of_{rule}": _number(base),
+        **more,
+        "cells": len(judged),
+        "verdict": verdict,
         "sentence": sentence(verdict, rule, more["coverage"]),
-    }  # fmt: skip
+    }
 
 
 def judgement(gain: np.ndarray, row: np.ndarray, error: float, base: float) -> str:

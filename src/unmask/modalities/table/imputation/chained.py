@@ -229,9 +229,7 @@ class Chain:
 
     def shares(self, place: int, x: np.ndarray, y: np.ndarray) -> Shares:
         """A draw of the model of a category, its fit started from the one before."""
-        found = draw_shares(
-            x, y, self.rng, ordinal=self.plan.methods[place] == "polr", start=self._fits.get(place)
-        )  # fmt: skip
+        found = draw_shares(x, y, self.rng, ordinal=self.plan.methods[place] == "polr", start=self._fits.get(place))
         self._fits[place] = found
         return found
 
@@ -296,9 +294,11 @@ def choose_methods(plan: Plan, asked: Mapping[str, str] | str | None, rng: np.ra
             method = "logreg" if size == 2 else ("polr" if column.kind == "ordinal" else "polyreg")
         plan.methods[place] = method or "pmm"
     unsettled = [
-        p for p in plan.order
-        if not plan.sizes[p] and not (asked.get(plan.name(p)) if isinstance(asked, Mapping) else asked in QUANTITY_METHODS)
-    ]  # fmt: skip
+        p
+        for p in plan.order
+        if not plan.sizes[p]
+        and not (asked.get(plan.name(p)) if isinstance(asked, Mapping) else asked in QUANTITY_METHODS)
+    ]
     plan.select()
     if not unsettled:
         return

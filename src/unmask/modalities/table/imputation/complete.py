@@ -91,10 +91,18 @@ class Completed:
 
 
 def complete(
-    model: FittedTable, data: Any, *, draws: int = 0, seed: int = 0, interval: float | None = None,
-    unseen: str = "error", shift: Mapping[str, float | Mapping[str, float]] | None = None, absent: Sequence[str] | str = (),
-    add_absent: bool = False, constraints: Sequence[str] | str = (),
-) -> Completed:  # fmt: skip
+    model: FittedTable,
+    data: Any,
+    *,
+    draws: int = 0,
+    seed: int = 0,
+    interval: float | None = None,
+    unseen: str = "error",
+    shift: Mapping[str, float | Mapping[str, float]] | None = None,
+    absent: Sequence[str] | str = (),
+    add_absent: bool = False,
+    constraints: Sequence[str] | str = (),
+) -> Completed:
     """Fill the missing cells of a table; see `TableModel.impute`.
 
     Args:
@@ -219,9 +227,15 @@ def _said_of_absent(schema: Schema, lacking: Sequence[str], add_absent: bool) ->
     if lacking:
         added = ", and added, imputed" if add_absent else ""
         notes.append(f"not in the table, so hidden in every row{added}: {', '.join(map(repr, lacking))}")
-    undecided = [] if add_absent else [
-        i for i, c in enumerate(schema.columns) if c.structural is not None and c.structural[0] in lacking and c.name not in lacking
-    ]  # fmt: skip
+    undecided = (
+        []
+        if add_absent
+        else [
+            i
+            for i, c in enumerate(schema.columns)
+            if c.structural is not None and c.structural[0] in lacking and c.name not in lacking
+        ]
+    )
     for i in undecided:
         c = schema.columns[i]
         assert c.structural is not None
@@ -257,6 +271,13 @@ def impute_frame(model: FittedTable, data: Any, **options: Any) -> tuple[list[An
 
 
 __all__ = [
-    "Completed", "changes", "complete", "decided", "holes", "impute_frame", "plain_values", "recorded_breaches",
+    "Completed",
+    "changes",
+    "complete",
+    "decided",
+    "holes",
+    "impute_frame",
+    "plain_values",
+    "recorded_breaches",
     "taken_for_missing",
-]  # fmt: skip
+]

@@ -98,9 +98,10 @@ def write_report(
         [r["column"], r["method"], r["why"] or "asked for, or by its kind", r["missing"], r["r_hat"]] for r in records
     ]
     page.section(
-        "Columns", table(["column", "method", "why", "share missing", "R-hat"], about),
+        "Columns",
+        table(["column", "method", "why", "share missing", "R-hat"], about),
         note="R-hat compares chains: below about 1.1 they have mixed. With few rounds it is rough.",
-    )  # fmt: skip
+    )
     rows = []
     for r in records:
         if "observed_mean" in r:
@@ -109,9 +110,10 @@ def write_report(
             rows += [[f"{r['column']} = {v}", r["observed"][v], None, r["imputed"][v], None] for v in r["observed"]]
     heads = ["column or level", "observed mean or share", "deviation", "imputed mean or share", "deviation"]
     page.section(
-        "Observed and imputed", table(heads, rows),
+        "Observed and imputed",
+        table(heads, rows),
         note="They may differ: under missing at random, who is missing differs from who is not.",
-    )  # fmt: skip
+    )
     page.section("Traces", "Mean of the imputed values by round; chains should cross and show no trend.")
     for one in columns:
         traces = one.trace[:CHAINS]

@@ -18,12 +18,22 @@ from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import event_levels
 
 FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "I": lambda x: x, "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "exp": np.exp,
-    "sqrt": np.sqrt, "abs": np.abs,
-}  # fmt: skip
+    "I": lambda x: x,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "exp": np.exp,
+    "sqrt": np.sqrt,
+    "abs": np.abs,
+}
 _OPERATORS: dict[type, Callable[..., np.ndarray]] = {
-    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
-}  # fmt: skip
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
+}
 _SURV = re.compile(r"\s*Surv\(\s*(`[^`]+`|[^,()`]+?)\s*,\s*(`[^`]+`|[^,()`]+?)\s*\)\s*~")
 _HINT = "For example: y ~ x + I(x**2) + sex:dose, or Surv(time, event) ~ age + stage; odd names go in backticks."
 
@@ -416,9 +426,13 @@ def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:
     pair = schema.place(schema.duration), schema.place(schema.event)
     right = " + ".join(c.name for c in columns) or "1"
     return Formula(
-        text=f"Surv({schema.duration}, {schema.event}) ~ {right}", schema=schema, family="cox", outcome=pair, terms=terms,
+        text=f"Surv({schema.duration}, {schema.event}) ~ {right}",
+        schema=schema,
+        family="cox",
+        outcome=pair,
+        terms=terms,
         intercept=True,
-    )  # fmt: skip
+    )
 
 
 __all__ = ["Formula", "Term", "beyond", "check_pair", "cox_formula", "finite_design", "parse_formula", "survival_pair"]

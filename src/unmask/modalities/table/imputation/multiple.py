@@ -87,10 +87,19 @@ class MultipleImputation:
     """
 
     def __init__(
-        self, draws: int = 20, *, schema: Any = None, duration: str | None = None, event: str | None = None,
-        method: Mapping[str, str] | str | None = None, formula: str | None = None, rounds: int = 10,
-        shift: Mapping[str, float | Mapping[str, float]] | None = None, seed: int = 0, **overrides: Any,
-    ) -> None:  # fmt: skip
+        self,
+        draws: int = 20,
+        *,
+        schema: Any = None,
+        duration: str | None = None,
+        event: str | None = None,
+        method: Mapping[str, str] | str | None = None,
+        formula: str | None = None,
+        rounds: int = 10,
+        shift: Mapping[str, float | Mapping[str, float]] | None = None,
+        seed: int = 0,
+        **overrides: Any,
+    ) -> None:
         if draws < 2:
             raise UserError(f"draws={draws}", hint="Multiple imputation needs two completed tables or more.")
         if rounds < 1:
@@ -314,9 +323,14 @@ class MultipleImputation:
             warnings.warn(note, stacklevel=3)
 
     def pool(
-        self, analyse: Callable[[Any], Any] | str, *, names: Sequence[str] | None = None,
-        complete_df: float | None = None, family: str | None = None, coverage: float = 0.95,
-    ) -> Pooled:  # fmt: skip
+        self,
+        analyse: Callable[[Any], Any] | str,
+        *,
+        names: Sequence[str] | None = None,
+        complete_df: float | None = None,
+        family: str | None = None,
+        coverage: float = 0.95,
+    ) -> Pooled:
         """Pool an analysis.
 
         Args:
@@ -346,9 +360,12 @@ class MultipleImputation:
                 )
         known = found[0].df if complete_df is None else complete_df
         return pool(
-            [f.estimate for f in found], [f.error for f in found], names=names or found[0].names,
-            complete_df=math.inf if known is None else known, coverage=coverage,
-        )  # fmt: skip
+            [f.estimate for f in found],
+            [f.error for f in found],
+            names=names or found[0].names,
+            complete_df=math.inf if known is None else known,
+            coverage=coverage,
+        )
 
     def _pool_formula(
         self, formula: Formula, *, penalizer: float = 0.0, complete_df: float | None = None, coverage: float = 0.95
@@ -356,10 +373,15 @@ class MultipleImputation:
         self._beyond(formula)
         fits = [fit_formula(formula, columns, penalizer=penalizer) for columns in self._values]
         return pool(
-            [f.beta for f in fits], [f.error for f in fits], names=fits[0].names,
-            complete_df=fits[0].df if complete_df is None else complete_df, coverage=coverage,
-            references=formula.references, modelled=formula.modelled, fits=fits,
-        )  # fmt: skip
+            [f.beta for f in fits],
+            [f.error for f in fits],
+            names=fits[0].names,
+            complete_df=fits[0].df if complete_df is None else complete_df,
+            coverage=coverage,
+            references=formula.references,
+            modelled=formula.modelled,
+            fits=fits,
+        )
 
     def _beyond(self, formula: Formula) -> None:
         """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
@@ -427,9 +449,14 @@ class MultipleImputation:
             mean = np.mean([values for values, _ in found], 0)
             nothing = np.full(len(mean), np.nan)
             return Predicted(
-                estimate=mean, error=nothing, low=nothing, high=nothing, response=mean, response_low=nothing,
+                estimate=mean,
+                error=nothing,
+                low=nothing,
+                high=nothing,
+                response=mean,
+                response_low=nothing,
                 response_high=nothing,
-            )  # fmt: skip
+            )
         pooled = pool([v for v, _ in found], [e for _, e in found if e is not None], coverage=coverage)
         return predicted(pooled, "ols")
 

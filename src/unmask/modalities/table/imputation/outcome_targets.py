@@ -72,8 +72,9 @@ def _pair(duration: Any, event: Any, rows: int) -> tuple[list[Column], list[np.n
     if odd:
         raise UserError(f"event: {odd[0]!r}", hint="Expected 0 or False (censored), 1 or True (event happened).")
     parts = [
-        _column("(time)", time, rows, {"kind": "numeric"}), _column("(event)", happened.astype(int), rows, {"kind": "binary"})
-    ]  # fmt: skip
+        _column("(time)", time, rows, {"kind": "numeric"}),
+        _column("(event)", happened.astype(int), rows, {"kind": "binary"}),
+    ]
     return [c for columns, _ in parts for c in columns], [v for _, values in parts for v in values]
 
 

@@ -57,12 +57,19 @@ class Pooled:
         turn: Callable[[float], float] = math.exp if exponentiate else float
         return [
             {
-                "name": n, "estimate": turn(self.estimate[i]), "low": turn(self.low[i]), "high": turn(self.high[i]),
-                "error": float(self.error[i]), "p": float(self.p[i]), "df": float(self.df[i]), "fmi": float(self.fmi[i]),
-                "riv": float(self.riv[i]), "monte_carlo": float(self.monte_carlo[i]),
+                "name": n,
+                "estimate": turn(self.estimate[i]),
+                "low": turn(self.low[i]),
+                "high": turn(self.high[i]),
+                "error": float(self.error[i]),
+                "p": float(self.p[i]),
+                "df": float(self.df[i]),
+                "fmi": float(self.fmi[i]),
+                "riv": float(self.riv[i]),
+                "monte_carlo": float(self.monte_carlo[i]),
             }
             for i, n in enumerate(self.names)
-        ]  # fmt: skip
+        ]
 
     def table(self, *, exponentiate: bool = False, label: str = "estimate") -> str:
         """A table for publication, as Markdown: estimate (95 % interval), p, missing information; then what is
@@ -121,9 +128,14 @@ class Predicted:
 def predicted(found: Pooled, family: str) -> Predicted:
     turn = {"logit": expit, "cox": np.exp}.get(family, lambda v: v)
     return Predicted(
-        estimate=found.estimate, error=found.error, low=found.low, high=found.high, response=turn(found.estimate),
-        response_low=turn(found.low), response_high=turn(found.high),
-    )  # fmt: skip
+        estimate=found.estimate,
+        error=found.error,
+        low=found.low,
+        high=found.high,
+        response=turn(found.estimate),
+        response_low=turn(found.low),
+        response_high=turn(found.high),
+    )
 
 
 def pool(
@@ -171,11 +183,23 @@ def pool(
     half = stats.t.ppf(0.5 + coverage / 2, df) * error
     p = 2 * stats.t.sf(np.abs(estimate) / np.maximum(error, 1e-300), df)
     return Pooled(
-        names=tuple(names or (f"b{i}" for i in range(q.shape[1]))), estimate=estimate, error=error,
-        low=estimate - half, high=estimate + half, p=p, df=np.asarray(df), within=within, between=between, riv=riv,
-        fmi=np.where(np.isfinite(fmi), fmi, 1.0), monte_carlo=np.sqrt(between / m), draws=m,
-        references=dict(references or {}), modelled=modelled, fits=tuple(fits),
-    )  # fmt: skip
+        names=tuple(names or (f"b{i}" for i in range(q.shape[1]))),
+        estimate=estimate,
+        error=error,
+        low=estimate - half,
+        high=estimate + half,
+        p=p,
+        df=np.asarray(df),
+        within=within,
+        between=between,
+        riv=riv,
+        fmi=np.where(np.isfinite(fmi), fmi, 1.0),
+        monte_carlo=np.sqrt(between / m),
+        draws=m,
+        references=dict(references or {}),
+        modelled=modelled,
+        fits=tuple(fits),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,9 +364,11 @@ def estimates_of(found: Any) -> Estimates:
         names = getattr(found.params, "index", None)
         df = float(found.df_resid) if getattr(found, "df_resid", None) is not None else None
         return Estimates(
-            names=tuple(map(_name, names)) if names is not None else None, estimate=_flat(found.params),
-            error=_flat(found.bse), df=df,
-        )  # fmt: skip
+            names=tuple(map(_name, names)) if names is not None else None,
+            estimate=_flat(found.params),
+            error=_flat(found.bse),
+            df=df,
+        )
     if hasattr(found, "params_") and hasattr(found, "standard_errors_"):
         errors = found.standard_errors_
         if hasattr(errors, "reindex"):
@@ -361,9 +387,10 @@ def estimates_of(found: Any) -> Estimates:
         if not pairs or any(len(v) != 2 for v in pairs):
             raise UserError("an analysis returned a mapping", hint="Expected name -> (estimate, standard error).")
         return Estimates(
-            names=tuple(map(str, found)), estimate=np.array([v[0] for v in pairs], float),
+            names=tuple(map(str, found)),
+            estimate=np.array([v[0] for v in pairs], float),
             error=np.array([v[1] for v in pairs], float),
-        )  # fmt: skip
+        )
     if isinstance(found, Sequence | np.ndarray) and not isinstance(found, str) and len(found) in (2, 3):
         names = tuple(map(str, found[2])) if len(found) == 3 else None
         return Estimates(names=names, estimate=_flat(found[0]), error=_flat(found[1]))

@@ -39,9 +39,11 @@ def draw_linear(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Linea
     drawn = np.sqrt(max(rest / rng.chisquare(freedom), 1e-24))
     move = np.linalg.solve(factor.T, rng.standard_normal(x.shape[1]))
     return LinearDraw(
-        beta=beta, sigma=float(np.sqrt(max(rest / freedom, 1e-24))), drawn_beta=beta + drawn * move,
+        beta=beta,
+        sigma=float(np.sqrt(max(rest / freedom, 1e-24))),
+        drawn_beta=beta + drawn * move,
         drawn_sigma=float(drawn),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,9 +211,7 @@ def _ordinal_derivatives(
     return slope, information
 
 
-def match_donors(
-    target: np.ndarray, donor: np.ndarray, rng: np.random.Generator, *, donors: int = 5
-) -> np.ndarray:  # fmt: skip
+def match_donors(target: np.ndarray, donor: np.ndarray, rng: np.random.Generator, *, donors: int = 5) -> np.ndarray:
     """For each target one of the `donors` nearest donor values, at random: predictive mean matching (Little 1988).
 
     Returns:

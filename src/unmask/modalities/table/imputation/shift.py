@@ -94,9 +94,12 @@ def read_shifts(texts: Iterable[str]) -> dict[str, float | dict[str, float]]:
 
 
 def shifted(
-    shifts: Sequence[Shift], schema: Schema, columns: Sequence[np.ndarray], gone: Sequence[np.ndarray],
+    shifts: Sequence[Shift],
+    schema: Schema,
+    columns: Sequence[np.ndarray],
+    gone: Sequence[np.ndarray],
     odds: Mapping[int, Odds],
-) -> list[np.ndarray]:  # fmt: skip
+) -> list[np.ndarray]:
     """Completed columns with imputed values moved; the deltas of all groups that a row belongs to are added up.
 
     Args:
@@ -167,9 +170,7 @@ def held_back(
     return notes
 
 
-def _moved_level(
-    levels: np.ndarray, log_probability: np.ndarray, u: np.ndarray, delta: np.ndarray
-) -> np.ndarray:  # fmt: skip
+def _moved_level(levels: np.ndarray, log_probability: np.ndarray, u: np.ndarray, delta: np.ndarray) -> np.ndarray:
     """Levels drawn with the same uniform numbers when the odds of every level or above are multiplied by exp(delta)."""
     share = np.exp(log_probability - log_probability.max(1, keepdims=True))
     below = np.clip(np.cumsum(share, 1) / share.sum(1, keepdims=True), 1e-12, 1 - 1e-12)[:, :-1]

@@ -84,9 +84,16 @@ def _tips(records: Sequence[dict[str, float]], null: float) -> float | None:
 
 
 def tipping_point(
-    data: Any, column: str, analyse: Callable[[Any], Any] | str, deltas: Sequence[float], *, where: str | None = None,
-    effect: str | None = None, null: float = 0.0, **options: Any,
-) -> TippingPoint:  # fmt: skip
+    data: Any,
+    column: str,
+    analyse: Callable[[Any], Any] | str,
+    deltas: Sequence[float],
+    *,
+    where: str | None = None,
+    effect: str | None = None,
+    null: float = 0.0,
+    **options: Any,
+) -> TippingPoint:
     """How far imputed values of a column must be moved before a conclusion changes (values missing not at random).
 
     The table is imputed once; every shift is applied to the same draws, so the curve is smooth.
@@ -127,8 +134,15 @@ def tipping_point(
         elif len(pooled.names) > 1:
             raise UserError(f"the analysis gives {', '.join(pooled.names)}", hint="Name one of them: effect=...")
         low, high = float(pooled.low[at]), float(pooled.high[at])
-        records.append({"delta": delta, "estimate": float(pooled.estimate[at]), "low": low, "high": high,
-                        "significant": bool(not low <= null <= high)})  # fmt: skip
+        records.append(
+            {
+                "delta": delta,
+                "estimate": float(pooled.estimate[at]),
+                "low": low,
+                "high": high,
+                "significant": bool(not low <= null <= high),
+            }
+        )
     if not np.isfinite([r["estimate"] for r in records]).all():
         raise UserError("an estimate is not finite", hint="Look at the analysis under the largest shift.")
     return TippingPoint(records, column=column, null=null)

@@ -48,9 +48,13 @@ def beyond_range(
 
 
 def _beyond_training(
-    column: Column, x: np.ndarray, known: np.ndarray, ends: tuple[float, float], training_rows: float,
+    column: Column,
+    x: np.ndarray,
+    known: np.ndarray,
+    ends: tuple[float, float],
+    training_rows: float,
     row_name: Callable[[int], int],
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     low, high = ends
     out = known & ((x < low) | (x > high))
     if not out.any():

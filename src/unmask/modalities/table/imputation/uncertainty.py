@@ -56,11 +56,13 @@ def interval_records(
             values = [typed_levels(column)[c] for c in code]
             more = [
                 {
-                    "low": None, "high": None, "probability": float(p[c]),
+                    "low": None,
+                    "high": None,
+                    "probability": float(p[c]),
                     "probabilities": dict(zip(column.categories, p.tolist(), strict=True)),
                 }
                 for c, p in zip(code, shares, strict=True)
-            ]  # fmt: skip
+            ]
         for row, value, rest in zip(rows.tolist(), values, more, strict=True):
             out.append({"position": row, "row": frame.row_name(row), "column": column.name, "value": value, **rest})
     return sorted(out, key=lambda r: r["position"])
@@ -111,14 +113,20 @@ def _polars(records: list[dict[str, Any]], *, lines: bool) -> Any:
         "row": pl.Series([r["row" if lines else "position"] for r in records], dtype=pl.Int64),
         "column": pl.Series([r["column"] for r in records], dtype=pl.String),
         **{k: pl.Series(kept(k, (int, float)), dtype=pl.Float64, strict=False) for k in ("value", "low", "high")},
-        "category": pl.Series([None if r["probability"] is None else text_of(r["value"]) for r in records], dtype=pl.String),
+        "category": pl.Series(
+            [None if r["probability"] is None else text_of(r["value"]) for r in records], dtype=pl.String
+        ),
         "probability": pl.Series([r["probability"] for r in records], dtype=pl.Float64),
         "probabilities": pl.Series(
-            [None if r["probabilities"] is None else [{"level": k, "probability": p} for k, p in r["probabilities"].items()]
-             for r in records],
+            [
+                None
+                if r["probabilities"] is None
+                else [{"level": k, "probability": p} for k, p in r["probabilities"].items()]
+                for r in records
+            ],
             dtype=pl.List(pl.Struct({"level": pl.String, "probability": pl.Float64})),
         ),
-    }  # fmt: skip
+    }
     if any(isinstance(r["value"], dt.datetime) for r in records):
         for name, of in (("date", "value"), ("date_low", "low"), ("date_high", "high")):
             columns[name] = pl.Series(kept(of, dt.datetime), dtype=pl.Datetime("us"))

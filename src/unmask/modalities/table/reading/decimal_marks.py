@@ -78,9 +78,22 @@ class Marks:
 
 PLAIN = Marks()
 _STYLES = (
-    PLAIN, Marks(","), Marks(",", "."), Marks(",", " "), Marks(",", "\u00a0"), Marks(",", "\u202f"), Marks(",", "'"), Marks(",", "’"),
-    Marks(".", ","), Marks(".", ",", True), Marks(".", "'"), Marks(".", "’"), Marks(".", " "), Marks(".", "\u00a0"), Marks(".", "\u202f"),
-)  # fmt: skip
+    PLAIN,
+    Marks(","),
+    Marks(",", "."),
+    Marks(",", " "),
+    Marks(",", "\u00a0"),
+    Marks(",", "\u202f"),
+    Marks(",", "'"),
+    Marks(",", "’"),
+    Marks(".", ","),
+    Marks(".", ",", True),
+    Marks(".", "'"),
+    Marks(".", "’"),
+    Marks(".", " "),
+    Marks(".", "\u00a0"),
+    Marks(".", "\u202f"),
+)
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,14 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         cells = [{"row": row, "value": str(value)} for row, value in self.cells[:SHOWN]]
         return {
-            "severity": self.severity, "column": self.column, "code": self.code, "text": self.text, "add": self.add,
-            "cells": cells, "cell_count": len(self.cells),
-        }  # fmt: skip
+            "severity": self.severity,
+            "column": self.column,
+            "code": self.code,
+            "text": self.text,
+            "add": self.add,
+            "cells": cells,
+            "cell_count": len(self.cells),
+        }
 
 
 def refuse(findings: Iterable[Finding], source: str) -> None:

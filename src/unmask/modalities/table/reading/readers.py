@@ -128,9 +128,13 @@ def _read_texts(path: Path, file: TextIO) -> Frame:
     if not len(lines[0]):
         raise UserError(f"{path}: a header and no rows", hint="Expected at least one row.")
     return Frame(
-        names=header, columns=[c.whole() for c in columns], source=str(path), first_row=2, delimiter=delimiter,
+        names=header,
+        columns=[c.whole() for c in columns],
+        source=str(path),
+        first_row=2,
+        delimiter=delimiter,
         lines=np.concatenate(lines),
-    )  # fmt: skip
+    )
 
 
 def _move(rows: list[list[str]], at: list[int], columns: list[_Texts], lines: list[np.ndarray]) -> None:

@@ -223,9 +223,12 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
         value + step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, math.inf)
     )
     ends = {
-        ast.Eq: (value, value), ast.Lt: (-math.inf, below), ast.LtE: (-math.inf, value), ast.Gt: (above, math.inf),
+        ast.Eq: (value, value),
+        ast.Lt: (-math.inf, below),
+        ast.LtE: (-math.inf, value),
+        ast.Gt: (above, math.inf),
         ast.GtE: (value, math.inf),
-    }  # fmt: skip
+    }
     if kind not in ends:
         raise UserError(f"condition {text!r}: not possible for a quantity", hint="Use ==, <, <=, > or >=.")
     return Limit(low=ends[kind][0], high=ends[kind][1])
@@ -307,8 +310,12 @@ def _orders(text: str, schema: Schema) -> list[Constraint]:
 
 
 _OPERATIONS: dict[type, Callable[..., Any]] = {
-    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
-}  # fmt: skip
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
+}
 
 
 def _root(goal: np.ndarray, power: np.ndarray) -> np.ndarray:

@@ -29,10 +29,15 @@ def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schem
 
 
 def schema_for(
-    frame: Frame, schema: Schema | Mapping[str, Any] | str | Path | None, *, duration: str | None = None,
-    event: str | None = None, entry: str | None = None, event_level: str | Sequence[str] | None = None,
+    frame: Frame,
+    schema: Schema | Mapping[str, Any] | str | Path | None,
+    *,
+    duration: str | None = None,
+    event: str | None = None,
+    entry: str | None = None,
+    event_level: str | Sequence[str] | None = None,
     constraints: Sequence[str] | str = (),
-) -> Schema:  # fmt: skip
+) -> Schema:
     """The schema given, or one inferred from the table under what is given of it; see `infer_schema`.
 
     Raises:
@@ -43,9 +48,18 @@ def schema_for(
         decimal = frame.decimal or found.get("decimal")
         frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=decimal)
         found = infer_schema(
-            frame.names, frame.columns, override={k: v for k, v in found.items() if k != "decimal"}, duration=duration,
-            event=event, entry=entry, event_level=event_level, source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings,
-        )  # fmt: skip
+            frame.names,
+            frame.columns,
+            override={k: v for k, v in found.items() if k != "decimal"},
+            duration=duration,
+            event=event,
+            entry=entry,
+            event_level=event_level,
+            source=frame.source,
+            row_name=frame.row_name,
+            levels=frame.levels,
+            spelled=frame.spellings,
+        )
     more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))
     Rules.of(found)  # whatever is wrong with a rule is said now

@@ -224,8 +224,10 @@ class Rules:
             now = rule.formula({c: values[c] for c in rule.columns})
             slack = 0.5 * self._width(rule.columns[0]) + 1e-9 * (1 + np.abs(now))
             for c in set(rule.columns[1:]):
-                ends = [rule.formula({**{k: values[k] for k in rule.columns}, c: values[c] + side * 0.5 * self._width(c)})
-                        for side in (-1, 1)]  # fmt: skip
+                ends = [
+                    rule.formula({**{k: values[k] for k in rule.columns}, c: values[c] + side * 0.5 * self._width(c)})
+                    for side in (-1, 1)
+                ]
                 slack = slack + 0.5 * np.abs(ends[1] - ends[0])
             return known & ~(np.abs(x[0] - now) <= slack * (1 + 1e-9))
 

@@ -96,10 +96,12 @@ def _not_read(
     elif isinstance(raw[first], NOT_READ):
         what, hint = "not read", "Write it as numbers, or as the names of categories"
     found = Finding(
-        severity="error", column=name, code="not_read",
+        severity="error",
+        column=name,
+        code="not_read",
         text=f"column {name!r}, row {row_name(first)}: a {type(raw[first]).__name__}, {what}",
         add=f"{hint}, or declare the column an id in the schema: it is left out then.",
-    )  # fmt: skip
+    )
     return Column(name=name, kind="id"), [found], {}
 
 
@@ -107,9 +109,15 @@ class _Reading:
     """One column being read; `values` are its distinct cells that hold a value, `counts` how often each stands there."""
 
     def __init__(
-        self, name: str, raw: np.ndarray, given: dict[str, Any], missing: tuple[str, ...], spelling: Spelling,
-        levels: tuple[str, ...] | None, row_name: Callable[[int], int],
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        raw: np.ndarray,
+        given: dict[str, Any],
+        missing: tuple[str, ...],
+        spelling: Spelling,
+        levels: tuple[str, ...] | None,
+        row_name: Callable[[int], int],
+    ) -> None:
         self.name, self.raw, self.given, self.levels, self.row_name = name, raw, given, levels, row_name
         self.findings: list[Finding] = []
         if "decimal" in given:
@@ -264,8 +272,10 @@ class _Reading:
         share = [float(counts[np.round(values, d) == values].sum() / counts.sum()) for d in range(8)]
         decimals = next((d for d, s in enumerate(share) if s >= 0.99), None)
         return fields | {
-            "decimals": 0 if kind == "integer" else decimals, "low": float(values.min()), "high": float(values.max()),
-        }  # fmt: skip
+            "decimals": 0 if kind == "integer" else decimals,
+            "low": float(values.min()),
+            "high": float(values.max()),
+        }
 
     def _apart(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Numbers apart from the others: codes of no value, slips of the decimal point."""
@@ -293,13 +303,17 @@ class _Reading:
             text = self.spelling.unclear
             found = (CELL.fullmatch(v) if isinstance(v, str) else None for v in self.raw)
             first = next(i for i, m in enumerate(found) if m is not None and m["number"] == text)
-            self.findings.append(Finding(
-                severity="error", column=self.name, code="marks_unclear",
-                text=f"column {self.name!r}, row {self.row_name(first)}: {text!r} could be a decimal fraction or a "
-                     f"number with thousands",
-                add='Say which mark parts decimals: --decimal "," or --decimal ".", or decimal = "," in the schema '
-                "(at its top, or of the column).",
-            ))  # fmt: skip
+            self.findings.append(
+                Finding(
+                    severity="error",
+                    column=self.name,
+                    code="marks_unclear",
+                    text=f"column {self.name!r}, row {self.row_name(first)}: {text!r} could be a decimal fraction or a "
+                    f"number with thousands",
+                    add='Say which mark parts decimals: --decimal "," or --decimal ".", or decimal = "," in the schema '
+                    "(at its top, or of the column).",
+                )
+            )
         elif marks != PLAIN and any(isinstance(v, str) for v in self.values):
             parts = f"decimals after {marks.decimal!r}" + (
                 f", thousands parted by {marks.thousands!r}" if marks.thousands else ""
@@ -326,10 +340,12 @@ class _Reading:
         if limits:
             half = setting(self.name, 'limits = "half"')
             self._error(
-                "limits", f"{says}: beyond a limit",
+                "limits",
+                f"{says}: beyond a limit",
                 f"Say what values beyond a limit of detection are: {half} (half the limit where it is "
-                'below), "value" (the limit itself) or "missing".', limits,
-            )  # fmt: skip
+                'below), "value" (the limit itself) or "missing".',
+                limits,
+            )
         if words:
             listed = json.dumps(list(dict.fromkeys(w.strip() for w in words)), ensure_ascii=False)
             self._error(
@@ -379,16 +395,25 @@ class _Reading:
         hint = f"Say which: {first}" + "".join(f' or "{f}"' for f in found.others)
         if found.problem == "unclear":
             cell = next((v for v in self.values if v.strip() not in found.bad), self.values[0])
-            self.findings.append(Finding(
-                severity="error", column=self.name, code="date_unclear",
-                text=f"column {self.name!r}: dates such as {cell!r} could be day or month first, and no cell says which", add=hint,
-            ))  # fmt: skip
+            self.findings.append(
+                Finding(
+                    severity="error",
+                    column=self.name,
+                    code="date_unclear",
+                    text=f"column {self.name!r}: dates such as {cell!r} could be day or month first, and no cell says which",
+                    add=hint,
+                )
+            )
         if found.problem == "short year":
-            self.findings.append(Finding(
-                severity="error", column=self.name, code="short_year",
-                text=f"column {self.name!r}: dates such as {self.values[0]!r} have years of two digits",
-                add=f"{hint} (69 to 99 are 1969 to 1999, 00 to 68 are 2000 to 2068), or write the years in full.",
-            ))  # fmt: skip
+            self.findings.append(
+                Finding(
+                    severity="error",
+                    column=self.name,
+                    code="short_year",
+                    text=f"column {self.name!r}: dates such as {self.values[0]!r} have years of two digits",
+                    add=f"{hint} (69 to 99 are 1969 to 1999, 00 to 68 are 2000 to 2068), or write the years in full.",
+                )
+            )
             return
         if found.bad:
             cells = [v for v in self.values if isinstance(v, str) and v.strip() in found.bad]
@@ -398,11 +423,12 @@ class _Reading:
                 else ""
             )
             self._error(
-                "date_mixed" if found.problem == "mixed" else "date_impossible", f" is no date written {found.format}",
+                "date_mixed" if found.problem == "mixed" else "date_impossible",
+                f" is no date written {found.format}",
                 f"Most of {self.name!r} is written {found.format}{also}. Correct the cells, or list a spelling of none "
                 f"under `missing`.",
                 cells,
-            )  # fmt: skip
+            )
         elif found.format.startswith(("%d/%m", "%m/%d", "%d-%m", "%m-%d")) and found.problem is None:
             first = "day" if found.format.startswith("%d") else "month"
             self._note(
@@ -419,9 +445,10 @@ class _Reading:
             times = {text(d): int(counts[found == d].sum()) for d in holders}
             listed = ", ".join(f"{t} ({n} cells)" for t, n in times.items())
             self._warn(
-                "date_placeholder", f"{self.name!r} holds {listed}: read as dates; often a placeholder for none. If so:",
+                "date_placeholder",
+                f"{self.name!r} holds {listed}: read as dates; often a placeholder for none. If so:",
                 setting(self.name, f"missing = {json.dumps(list(times))}"),
-            )  # fmt: skip
+            )
         if later:
             self._warn(
                 "date_future",
@@ -459,11 +486,17 @@ class _Reading:
         """An error of all cells that hold one of some values."""
         values = set(values)
         rows = [i for i in np.flatnonzero(~self.gone).tolist() if self.raw[i] in values]
-        self.findings.append(Finding(
-            severity="error", column=self.name, code=code, add=hint, wrong=wrong,
-            text=f"column {self.name!r}: {len(rows)} cells: {named(sorted(map(str, values)))}{wrong}",
-            cells=tuple((self.row_name(i), shown(self.raw[i])) for i in rows),
-        ))  # fmt: skip
+        self.findings.append(
+            Finding(
+                severity="error",
+                column=self.name,
+                code=code,
+                add=hint,
+                wrong=wrong,
+                text=f"column {self.name!r}: {len(rows)} cells: {named(sorted(map(str, values)))}{wrong}",
+                cells=tuple((self.row_name(i), shown(self.raw[i])) for i in rows),
+            )
+        )
 
 
 def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -25,9 +25,15 @@ from unmask.modalities.table.schema.schema import LEFT_OUT, Column, Schema
 from unmask.modalities.table.schema.values import cell_texts, decode, missing_cells
 
 _WHY = {
-    "numeric": "numbers", "integer": "whole numbers", "ordinal": "categories in an order", "nominal": "few distinct values",
-    "binary": "two values", "datetime": "dates", "id": "names individuals", "text": "sentences",
-}  # fmt: skip
+    "numeric": "numbers",
+    "integer": "whole numbers",
+    "ordinal": "categories in an order",
+    "nominal": "few distinct values",
+    "binary": "two values",
+    "datetime": "dates",
+    "id": "names individuals",
+    "text": "sentences",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +94,15 @@ class Description:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "source": self.source, "rows": self.rows, "duration": self.schema.duration, "event": self.schema.event,
-            "errors": self.count("error"), "warnings": self.count("warning"),
-            "columns": [c.to_dict() for c in self.columns], "findings": [f.to_dict() for f in self.findings],
-        }  # fmt: skip
+            "source": self.source,
+            "rows": self.rows,
+            "duration": self.schema.duration,
+            "event": self.schema.event,
+            "errors": self.count("error"),
+            "warnings": self.count("warning"),
+            "columns": [c.to_dict() for c in self.columns],
+            "findings": [f.to_dict() for f in self.findings],
+        }
 
     def lines(self) -> list[str]:
         """The dictionary for a terminal."""
@@ -158,10 +169,15 @@ class Description:
         from unmask.evaluation.report import Report
 
         report = Report("A table before it is modelled", self.source)
-        report.facts({
-            "Rows": self.rows, "Columns": len(self.columns), "Errors": self.count("error"),
-            "Warnings": self.count("warning"), "Missing": f"{np.mean([c.missing / max(c.rows, 1) for c in self.columns]):.1%}",
-        })  # fmt: skip
+        report.facts(
+            {
+                "Rows": self.rows,
+                "Columns": len(self.columns),
+                "Errors": self.count("error"),
+                "Warnings": self.count("warning"),
+                "Missing": f"{np.mean([c.missing / max(c.rows, 1) for c in self.columns]):.1%}",
+            }
+        )
         for severity, heading in (
             ("error", "Cells that cannot be read"),
             ("warning", "What wants a decision"),
@@ -174,11 +190,15 @@ class Description:
                 report.section(heading, table(("column", "what", "line to add to the schema", "cells"), rows))
         rows_ = [
             (
-                c.column.name, c.column.kind, c.why, f"{c.missing} ({c.missing / max(c.rows, 1):.1%})", c.values,
+                c.column.name,
+                c.column.kind,
+                c.why,
+                f"{c.missing} ({c.missing / max(c.rows, 1):.1%})",
+                c.values,
                 histogram(c.counts or sorted(c.levels.values(), reverse=True)[:20], c.column.name),
             )
             for c in self.columns
-        ]  # fmt: skip
+        ]
         report.section("Columns", table(("column", "kind", "why", "missing", "values", "picture"), rows_))
         return report.write(path)
 
@@ -215,9 +235,19 @@ def describe(
     told = frame.decimal or override.pop("decimal", None)
     frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=told)
     found, findings = look(
-        frame.names, frame.columns, override=override, duration=duration, event=event, entry=entry, event_level=event_level,
-        source=frame.source, row_name=frame.row_name, levels=frame.levels, spelled=frame.spellings, strict=False,
-    )  # fmt: skip
+        frame.names,
+        frame.columns,
+        override=override,
+        duration=duration,
+        event=event,
+        entry=entry,
+        event_level=event_level,
+        source=frame.source,
+        row_name=frame.row_name,
+        levels=frame.levels,
+        spelled=frame.spellings,
+        strict=False,
+    )
     columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]
     findings += _of_the_table(frame, found, columns)
     findings += [Finding(severity="note", column=None, code="file", text=text) for text in frame.notes]
@@ -253,12 +283,19 @@ def _described(
     ends = cell_texts(decode(np.array([numbers.min(), numbers.max()]), c), c) if len(numbers) else [None, None]
     hidden = c.kind in LEFT_OUT
     return Described(
-        column=c, why=why, rows=len(raw), missing=int(gone.sum()), distinct=len(counts),
+        column=c,
+        why=why,
+        rows=len(raw),
+        missing=int(gone.sum()),
+        distinct=len(counts),
         spelt=dict(Counter(v for v in raw[gone].tolist() if isinstance(v, str) and v.strip())),
         examples=[] if hidden else [str(v) for v in list(dict.fromkeys(map(str, seen)))[:3]],
         levels={} if hidden or c.is_quantity else dict(counts.most_common(50)),
-        low=ends[0], high=ends[1], counts=bins.tolist() if len(numbers) else [], edges=edges.tolist(),
-    )  # fmt: skip
+        low=ends[0],
+        high=ends[1],
+        counts=bins.tolist() if len(numbers) else [],
+        edges=edges.tolist(),
+    )
 
 
 def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> list[Finding]:
@@ -268,8 +305,10 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> lis
     def warn(column: str | None, code: str, text: str, add: str = "") -> None:
         out.append(Finding(severity="warning", column=column, code=code, text=text, add=add))
 
-    texts = [tuple("" if g else text_of(v) for v, g in zip(raw.tolist(), missing_cells(raw, c, schema), strict=True))
-             for raw, c in zip(frame.columns, schema.columns, strict=True)]  # fmt: skip
+    texts = [
+        tuple("" if g else text_of(v) for v, g in zip(raw.tolist(), missing_cells(raw, c, schema), strict=True))
+        for raw, c in zip(frame.columns, schema.columns, strict=True)
+    ]
     first: dict[tuple[str, ...], str] = {}
     for name, cells, described in zip(frame.names, texts, columns, strict=True):
         if described.missing == described.rows:

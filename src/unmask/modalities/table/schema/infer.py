@@ -77,9 +77,14 @@ def look(
     found, findings, spelt = [], [], {}
     for i, (name, raw) in enumerate(zip(names, columns, strict=True)):
         column, noticed, empty = column_of(
-            name, raw, given.get(name, {}), missing=missing, spelling=spelled[i], levels=levels[i] if levels else None,
+            name,
+            raw,
+            given.get(name, {}),
+            missing=missing,
+            spelling=spelled[i],
+            levels=levels[i] if levels else None,
             row_name=row_name,
-        )  # fmt: skip
+        )
         found.append(column)
         findings += noticed
         spelt[name] = empty

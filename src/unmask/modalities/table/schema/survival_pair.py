@@ -27,11 +27,26 @@ _LIKE_EVENT = re.compile(
 _LIKE_ENTRY = re.compile(r"(.*[_\W])?(t?start|entry|t0|left[_\W]?trunc(ation)?)([_\W]?(time|age|day|days))?")
 
 CODINGS = (
-    ("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("nein", "ja"), ("n", "j"), ("non", "oui"), ("f", "t"),
-    ("alive", "dead"), ("alive", "deceased"), ("alive", "died"), ("living", "deceased"), ("living", "dead"),
-    ("censored", "event"), ("censored", "dead"), ("censored", "death"), ("censored", "died"), ("no event", "event"),
+    ("0", "1"),
+    ("false", "true"),
+    ("no", "yes"),
+    ("n", "y"),
+    ("nein", "ja"),
+    ("n", "j"),
+    ("non", "oui"),
+    ("f", "t"),
+    ("alive", "dead"),
+    ("alive", "deceased"),
+    ("alive", "died"),
+    ("living", "deceased"),
+    ("living", "dead"),
+    ("censored", "event"),
+    ("censored", "dead"),
+    ("censored", "death"),
+    ("censored", "died"),
+    ("no event", "event"),
     ("1", "2"),
-)  # fmt: skip
+)
 """(censored, event happened) in lower case; 1 and 2 as in R's survival."""
 CENSORED = ("censored", "no event", "event-free", "event free")
 """Levels that leave no other meaning to those beside them than causes of the event."""
@@ -83,9 +98,14 @@ class Named:
 
 
 def with_pair(
-    schema: Schema, columns: Sequence[np.ndarray], named: Named, *, marks: Sequence[Marks], source: str,
+    schema: Schema,
+    columns: Sequence[np.ndarray],
+    named: Named,
+    *,
+    marks: Sequence[Marks],
+    source: str,
     row_name: Callable[[int], int],
-) -> tuple[Schema, list[Finding]]:  # fmt: skip
+) -> tuple[Schema, list[Finding]]:
     """The schema with its survival pair, named or found by usual names, and what is to be said of it.
 
     The levels of the event are in this order whatever was seen: censored, then the event, or its causes. The number of the
@@ -121,9 +141,12 @@ def with_pair(
     changed = list(schema.columns)
     changed[d] = _quantity(changed[d], time)
     changed[e] = Column(
-        name=named.event, kind="binary" if len(levels) == 2 else "nominal", categories=levels, event=levels[1:],
+        name=named.event,
+        kind="binary" if len(levels) == 2 else "nominal",
+        categories=levels,
+        event=levels[1:],
         missing=changed[e].missing,
-    )  # fmt: skip
+    )
     findings += [_finding("note", f"event: {named.event!r} {said}")] if said else []
     if named.entry is not None:
         n = schema.number(named.entry, where="entry: ")
@@ -224,9 +247,13 @@ def _quantity(column: Column, values: np.ndarray) -> Column:
     known = values[~np.isnan(values)]
     kind: Literal["integer", "numeric"] = "integer" if np.array_equal(known, np.round(known)) else "numeric"
     return dataclasses.replace(
-        column, kind=kind, categories=(), low=float(known.min()), high=float(known.max()),
+        column,
+        kind=kind,
+        categories=(),
+        low=float(known.min()),
+        high=float(known.max()),
         decimals=0 if kind == "integer" else None,
-    )  # fmt: skip
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,9 +317,11 @@ class Place:
         )
         with np.errstate(invalid="ignore"):
             self._refuse(
-                entry >= time, f"column {name!r}", lambda i: f"entry {raw[i]} at follow-up time {time[i]:g}",
+                entry >= time,
+                f"column {name!r}",
+                lambda i: f"entry {raw[i]} at follow-up time {time[i]:g}",
                 "Rows enter before their follow-up ends.",
-            )  # fmt: skip
+            )
         return entry
 
     def _refuse(self, bad: np.ndarray, column: str, what: Callable[[int], str], hint: str) -> None:

@@ -18,8 +18,10 @@ from unmask.modalities.table.schema.roles import words_of
 from unmask.modalities.table.schema.schema import Column
 
 _WHOLE = frozenset(
-    s * v for v in (9, 99, 999, 9999, 99999, 999999, 88, 888, 8888, 77, 777, 7777, 66, 666, 1, 8, 7, 98, 998, 9998, 97, 997) for s in (1, -1)
-)  # fmt: skip
+    s * v
+    for v in (9, 99, 999, 9999, 99999, 999999, 88, 888, 8888, 77, 777, 7777, 66, 666, 1, 8, 7, 98, 998, 9998, 97, 997)
+    for s in (1, -1)
+)
 _NINES = frozenset(s * v for v in (88.8, 99.9, 99.99, 888.8, 999.9, 999.99, 9999.9, 9999.99) for s in (1, -1))
 SENTINELS: frozenset[float] = _WHOLE | _NINES
 """Numbers by which people say that there is no value; looked for at a column's ends, apart from its other values."""
@@ -103,12 +105,16 @@ def sentinels(name: str, found: Mapping[float, int], others: tuple[float, float]
         return []
     listed = ", ".join(f"{v:g} ({n} cells)" for v, n in sorted(found.items()))
     codes = [int(v) if v == int(v) else v for v in sorted(found)]
-    return [Finding(
-        severity="warning", column=name, code="sentinel",
-        text=f"{name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as numbers; "
-        "a code for no value, often. If so:",
-        add=setting(name, f"missing = {json.dumps(codes)}"),
-    )]  # fmt: skip
+    return [
+        Finding(
+            severity="warning",
+            column=name,
+            code="sentinel",
+            text=f"{name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as numbers; "
+            "a code for no value, often. If so:",
+            add=setting(name, f"missing = {json.dumps(codes)}"),
+        )
+    ]
 
 
 def far_off(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -159,12 +165,16 @@ def extremes(name: str, listed: Sequence[tuple[float, int]], others: tuple[float
     if not listed:
         return []
     cells = ", ".join(f"{v:g} (row {row})" for v, row in listed)
-    return [Finding(
-        severity="warning", column=name, code="extreme",
-        text=f"{name!r} holds {cells}, far from its other values ({others[0]:g} to {others[1]:g}): read as they stand. "
-        "A slip of the decimal point or another unit, often. If so:",
-        add="Correct the cells or empty them.",
-    )]  # fmt: skip
+    return [
+        Finding(
+            severity="warning",
+            column=name,
+            code="extreme",
+            text=f"{name!r} holds {cells}, far from its other values ({others[0]:g} to {others[1]:g}): read as they stand. "
+            "A slip of the decimal point or another unit, often. If so:",
+            add="Correct the cells or empty them.",
+        )
+    ]
 
 
 def no_value_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
@@ -173,11 +183,15 @@ def no_value_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
     if not found:
         return []
     listed = ", ".join(f"{t!r} ({n} cells)" for t, n in found.items())
-    return [Finding(
-        severity="warning", column=name, code="unknown_category",
-        text=f"{name!r} holds {listed}: kept as a category. If it means that there is no value:",
-        add=setting(name, f"missing = {json.dumps(list(found), ensure_ascii=False)}"),
-    )]  # fmt: skip
+    return [
+        Finding(
+            severity="warning",
+            column=name,
+            code="unknown_category",
+            text=f"{name!r} holds {listed}: kept as a category. If it means that there is no value:",
+            add=setting(name, f"missing = {json.dumps(list(found), ensure_ascii=False)}"),
+        )
+    ]
 
 
 def kept_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
@@ -185,11 +199,15 @@ def kept_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
     if not counts:
         return []
     listed = ", ".join(f"{t!r} ({n} cells)" for t, n in counts.items())
-    return [Finding(
-        severity="warning", column=name, code="none_as_value",
-        text=f"{name!r} holds {listed} beside other texts: taken for a value. If it means that there is none:",
-        add=setting(name, f"missing = {json.dumps(list(counts), ensure_ascii=False)}"),
-    )]  # fmt: skip
+    return [
+        Finding(
+            severity="warning",
+            column=name,
+            code="none_as_value",
+            text=f"{name!r} holds {listed} beside other texts: taken for a value. If it means that there is none:",
+            add=setting(name, f"missing = {json.dumps(list(counts), ensure_ascii=False)}"),
+        )
+    ]
 
 
 def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
@@ -205,13 +223,17 @@ def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
     few = 3 <= len(values) <= (30 if said else 12) and rows >= (3 if said else 5) * len(values)
     if not few or values[0] not in (0, 1) or (gaps > 0 and not said):
         return []
-    return [Finding(
-        severity="warning", column=name, code="codes",
-        text=f"{name!r} holds {len(values)} whole numbers {values[0]:g}..{values[-1]:g}: a quantity is assumed. If "
-             f"they are codes of "
-        "categories (or ordinal, if they are ranked):",
-        add=setting(name, 'kind = "nominal"'),
-    )]  # fmt: skip
+    return [
+        Finding(
+            severity="warning",
+            column=name,
+            code="codes",
+            text=f"{name!r} holds {len(values)} whole numbers {values[0]:g}..{values[-1]:g}: a quantity is assumed. If "
+            f"they are codes of "
+            "categories (or ordinal, if they are ranked):",
+            add=setting(name, 'kind = "nominal"'),
+        )
+    ]
 
 
 _DAY_NAMES = re.compile(
@@ -253,10 +275,15 @@ def dates_as_numbers(name: str, values: np.ndarray) -> list[Finding]:
         what = f"moments in {'seconds' if high <= 2.5e9 else 'milliseconds'} since 1970"
     else:
         return []
-    return [Finding(
-        severity="warning", column=name, code="date_as_number", text=f"{first} {what}: not taken for such. If they are:",
-        add=add,
-    )]  # fmt: skip
+    return [
+        Finding(
+            severity="warning",
+            column=name,
+            code="date_as_number",
+            text=f"{first} {what}: not taken for such. If they are:",
+            add=add,
+        )
+    ]
 
 
 def _are_days(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> bool:
@@ -266,14 +293,18 @@ def _are_days(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> bool:
 
 def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
     """Several rows per patient."""
-    return [Finding(
-        severity="warning", column=name, code="repeated_ids",
-        text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are taken "
-             f"for independent, which "
-        "they are not: intervals come out too narrow, held-out figures too good, and rows of one individual can stand "
-        "on both sides of a "
-        "split. Fit one row per individual (the first visit, or visits side by side as columns)",
-    )]  # fmt: skip
+    return [
+        Finding(
+            severity="warning",
+            column=name,
+            code="repeated_ids",
+            text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are taken "
+            f"for independent, which "
+            "they are not: intervals come out too narrow, held-out figures too good, and rows of one individual can stand "
+            "on both sides of a "
+            "split. Fit one row per individual (the first visit, or visits side by side as columns)",
+        )
+    ]
 
 
 def same_names(columns: Sequence[Column]) -> list[Finding]:
@@ -283,13 +314,15 @@ def same_names(columns: Sequence[Column]) -> list[Finding]:
         places.setdefault(c.name, []).append(i)
     return [
         Finding(
-            severity="error", column=name, code="duplicate_name",
+            severity="error",
+            column=name,
+            code="duplicate_name",
             text=f"columns {', '.join(str(i + 1) for i in own[:-1])} and {own[-1] + 1} are called {name!r}",
             add="Give every column a name of its own, or take out those that are not wanted.",
         )
         for name, own in places.items()
         if len(own) > 1 and (name.strip() or any(columns[i].modelled for i in own))
-    ]  # fmt: skip
+    ]
 
 
 def spelt_in(raw: np.ndarray, gone: np.ndarray) -> dict[str, int]:
@@ -313,11 +346,14 @@ def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
     said = {c: {t: n for t, n in spelt.items() if t.strip()} for c, spelt in found.items()}
     return [
         Finding(
-            severity="note", column=c, code="missing_spelling",
+            severity="note",
+            column=c,
+            code="missing_spelling",
             text=f"{c!r}: taken for missing: " + ", ".join(f"{t!r} ({n} cells)" for t, n in spelt.items()),
         )
-        for c, spelt in said.items() if spelt
-    ]  # fmt: skip
+        for c, spelt in said.items()
+        if spelt
+    ]
 
 
 __all__ = [

@@ -133,10 +133,18 @@ def _coded(
     if not wrong:
         return out, []
     code_ = "value" if column.is_quantity else "unseen"
-    return out, [Finding(
-        severity="error", column=column.name, code=code_, text=f"column {column.name!r}{says}", add=hint, wrong=says,
-        prefix="" if column.is_quantity else "category ", cells=tuple(zip(map(frame.row_name, wrong), raw[wrong].tolist(), strict=True)),
-    )]  # fmt: skip
+    return out, [
+        Finding(
+            severity="error",
+            column=column.name,
+            code=code_,
+            text=f"column {column.name!r}{says}",
+            add=hint,
+            wrong=says,
+            prefix="" if column.is_quantity else "category ",
+            cells=tuple(zip(map(frame.row_name, wrong), raw[wrong].tolist(), strict=True)),
+        )
+    ]
 
 
 def decode(values: np.ndarray, column: Column) -> list[Any]:

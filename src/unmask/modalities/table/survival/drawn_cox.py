@@ -64,7 +64,7 @@ class _RiskSets:
 
     def derivatives(
         self, beta: np.ndarray, x: np.ndarray, risk: np.ndarray, below: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    ) -> tuple[np.ndarray, np.ndarray]:
         weighted = x * risk[:, None]
         mean = np.cumsum(weighted, 0)[self.last]
         if self.tied:

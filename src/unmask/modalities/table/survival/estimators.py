@@ -128,9 +128,14 @@ class PartialLikelihood:
     """
 
     def __init__(
-        self, x: np.ndarray, time: np.ndarray, event: np.ndarray, *, entry: np.ndarray | None = None,
+        self,
+        x: np.ndarray,
+        time: np.ndarray,
+        event: np.ndarray,
+        *,
+        entry: np.ndarray | None = None,
         weight: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         order = np.argsort(time, kind="stable")
         self.x, time = x[order], time[order]
         self.weight = np.ones(len(x)) if weight is None else weight[order]

@@ -183,6 +183,9 @@ def fit_outcome(
         return fit_baseline(z, time, happened, chosen, entry=entry)
 
     return Outcome(
-        causes=tuple(fit((event == k).astype(float)) for k in range(1, causes + 1)), censoring=fit(1.0 * (event == 0)),
-        center=center, scale=scale, end=float(time.max()),
-    )  # fmt: skip
+        causes=tuple(fit((event == k).astype(float)) for k in range(1, causes + 1)),
+        censoring=fit(1.0 * (event == 0)),
+        center=center,
+        scale=scale,
+        end=float(time.max()),
+    )

@@ -35,9 +35,11 @@ def covariates(model: FittedTable) -> list[int]:
     """Places among the modelled columns of what explains the outcome: all but the pair, late entry and structural columns."""
     schema = model.schema
     return [
-        place for place, i in enumerate(schema.modelled)
-        if schema.columns[i].name not in (schema.duration, schema.event, schema.entry) and schema.columns[i].structural is None
-    ]  # fmt: skip
+        place
+        for place, i in enumerate(schema.modelled)
+        if schema.columns[i].name not in (schema.duration, schema.event, schema.entry)
+        and schema.columns[i].structural is None
+    ]
 
 
 def learn_outcome(model: FittedTable, columns: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -51,9 +53,12 @@ def learn_outcome(model: FittedTable, columns: Sequence[np.ndarray]) -> dict[str
     if entry is not None:
         known &= ~np.isnan(entry)
     found = fit_outcome(
-        outcome_design(model, complete)[known], columns[time][known], columns[event][known],
-        causes=len(model.schema.causes), entry=None if entry is None else entry[known],
-    )  # fmt: skip
+        outcome_design(model, complete)[known],
+        columns[time][known],
+        columns[event][known],
+        causes=len(model.schema.causes),
+        entry=None if entry is None else entry[known],
+    )
     out = {"outcome.center": found.center, "outcome.scale": found.scale, "outcome.end": np.array([found.end])}
     for name, base in zip(
         [*_cause_names(len(found.causes)), "censoring"], [*found.causes, found.censoring], strict=True
@@ -90,6 +95,9 @@ def stored_outcome(model: FittedTable) -> Outcome | None:
     )
     bases = [Baseline(beta=b, at=a, hazard=h) for b, a, h in zip(beta, at, hazard, strict=True)]
     return Outcome(
-        causes=tuple(bases[:-1]), censoring=bases[-1], center=model.extra["outcome.center"],
-        scale=model.extra["outcome.scale"], end=float(model.extra["outcome.end"][0]),
-    )  # fmt: skip
+        causes=tuple(bases[:-1]),
+        censoring=bases[-1],
+        center=model.extra["outcome.center"],
+        scale=model.extra["outcome.scale"],
+        end=float(model.extra["outcome.end"][0]),
+    )

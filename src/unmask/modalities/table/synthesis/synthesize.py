@@ -109,8 +109,9 @@ def synthesize(
         _punch(model, values, set(limits), seed)
     drawn = {
         i: decode(x, model.schema.columns[i])
-        for place, (x, i) in enumerate(zip(values, model.schema.modelled, strict=True)) if place not in guard.left_out
-    }  # fmt: skip
+        for place, (x, i) in enumerate(zip(values, model.schema.modelled, strict=True))
+        if place not in guard.left_out
+    }
     if not drawn:
         raise UserError("no column is left to draw", hint="rare='keep' (--rare keep) draws those of rare levels.")
     table = model.wrap(drawn)

@@ -23,9 +23,13 @@ HARDEST, EXPLAINED, SHOWN_LABELS = 15, 6, 20
 
 
 def write_report(
-    out: Path, folder: TaskFolder, task: Any, checked: Prepared | None, predictions: list[dict[str, Any]] | None,
+    out: Path,
+    folder: TaskFolder,
+    task: Any,
+    checked: Prepared | None,
+    predictions: list[dict[str, Any]] | None,
     result: dict[str, Any],
-) -> Path:  # fmt: skip
+) -> Path:
     """Write report.html beside the model; without validation data it holds the training curves alone."""
     report = Report(f"Fine-tuned: {task.name}", f"{result['rows']:,} training rows, seed {result['seed']}")
     shown = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}

@@ -50,9 +50,12 @@ class Answer(TextTask):
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Question], settings: TaskSettings) -> Answer:
         about = {
-            "name": "answer", "slots": encoder.slots, "stride": settings.stride, "null_threshold": settings.null_threshold,
+            "name": "answer",
+            "slots": encoder.slots,
+            "stride": settings.stride,
+            "null_threshold": settings.null_threshold,
             "no_answer": any(not q.answers for q in items),
-        }  # fmt: skip
+        }
         return cls(encoder, about)
 
     @classmethod

@@ -52,10 +52,12 @@ def attributions(folder: TaskFolder, task: Classify, items: Sequence[Item], *, s
         difference = float(logits[chosen] - base)
         ids = e.values["token"]
         keep = ~np.asarray(e.special)
-        out.append({
-            "label": task.labels[chosen] if task.labels else float(logits[0]),
-            "tokens": [folder.tokenizer.token(int(i)) for i in ids[keep]],
-            "shares": shares.cpu().numpy()[keep].tolist(),
-            "gap": abs(float(shares.sum()) - difference) / max(abs(difference), 1e-6),
-        })  # fmt: skip
+        out.append(
+            {
+                "label": task.labels[chosen] if task.labels else float(logits[0]),
+                "tokens": [folder.tokenizer.token(int(i)) for i in ids[keep]],
+                "shares": shares.cpu().numpy()[keep].tolist(),
+                "gap": abs(float(shares.sum()) - difference) / max(abs(difference), 1e-6),
+            }
+        )
     return out

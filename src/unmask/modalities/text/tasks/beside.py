@@ -32,8 +32,11 @@ WORD = r"(?u)\b\w+\b|[^\w\s]"
 
 Kind = Literal["words", "apart", "cosine", "tags"]
 PROBLEMS: dict[str, tuple[str, ...]] = {
-    "words": ("single", "multi", "regression"), "apart": ("single", "multi", "regression", "pair"), "cosine": ("pair",), "tags": ("tag",),
-}  # fmt: skip
+    "words": ("single", "multi", "regression"),
+    "apart": ("single", "multi", "regression", "pair"),
+    "cosine": ("pair",),
+    "tags": ("tag",),
+}
 """Of each kind, what it can be asked for."""
 
 
@@ -98,9 +101,14 @@ class Beside:
         from safetensors.numpy import save_file
 
         arrays = {
-            "weight": self.model.weight, "bias": self.model.bias, "idf": self.idf, "mean": self.mean, "deviation": self.deviation,
-            "tags": self.tags, "chance": self.chance,
-        }  # fmt: skip
+            "weight": self.model.weight,
+            "bias": self.model.bias,
+            "idf": self.idf,
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "tags": self.tags,
+            "chance": self.chance,
+        }
         save_file({k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()}, folder / f"{NAME}.safetensors")
         about = {"kind": self.kind, "problem": self.problem, "share": self.share, "terms": self.terms}
         (folder / f"{NAME}.json").write_text(json.dumps(about), encoding="utf-8")
@@ -135,22 +143,30 @@ def load_beside(folder: Path, problem: str, outputs: int) -> Beside:
         arrays = load_file(folder / f"{NAME}.safetensors")
         more = {name: arrays[name] for name in ("tags", "chance") if name in arrays}
         found = Beside(
-            kind=about["kind"], problem=about["problem"], share=float(about["share"]), terms=[str(t) for t in about["terms"]],
-            model=linear.Linear(arrays["weight"], arrays["bias"]), idf=arrays["idf"], mean=arrays["mean"],
-            deviation=arrays["deviation"], **more,
-        )  # fmt: skip
+            kind=about["kind"],
+            problem=about["problem"],
+            share=float(about["share"]),
+            terms=[str(t) for t in about["terms"]],
+            model=linear.Linear(arrays["weight"], arrays["bias"]),
+            idf=arrays["idf"],
+            mean=arrays["mean"],
+            deviation=arrays["deviation"],
+            **more,
+        )
         found.tags = found.tags.astype(np.int64)
         fits = found.problem in PROBLEMS[found.kind]
     except Exception as error:  # safetensors raises its own kinds
         raise UserError(f"{folder}: the simpler model beside the encoder cannot be read ({error})", hint=hint) from None
     if not fits or found.problem != problem:
         raise UserError(
-            f"{folder}/{NAME}.json: kind {found.kind!r} of problem {found.problem!r}, the folder's task is {problem!r}", hint=hint
-        )  # fmt: skip
+            f"{folder}/{NAME}.json: kind {found.kind!r} of problem {found.problem!r}, the folder's task is {problem!r}",
+            hint=hint,
+        )
     if found.kind in ("words", "apart") and found.model.weight.shape[1:] != (outputs,):
         raise UserError(
-            f"{folder}/{NAME}.safetensors: weight {list(found.model.weight.shape)}, expected {outputs} columns", hint=hint
-        )  # fmt: skip
+            f"{folder}/{NAME}.safetensors: weight {list(found.model.weight.shape)}, expected {outputs} columns",
+            hint=hint,
+        )
     weighed = {"tags": (len(found.tags), len(found.chance)), "apart": ()}.get(found.kind, (len(found.idf),))
     if any(n != len(found.terms) for n in weighed):
         raise UserError(f"{folder}/{NAME}.json: {len(found.terms)} terms, {weighed[0]} weights", hint=hint)
@@ -160,9 +176,15 @@ def load_beside(folder: Path, problem: str, outputs: int) -> Beside:
 
 
 def fit_words(
-    items: Sequence[Any], target: np.ndarray, kind: linear.Kind, problem: str, *, weights: np.ndarray | None = None, seed: int = 0,
+    items: Sequence[Any],
+    target: np.ndarray,
+    kind: linear.Kind,
+    problem: str,
+    *,
+    weights: np.ndarray | None = None,
+    seed: int = 0,
     strength: float | None = None,
-) -> Beside | None:  # fmt: skip
+) -> Beside | None:
     """TF-IDF of words and pairs of words (sublinear counts, pairs that occur twice), then a linear model; C by cross-validation.
 
     None where the texts hold no words.
@@ -183,9 +205,15 @@ def fit_words(
 
 
 def fit_apart(
-    vectors: tuple[np.ndarray, np.ndarray], target: np.ndarray, kind: linear.Kind, problem: str, *,
-    weights: np.ndarray | None = None, seed: int = 0, strength: float | None = None,
-) -> Beside:  # fmt: skip
+    vectors: tuple[np.ndarray, np.ndarray],
+    target: np.ndarray,
+    kind: linear.Kind,
+    problem: str,
+    *,
+    weights: np.ndarray | None = None,
+    seed: int = 0,
+    strength: float | None = None,
+) -> Beside:
     """A linear model of how the vectors of two texts differ and agree; C by cross-validation."""
     x = pair_features(*vectors)
     mean, deviation = x.mean(0), np.maximum(x.std(0), 1e-6)
@@ -220,9 +248,12 @@ def fit_tags(tagged: Iterable[tuple[str, int]], labels: int) -> Beside:
     most = {word: (count.most_common(1)[0], count.total()) for word, count in seen.items()}
     kept = {word: (tag, (n + 1 / labels) / (all_ + 1)) for word, ((tag, n), all_) in most.items() if tag != 0}
     return Beside(
-        "tags", "tag", terms=list(kept), tags=np.array([tag for tag, _ in kept.values()], np.int64),
+        "tags",
+        "tag",
+        terms=list(kept),
+        tags=np.array([tag for tag, _ in kept.values()], np.int64),
         chance=np.array([chance for _, chance in kept.values()]),
-    )  # fmt: skip
+    )
 
 
 def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:

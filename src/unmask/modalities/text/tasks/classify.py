@@ -78,9 +78,14 @@ class Classify(TextTask):
         """
         problem = settings.problem if settings.problem != "auto" else guess_problem(items)
         about: dict[str, Any] = {
-            "name": "classify", "problem": problem, "slots": encoder.slots, "temperature": 1.0,
-            "abstain": settings.abstain, "threshold": settings.threshold, "pair": items[0].text2 is not None,
-        }  # fmt: skip
+            "name": "classify",
+            "problem": problem,
+            "slots": encoder.slots,
+            "temperature": 1.0,
+            "abstain": settings.abstain,
+            "threshold": settings.threshold,
+            "pair": items[0].text2 is not None,
+        }
         if problem == "regression":
             values = np.array([_number(item) for item in items])
             about |= {"labels": [], "low": float(values.min()), "high": float(values.max())}
@@ -112,9 +117,11 @@ class Classify(TextTask):
     def config(self) -> dict[str, Any]:
         labels = self.labels or ["LABEL_0"]
         return {
-            "problem_type": _PROBLEMS[self.problem], "num_labels": len(labels),
-            "id2label": {str(i): n for i, n in enumerate(labels)}, "label2id": {n: i for i, n in enumerate(labels)},
-        }  # fmt: skip
+            "problem_type": _PROBLEMS[self.problem],
+            "num_labels": len(labels),
+            "id2label": {str(i): n for i, n in enumerate(labels)},
+            "label2id": {n: i for i, n in enumerate(labels)},
+        }
 
     def _metrics(self) -> list[str]:
         """Names of what `score` measures, by scoring one made-up prediction."""
@@ -210,9 +217,10 @@ class Classify(TextTask):
             guess, value = [p["value"] for p in predictions], [_number(i) for i in items]
             error = np.subtract(guess, value)
             return {
-                "pearson": scorers.pearson(guess, value), "spearman": scorers.spearman(guess, value),
+                "pearson": scorers.pearson(guess, value),
+                "spearman": scorers.spearman(guess, value),
                 "rmse": float(np.sqrt(np.mean(error**2))),
-            }  # fmt: skip
+            }
         if self.problem == "multi":
             truth, sets = [names_of(i) for i in items], [p["labels"] for p in predictions]
             both = {f"f1_{a}": scorers.multilabel_f1(truth, sets, average=a) for a in ("micro", "macro")}
@@ -221,9 +229,11 @@ class Classify(TextTask):
         chance = [p["probability"] for p in predictions]
         right = [a == b for a, b in zip(one, said, strict=True)]
         out = {
-            "accuracy": scorers.accuracy(one, said), "f1_macro": scorers.f1(one, said),
-            "matthews": scorers.matthews(one, said), "calibration_error": scorers.calibration_error(chance, right),
-        }  # fmt: skip
+            "accuracy": scorers.accuracy(one, said),
+            "f1_macro": scorers.f1(one, said),
+            "matthews": scorers.matthews(one, said),
+            "calibration_error": scorers.calibration_error(chance, right),
+        }
         if len(self.labels) == 2:
             out["f1"] = scorers.f1(one, said, average="binary", positive=self.labels[1])
         kept = [r for r, p in zip(right, predictions, strict=True) if not p.get("abstained")]

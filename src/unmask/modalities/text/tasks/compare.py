@@ -39,9 +39,16 @@ class Rival:
 
 
 def rivals(
-    work: Any, model: TaskModel | None, training: Prepared, held: Prepared, *, found: Sequence[np.ndarray], slots: int,
-    context: Callable[[], Any], seed: int,
-) -> list[Rival]:  # fmt: skip
+    work: Any,
+    model: TaskModel | None,
+    training: Prepared,
+    held: Prepared,
+    *,
+    found: Sequence[np.ndarray],
+    slots: int,
+    context: Callable[[], Any],
+    seed: int,
+) -> list[Rival]:
     """The simpler models of a task, fitted to the training rows.
 
     Args:
@@ -70,8 +77,10 @@ def _name(kind: Kind, work: Any) -> str:
     if kind == "apart" and work.name == "similarity":
         return "ridge regression of the frozen vectors"
     return {
-        "apart": "frozen vectors of the two texts", "cosine": "cosine of TF-IDF vectors", "tags": "most frequent tag of each word"
-    }[kind]  # fmt: skip
+        "apart": "frozen vectors of the two texts",
+        "cosine": "cosine of TF-IDF vectors",
+        "tags": "most frequent tag of each word",
+    }[kind]
 
 
 def _constants(work: Any, model: Any, training: Prepared, held: Prepared, where: dict[str, Any]) -> list[Rival]:
@@ -130,9 +139,15 @@ class Verdict:
 
 
 def judge(
-    work: Any, own: list[tuple[str, list[dict[str, Any]]]], kept: str, found: Sequence[np.ndarray], others: Sequence[Rival],
-    held: Prepared, *, seed: int,
-) -> Verdict:  # fmt: skip
+    work: Any,
+    own: list[tuple[str, list[dict[str, Any]]]],
+    kept: str,
+    found: Sequence[np.ndarray],
+    others: Sequence[Rival],
+    held: Prepared,
+    *,
+    seed: int,
+) -> Verdict:
     """Set the candidates side by side.
 
     Args:

@@ -41,8 +41,23 @@ TEXT = (
 )
 TEXT2 = ("text2", "sentence2", "hypothesis", "question2", "#2 string", "second", "positive")
 NEGATIVE = ("negative", "hard_negative", "text3")
-LABEL = ("label", "labels", "class", "category", "score", "similarity", "target", "intent", "gold_label", "quality",
-         "diagnosis", "outcome", "sentiment", "rating", "topic")  # fmt: skip
+LABEL = (
+    "label",
+    "labels",
+    "class",
+    "category",
+    "score",
+    "similarity",
+    "target",
+    "intent",
+    "gold_label",
+    "quality",
+    "diagnosis",
+    "outcome",
+    "sentiment",
+    "rating",
+    "topic",
+)
 TASKS = ("tokens", "words", "tags", "ner_tags", "entities", "context", "answers", "query-id", "corpus-id")
 """Names in files of the other tasks; with those above they tell a header from a row."""
 Label = str | float | int | tuple[str, ...] | None
@@ -359,8 +374,13 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
     assert texts["text"] is not None
     carried = None if labelled else row
     return Item(
-        text=texts["text"], text2=texts["text2"], negative=texts["negative"], label=_label(label), where=where, row=carried
-    )  # fmt: skip
+        text=texts["text"],
+        text2=texts["text2"],
+        negative=texts["negative"],
+        label=_label(label),
+        where=where,
+        row=carried,
+    )
 
 
 def _label(value: Any) -> Label:

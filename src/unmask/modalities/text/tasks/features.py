@@ -27,9 +27,10 @@ def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any
                 e = encoded[number]
                 keep = ~e.special
                 out[number] = {
-                    "tokens": [model.tokenizer.token(t) for t in e.ids[keep]], "offsets": e.offsets[keep],
+                    "tokens": [model.tokenizer.token(t) for t in e.ids[keep]],
+                    "offsets": e.offsets[keep],
                     "states": states[index == i][keep],
-                }  # fmt: skip
+                }
     return out
 
 
@@ -54,9 +55,11 @@ def write_features(
             if per_token:
                 found = token_features(model, texts)
                 table |= {
-                    "tokens": [f["tokens"] for f in found], "start": [f["offsets"][:, 0].tolist() for f in found],
-                    "end": [f["offsets"][:, 1].tolist() for f in found], "states": [f["states"].tolist() for f in found],
-                }  # fmt: skip
+                    "tokens": [f["tokens"] for f in found],
+                    "start": [f["offsets"][:, 0].tolist() for f in found],
+                    "end": [f["offsets"][:, 1].tolist() for f in found],
+                    "states": [f["states"].tolist() for f in found],
+                }
             else:
                 table["vector"] = model.embed(list(texts), pooling=pooling).tolist()
             polars.DataFrame(table).write_parquet(temporary)

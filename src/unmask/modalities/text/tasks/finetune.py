@@ -106,12 +106,19 @@ def finetune(
     keeper = None
     if target is not None and (checkpoints or resume):
         keeper = Keeper(
-            target.with_name(f".{target.name}.training"), seconds=chosen.checkpoint_seconds, resume=resume,
+            target.with_name(f".{target.name}.training"),
+            seconds=chosen.checkpoint_seconds,
+            resume=resume,
             fingerprint={
-                "settings": {"task": task, "metric": metric, **{k: v for k, v in to_dict(chosen).items() if k != "memory"}},
-                "the training data": _digest(items), "the validation data": _digest(held),
+                "settings": {
+                    "task": task,
+                    "metric": metric,
+                    **{k: v for k, v in to_dict(chosen).items() if k != "memory"},
+                },
+                "the training data": _digest(items),
+                "the validation data": _digest(held),
             },
-        )  # fmt: skip
+        )
     if resume and chosen.minutes is not None:
         raise UserError(
             "--resume with --minutes", hint="A run that ends by the clock starts anew: give --epochs to resume."
@@ -165,31 +172,57 @@ def finetune(
         elif fitted.checked is not None and fitted.predictions is not None:
             metrics = work.score(fitted.predictions, fitted.checked.items)
         result: dict[str, Any] = {
-            "task": task, "metric": work.metric, "value": metrics.get(work.metric), "metrics": metrics,
-            "steps": outcome.steps, "kept_step": outcome.kept_step, "train_seconds": round(outcome.seconds, 3),
+            "task": task,
+            "metric": work.metric,
+            "value": metrics.get(work.metric),
+            "metrics": metrics,
+            "steps": outcome.steps,
+            "kept_step": outcome.kept_step,
+            "train_seconds": round(outcome.seconds, 3),
             "cpu_seconds": round(outcome.cpu_seconds, 3),
-            "validation_seconds": round(outcome.validation_seconds, 3), "stopped": outcome.stopped,
-            "tokens_per_second": fitted.tokens / max(outcome.seconds, 1e-9), "rows": len(items),
-            "rows_held_out": len(taken[1]) if taken else 0, "rows_trained_on": trained_on, "rows_in_both": shared,
-            "work_ratio": work_ratio, "expected_memory_mb": round(fitted.expected_memory / 1e6), "peak_memory_mb": outcome.peak_memory_mb, "seed": chosen.seed, "device": str(device),
-            "precision": precision.name, "history": outcome.history,
+            "validation_seconds": round(outcome.validation_seconds, 3),
+            "stopped": outcome.stopped,
+            "tokens_per_second": fitted.tokens / max(outcome.seconds, 1e-9),
+            "rows": len(items),
+            "rows_held_out": len(taken[1]) if taken else 0,
+            "rows_trained_on": trained_on,
+            "rows_in_both": shared,
+            "work_ratio": work_ratio,
+            "expected_memory_mb": round(fitted.expected_memory / 1e6),
+            "peak_memory_mb": outcome.peak_memory_mb,
+            "seed": chosen.seed,
+            "device": str(device),
+            "precision": precision.name,
+            "history": outcome.history,
             "probe": None if fitted.probed is None else dataclasses.asdict(fitted.probed),
-            "comparison": None if verdict is None else verdict.table, "kept": None if verdict is None else verdict.kept,
-        }  # fmt: skip
+            "comparison": None if verdict is None else verdict.table,
+            "kept": None if verdict is None else verdict.kept,
+        }
         if target is not None:
             said = _verdict_lines(fitted, trained_on, len(items))
             result["lines"] = said
             if read_from and read_from.named:
                 work.about["columns"] = read_from.named
-            work.about |= {"settings": to_dict(chosen), "metrics": metrics, "comparison": result["comparison"],
-                           "kept": result["kept"], "rows_trained_on": trained_on, "rows_held_out": result["rows_held_out"]}  # fmt: skip
+            work.about |= {
+                "settings": to_dict(chosen),
+                "metrics": metrics,
+                "comparison": result["comparison"],
+                "kept": result["kept"],
+                "rows_trained_on": trained_on,
+                "rows_held_out": result["rows_held_out"],
+            }
             beside = None if verdict is None else verdict.beside
             if beside is not None:
                 work.about["beside"] = beside.kind
             models.save(
-                target, fitted.folder.text, fitted.folder.model, kind=work.head, about=work.about, config=work.config(),
+                target,
+                fitted.folder.text,
+                fitted.folder.model,
+                kind=work.head,
+                about=work.about,
+                config=work.config(),
                 beside=beside,
-            )  # fmt: skip
+            )
             assert scratch is not None
             shutil.move(scratch / "metrics.jsonl", target / "metrics.jsonl")
             from unmask.modalities.text.tasks.analysis import write_report
@@ -351,10 +384,18 @@ def outputs_of(
 
 
 def evaluate(
-    model: str | Path | TaskFolder, data: Any, *, columns: Columns | None = None, seed: int = 0, device: str = "auto",
-    precision: str = "auto", draws: int = 200, lenient: bool = False, say: Callable[[str], None] = lambda line: None,
+    model: str | Path | TaskFolder,
+    data: Any,
+    *,
+    columns: Columns | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+    draws: int = 200,
+    lenient: bool = False,
+    say: Callable[[str], None] = lambda line: None,
     watch: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
     The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents, queries
@@ -379,10 +420,18 @@ def evaluate(
         values.append(task.score([predictions[i] for i in drawn], [items[i] for i in drawn])[task.metric])
     low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
     return {
-        "task": task.name, "metric": task.metric, "value": metrics[task.metric],
-        "low": None if low is None else float(low), "high": None if high is None else float(high), "rows": len(items),
-        "metrics": metrics, **metrics, **figures(task, predictions, items, seed=seed), "device": str(folder.device), "precision": folder.precision,
-    }  # fmt: skip
+        "task": task.name,
+        "metric": task.metric,
+        "value": metrics[task.metric],
+        "low": None if low is None else float(low),
+        "high": None if high is None else float(high),
+        "rows": len(items),
+        "metrics": metrics,
+        **metrics,
+        **figures(task, predictions, items, seed=seed),
+        "device": str(folder.device),
+        "precision": folder.precision,
+    }
 
 
 def seeds(
@@ -395,9 +444,12 @@ def seeds(
     values = values_of(runs)
     half = float(t.ppf(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
     summary = {
-        "mean": float(values.mean()), "low": float(values.mean() - half) if count > 1 else None,
-        "high": float(values.mean() + half) if count > 1 else None, "values": values.tolist(), "seeds": count,
-    }  # fmt: skip
+        "mean": float(values.mean()),
+        "low": float(values.mean() - half) if count > 1 else None,
+        "high": float(values.mean() + half) if count > 1 else None,
+        "values": values.tolist(),
+        "seeds": count,
+    }
     return runs[best] | {"over_seeds": summary}
 
 

@@ -79,9 +79,14 @@ class TaskRun:
     micro_slots: int | None = None
 
     def fit(
-        self, text: TextFolder, items: Sequence[Any], held: Sequence[Any] | None, *, tracker: Tracker | None = None,
+        self,
+        text: TextFolder,
+        items: Sequence[Any],
+        held: Sequence[Any] | None,
+        *,
+        tracker: Tracker | None = None,
         keeper: Keeper | None = None,
-    ) -> FittedTask:  # fmt: skip
+    ) -> FittedTask:
         """Start, train, keep the best state by `held`, calibrate, and set it beside simpler models."""
         settings = settled(self.settings, text.model.encoder.config.width)
         fitted, random = self._begin(text, items, held)
@@ -193,17 +198,29 @@ class TaskRun:
         context = new.folder.context
         if fitted.probed is not None:
             start_head(
-                text, new.folder.model, new.work, new.training, settings, slots=self.slots, context=context,
+                text,
+                new.folder.model,
+                new.work,
+                new.training,
+                settings,
+                slots=self.slots,
+                context=context,
                 chosen=fitted.probed,
-            )  # fmt: skip
+            )
             new.folder.model.to(self.device)
         verdict = fitted.verdict
         beside = None if verdict is None else verdict.beside
         if verdict is not None and beside is not None:
             verdict.beside = again = simpler.fit(
-                beside.kind, new.work, new.folder.model, new.training, slots=self.slots, context=context, seed=settings.seed,
+                beside.kind,
+                new.work,
+                new.folder.model,
+                new.training,
+                slots=self.slots,
+                context=context,
+                seed=settings.seed,
                 strength=beside.model.strength,
-            )  # fmt: skip
+            )
             assert again is not None  # the training rows held words
             again.share = beside.share
         new.outcome, new.tokens, new.expected_memory = fitted.outcome, fitted.tokens, fitted.expected_memory

@@ -46,19 +46,30 @@ TASKS = {
     "CoLA": Glue(text=("sentence", "text"), metrics=("matthews",), out="CoLA.tsv"),
     "SST-2": Glue(text=("sentence",), out="SST-2.tsv"),
     "MRPC": Glue(
-        text=("#1 String", "sentence1"), text2=("#2 String", "sentence2"), label=("Quality", "label"),
-        metrics=("accuracy", "f1"), out="MRPC.tsv",
+        text=("#1 String", "sentence1"),
+        text2=("#2 String", "sentence2"),
+        label=("Quality", "label"),
+        metrics=("accuracy", "f1"),
+        out="MRPC.tsv",
     ),
-    "STS-B": Glue(**_PAIR, label=("score", "label"), metrics=("pearson", "spearman"), out="STS-B.tsv", problem="regression"),
-    "QQP": Glue(text=("question1",), text2=("question2",), label=("is_duplicate",), metrics=("accuracy", "f1"), out="QQP.tsv"),
+    "STS-B": Glue(
+        **_PAIR, label=("score", "label"), metrics=("pearson", "spearman"), out="STS-B.tsv", problem="regression"
+    ),
+    "QQP": Glue(
+        text=("question1",), text2=("question2",), label=("is_duplicate",), metrics=("accuracy", "f1"), out="QQP.tsv"
+    ),
     "MNLI": Glue(
-        **_PAIR, label=("gold_label", "label"), dev=("dev_matched.tsv",), test="test_matched.tsv", out="MNLI-m.tsv",
+        **_PAIR,
+        label=("gold_label", "label"),
+        dev=("dev_matched.tsv",),
+        test="test_matched.tsv",
+        out="MNLI-m.tsv",
         names=("entailment", "neutral", "contradiction"),
     ),
     "QNLI": Glue(text=("question",), text2=("sentence",), out="QNLI.tsv", names=("entailment", "not_entailment")),
     "RTE": Glue(**_PAIR, out="RTE.tsv", names=("entailment", "not_entailment")),
     "WNLI": Glue(**_PAIR, out="WNLI.tsv"),
-}  # fmt: skip
+}
 
 
 def read_glue(path: Path, task: Glue, *, labelled: bool, say: Callable[[str], None] = lambda line: None) -> list[Item]:
@@ -127,16 +138,21 @@ def score(task: Glue, predictions: list[dict[str, Any]], items: list[Item]) -> d
         return {"pearson": scorers.pearson(guess, truth), "spearman": scorers.spearman(guess, truth)}
     guesses, truths = [p["label"] for p in predictions], [names_of(i)[0] for i in items]
     known: dict[str, Callable[[], float]] = {
-        "accuracy": lambda: scorers.accuracy(truths, guesses), "matthews": lambda: scorers.matthews(truths, guesses),
+        "accuracy": lambda: scorers.accuracy(truths, guesses),
+        "matthews": lambda: scorers.matthews(truths, guesses),
         "f1": lambda: scorers.f1(truths, guesses, average="binary", positive="1"),
-    }  # fmt: skip
+    }
     return {name: known[name]() for name in task.metrics}
 
 
 def evaluate_glue(
-    model: str | Path, folder: str | Path, *, out: str | Path | None = None,
-    say: Callable[[str], None] = lambda line: None, **settings: Any,
-) -> dict[str, Any]:  # fmt: skip
+    model: str | Path,
+    folder: str | Path,
+    *,
+    out: str | Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    **settings: Any,
+) -> dict[str, Any]:
     """Fine-tune on every task whose folder is there; scores on dev, test predictions in the leaderboard's format.
 
     The dev data takes no part in training: the last state is scored, not the best one on the data it is scored on.
@@ -161,9 +177,12 @@ def evaluate_glue(
         with tempfile.TemporaryDirectory() as scratch:
             place = Path(scratch) / "model"
             run = finetune(
-                "classify", model, read_glue(train, task, labelled=True, say=say), out=place,
+                "classify",
+                model,
+                read_glue(train, task, labelled=True, say=say),
+                out=place,
                 **({"problem": task.problem} | settings),
-            )  # fmt: skip
+            )
             device, precision = run["device"], run["precision"]
             opened_folder, work = opened(place, device=device, precision=precision)
             metrics = score(task, _labels(opened_folder, work, held), held)

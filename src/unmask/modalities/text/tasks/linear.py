@@ -40,9 +40,16 @@ class Linear:
 
 
 def fit(
-    features: Any, target: np.ndarray, kind: Kind, strength: float, *, weights: np.ndarray | None = None,
-    segments: np.ndarray | None = None, start: Linear | None = None, steps: int = 200,
-) -> Linear:  # fmt: skip
+    features: Any,
+    target: np.ndarray,
+    kind: Kind,
+    strength: float,
+    *,
+    weights: np.ndarray | None = None,
+    segments: np.ndarray | None = None,
+    start: Linear | None = None,
+    steps: int = 200,
+) -> Linear:
     """Solve for one C.
 
     Args:
@@ -130,9 +137,16 @@ def folds(target: np.ndarray, kind: Kind, groups: np.ndarray | None, seed: int, 
 
 
 def cross_validated(
-    candidates: Sequence[Any], target: np.ndarray, kind: Kind, *, seed: int = 0, weights: np.ndarray | None = None,
-    groups: np.ndarray | None = None, strengths: Sequence[float] = STRENGTHS, most: int = ENOUGH,
-) -> tuple[int, float, float]:  # fmt: skip
+    candidates: Sequence[Any],
+    target: np.ndarray,
+    kind: Kind,
+    *,
+    seed: int = 0,
+    weights: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    most: int = ENOUGH,
+) -> tuple[int, float, float]:
     """Which features (of several candidates, each (n, d)) and which C predict rows held out best.
 
     By accuracy where classes are predicted, the likelihood decides ties and everything else; with fewer than two rows for

@@ -249,9 +249,16 @@ def recompute(model: TaskModel) -> None:
 
 
 def outputs(
-    model: TaskModel, task: TextTask, prepared: Prepared, *, slots: int, device: torch.device, context: Callable[[], Any],
-    compact: Compact | None = None, watch: Callable[[int, int], None] | None = None,
-) -> list[np.ndarray]:  # fmt: skip
+    model: TaskModel,
+    task: TextTask,
+    prepared: Prepared,
+    *,
+    slots: int,
+    device: torch.device,
+    context: Callable[[], Any],
+    compact: Compact | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> list[np.ndarray]:
     """What the model says about every example, sorted into packed batches; order as prepared.
 
     Args:
@@ -283,9 +290,17 @@ class TextFinetuning(Finetunable):
     """
 
     def __init__(
-        self, model: TaskModel, task: TextTask, training: Prepared, validation: Prepared | None,
-        settings: TaskSettings, *, slots: int, device: torch.device, context: Callable[[], Any],
-    ) -> None:  # fmt: skip
+        self,
+        model: TaskModel,
+        task: TextTask,
+        training: Prepared,
+        validation: Prepared | None,
+        settings: TaskSettings,
+        *,
+        slots: int,
+        device: torch.device,
+        context: Callable[[], Any],
+    ) -> None:
         super().__init__(model)
         self.model, self.task, self.training, self.validation = model, task, training, validation
         self.settings, self.slots, self.device, self.context = settings, slots, device, context
@@ -339,9 +354,14 @@ class TextFinetuning(Finetunable):
     def look(self) -> Look:
         assert self.validation is not None
         found = outputs(
-            self.model, self.task, self.validation, slots=self.slots, device=self.device, context=self.context,
+            self.model,
+            self.task,
+            self.validation,
+            slots=self.slots,
+            device=self.device,
+            context=self.context,
             compact=self.compact,
-        )  # fmt: skip
+        )
         metrics = self.task.score(self.task.decode(found, self.validation), self.validation.items)
         return look_at(self.task, metrics)
 
@@ -408,10 +428,15 @@ def look_at(task: TextTask, metrics: dict[str, float]) -> Look:
 
 
 def train(
-    work: TextFinetuning, *, tracker: Tracker | None = None, keeper: Keeper | None = None,
-    first: dict[str, float] | None = None, begun: Mapping[str, Tensor] | None = None, until: float = 1.0,
+    work: TextFinetuning,
+    *,
+    tracker: Tracker | None = None,
+    keeper: Keeper | None = None,
+    first: dict[str, float] | None = None,
+    begun: Mapping[str, Tensor] | None = None,
+    until: float = 1.0,
     say: Callable[[str], None] | None = None,
-) -> FinetuneResult:  # fmt: skip
+) -> FinetuneResult:
     """Fine-tune; the model ends in its best state by the task's metric on the validation data.
 
     Args:

@@ -152,8 +152,14 @@ def save(
     masked_too = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
     settings = {k: v for k, v in text.settings.items() if k not in ("task",)} | {"kind": "text", "task": dict(about)}
     save_folder(
-        folder, model=text.model, tokenizer=text.tokenizer, family=text.family, hf_config=hf, passengers=passengers,
-        settings=settings, without=() if masked_too else text.random,
-    )  # fmt: skip
+        folder,
+        model=text.model,
+        tokenizer=text.tokenizer,
+        family=text.family,
+        hf_config=hf,
+        passengers=passengers,
+        settings=settings,
+        without=() if masked_too else text.random,
+    )
     if beside is not None:
         beside.save(folder)

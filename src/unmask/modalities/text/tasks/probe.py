@@ -51,9 +51,18 @@ class Probed:
 
 
 def start_classifier(
-    text: TextFolder, head: TaskHead, training: Prepared, target: Tensor, kind: linear.Kind, *,
-    slots: int, context: Callable[[], Any], weights: np.ndarray | None = None, seed: int = 0, chosen: Probed | None = None,
-) -> Probed:  # fmt: skip
+    text: TextFolder,
+    head: TaskHead,
+    training: Prepared,
+    target: Tensor,
+    kind: linear.Kind,
+    *,
+    slots: int,
+    context: Callable[[], Any],
+    weights: np.ndarray | None = None,
+    seed: int = 0,
+    chosen: Probed | None = None,
+) -> Probed:
     """Fit a probe of pooled states and make the head one; pooling and C by cross-validation.
 
     Args:
@@ -97,9 +106,16 @@ def start_classifier(
 
 
 def start_tagger(
-    text: TextFolder, head: TaskHead, training: Prepared, labels: int, *, slots: int, context: Callable[[], Any], seed: int = 0,
+    text: TextFolder,
+    head: TaskHead,
+    training: Prepared,
+    labels: int,
+    *,
+    slots: int,
+    context: Callable[[], Any],
+    seed: int = 0,
     chosen: Probed | None = None,
-) -> Probed:  # fmt: skip
+) -> Probed:
     """The same for a tag per word: a multinomial regression on the state of each word's first token."""
     rng = np.random.default_rng([seed, 19])
     order, taken, total = rng.permutation(len(training.examples)), [], 0
@@ -137,9 +153,15 @@ def start_tagger(
 
 
 def start_answerer(
-    text: TextFolder, head: TaskHead, training: Prepared, *, slots: int, context: Callable[[], Any], seed: int = 0,
+    text: TextFolder,
+    head: TaskHead,
+    training: Prepared,
+    *,
+    slots: int,
+    context: Callable[[], Any],
+    seed: int = 0,
     chosen: Probed | None = None,
-) -> Probed:  # fmt: skip
+) -> Probed:
     """The same for start and end: a softmax over the slots of each window; C by one window in four held out."""
     rng = np.random.default_rng([seed, 20])
     taken = np.sort(rng.permutation(len(training.examples))[:MOST_WINDOWS])

@@ -11,9 +11,17 @@ import numpy as np
 
 
 def adapt_then_finetune(
-    task: str, model: str | Path, train: Any, texts: str | list[str], *, count: int = 1, out: str | Path | None = None,
-    general: str | None = None, adaptation: dict[str, Any] | None = None, **options: Any,
-) -> dict[str, Any]:  # fmt: skip
+    task: str,
+    model: str | Path,
+    train: Any,
+    texts: str | list[str],
+    *,
+    count: int = 1,
+    out: str | Path | None = None,
+    general: str | None = None,
+    adaptation: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
     """Fine-tune the model as it is, and adapted to `texts` first, with the same seeds; the better one goes to `out`.
 
     Args:
@@ -40,9 +48,13 @@ def adapt_then_finetune(
     with tempfile.TemporaryDirectory() as scratch:
         settings = adapt_settings(adaptation or {})
         adapted = adapt(
-            model, texts, Path(scratch) / "adapted", settings=settings, general=general,
+            model,
+            texts,
+            Path(scratch) / "adapted",
+            settings=settings,
+            general=general,
             console=bool(options.get("console")),
-        )  # fmt: skip
+        )
         sides: dict[str, list[float]] = {}
         found: dict[str, dict[str, Any]] = {}
         for name, source in (("plain", model), ("adapted", Path(scratch) / "adapted")):
@@ -60,10 +72,15 @@ def adapt_then_finetune(
                 shutil.copytree(Path(scratch) / f"best-{better}", place, dirs_exist_ok=True)
             result["out"] = str(out)
     table = {
-        "before": adapted.before, "after": adapted.after, **sides, "gain": float(gain.mean()),
-        "low": float(gain.mean() - half) if count > 1 else None, "high": float(gain.mean() + half) if count > 1 else None,
-        "pays": bool(count > 1 and gain.mean() - half > 0), "kept": better,
-    }  # fmt: skip
+        "before": adapted.before,
+        "after": adapted.after,
+        **sides,
+        "gain": float(gain.mean()),
+        "low": float(gain.mean() - half) if count > 1 else None,
+        "high": float(gain.mean() + half) if count > 1 else None,
+        "pays": bool(count > 1 and gain.mean() - half > 0),
+        "kept": better,
+    }
     lines = [f"masked-token {name}: {before} -> {after}" for name, before, after in adapted.table()]
     lines.append(
         f"{result['metric']}: plain {np.mean(sides['plain']):.4f}, adapted {np.mean(sides['adapted']):.4f} "

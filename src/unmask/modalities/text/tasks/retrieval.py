@@ -74,9 +74,11 @@ def read_collection(folder: str | Path) -> Collection:
     if not relevant:
         raise UserError(f"{path}: no query has a relevant document", hint="Relevant ones have a score above 0.")
     return Collection(
-        documents=list(documents.values()), queries=[queries[name] for name in relevant],
-        relevant=list(relevant.values()), itself=[number.get(name) for name in relevant],
-    )  # fmt: skip
+        documents=list(documents.values()),
+        queries=[queries[name] for name in relevant],
+        relevant=list(relevant.values()),
+        itself=[number.get(name) for name in relevant],
+    )
 
 
 def _texts(path: Path) -> dict[str, str]:
@@ -130,8 +132,14 @@ def evaluate_retrieval(
     metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
     main = bootstrap_mean([row["ndcg@10"] for row in rows], groups=np.arange(len(rows)), seed=seed)
     return {
-        "task": "retrieval", "metric": "ndcg@10", "value": main.value,
-        "low": main.low if math.isfinite(main.low) else None, "high": main.high if math.isfinite(main.high) else None,
-        "queries": len(data.queries), "documents": len(data.documents), **metrics,
-        "device": str(loaded.device), "precision": loaded.precision,
-    }  # fmt: skip
+        "task": "retrieval",
+        "metric": "ndcg@10",
+        "value": main.value,
+        "low": main.low if math.isfinite(main.low) else None,
+        "high": main.high if math.isfinite(main.high) else None,
+        "queries": len(data.queries),
+        "documents": len(data.documents),
+        **metrics,
+        "device": str(loaded.device),
+        "precision": loaded.precision,
+    }

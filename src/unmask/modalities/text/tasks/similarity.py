@@ -87,9 +87,14 @@ class Similarity(TextTask):
         if chosen == "cosent" and len({_score(i) for i in items}) < 2:
             raise UserError("all pairs have the same score", hint="Use --set loss=multiple_negatives.")
         about = {
-            "name": "similarity", "slots": encoder.slots, "pooling": settings.pooling, "loss": chosen,
-            "temperature": settings.temperature, "mlm_weight": settings.mlm_weight, "seed": settings.seed,
-        }  # fmt: skip
+            "name": "similarity",
+            "slots": encoder.slots,
+            "pooling": settings.pooling,
+            "loss": chosen,
+            "temperature": settings.temperature,
+            "mlm_weight": settings.mlm_weight,
+            "seed": settings.seed,
+        }
         return cls(encoder, about)
 
     @classmethod

@@ -28,9 +28,16 @@ def kinds_of(work: Any, training: Prepared) -> list[Kind]:
 
 
 def fit(
-    kind: Kind, work: Any, model: TaskModel, training: Prepared, *, slots: int, context: Callable[[], Any], seed: int = 0,
+    kind: Kind,
+    work: Any,
+    model: TaskModel,
+    training: Prepared,
+    *,
+    slots: int,
+    context: Callable[[], Any],
+    seed: int = 0,
     strength: float | None = None,
-) -> Beside | None:  # fmt: skip
+) -> Beside | None:
     """A simpler model of the training rows; None where their texts hold no words.
 
     Of pairs 'apart' is a linear model (ridge regression where numbers are predicted) of |u - v|, u * v and the cosine of the frozen
@@ -67,9 +74,15 @@ def fit(
 
 
 def outputs(
-    beside: Beside, work: Any, model: TaskModel, prepared: Prepared, found: Sequence[np.ndarray], *, slots: int,
+    beside: Beside,
+    work: Any,
+    model: TaskModel,
+    prepared: Prepared,
+    found: Sequence[np.ndarray],
+    *,
+    slots: int,
     context: Callable[[], Any],
-) -> list[np.ndarray]:  # fmt: skip
+) -> list[np.ndarray]:
     """What a simpler model says about every example, in the form of the model's own outputs.
 
     The score of a pair of similarity stands as two vectors of one number whose product it is; a text alone keeps its vector.

@@ -26,9 +26,16 @@ def keeps_its_head(text: TextFolder, work: TextTask, random: list[str]) -> bool:
 
 
 def start_head(
-    text: TextFolder, built: TaskModel, work: TextTask, training: Prepared, settings: TaskSettings, *, slots: int,
-    context: Callable[[], Any], chosen: probe.Probed | None = None,
-) -> probe.Probed | None:  # fmt: skip
+    text: TextFolder,
+    built: TaskModel,
+    work: TextTask,
+    training: Prepared,
+    settings: TaskSettings,
+    *,
+    slots: int,
+    context: Callable[[], Any],
+    chosen: probe.Probed | None = None,
+) -> probe.Probed | None:
     """Make the task's head a linear probe of the frozen encoder; None for a task without a head, or that does not start so."""
     if built.head is None:
         return None

@@ -86,9 +86,10 @@ class Tag(TextTask):
 
     def config(self) -> dict[str, Any]:
         return {
-            "num_labels": len(self.labels), "id2label": {str(i): n for i, n in enumerate(self.labels)},
+            "num_labels": len(self.labels),
+            "id2label": {str(i): n for i, n in enumerate(self.labels)},
             "label2id": {n: i for i, n in enumerate(self.labels)},
-        }  # fmt: skip
+        }
 
     def prepare(self, items: Sequence[Sentence], *, labelled: bool) -> Prepared:
         encoded = self.encoder.texts([item.text for item in items])

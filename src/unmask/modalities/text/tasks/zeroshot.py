@@ -31,11 +31,17 @@ CALIBRATIONS = ("context", "batch", "none")
 
 
 def zero_shot(
-    model: str | Path | TextModel, texts: Sequence[str], labels: Sequence[str], *,
-    template: str | Sequence[str] | None = None, verbalisers: Mapping[str, Sequence[str]] | None = None,
-    calibrate: str | None = None, priors: Sequence[str] = CONTENT_FREE,
-    device: str = "auto", precision: str = "auto",
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
+    model: str | Path | TextModel,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    *,
+    template: str | Sequence[str] | None = None,
+    verbalisers: Mapping[str, Sequence[str]] | None = None,
+    calibrate: str | None = None,
+    priors: Sequence[str] = CONTENT_FREE,
+    device: str = "auto",
+    precision: str = "auto",
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Label texts.
 
     Args:
@@ -88,9 +94,14 @@ class Prompts:
     method = "masked prompt"
 
     def __init__(
-        self, model: str | Path | TextModel, labels: Sequence[str], verbalisers: Mapping[str, Sequence[str]], *,
-        device: str, precision: str,
-    ) -> None:  # fmt: skip
+        self,
+        model: str | Path | TextModel,
+        labels: Sequence[str],
+        verbalisers: Mapping[str, Sequence[str]],
+        *,
+        device: str,
+        precision: str,
+    ) -> None:
         if not isinstance(model, TextModel):
             from unmask.modalities.text.model import load
 
@@ -186,6 +197,8 @@ def _row(text: str, labels: Sequence[str], scores: np.ndarray) -> dict[str, Any]
     p = e / e.sum()
     best = int(p.argmax())
     return {
-        "text": text, "label": labels[best], "probability": float(p[best]),
+        "text": text,
+        "label": labels[best],
+        "probability": float(p[best]),
         "probabilities": {n: float(x) for n, x in zip(labels, p, strict=True)},
-    }  # fmt: skip
+    }
