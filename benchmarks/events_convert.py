@@ -63,8 +63,8 @@ def measured(path: str, out: str) -> None:
 def agreement() -> dict[str, int]:
     """The FHIR sample through our converter, against the same patients in synthea_r4, event by event.
 
-    Patients are matched by their birth and the most events in common; values are compared to three decimals, codes without the
-    unit that ours have behind them, and times not at all: that copy has what happened where it happened.
+    Patients are matched by their birth and the most events in common; values are compared to three decimals, codes
+    without the unit that ours have behind them, and times not at all: that copy has what happened where it happened.
     """
     from unmask.modalities.events.convert import convert
 

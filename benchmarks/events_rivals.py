@@ -1,7 +1,7 @@
 """Simple rules for the code of a hidden event, fitted on the training patients: what a masked model has to beat.
 
-Each gives a score for every code. They see what the model sees: the rest of the hidden event's time stamp, the rest of the
-patient's record, and for the lookup table the rows above and below on shuffled ties.
+Each gives a score for every code. They see what the model sees: the rest of the hidden event's time stamp, the rest of
+the patient's record, and for the lookup table the rows above and below on shuffled ties.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Rules:
 
     @staticmethod
     def _smooth(pairs: np.ndarray, count: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(codes, codes) logarithms of P(column | row) and of its complement, two pseudo-counts at the column's own share."""
+        """(codes, codes) logarithms of P(column | row) and of its complement, two pseudo-counts at the column's own
+        share."""
         chance = ((pairs + 2 * share) / (count[:, None] + 2)).clip(1e-6, 1 - 1e-6).astype(np.float64)
         return np.log(chance), np.log1p(-chance)
 

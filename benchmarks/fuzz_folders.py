@@ -2,8 +2,9 @@
 
     python benchmarks/fuzz_folders.py [--count 1000] [--seed 0] [--kind text --kind table --kind images --kind events]
 
-Exit code 1 if a damaged folder gave a traceback, hung for 30 s, answered with what is no number, or took more than 2 GiB. Folders of
-patient events are tried only where asked for. Each use is first tried on the whole folder, where it must work.
+Exit code 1 if a damaged folder gave a traceback, hung for 30 s, answered with what is no number, or took more than 2
+GiB. Folders of patient events are tried only where asked for. Each use is first tried on the whole folder, where it
+must work.
 """
 
 from __future__ import annotations

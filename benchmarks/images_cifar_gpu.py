@@ -2,10 +2,11 @@
 
     python benchmarks/images_cifar_gpu.py --data FOLDER --work DIR [--stage pretrain|finetune|scratch|all] [--minutes 9]
 
-FOLDER holds CIFAR-10 as pictures in train/CLASS and test/CLASS (or is an .npz of x_train, y_train, x_test,
-y_test). Each stage fits one call of ten minutes; a pretraining call that is repeated with --resume goes on. The published pair
-for this encoder (192 wide x 12, patch 2, decoder of 4 layers) is 74.1 % from scratch and 89.8 % after 2000 epochs of MAE.
-Utilisation is useful FLOPs (matrix products of the shapes, forward and backward) over the peak given by --peak (TFLOP/s).
+FOLDER holds CIFAR-10 as pictures in train/CLASS and test/CLASS (or is an .npz of x_train, y_train, x_test, y_test).
+Each stage fits one call of ten minutes; a pretraining call that is repeated with --resume goes on. The published pair
+for this encoder (192 wide x 12, patch 2, decoder of 4 layers) is 74.1 % from scratch and 89.8 % after 2000 epochs of
+MAE. Utilisation is useful FLOPs (matrix products of the shapes, forward and backward) over the peak given by --peak
+(TFLOP/s).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Masked autoencoders beside transformers' ViTMAEForPreTraining: same shapes, same cores, one process, alternating steps.
+"""Masked autoencoders beside transformers' ViTMAEForPreTraining: same shapes, same cores, one process, alternating
+steps.
 
     python benchmarks/images_speed.py [--seconds 40] [--only ti224,s224,cifar] [--json F] [--memory]
     python benchmarks/images_speed.py --hidden            the encoder's cost by the share of hidden patches
 
-A step is forward, backward and fused AdamW on pictures already in memory, 75 % hidden, normalised targets; ours draws its
-masks within the step, as theirs does. Peers: ViTMAE in fp32 and under bf16 autocast, SDPA attention, position tables set.
-Figures are medians; each ratio is of neighbouring steps (median and quartiles), so that a change of the machine's speed
-hits both. Peak memory is measured in processes of their own (`--memory`).
+A step is forward, backward and fused AdamW on pictures already in memory, 75 % hidden, normalised targets; ours draws
+its masks within the step, as theirs does. Peers: ViTMAE in fp32 and under bf16 autocast, SDPA attention, position
+tables set. Figures are medians; each ratio is of neighbouring steps (median and quartiles), so that a change of the
+machine's speed hits both. Peak memory is measured in processes of their own (`--memory`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Does adding synthetic patients to a stratum help predict in it? The published 5 x 2 fold-swap Cox protocol, leak closed.
+"""Does adding synthetic patients to a stratum help predict in it? The published 5 x 2 fold-swap Cox protocol, leak
+closed.
 
     python benchmarks/tables_augment.py --quick     # 1 replicate
     python benchmarks/tables_augment.py             # 5 replicates x 2 folds on ckd_uae and whas500

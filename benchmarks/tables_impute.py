@@ -5,11 +5,11 @@
     python benchmarks/tables_impute.py --table            # print what --out holds
 
 Every result is one line of the JSON-lines file --out; what is there is not run again. A method is fitted on the holed
-table and fills it (transductive, as its rivals do). `unmask-unseen` is fitted on four fifths of the rows and judged on the
-rest, `unmask-seen` fitted on all and judged on the same rows. Peers: mean/mode, KNN,
-IterativeImputer with BayesianRidge and with ExtraTrees, MissForest (chained forests after Stekhoven & Buehlmann 2012,
-100 trees, at most 10 rounds, stopped when the change grows); miceforest where UNMASK_PEERS names a Python that has it,
-hyperimpute where UNMASK_HYPERIMPUTE does.
+table and fills it (transductive, as its rivals do). `unmask-unseen` is fitted on four fifths of the rows and judged on
+the rest, `unmask-seen` fitted on all and judged on the same rows. Peers: mean/mode, KNN, IterativeImputer with
+BayesianRidge and with ExtraTrees, MissForest (chained forests after Stekhoven & Buehlmann 2012, 100 trees, at most 10
+rounds, stopped when the change grows); miceforest where UNMASK_PEERS names a Python that has it, hyperimpute where
+UNMASK_HYPERIMPUTE does.
 """
 
 from __future__ import annotations
@@ -101,9 +101,10 @@ def holes(x: np.ndarray, mechanism: str, rate: float, seed: int) -> np.ndarray:
 def measures(truth: np.ndarray, filled: np.ndarray, gone: np.ndarray, sizes: list[int]) -> dict[str, float]:
     """How far filled cells are from the truth; every figure is a mean over columns, lower is better.
 
-    rmse, wasserstein, mean_error: of quantities, over the column's deviation; mean_error is the distance between the means
-    of the hidden cells and of what was filled in. error: share of categories that are wrong. share_error: half the sum over
-    levels of the distance between their true and filled shares (0: the same shares, 1: no level in common).
+    rmse, wasserstein, mean_error: of quantities, over the column's deviation; mean_error is the distance between the
+        means
+    of the hidden cells and of what was filled in. error: share of categories that are wrong. share_error: half the sum
+    over levels of the distance between their true and filled shares (0: the same shares, 1: no level in common).
     """
     rmse, error, distance, mean_error, share_error = [], [], [], [], []
     for j, size in enumerate(sizes):

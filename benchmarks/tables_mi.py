@@ -5,16 +5,17 @@
     python benchmarks/tables_mi.py --methods ours --sizes 150     # a part
     python benchmarks/tables_mi.py --pool                         # our pool beside mice::pool on the same tables
 
-Designs, with 150 and 1 000 rows. In each, one covariate is missing with probability .8 / (1 + exp(-(s))) + .05, about 45 %,
-where s is the outcome less its mean: strong selection by the outcome, missing at random.
+Designs, with 150 and 1 000 rows. In each, one covariate is missing with probability .8 / (1 + exp(-(s))) + .05, about
+45 %, where s is the outcome less its mean: strong selection by the outcome, missing at random.
 
-    linear      y = 1 + x1 + x2 + e; x2 = .5 x1 + noise; x1 goes by y, a fifth of x2 at random
-    binary      y = 1 + x + g + e; g is 0/1 with logit .5 x, and goes by y
-    quadratic   y = 1 + x + .5 x^2 + z + e; z = .5 x + noise; x goes by y; ours is told the formula
-    cox         log hazard ratios .7 and -.5; x1 goes by event and time; one follow-up time in a hundred missing at random
-    mean        x ~ N(0, 1), half missing completely at random: the fraction of missing information of its mean is .5
+    linear      y = 1 + x1 + x2 + e; x2 = .5 x1 + noise; x1 goes by y, a fifth of x2 at random binary      y = 1 + x + g
+    + e; g is 0/1 with logit .5 x, and goes by y quadratic   y = 1 + x + .5 x^2 + z + e; z = .5 x + noise; x goes by y;
+    ours is told the formula cox         log hazard ratios .7 and -.5; x1 goes by event and time; one follow-up time in
+    a hundred missing at random mean        x ~ N(0, 1), half missing completely at random: the fraction of missing
+    information of its mean is .5
 
-Beside ours (default settings, 20 tables): complete rows, full data (before holes), and where Rscript with the packages mice
+Beside ours (default settings, 20 tables): complete rows, full data (before holes), and where Rscript with the packages
+mice
 and smcfcs is found: mice with norm and logreg, mice's defaults (pmm, logreg), smcfcs; 20 tables each. mice has 5 rounds
 (1 for one incomplete column) and for Cox the event and Nelson-Aalen hazard as predictors; smcfcs has 10. Both leave out
 rows without follow-up time. Each R process handles many replications.

@@ -2,11 +2,11 @@
 
     python benchmarks/tables_scale.py [busy] [size] [evaluate] [sample] [--rows 1000000] [--columns 60] [--out tables_scale.json]
 
-busy      a fit of 1 000 x 20 with nothing else running, and beside two busy processes per core (`--per-core`), which this script
-          starts and ends: wall and processor seconds. Fair sharing alone costs three times the quiet time.
-size      a CSV of --rows x --columns with 10 % missing cells: read, fit, impute, write; seconds of each and peak memory.
-evaluate  `evaluate_model` on --evaluate-rows rows of 20 columns with a survival pair.
-sample    RMSE and share of wrong categories in hidden cells of the linear part (steps=0) fitted to 3 000, 10 000 and all of
+busy      a fit of 1 000 x 20 with nothing else running, and beside two busy processes per core (`--per-core`), which
+          this script starts and ends: wall and processor seconds. Fair sharing alone costs three times the quiet time.
+size      a CSV of --rows x --columns with 10 % missing cells: read, fit, impute, write; seconds of each and peak
+memory. evaluate  `evaluate_model` on --evaluate-rows rows of 20 columns with a survival pair. sample    RMSE and share
+of wrong categories in hidden cells of the linear part (steps=0) fitted to 3 000, 10 000 and all of
           --sample-rows rows.
 
 Bars: beside busy processes at most 5 times the quiet time; size within 8 GB; evaluate in minutes.

@@ -4,14 +4,13 @@
     python benchmarks/tables_synth.py             # 10 seeds, whas500, gbsg2, ckd_uae, support2
 
 Every generator sees a random half of the rows (the other half is the holdout of the privacy figures) and draws as many.
-Columns that lack more than 5 % of their cells are left out, then rows that lack any: nothing is judged against cells that
-some method filled in.
-`bootstrap` (real rows again) is the ceiling, `independent` (shuffled columns) the floor. Also the published Masked
-Clinical Modelling procedure (arXiv 2410.16811 and its released code), re-implemented: `mcm-leaky-P` as released (the
-attention scores see the hidden values), `mcm-closed-P` with the leak closed, with P % of each real row hidden and filled
-in one pass. Its rows keep 100-P % of a real row. CTGAN and TVAE (300 epochs), a Gaussian
-copula and UnmaskingTrees (as it comes: 50 masking orders a row, trees of depth 4) run where UNMASK_PEERS names a Python that
-has them (benchmarks only: not all licences allow more).
+Columns that lack more than 5 % of their cells are left out, then rows that lack any: nothing is judged against cells
+that some method filled in. `bootstrap` (real rows again) is the ceiling, `independent` (shuffled columns) the floor.
+Also the published Masked Clinical Modelling procedure (arXiv 2410.16811 and its released code), re-implemented:
+`mcm-leaky-P` as released (the attention scores see the hidden values), `mcm-closed-P` with the leak closed, with P % of
+each real row hidden and filled in one pass. Its rows keep 100-P % of a real row. CTGAN and TVAE (300 epochs), a
+Gaussian copula and UnmaskingTrees (as it comes: 50 masking orders a row, trees of depth 4) run where UNMASK_PEERS names
+a Python that has them (benchmarks only: not all licences allow more).
 """
 
 from __future__ import annotations

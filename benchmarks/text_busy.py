@@ -6,7 +6,8 @@ Each measurement is a process of its own with a thread per core, once with nothi
 processes that this script starts and ends. asleep is how commands run (GOMP_SPINCOUNT=0, `unmask.cli.wait_asleep`),
 spinning is OpenMP's own default. train: --steps steps of a 4 x 256 encoder, 4096 slots each; evaluate: 200 docstrings.
 
-Bar: beside two busy processes per core at most 5 times the quiet time (fair sharing alone costs 3). asleep_over_spinning
+Bar: beside two busy processes per core at most 5 times the quiet time (fair sharing alone costs 3).
+asleep_over_spinning
 is the quiet time asleep over that spinning: meaningful on a machine with nothing else to do.
 """
 

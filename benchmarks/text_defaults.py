@@ -4,14 +4,17 @@
     python benchmarks/text_defaults.py --model MINILM                           500 and 3 000 rows, 3 seeds: hours
     python benchmarks/text_defaults.py --summary                                the table of what is there
 
-Every cell (set, rows, seed, method) runs in a process of its own and is appended to --out as one line of JSON; cells that are there are not
-run again. Training rows are drawn by the seed, test rows are apart and always the same (at most 1 000). Nothing is chosen on them.
-Seconds are processor seconds of all of it: reading the model, features, choosing, training; not the scoring of test rows.
+Every cell (set, rows, seed, method) runs in a process of its own and is appended to --out as one line of JSON; cells
+that are there are not run again. Training rows are drawn by the seed, test rows are apart and always the same (at most
+1 000). Nothing is chosen on them. Seconds are processor seconds of all of it: reading the model, features, choosing,
+training; not the scoring of test rows.
 
-Methods: often (the most frequent class, each word's most frequent tag, a sentence of the context, the mean), tfidf (TF-IDF of words and pairs of words +
-logistic or ridge regression), frozen (mean vectors of the frozen encoder + the same; of pairs |u - v|, u * v and cosine), ours (`unmask finetune`,
-no settings), trainer (transformers' Trainer: 3 epochs, rate 5e-5, batch 8, all its defaults), contrastive (SetFit's recipe: pairs of one and of different
-classes, cosine loss, one epoch, at most 20 pairs a row; then logistic regression; classes of single texts only).
+Methods: often (the most frequent class, each word's most frequent tag, a sentence of the context, the mean), tfidf
+(TF-IDF of words and pairs of words + logistic or ridge regression), frozen (mean vectors of the frozen encoder + the
+same; of pairs |u - v|, u * v and cosine), ours (`unmask finetune`,
+no settings), trainer (transformers' Trainer: 3 epochs, rate 5e-5, batch 8, all its defaults), contrastive (SetFit's
+recipe: pairs of one and of different classes, cosine loss, one epoch, at most 20 pairs a row; then logistic regression;
+classes of single texts only).
 """
 
 from __future__ import annotations
@@ -201,7 +204,8 @@ def baseline(arguments, train, test):
 
 
 def contrast(text, training, seed: int, slots: int, pairs: int = 20, batch: int = 16, rate: float = 2e-5) -> None:
-    """SetFit's first stage (Tunstall et al. 2022, sec. 3): squared error of the cosine on pairs of one class (1) and of two (0)."""
+    """SetFit's first stage (Tunstall et al. 2022, sec. 3): squared error of the cosine on pairs of one class (1) and of
+    two (0)."""
     import torch
     from torch.nn.functional import cosine_similarity, mse_loss
 

@@ -2,8 +2,8 @@
 
     python benchmarks/text_infer.py [MODEL_FOLDER] [--runs 7]
 
-Without a folder a BERT of 4 layers x 256 with random weights and the tokenizer of the docstring corpus is made: start-up
-and first-answer time do not depend on what the weights are.
+Without a folder a BERT of 4 layers x 256 with random weights and the tokenizer of the docstring corpus is made:
+start-up and first-answer time do not depend on what the weights are.
 """
 
 from __future__ import annotations

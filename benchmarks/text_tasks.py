@@ -5,14 +5,15 @@
     python benchmarks/text_tasks.py --part zeroshot --mlm MODEL     masked prompts against the majority class
     python benchmarks/text_tasks.py --part adapt --mlm MODEL        adapt, then fine-tune
 
-Each side runs in a process of its own, so that peak memory is its own. The reference is the Trainer in its best sensible
-configuration: dynamic padding (to the batch), length grouping, bf16 if that measured faster here (--reference-precision
-both tries the two and keeps the faster), fused AdamW (its default), nothing evaluated or saved while training. Time is
-training alone on both sides, tokenisation not counted. Both sides keep the last state (ours is told so: no early stop).
-Grouping by length is fastest, and makes batches of texts of one kind, which can cost accuracy in short runs; the Trainer's
-default shuffles, as ours does, and pads more. Both are run (`--reference-order both`). A process that gives freed memory
-back to the system, as Python's does unless told otherwise, pays for fresh pages at every step: the reference is told to keep
-it, as ours is (`--reference-memory kept`), or left as its users run it (`default`).
+Each side runs in a process of its own, so that peak memory is its own. The reference is the Trainer in its best
+sensible configuration: dynamic padding (to the batch), length grouping, bf16 if that measured faster here
+(--reference-precision both tries the two and keeps the faster), fused AdamW (its default), nothing evaluated or saved
+while training. Time is training alone on both sides, tokenisation not counted. Both sides keep the last state (ours is
+told so: no early stop). Grouping by length is fastest, and makes batches of texts of one kind, which can cost accuracy
+in short runs; the Trainer's default shuffles, as ours does, and pads more. Both are run (`--reference-order both`). A
+process that gives freed memory back to the system, as Python's does unless told otherwise, pays for fresh pages at
+every step: the reference is told to keep it, as ours is (`--reference-memory kept`), or left as its users run it
+(`default`).
 """
 
 from __future__ import annotations
@@ -365,8 +366,8 @@ def zeroshot(arguments: argparse.Namespace) -> list[dict]:
 def adapt(arguments: argparse.Namespace) -> dict:
     """Adapt to a domain, then fine-tune: both sides over the same seeds.
 
-    pubmed: abstracts of 1979, then the roles of sections; reviews: sentences of film reviews, then SST-2. No text that is
-    labelled, or held out, is adapted to.
+    pubmed: abstracts of 1979, then the roles of sections; reviews: sentences of film reviews, then SST-2. No text that
+    is labelled, or held out, is adapted to.
     """
     import tempfile
 

@@ -34,7 +34,8 @@ def seed() -> int:
 
 @pytest.fixture(autouse=os.environ.get("UNMASK_TEST_PROCESSOR") == "other")
 def processor():
-    """With UNMASK_TEST_PROCESSOR=other the last bits of products depend on their shape, as on processors with other kernels."""
+    """With UNMASK_TEST_PROCESSOR=other the last bits of products depend on their shape, as on processors with other
+    kernels."""
     with other_processor():
         yield
 

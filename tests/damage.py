@@ -1,4 +1,5 @@
-"""Model folders, damaged in one place by a seeded hand: what a download cut short, an editor or an attacker leaves behind."""
+"""Model folders, damaged in one place by a seeded hand: what a download cut short, an editor or an attacker leaves
+behind."""
 
 from __future__ import annotations
 
@@ -191,8 +192,8 @@ class Hung(BaseException):
 
 
 def attempt(arguments: list[Any], seconds: int = 30) -> str:
-    """Run the command on a folder that may be damaged; says what is wrong with how it ended, '' where nothing is: it worked and
-    its JSON holds numbers alone, or it was refused with exit code 2 and a message of ours."""
+    """Run the command on a folder that may be damaged; says what is wrong with how it ended, '' where nothing is: it
+    worked and its JSON holds numbers alone, or it was refused with exit code 2 and a message of ours."""
     import contextlib
     import io
     import signal

@@ -2,8 +2,9 @@
 functions round the last few elements of a tensor differently.
 
 Both are what libraries do where they have several kernels (AVX2, AVX512, AMX): the same product within a larger one, or
-an element at another place, comes out with other last bits. A test that passes on one processor and compares bits across
-shapes fails on the next; under this it fails everywhere. Results stay deterministic, and right to single precision.
+an element at another place, comes out with other last bits. A test that passes on one processor and compares bits
+across shapes fails on the next; under this it fails everywhere. Results stay deterministic, and right to single
+precision.
 
     UNMASK_TEST_PROCESSOR=other pytest tests/modalities/table
 """

@@ -28,7 +28,8 @@ def write_metadata(site: Path, package: str, groups: dict[str, dict[str, str]]) 
 
 
 def install_example(site: Path, name: str) -> None:
-    """Install the package in examples/NAME as an installer would: its modules, and the entry points of its pyproject.toml."""
+    """Install the package in examples/NAME as an installer would: its modules, and the entry points of its
+    pyproject.toml."""
     source = ROOT / "examples" / name
     project = tomllib.loads((source / "pyproject.toml").read_text())
     for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:

@@ -1,4 +1,5 @@
-"""The recipes of CONTRIBUTING.md work as they are written. A modality: tests/examples. A task: tests/modalities/text/tasks/test_registry.py."""
+"""The recipes of CONTRIBUTING.md work as they are written. A modality: tests/examples. A task:
+tests/modalities/text/tasks/test_registry.py."""
 
 from __future__ import annotations
 

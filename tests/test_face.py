@@ -1,4 +1,5 @@
-"""The public face: what `unmask` and the modules of its modalities offer, and that they cost nothing until they are used."""
+"""The public face: what `unmask` and the modules of its modalities offer, and that they cost nothing until they are
+used."""
 
 from __future__ import annotations
 

@@ -212,8 +212,8 @@ MODALITIES: dict[str, Any] = {
 
 
 def encoder_config(recipe: str, *, width: int = WIDTH, layers: int = 3, sin_cos: bool = False) -> EncoderConfig:
-    """The two published shapes, small, and one whose attention is worked out by example; weights large enough that every
-    effect can be seen."""
+    """The two published shapes, small, and one whose attention is worked out by example; weights large enough that
+    every effect can be seen."""
     if recipe == "by_example":
         bert = encoder_config("bert", width=width, layers=layers)
         return dataclasses.replace(bert, positions=SinCos() if sin_cos else Rotary())

@@ -1,7 +1,7 @@
 """unmask: hide part of the data, predict it back.
 
-`unmask.text`, `unmask.table`, `unmask.images` and `unmask.events` hold what there is for each kind of data; `load` opens a model of
-any. The public face is imported lazily: `import unmask` costs milliseconds and does not import torch.
+`unmask.text`, `unmask.table`, `unmask.images` and `unmask.events` hold what there is for each kind of data; `load`
+opens a model of any. The public face is imported lazily: `import unmask` costs milliseconds and does not import torch.
 
 >>> import unmask
 >>> unmask.__version__

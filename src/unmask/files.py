@@ -18,8 +18,8 @@ from unmask.errors import UserError
 def split_lines(text: str) -> list[str]:
     """The lines of a text file: parted by LF or CRLF alone.
 
-    `str.splitlines` also parts at form feeds and Unicode separators, which stand inside texts: then the n-th output would
-    no longer belong to the n-th line that other tools count.
+    `str.splitlines` also parts at form feeds and Unicode separators, which stand inside texts: then the n-th output
+    would no longer belong to the n-th line that other tools count.
 
     >>> split_lines("one\\u2028still one\\r\\n\\nthree\\n")
     ['one\\u2028still one', '', 'three']
@@ -122,12 +122,13 @@ def check_place(path: str | Path) -> Path:
 
 
 def check_results(results: Iterable[str | Path | None], sources: Iterable[str | Path | None]) -> None:
-    """Places of results, before long work: each can be written, and none is what is read, or the place of another result.
+    """Places of results, before long work: each can be written, and none is what is read, or the place of another
+    result.
 
     Args:
         results: None is passed over.
-        sources: files, folders, patterns, or anything else (a text, None), which is passed over. No file in a folder that
-            is read is written over.
+        sources: files, folders, patterns, or anything else (a text, None), which is passed over. No file in a folder
+            that is read is written over.
 
     Raises:
         UserError: naming the place at fault.

@@ -93,7 +93,8 @@ class Modality:
     weights: tuple[str, ...] = ()
 
     def cases(self, command: str) -> Mapping[str, Case]:
-        """The cases of a shared command; a plain function is one of the modality's name; none where there is no such command."""
+        """The cases of a shared command; a plain function is one of the modality's name; none where there is no such
+        command."""
         found = self.commands.get(command)
         if isinstance(found, Command):
             return found.cases

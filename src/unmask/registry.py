@@ -38,7 +38,8 @@ def modality(name: str) -> Modality:
     """The modality of that name.
 
     Raises:
-        UserError: there is none, its package cannot be imported or announces something else, or two packages announce it.
+        UserError: there is none, its package cannot be imported or announces something else, or two packages announce
+            it.
     """
     found = MODALITIES.load(name)
     if not isinstance(found, Modality) or found.name != name:
@@ -121,7 +122,8 @@ def load(
     """The model in a folder (or under a hub name, for text), ready to use.
 
     Args:
-        kind: which modality it must be of, so that editors know its class: text, table, images, events, or another package's.
+        kind: which modality it must be of, so that editors know its class: text, table, images, events, or another
+            package's.
         device: auto, cpu or cuda.
         precision: auto, fp32 or bf16; auto picks by a short measurement.
         options: what the modality's own `load` reads besides; for images what a bare weights file leaves open (heads,

@@ -1,7 +1,8 @@
 """A model with all shared uses, for a modality that brings its examples and its codec and leaves the rest to unmask.
 
-A subclass says how data become examples, which model predicts them, what is hidden and how filled values are written; it inherits
-`pretrain`, `load`, `fill`, `score`, `embed`, `evaluate` and `inspect`, which `unmask.cli.standard` calls. `examples/dna` is one.
+A subclass says how data become examples, which model predicts them, what is hidden and how filled values are written;
+it inherits `pretrain`, `load`, `fill`, `score`, `embed`, `evaluate` and `inspect`, which `unmask.cli.standard` calls.
+`examples/dna` is one.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ HOLDOUT = 0.1
 
 
 def token_model(*, vocabulary: int, mask_id: int, special_ids: Sequence[int], width: int, layers: int) -> MaskedModel:
-    """A masked model of tokens (channel "token") with random weights: an encoder with rotary positions, tied embeddings.
+    """A masked model of tokens (channel "token") with random weights: an encoder with rotary positions, tied
+    embeddings.
 
     Args:
         vocabulary: how many tokens there are.
@@ -225,7 +227,8 @@ class StandardModel(ABC):
     def predicted(
         self, examples: Named, seed: int
     ) -> Iterator[tuple[Example, np.ndarray, dict[str, np.ndarray], float]]:
-        """(example, which slots were hidden, values with the likeliest ones there, loss) of each, masked as in training."""
+        """(example, which slots were hidden, values with the likeliest ones there, loss) of each, masked as in
+        training."""
         corruption = dataclasses.replace(self.corruption(), replace=ALL_MASK, static=True)
         with inference_mode(self.model):
             for _, one in examples:

@@ -1,4 +1,5 @@
-"""A shared command runs what the model's modality brings; what that does not have or read is refused, never passed over."""
+"""A shared command runs what the model's modality brings; what that does not have or read is refused, never passed
+over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every flag that a kind's help lists is used there: nonsense for it is refused. Every other flag is refused and not listed."""
+"""Every flag that a kind's help lists is used there: nonsense for it is refused. Every other flag is refused and not
+listed."""
 
 import json
 import re

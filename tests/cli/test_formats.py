@@ -1,4 +1,5 @@
-"""Every number format that a command can be asked for is computed or written in, or refused with exit code 2 saying what is possible."""
+"""Every number format that a command can be asked for is computed or written in, or refused with exit code 2 saying
+what is possible."""
 
 import json
 

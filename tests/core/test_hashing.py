@@ -29,7 +29,8 @@ SHARED = {
 }
 """Names that share a number with another since version 0.1: this set never grows."""
 WITHOUT = {"training/processes.py": 1, "modalities/images/codec.py": 1}
-"""Calls without a salt: seeds of processes (their other keys are no data), and noise made from bits that were salted."""
+"""Calls without a salt: seeds of processes (their other keys are no data), and noise made from bits that were salted.
+"""
 
 
 def test_hashed_numbers_are_uniform_and_uncorrelated():

@@ -1,4 +1,5 @@
-"""Digits that count: near-certain targets keep their loss and gradient in bf16, scores are made in fp32, ties earn half."""
+"""Digits that count: near-certain targets keep their loss and gradient in bf16, scores are made in fp32, ties earn
+half."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Products of an encoder at rest: the same with oneDNN's kernels and without, in every number format any CPU is asked for."""
+"""Products of an encoder at rest: the same with oneDNN's kernels and without, in every number format any CPU is asked
+for."""
 
 import pytest
 import torch

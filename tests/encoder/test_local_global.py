@@ -12,7 +12,8 @@ from unmask.encoder.kinds import LocalGlobal
 
 @pytest.mark.parametrize("first_sees_all", [False, True])
 def test_every_weight_that_is_trained_gets_a_gradient(first_sees_all: bool, seed: int):
-    """Several processes wait for the gradient of every weight: an unused one ended adapting a Longformer at its second step."""
+    """Several processes wait for the gradient of every weight: an unused one ended adapting a Longformer at its second
+    step."""
     attention = LocalGlobal(window=2, first_sees_all=first_sees_all)
     config = EncoderConfig(
         width=8, layers=2, heads=2, feedforward=MLP(inner=16), positions=Learned(slots=8), attention=attention

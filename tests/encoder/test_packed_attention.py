@@ -1,4 +1,5 @@
-"""Attention by example equals attention in rows, forward and backward, and what a layer does to one example no other sees."""
+"""Attention by example equals attention in rows, forward and backward, and what a layer does to one example no other
+sees."""
 
 from __future__ import annotations
 

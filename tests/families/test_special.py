@@ -1,4 +1,5 @@
-"""What transformers has no model of, or hides: NeoBERT, the enhanced mask decoder, Longformer's global slot, long bands."""
+"""What transformers has no model of, or hides: NeoBERT, the enhanced mask decoder, Longformer's global slot, long
+bands."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""The fine-tuning loop on a module of one number per member: what is kept, when it stops, and that it goes on where it was."""
+"""The fine-tuning loop on a module of one number per member: what is kept, when it stops, and that it goes on where it
+was."""
 
 from __future__ import annotations
 

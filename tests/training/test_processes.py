@@ -1,4 +1,5 @@
-"""Several processes of one launcher: who waits for whom, random numbers of each one's own, and the same run in all of them."""
+"""Several processes of one launcher: who waits for whom, random numbers of each one's own, and the same run in all of
+them."""
 
 from __future__ import annotations
 

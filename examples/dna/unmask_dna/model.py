@@ -77,8 +77,8 @@ class DnaModel(StandardModel):
                 self.model.following[tuple(map(BASES.index, word))] = count
 
     def evaluate(self, data: str, *, seed: int = 0) -> dict[str, Any]:
-        """The loss, and the share of the bases that no visible k-mer shows which are right; beside the most frequent base, and the
-        most frequent one after the three before it."""
+        """The loss, and the share of the bases that no visible k-mer shows which are right; beside the most frequent
+        base, and the most frequent one after the three before it."""
         following, right, k = self.model.following.cpu().numpy(), [], self.settings.k
         usual, after = following.sum((0, 1, 2)).argmax(), following.argmax(-1)
         for one, gone, values, _ in self.predicted(self.read(data), seed):

@@ -12,8 +12,8 @@ from typing import Any
 def wait_asleep() -> None:
     """Threads that share a product wait for each other asleep, not spinning, unless the environment says how they wait.
 
-    OpenMP reads this once, when torch is loaded, so commands set it and importing the library does not. Twelve steps of a
-    small encoder on two cores beside six other processes per core: 53 s spinning, 2.5 s asleep.
+    OpenMP reads this once, when torch is loaded, so commands set it and importing the library does not. Twelve steps of
+    a small encoder on two cores beside six other processes per core: 53 s spinning, 2.5 s asleep.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "0"

@@ -1,7 +1,8 @@
 """The shared commands for a modality that needs no options of its own: `Modality(commands=STANDARD)`.
 
-`pretrain` fills the settings dataclass of the modality and calls its function (`Modality.settings`, `Modality.pretrain`).
-The others call methods of its model with the words of the command (a path, say) and the options below:
+`pretrain` fills the settings dataclass of the modality and calls its function (`Modality.settings`,
+`Modality.pretrain`). The others call methods of its model with the words of the command (a path, say) and the options
+below:
 
 - `fill(data, steps=, temperature=, seed=)`: one dictionary per example, with "filled";
 - `score(data)`: one dictionary per example, with "name", "score" and "slots";

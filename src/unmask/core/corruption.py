@@ -130,8 +130,8 @@ class Uniform:
 def _in_random_order(
     slots: Slots, unit: np.ndarray, key: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The units of each example in random order: (rank of each slot in its example, unit of each slot as a number of the
-    batch, slots of each unit, slots before it)."""
+    """The units of each example in random order: (rank of each slot in its example, unit of each slot as a number of
+    the batch, slots of each unit, slots before it)."""
     score = uniform(*key, slots.identity, unit, Salt.UNIT_ORDER)
     order = np.lexsort((slots.slot, unit, score, slots.example))
     rank = np.empty(len(order), np.int64)
@@ -176,8 +176,8 @@ def _first_of(group: np.ndarray) -> np.ndarray:
 class Units:
     """Slots hidden together: a word's pieces, a visit's events, a one-hot group (whole-word masking).
 
-    The share of hidden slots is `ratio` in the long run, whatever the sizes of units; `at_least` is counted before units are
-    made whole, so that an example may hide nothing in an epoch.
+    The share of hidden slots is `ratio` in the long run, whatever the sizes of units; `at_least` is counted before
+    units are made whole, so that an example may hide nothing in an epoch.
     """
 
     ratio: Ratio = 0.15

@@ -1,5 +1,5 @@
-"""Replaced-slot detection (ELECTRA, Clark et al. 2020): a small generator fills the hidden slots, a discriminator says of
-every slot whether it is the original. For any codec with discrete values; trained by the same six-step loop.
+"""Replaced-slot detection (ELECTRA, Clark et al. 2020): a small generator fills the hidden slots, a discriminator says
+of every slot whether it is the original. For any codec with discrete values; trained by the same six-step loop.
 
 Shape letters: rows, slots, hidden, width.
 """

@@ -32,8 +32,8 @@ def embed(
 
     Args:
         slots: longest example the model takes.
-        pooling: over an example's observed slots, special ones too, as sentence-transformers does: their mean or maximum,
-            or the first slot alone ([CLS]).
+        pooling: over an example's observed slots, special ones too, as sentence-transformers does: their mean or
+            maximum, or the first slot alone ([CLS]).
         normalise: to length 1, so that a dot product is the cosine.
         shared_rows: several short examples share a row; else one a row, beside others of its length.
 
@@ -84,7 +84,8 @@ def pool_states(
     pooling: str,
     include_special: bool,
 ) -> Float[Tensor, "count width"]:
-    """Mean ('mean') or maximum ('max') of states already computed, so that several poolings cost one pass of the encoder; fp32."""
+    """Mean ('mean') or maximum ('max') of states already computed, so that several poolings cost one pass of the
+    encoder; fp32."""
     index = batch.index.flatten()
     real = index >= 0
     states = states.flatten(0, 1).float()

@@ -16,9 +16,9 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 class Salt(IntEnum):
     """What a hashed number is for. A saved model's masks, folds and draws depend on these numbers: they never change.
 
-    New members take a number of their own. The aliases at the end share one with another member since version 0.1; giving
-    them numbers of their own would change the results of every seed. Their other keys (how many there are, or which kind
-    of data the seed belongs to) keep them apart.
+    New members take a number of their own. The aliases at the end share one with another member since version 0.1;
+    giving them numbers of their own would change the results of every seed. Their other keys (how many there are, or
+    which kind of data the seed belongs to) keep them apart.
     """
 
     # What is hidden, and what stands there instead

@@ -1,8 +1,8 @@
 """What fill, score and embed share: a model held still, and examples batched to a budget of slots.
 
-Examples of mixed lengths share rows (`packed_batches`); scored copies, many of one length, are sorted and cut (`chunks`).
-600 texts of 5 to 128 slots through a 4x256 encoder, one core, fp32, slots/s: one a row in the order given 2500,
-sorted 6900, sorted with best fit 8200-8900, packed rows 10000-10600. Up to 512 slots: sorted with best fit 9200,
+Examples of mixed lengths share rows (`packed_batches`); scored copies, many of one length, are sorted and cut
+(`chunks`). 600 texts of 5 to 128 slots through a 4x256 encoder, one core, fp32, slots/s: one a row in the order given
+2500, sorted 6900, sorted with best fit 8200-8900, packed rows 10000-10600. Up to 512 slots: sorted with best fit 9200,
 rows all as wide as the longest 10300, by powers of two 10900 (the machine was shared: about 10 % of noise).
 """
 
@@ -57,12 +57,13 @@ def _libraries(scipy: bool) -> Any:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[int]:
-    """Within, every product takes one thread; yields how many cores `on_cores` has for work side by side. Also a decorator.
+    """Within, every product takes one thread; yields how many cores `on_cores` has for work side by side. Also a
+    decorator.
 
-    Threads that share a product wait for each other at its end, and they wait spinning. Products of a few milliseconds gain
-    little from a second thread, and beside other processes, which take one of the two from its core, the waiting costs many times
-    the work. Holds for torch in this thread and in threads begun within, and for the BLAS of numpy and scipy (if no
-    other thread has set that); the caller's settings are put back at the end.
+    Threads that share a product wait for each other at its end, and they wait spinning. Products of a few milliseconds
+    gain little from a second thread, and beside other processes, which take one of the two from its core, the waiting
+    costs many times the work. Holds for torch in this thread and in threads begun within, and for the BLAS of numpy and
+    scipy (if no other thread has set that); the caller's settings are put back at the end.
     """
     global _scopes, _threads
     depth = getattr(_own, "depth", 0)
@@ -89,8 +90,8 @@ def one_core() -> Iterator[int]:
 def on_cores(work: Callable[[Item], None], items: Sequence[Item]) -> None:
     """Call work(item) for every item: as many at a time as torch has threads, each on one of them, without gradients.
 
-    For passes of small products, in which a second thread gains next to nothing; the items must not depend on each other.
-    Called by such work itself, it works on one item after the other.
+    For passes of small products, in which a second thread gains next to nothing; the items must not depend on each
+    other. Called by such work itself, it works on one item after the other.
     """
 
     def alone(item: Item) -> None:
@@ -163,8 +164,8 @@ def packed_batches(
 def similar_length_batches(
     examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS, *, waste: float = 0.1
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
-    """As `packed_batches`, but one example a row, with others of nearly its length: for encoders whose attention costs much
-    more than their products do (disentangled), where rows shared by several examples would be too wide.
+    """As `packed_batches`, but one example a row, with others of nearly its length: for encoders whose attention costs
+    much more than their products do (disentangled), where rows shared by several examples would be too wide.
 
     Args:
         waste: a row is at most this share longer than its example.

@@ -30,7 +30,8 @@ class Queries:
     """The slots whose prediction is wanted, for codecs whose head needs more of them than their states.
 
     Attributes:
-        batch: whole, hidden values included: what is read of hidden slots must be context (see `Codec.context_channels`).
+        batch: whole, hidden values included: what is read of hidden slots must be context (see
+            `Codec.context_channels`).
         hidden: what is hidden in it.
         slots: ascending flat slot numbers, a subset of the hidden ones.
     """
@@ -49,8 +50,8 @@ class Codec(Protocol):
     """What a modality brings: it embeds slot values and predicts them back. This is all that the core reads of it.
 
     Attributes:
-        context_channels: channels of the values that are known of a hidden slot too (the column of a table's cell, which
-            sentence a token is of) and stay when it is hidden; every other channel is taken out.
+        context_channels: channels of the values that are known of a hidden slot too (the column of a table's cell,
+            which sentence a token is of) and stay when it is hidden; every other channel is taken out.
         drops_missing: missing slots do not reach the encoder of the visible-only architecture: nothing stands in them.
     """
 
@@ -201,7 +202,8 @@ class MaskedModel(nn.Module):
         return self.visible_only and self.codec.drops_missing
 
     def _encoded(self, batch: PackedBatch, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """(states of the encoder's rows, where in those each visible slot went): the encoder sees the visible slots alone."""
+        """(states of the encoder's rows, where in those each visible slot went): the encoder sees the visible slots
+        alone."""
         take, kept = self._rows_of(visible, batch.segment)
         present = torch.zeros(take.shape, dtype=torch.bool, device=take.device)
         present.view(-1)[kept] = True
@@ -212,7 +214,8 @@ class MaskedModel(nn.Module):
     def _rows_of(self, visible: Tensor, segment: Tensor) -> tuple[Tensor, Tensor]:
         """Which slots of the batch stand in the encoder's rows, and where in those each visible one went.
 
-        Rows as they are, padded to the fullest; or, where the encoder would rather have their examples side by side, one.
+        Rows as they are, padded to the fullest; or, where the encoder would rather have their examples side by side,
+        one.
         """
         rows, slots = segment.shape
         where, kept = needed_by_row(visible, rows, slots)
@@ -225,7 +228,8 @@ class MaskedModel(nn.Module):
         return where + slots * torch.arange(rows, device=where.device)[:, None], kept
 
     def states(self, batch: PackedBatch, needed: Int[Tensor, " needed"] | None = None) -> Tensor:
-        """Encoder states with nothing hidden: (rows, slots, width), or (needed, width); zeros in slots that are dropped."""
+        """Encoder states with nothing hidden: (rows, slots, width), or (needed, width); zeros in slots that are
+        dropped."""
         if self.drops_missing:
             there = batch.segment != 0
             if bool((there & ~batch.observed).any()):

@@ -1,8 +1,9 @@
 """A prediction is a distribution per hidden slot; every use of a trained model is written on this interface.
 
-A *value* is what the codec's `targets` give and its `write` takes: a token id, the numbers of a patch, (code, value, has,
-hours) of an event, (bin, score) of a table's cell. The members mean the same in every modality; tests/invariants holds them
-to samples (law 9). What a distribution does not have (the mean of a category) is an error, never something else.
+A *value* is what the codec's `targets` give and its `write` takes: a token id, the numbers of a patch, (code, value,
+has, hours) of an event, (bin, score) of a table's cell. The members mean the same in every modality; tests/invariants
+holds them to samples (law 9). What a distribution does not have (the mean of a category) is an error, never something
+else.
 
 Shape letters: hidden (slots predicted), width, values (categories), features (numbers of one slot).
 """
@@ -43,7 +44,8 @@ class Prediction(Protocol):
         ...
 
     def mode(self) -> Tensor:
-        """The likeliest value; of several parts (a code, then its value) the likeliest first part, then the next given it."""
+        """The likeliest value; of several parts (a code, then its value) the likeliest first part, then the next given
+        it."""
         ...
 
     def mean(self) -> Tensor:
@@ -149,8 +151,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             correct += hits(of_target, real.amax(-1).float())
             of_others = 1 - of_target
             if h.dtype != torch.float32:
-                # A target above 0.998 rounds to 1 in bf16, and 1 - p to 0: no loss and no gradient is left. The sum of the others
-                # keeps its digits.
+                # A target above 0.998 rounds to 1 in bf16, and 1 - p to 0: no loss and no gradient is left. The sum of
+                # the others keeps its digits.
                 of_others = torch.where(of_target > 0.5, torch.mv(real, ones_of_values).float(), of_others)
             sure = of_target > 0.5
             total -= torch.where(sure, (-of_others * sure).log1p(), of_target.clamp_min(1e-30).log()).sum()

@@ -21,8 +21,8 @@ from unmask.core.corruption import Corruption, Hidden
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What one step did. Loss is in nats per hidden slot; slots are real ones, without padding; seconds are those of the whole
-    step, the making of its batches included."""
+    """What one step did. Loss is in nats per hidden slot; slots are real ones, without padding; seconds are those of
+    the whole step, the making of its batches included."""
 
     step: int
     epoch: int
@@ -69,8 +69,8 @@ def pretrain(
     """Train `model` until `progress(step)` reaches 1, yielding a report after every step.
 
     Args:
-        steps: (epoch, this process's micro-batches) per optimiser step; micro-batches may be made one by one, as they are
-            asked for.
+        steps: (epoch, this process's micro-batches) per optimiser step; micro-batches may be made one by one, as they
+            are asked for.
         progress: fraction of the run done before a step; learning-rate and ratio schedules are functions of it.
     """
     model.train()
@@ -91,7 +91,8 @@ def pretrain(
             gone = corruption.draw(batch, seed=seed, epoch=epoch, progress=done)  # 2. draw hidden slots
             mine += torch.tensor([len(gone), batch.real_slots])
             if number == 1:
-                # What the first micro-batch says of the step: exact where it is the only one, corrected below elsewhere.
+                # What the first micro-batch says of the step: exact where it is the only one, corrected below
+                # elsewhere.
                 hidden, slots = _counted(context, mine)
                 divisor = max(hidden * len(batches), 1)
             cells += batch.segment.numel() * context.processes

@@ -22,7 +22,8 @@ from unmask.errors import UserError
 
 Mode = Literal["unit", "slot"]
 Read = Callable[[Any, Tensor], Tensor]
-"""What is taken of a prediction and its targets: (asked,) or (asked, parts), parts that add up to the log-probability."""
+"""What is taken of a prediction and its targets: (asked,) or (asked, parts), parts that add up to the log-probability.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

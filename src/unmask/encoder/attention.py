@@ -9,8 +9,9 @@ Which kernel (2 cores, forward + backward, heads of 64, milliseconds):
     8 x 4 x 512                      54.4 / 52.2                 103.2 / 28.8
 
 so training in bf16 (or with dropout, for which the library has no fast CPU kernel) on a CPU up to 512 slots uses
-explicit products with a hand-made gradient; everything else uses `scaled_dot_product_attention`, and CUDA without a mask
-of its own uses `torch.nn.attention.varlen`. Long rows, and rows that examples share, are worked out by example: `packed_attention`.
+explicit products with a hand-made gradient; everything else uses `scaled_dot_product_attention`, and CUDA without a
+mask of its own uses `torch.nn.attention.varlen`. Long rows, and rows that examples share, are worked out by example:
+`packed_attention`.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class Layout:
         return self.once(("bias", window, dtype), queries, made)
 
     def once(self, key: Any, queries: Tensor | None, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` gives for these queries, made once per layout. The queries are held, not their address: another tensor
-        at the same place, once the first is gone, is another question."""
+        """What `make` gives for these queries, made once per layout. The queries are held, not their address: another
+        tensor at the same place, once the first is gone, is another question."""
         key = (key, queries is None)
         kept = self._once.get(key)
         if kept is None or kept[0] is not queries:

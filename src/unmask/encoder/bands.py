@@ -1,8 +1,9 @@
 """Local attention by bands: time and memory grow with the length, not with its square.
 
 Queries are cut into blocks; each block sees the keys of its own block and of `window` slots on either side, as a small
-dense product. Shape letters: rows, heads, slots, depth; blocks (of queries), size (slots in a block), seen (keys a block
-sees: size + 2 window), extra (slots that every query of the row may see besides, such as a first slot seen by all).
+dense product. Shape letters: rows, heads, slots, depth; blocks (of queries), size (slots in a block), seen (keys a
+block sees: size + 2 window), extra (slots that every query of the row may see besides, such as a first slot seen by
+all).
 """
 
 from __future__ import annotations

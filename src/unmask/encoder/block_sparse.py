@@ -25,10 +25,10 @@ from unmask.encoder.transformer import Encoder
 class BlockSparseAttention(SelfAttention):
     """BigBird's block-sparse attention (Zaheer et al. 2020, sec. 2, ITC) with the random blocks of the released code.
 
-    A block of queries sees its neighbours, the first block, the last one, and `random_blocks` more. Outside training the
-    release has all of these be block 0, counted again in the softmax: here its scores rise by log(1 + random_blocks),
-    which is the same. An example of at most (5 + 2 random_blocks) blocks has full attention. Blocks are counted from each
-    example's own start, so examples that share a row are laid apart first.
+    A block of queries sees its neighbours, the first block, the last one, and `random_blocks` more. Outside training
+    the release has all of these be block 0, counted again in the softmax: here its scores rise by log(1 +
+    random_blocks), which is the same. An example of at most (5 + 2 random_blocks) blocks has full attention. Blocks are
+    counted from each example's own start, so examples that share a row are laid apart first.
     """
 
     def __init__(self, config: EncoderConfig, layer: int) -> None:

@@ -39,8 +39,9 @@ def make_encoder(config: EncoderConfig) -> Encoder:
 class Undrawn(TorchFunctionMode):
     """While active, parameters are neither drawn nor set: they stay as memory was, to be filled from a file.
 
-    `draw` does later what was left out, for the tensors that the file did not fill. Setting (biases to 0) is put off with
-    drawing, so that the last of both stands; and a model that is too large for its file takes no memory before that is seen.
+    `draw` does later what was left out, for the tensors that the file did not fill. Setting (biases to 0) is put off
+    with drawing, so that the last of both stands; and a model that is too large for its file takes no memory before
+    that is seen.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
-"""Attention by explicit products, with the gradient written out: what `attention` does to whole rows and `packed_attention` to groups
-of examples. Faster than the library's kernels in bf16 training on CPUs, and the weights are there to drop some of.
+"""Attention by explicit products, with the gradient written out: what `attention` does to whole rows and
+`packed_attention` to groups of examples. Faster than the library's kernels in bf16 training on CPUs, and the weights
+are there to drop some of.
 
 Shape letters: batch (any dimensions before the last two), queries, slots, depth.
 """

@@ -6,7 +6,8 @@ A kind is a subclass of `SelfAttention`, in a file of its own. It may bring:
 - `mix`: attention on packed rows, in training and wherever padding or gradients are;
 - `inference`: the same attention for whole examples side by side, a subclass of `InferenceAttention`;
 
-and a subclass of `transformer.Encoder`, which says what all layers share (`shared`). Its settings are a type of `kinds`.
+and a subclass of `transformer.Encoder`, which says what all layers share (`shared`). Its settings are a type of
+`kinds`.
 
 Shape letters: rows, slots, width, heads, depth (width of a head), queries (slots, or the few that are needed).
 """
@@ -91,7 +92,8 @@ class SelfAttention(nn.Module):
         """The same attention at inference, without padding and gradients.
 
         Args:
-            shared: what the layers share, of `Encoder.shared`; what one layer derives from it may be kept there for others.
+            shared: what the layers share, of `Encoder.shared`; what one layer derives from it may be kept there for
+                others.
             dtype: of what is added to the scores.
         """
         return InferenceAttention(**self._for_inference())

@@ -1,8 +1,10 @@
-"""Matrix products of an encoder at inference, on a CPU: weights laid out once for the kernel, what follows fused with them.
+"""Matrix products of an encoder at inference, on a CPU: weights laid out once for the kernel, what follows fused with
+them.
 
 Three number formats: fp32, bf16, and int8 (weights by output channel, activations as 8 bits without a sign, with one
 scale for a tensor and a factor a channel folded into the weights). Time of the product 2048 x 384 -> 1536 with GELU on
-2 cores without AMX, milliseconds, on a busy machine: `F.linear` and GELU fp32 49, bf16 40; here fp32 32, bf16 17, int8 8.
+2 cores without AMX, milliseconds, on a busy machine: `F.linear` and GELU fp32 49, bf16 40; here fp32 32, bf16 17, int8
+8.
 
 The kernels are oneDNN's as torch's own compiler calls them. Where one is missing, `F.linear` does the work, slower.
 
@@ -33,9 +35,9 @@ ACTIVATIONS = {
 }
 """What can follow a product within it: oneDNN's name and variant."""
 ROUND = 64
-"""Rows given to a product are rounded up to this where their number changes from batch to batch. oneDNN keeps a kernel and
-its work space for every shape it has seen: with the exact number of hidden slots, a new one at every step, a run of 4 x 256
-grew by 16 MB a step, to gigabytes; embedding 2 000 sentences held 70 MB more."""
+"""Rows given to a product are rounded up to this where their number changes from batch to batch. oneDNN keeps a kernel
+and its work space for every shape it has seen: with the exact number of hidden slots, a new one at every step, a run of
+4 x 256 grew by 16 MB a step, to gigabytes; embedding 2 000 sentences held 70 MB more."""
 ZERO = 128
 """What stands for 0 in 8 bits without a sign."""
 

@@ -2,7 +2,8 @@
 
 Examples come sorted by length, and those of one length form a group, so that no mask for padding is needed anywhere.
 
-Shape letters: slots (of the whole batch), width; rows and length (of a group: examples, and slots of each); heads, depth.
+Shape letters: slots (of the whole batch), width; rows and length (of a group: examples, and slots of each); heads,
+depth.
 """
 
 from __future__ import annotations

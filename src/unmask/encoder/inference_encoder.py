@@ -1,8 +1,8 @@
 """An encoder at inference, without padding: slots of all examples side by side, attention by groups of equal length.
 
 For the encoders of nearly all families, on a CPU (`has_inference_form`); 8-bit products for post-norm ones with a plain
-feed-forward (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, DeBERTa, Longformer, BigBird). Attention is in `inference_attention`; all
-other work is done on the slots of the whole batch at once, and no product works on padding.
+feed-forward (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, DeBERTa, Longformer, BigBird). Attention is in
+`inference_attention`; all other work is done on the slots of the whole batch at once, and no product works on padding.
 
 Shape letters: slots (of the whole batch), width.
 """

@@ -84,8 +84,8 @@ class LocalGlobal(AttentionKind):
 
     Args:
         window: slots seen on either side, inclusive: one number, or one per layer.
-        first_sees_all: each example's first slot uses its further projections to see all slots, and all see it, as in the
-            published classifiers. Without it the projections are kept but not used.
+        first_sees_all: each example's first slot uses its further projections to see all slots, and all see it, as in
+            the published classifiers. Without it the projections are kept but not used.
     """
 
     window: int | tuple[int, ...] = 256
@@ -120,8 +120,8 @@ class BlockSparse(AttentionKind):
 
     Args:
         block: slots per block.
-        random_blocks: blocks seen besides the neighbours, the first and the last. Outside training they all are block 0, as
-            in the published code.
+        random_blocks: blocks seen besides the neighbours, the first and the last. Outside training they all are block
+            0, as in the published code.
     """
 
     block: int = 64

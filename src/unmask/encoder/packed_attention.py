@@ -1,4 +1,5 @@
-"""Attention by example, on a CPU: nothing is worked out between examples that share a row, and next to nothing for padding.
+"""Attention by example, on a CPU: nothing is worked out between examples that share a row, and next to nothing for
+padding.
 
 The examples of a batch are laid side by side in one row, each rounded up to one of a few lengths, those of one rounded
 length next to each other: these are groups, and attention is dense products of a group's queries and keys, small enough
@@ -30,7 +31,8 @@ from torch import Tensor
 from unmask.encoder.explicit import Weights
 
 SIZES = np.array([16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512])
-"""Lengths are rounded up to one of these, longer ones to a multiple of 128: oneDNN makes and keeps a kernel for every shape."""
+"""Lengths are rounded up to one of these, longer ones to a multiple of 128: oneDNN makes and keeps a kernel for every
+shape."""
 ROUND = 256
 """All laid slots, and those asked, are rounded up to a multiple of this, for the same reason."""
 SCORES = 2**16

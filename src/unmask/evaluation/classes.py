@@ -1,4 +1,5 @@
-"""How well classes were predicted: confusion, scores of each class, ROC areas, beside always saying the most frequent class."""
+"""How well classes were predicted: confusion, scores of each class, ROC areas, beside always saying the most frequent
+class."""
 
 from __future__ import annotations
 
@@ -35,12 +36,12 @@ def class_figures(
         groups: what the interval of the accuracy resamples whole; None takes each example for itself.
 
     Returns:
-        `accuracy` with its bootstrap interval under `intervals`; `most_frequent` (the class) and `most_frequent_accuracy` (of
-        always saying it, the most frequent of these examples); `macro_auroc` (mean over the classes that occur, one against the
-        rest); `macro_f1` (mean over the classes that occur or are predicted, as in scikit-learn); `confusion` (true class by
-        predicted); `by_class`, a row per class: `n`, `precision` and `recall` with Wilson's intervals, `f1` with a bootstrap
-        interval, `auroc` with Hanley and McNeil's (1982). What is not defined (the precision of a class never predicted,
-        scores of a class that does not occur) is None.
+        `accuracy` with its bootstrap interval under `intervals`; `most_frequent` (the class) and
+        `most_frequent_accuracy` (of always saying it, the most frequent of these examples); `macro_auroc` (mean over
+        the classes that occur, one against the rest); `macro_f1` (mean over the classes that occur or are predicted, as
+        in scikit-learn); `confusion` (true class by predicted); `by_class`, a row per class: `n`, `precision` and
+        `recall` with Wilson's intervals, `f1` with a bootstrap interval, `auroc` with Hanley and McNeil's (1982). What
+        is not defined (the precision of a class never predicted, scores of a class that does not occur) is None.
     """
     k, predicted = len(names), probabilities.argmax(1)
     confusion = np.zeros((k, k), np.int64)
@@ -91,8 +92,8 @@ def wilson(hits: int, n: int) -> list[float]:
 
 
 def auroc(positive: np.ndarray, score: np.ndarray) -> float | None:
-    """Area under the ROC curve: the chance that a positive example has the higher score, ties counting half; None where there
-    are no positive or no negative examples.
+    """Area under the ROC curve: the chance that a positive example has the higher score, ties counting half; None where
+    there are no positive or no negative examples.
 
     >>> auroc(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))
     0.75

@@ -1,4 +1,5 @@
-"""How well several labels per example were predicted: areas and scores of each label and their means, beside the label's share."""
+"""How well several labels per example were predicted: areas and scores of each label and their means, beside the
+label's share."""
 
 from __future__ import annotations
 
@@ -34,12 +35,14 @@ def label_figures(
         groups: what bootstrap intervals resample whole; None takes each example for itself.
 
     Returns:
-        `by_label`, a row per label: `n` (examples for which it holds), `prevalence` (its share), `auroc` (Hanley and McNeil's
-        interval), `auprc` (average precision, bootstrap interval), `precision` and `recall` (Wilson's intervals), `f1` (bootstrap),
-        and `rule`: AUROC, AUPRC and F1 of giving every example the label's prevalence (F1: of always giving the label). `macro_auroc`,
+        `by_label`, a row per label: `n` (examples for which it holds), `prevalence` (its share), `auroc` (Hanley and
+        McNeil's interval), `auprc` (average precision, bootstrap interval), `precision` and `recall` (Wilson's
+        intervals), `f1` (bootstrap),
+        and `rule`: AUROC, AUPRC and F1 of giving every example the label's prevalence (F1: of always giving the label).
+            `macro_auroc`,
         `macro_auprc`, `macro_f1`: means over the labels that hold for some examples and not for others; `micro_auroc`,
-        `micro_auprc`, `micro_f1`: over all decisions at once; their bootstrap intervals under `intervals`, and the rule's under
-        `rule`. What is not defined is None.
+        `micro_auprc`, `micro_f1`: over all decisions at once; their bootstrap intervals under `intervals`, and the
+        rule's under `rule`. What is not defined is None.
     """
     truth, n = truth.astype(bool), len(truth)
     each = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()

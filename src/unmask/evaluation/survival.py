@@ -8,12 +8,13 @@ import numpy as np
 def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> float:
     """Harrell's C: the share of comparable pairs in which the higher risk fails first; ties in risk count half.
 
-    A pair is an event and one that is known to have lived longer: a later time, or censored at that very time. Pairs are
-    counted by sorting, not one by one: 200 000 rows take about a second.
+    A pair is an event and one that is known to have lived longer: a later time, or censored at that very time. Pairs
+    are counted by sorting, not one by one: 200 000 rows take about a second.
 
     Args:
         event: above 0 where the event happened; of competing risks, give `event == cause`.
-        entry: time from which each row is at risk, before `time`: pairs are of rows that were, when the first of them failed.
+        entry: time from which each row is at risk, before `time`: pairs are of rows that were, when the first of them
+            failed.
     """
     if not len(time):
         return float("nan")

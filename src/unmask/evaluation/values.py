@@ -26,9 +26,9 @@ def value_figures(
         groups: what bootstrap intervals resample whole; None takes each example for itself.
 
     Returns:
-        `r2` (1 - squared error over that of these examples' own mean; None where they are all alike), `mae`, `rmse`, each with its
-        percentile interval under `intervals` and the rule's under `mean_rule`; `n`; `points`, at most 500 (true, predicted) pairs,
-        evenly taken.
+        `r2` (1 - squared error over that of these examples' own mean; None where they are all alike), `mae`, `rmse`,
+        each with its percentile interval under `intervals` and the rule's under `mean_rule`; `n`; `points`, at most 500
+        (true, predicted) pairs, evenly taken.
     """
     truth, predicted = truth.astype(np.float64), predicted.astype(np.float64)
     each = np.arange(len(truth)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()

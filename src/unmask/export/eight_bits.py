@@ -1,4 +1,5 @@
-"""ONNX files in 8 bits, and how far they answer as the full ones do: measured on real text, on the head that was exported."""
+"""ONNX files in 8 bits, and how far they answer as the full ones do: measured on real text, on the head that was
+exported."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ AGREES = 0.97
 """Least agreement of an 8-bit file whose products are in 8 bits; below it, weights alone are tried."""
 KEPT = ("/feedforward/down/", "/Gemm")
 """Products of an 8-bit file that stay in fp32: what they read has a few channels several times wider than all others,
-and onnxruntime's one scale a tensor would leave the others no digits; and the vocabulary's, whose ranks are the answer."""
+and onnxruntime's one scale a tensor would leave the others no digits; and the vocabulary's, whose ranks are the answer.
+"""
 TEXTS, LONGEST = 256, 128
 """How many texts the agreement is measured on, and how many tokens of each."""
 
@@ -43,8 +45,8 @@ class Sample:
 def sample(model: Any, kind: str, texts: Sequence[str] | None, inputs: Sequence[str]) -> Sample:
     """Up to 256 texts, cut to 128 tokens: those given, else docstrings of the installed packages (English).
 
-    Models of questions or pairs are given the first twelve words of the next text in front. Where tokens are predicted, one per text
-    is hidden, drawn with a fixed seed.
+    Models of questions or pairs are given the first twelve words of the next text in front. Where tokens are predicted,
+    one per text is hidden, drawn with a fixed seed.
     """
     source = f"{min(len(texts), TEXTS)} texts given" if texts else "docstrings of installed packages, English"
     if not texts:
@@ -90,8 +92,8 @@ def eight_bits(path: Path, small: Path, graph: Graph, given: Sample) -> dict[str
     """Write the 8-bit file: products in 8 bits where that keeps the answers, else weights alone in 8 bits.
 
     Returns:
-        int8_bytes, int8_products, int8_agreement and what it is (int8_measure), what a file that always gave the commonest
-        answer would have (int8_constant, where answers are choices), and the texts (int8_texts).
+        int8_bytes, int8_products, int8_agreement and what it is (int8_measure), what a file that always gave the
+        commonest answer would have (int8_constant, where answers are choices), and the texts (int8_texts).
     """
     full = _answers(session(path), graph, given)
     found = (
@@ -212,8 +214,8 @@ def quantise(path: Path, out: Path, *, products: bool = True) -> dict[str, Any]:
 def _without_gemm(graph: Any) -> None:
     """Replace, in place, x W' + b in one node by a product and a sum.
 
-    onnxruntime's quantiser does so itself, under names by which `KEPT` no longer knows them, and turns a weight that others read
-    as it was (a table of embeddings that is the vocabulary's projection too).
+    onnxruntime's quantiser does so itself, under names by which `KEPT` no longer knows them, and turns a weight that
+    others read as it was (a table of embeddings that is the vocabulary's projection too).
     """
     from onnx import helper, numpy_helper
 

@@ -30,16 +30,16 @@ OUTPUTS = {
     SENTENCE: (STATES, VECTOR),
     ENCODER: (STATES,),
 }
-"""Outputs of each graph: states (batch, slots, width); logits (batch, labels) of a sequence, else (batch, slots, labels or vocabulary),
-start and end (batch, slots); sentence vectors (batch, width)."""
+"""Outputs of each graph: states (batch, slots, width); logits (batch, labels) of a sequence, else (batch, slots, labels
+or vocabulary), start and end (batch, slots); sentence vectors (batch, width)."""
 BY_TEXT = (SEQUENCE, SENTENCE)
 """Graphs whose last output has one row per text; those of the others have one per slot."""
 _TASKS = {"classify": SEQUENCE, "tag": TOKEN, "answer": SPAN}
 
 
 def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
-    """Which graph a model is exported as, and its task head: the task that the folder is for comes first, then sentence vectors, then
-    the masked-LM head, then the bare encoder.
+    """Which graph a model is exported as, and its task head: the task that the folder is for comes first, then sentence
+    vectors, then the masked-LM head, then the bare encoder.
 
     Args:
         pooling: asks for sentence vectors, whatever the folder is for.
@@ -146,8 +146,8 @@ def pooled(states: Tensor, mask: Tensor, how: str) -> Tensor:
 
 
 def said_here(graph: Graph, ids: Sequence[Any]) -> list[Tensor]:
-    """The same outputs from the library's own ways (packed batches, heads as `predict` and `embed` use them), for texts as token
-    ids: what a graph is compared with. Per-slot outputs are (slots, ...) of all texts, one after the other."""
+    """The same outputs from the library's own ways (packed batches, heads as `predict` and `embed` use them), for texts
+    as token ids: what a graph is compared with. Per-slot outputs are (slots, ...) of all texts, one after the other."""
     model = graph.model
     examples = [text_example(i, i, i < 0, n) for n, i in enumerate(ids)]
     batch = pack(examples, slots=max(map(len, ids)), placement=[[n] for n in range(len(ids))])

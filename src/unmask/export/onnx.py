@@ -56,7 +56,8 @@ def to_onnx(
     texts: Sequence[str] | None = None,
     opset: int = OPSET,
 ) -> dict[str, Any]:
-    """Write model.onnx (and model_int8.onnx) beside config and tokenizer: the head that the folder is for (see `graph.what`).
+    """Write model.onnx (and model_int8.onnx) beside config and tokenizer: the head that the folder is for (see
+    `graph.what`).
 
     Args:
         model: a `TextModel`.
@@ -107,8 +108,8 @@ def _write(
     path = new / "model.onnx"
     example = _example(model.tokenizer, network.codec.config.vocabulary, types)
     try:
-        # The exporter that needs no further package prints its whole graph when it fails. Constants are not folded: folded
-        # weights lose their names, by which the file is read back.
+        # The exporter that needs no further package prints its whole graph when it fails. Constants are not folded:
+        # folded weights lose their names, by which the file is read back.
         with quiet(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
             torch.onnx.export(
                 graph,
@@ -229,8 +230,8 @@ def _ragged(model: Any, types: bool, rows: int = 3, longest: int = 40) -> dict[s
 
 
 def _check(path: Path, graph: Graph, model: Any, types: bool) -> float:
-    """Largest difference of real slots between the file and what `predict`, `embed` and `fill` go by, on another shape than
-    was traced.
+    """Largest difference of real slots between the file and what `predict`, `embed` and `fill` go by, on another shape
+    than was traced.
 
     Raises:
         UserError: they differ by more than rounding.

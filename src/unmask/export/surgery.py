@@ -22,8 +22,8 @@ from unmask.modalities.text.tokenizer import Tokenizer
 def extend_positions(model: Any, slots: int) -> None:
     """Let a model take longer texts, in place; what it says of texts up to its old length stays the same.
 
-    A learned table is continued with copies of itself (as Longformer was begun: Beltagy et al. 2020, sec. 5): a start to
-    train from. Rotary and disentangled positions only get the new number.
+    A learned table is continued with copies of itself (as Longformer was begun: Beltagy et al. 2020, sec. 5): a start
+    to train from. Rotary and disentangled positions only get the new number.
 
     Raises:
         UserError: not longer than before, or an encoder without positions.

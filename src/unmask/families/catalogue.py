@@ -295,11 +295,12 @@ def recommend(
         head: whether fill and score must work without training a head.
 
     Returns:
-        name, family, source, parameters, context, languages, domain, memory_mb, reasons, and unmet: wishes that it does not meet, each
-        with the checkpoint that meets it and what that would cost.
+        name, family, source, parameters, context, languages, domain, memory_mb, reasons, and unmet: wishes that it does
+        not meet, each with the checkpoint that meets it and what that would cost.
 
     Raises:
-        UserError: wishes that are not known, all of them, with what is; or nothing fits (the wishes that stand in the way are named).
+        UserError: wishes that are not known, all of them, with what is; or nothing fits (the wishes that stand in the
+            way are named).
     """
     wishes: dict[str, Callable[[Checkpoint], bool]] = {
         "languages": lambda c: c.languages == ("*",) or set(languages) <= set(c.languages),

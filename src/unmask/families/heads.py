@@ -1,7 +1,7 @@
 """Published task heads: what a family says of them as data, and the one module they are, to predict with and to train.
 
-A family lists its heads as data (`Family.heads`); the tensors are among the folder's passengers. `published_head` gives the
-head of a loaded checkpoint, `new_head` one with as many outputs as a task needs.
+A family lists its heads as data (`Family.heads`); the tensors are among the folder's passengers. `published_head` gives
+the head of a loaded checkpoint, `new_head` one with as many outputs as a task needs.
 
 Shape letters: n (examples, or slots), width, outputs.
 """

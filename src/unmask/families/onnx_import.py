@@ -1,9 +1,10 @@
 """ONNX in: an encoder somebody exported becomes a folder of ours, where its config.json names a family.
 
-Our own files (`unmask.export.onnx`) keep every weight under our name and carry a note (family, head, tensors stored once
-for several names): they are read back whole, heads included. Other exporters keep the names of embeddings, norms and biases, but transpose the weights of products and name them after
-nothing; which product a weight belongs to stands in its node's name ("/encoder/layer.0/attention/self/query/MatMul").
-fp16 files are widened, int8 files (dynamic quantisation) multiplied out.
+Our own files (`unmask.export.onnx`) keep every weight under our name and carry a note (family, head, tensors stored
+once for several names): they are read back whole, heads included. Other exporters keep the names of embeddings, norms
+and biases, but transpose the weights of products and name them after nothing; which product a weight belongs to stands
+in its node's name ("/encoder/layer.0/attention/self/query/MatMul"). fp16 files are widened, int8 files (dynamic
+quantisation) multiplied out.
 """
 
 from __future__ import annotations

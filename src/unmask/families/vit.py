@@ -1,7 +1,7 @@
 """Vision transformers and masked autoencoders as data: their published tensor names and shapes, both ways.
 
-Two spellings are written: the official MAE's, which is also timm's (`blocks.0.attn.qkv.weight`), and the one Hugging Face's
-ViTMAE has on disk (`vit.encoder.layer.0...`). Two more are read: the names transformers 5 has in memory, and its
+Two spellings are written: the official MAE's, which is also timm's (`blocks.0.attn.qkv.weight`), and the one Hugging
+Face's ViTMAE has on disk (`vit.encoder.layer.0...`). Two more are read: the names transformers 5 has in memory, and its
 `decoder.decoder_encoder.layer.0...`. Tensors of ours without a published name are written as `unmask.NAME`.
 """
 
@@ -18,7 +18,8 @@ from torch import Tensor
 from unmask.errors import UserError
 
 Form = Literal["same", "token", "table", "patches"]
-"""How a published tensor's shape differs from ours: not, (1, 1, width), (1, slots, width), or a convolution's kernel."""
+"""How a published tensor's shape differs from ours: not, (1, 1, width), (1, slots, width), or a convolution's kernel.
+"""
 
 OWN = "unmask."
 

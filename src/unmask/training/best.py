@@ -13,7 +13,8 @@ StopWhen = Callable[[dict[str, float]], bool]
 
 
 class BestWeights:
-    """The weights of the best look at the held-out data so far, in memory and beside the checkpoints, for a resumed run.
+    """The weights of the best look at the held-out data so far, in memory and beside the checkpoints, for a resumed
+    run.
 
     Attributes:
         state: of the model, on the CPU; None before the first look.
@@ -37,8 +38,8 @@ class BestWeights:
                 save_file(self.state, temporary, metadata={"step": str(step)})
 
     def restore(self, step: int | None) -> None:
-        """What was kept after this step, if it is still there. A run that was broken off later may have kept newer ones: the
-        resumed run comes by the same step again."""
+        """What was kept after this step, if it is still there. A run that was broken off later may have kept newer
+        ones: the resumed run comes by the same step again."""
         from safetensors import SafetensorError, safe_open
 
         try:

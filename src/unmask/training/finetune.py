@@ -1,7 +1,8 @@
-"""Fine-tuning, the same for every kind of data: steps, looks at held-out data, early stopping, the best state kept, checkpoints.
+"""Fine-tuning, the same for every kind of data: steps, looks at held-out data, early stopping, the best state kept,
+checkpoints.
 
-What is fine-tuned brings its data and its loss as a `Finetunable`; how long and how fast is a `Course`. Several members may be
-trained side by side in one module, each with an early stop and a best state of its own.
+What is fine-tuned brings its data and its loss as a `Finetunable`; how long and how fast is a `Course`. Several members
+may be trained side by side in one module, each with an early stop and a best state of its own.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ class Course:
 class FinetuneResult:
     """How a fine-tuning run ended: 'finished', 'early' (patience), 'time' (minutes) or 'signal' (saved, to be resumed).
 
-    `kept_step` is the step of the state that was kept, of `total` planned ones; 0 where it is the one given. `metrics` are
-    those of that state, `history` those of all looks.
+    `kept_step` is the step of the state that was kept, of `total` planned ones; 0 where it is the one given. `metrics`
+    are those of that state, `history` those of all looks.
     """
 
     steps: int

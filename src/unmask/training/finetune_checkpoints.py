@@ -55,9 +55,11 @@ class Keeper:
 
     Attributes:
         found: the checkpoint to go on from.
-        about: kept in every checkpoint, such as the precision of the run; 'auto' might choose another one the next time.
+        about: kept in every checkpoint, such as the precision of the run; 'auto' might choose another one the next
+            time.
         signals: to be held open around the steps.
-        more: something follows the steps (training on all rows), so that their end is kept too once there is a checkpoint.
+        more: something follows the steps (training on all rows), so that their end is kept too once there is a
+            checkpoint.
 
     Raises:
         UserError: there is a checkpoint and `resume` was not asked for, or it is of a run on other data or settings.

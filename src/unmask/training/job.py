@@ -56,7 +56,8 @@ class RunResult:
     """How a run ended.
 
     Attributes:
-        stopped: 'finished', 'early' (patience, or a guard such as that against forgetting), or 'signal' (saved, resumable).
+        stopped: 'finished', 'early' (patience, or a guard such as that against forgetting), or 'signal' (saved,
+            resumable).
         kept_step: the step whose weights were kept; an earlier one than the last only where a run can stop early.
         expected_memory_mb: what was said before the start; `peak_memory_mb` is what the process held at most.
     """

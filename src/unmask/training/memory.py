@@ -70,7 +70,8 @@ class Free(NamedTuple):
 
 
 def free_memory(limit: float | None = None, *, device: Any = None) -> Free:
-    """Memory that this process may still take: the least of what the system has, of its control group's limit, and of `limit`.
+    """Memory that this process may still take: the least of what the system has, of its control group's limit, and of
+    `limit`.
 
     Args:
         limit: gigabytes (10^9 bytes) that the process may hold in all, what it holds already included.
@@ -92,8 +93,8 @@ def free_memory(limit: float | None = None, *, device: Any = None) -> Free:
 
 
 def data_in_memory(asked: str, limit: float | None = None) -> float:
-    """Bytes of data that may be kept in memory: all with 'memory', none with 'disk', and with 'auto' a quarter of what is free,
-    2 GB at most.
+    """Bytes of data that may be kept in memory: all with 'memory', none with 'disk', and with 'auto' a quarter of what
+    is free, 2 GB at most.
 
     Args:
         limit: as of `free_memory`.

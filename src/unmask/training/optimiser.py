@@ -98,8 +98,9 @@ def step(optimiser: Optimizer, parameters: Iterable[Tensor], *, clip: float | No
 class Prompt(Optimizer):
     """An optimiser that does not load the compiler.
 
-    torch wraps these methods so that a compiled step leaves them alone, and the wrappers load the whole compiler at the first
-    call: 1.7 to 2 s of every command that trains. Steps are never compiled here, so the methods are called as they are.
+    torch wraps these methods so that a compiled step leaves them alone, and the wrappers load the whole compiler at the
+    first call: 1.7 to 2 s of every command that trains. Steps are never compiled here, so the methods are called as
+    they are.
     """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

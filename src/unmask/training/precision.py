@@ -1,7 +1,7 @@
 """Which device, and which number format to compute in; weights stay fp32 either way.
 
-bf16 pays on hardware that multiplies it and costs elsewhere. What the processor can do decides where that is known:
-AMX and AVX512-bf16 multiply it (docs/design.md has the ratios), AVX2 alone does not. In between, where oneDNN offers bf16
+bf16 pays on hardware that multiplies it and costs elsewhere. What the processor can do decides where that is known: AMX
+and AVX512-bf16 multiply it (docs/design.md has the ratios), AVX2 alone does not. In between, where oneDNN offers bf16
 without either, 'auto' measures once per machine and remembers what it found: the same command computes in the same
 format whatever else the machine is doing.
 """
@@ -75,9 +75,9 @@ def resolve_device(device: str = "auto") -> torch.device:
 def resolve_precision(precision: str, device: torch.device | str) -> Precision:
     """The precision to compute in on `device`, and why.
 
-    'auto' takes bf16 on a CPU with AMX or AVX512-bf16 and on a GPU that has it, fp32 on a CPU without bf16; on a CPU that
-    oneDNN alone says multiplies it, what `remembered_gain` finds decides. In a distributed run one process resolves and
-    tells the others.
+    'auto' takes bf16 on a CPU with AMX or AVX512-bf16 and on a GPU that has it, fp32 on a CPU without bf16; on a CPU
+    that oneDNN alone says multiplies it, what `remembered_gain` finds decides. In a distributed run one process
+    resolves and tells the others.
 
     Raises:
         UserError: for an unknown name.
@@ -169,8 +169,8 @@ def processor_name() -> str:
 def measure_bf16_gain(rounds: int = 9) -> float:
     """How many times faster a linear layer (`LAYER`) is in bf16 than in fp32 on this CPU: forward, backward and casts.
 
-    Other work on the machine does not count: processor seconds of one thread are compared, the two formats take turns, and
-    the best round of each is taken.
+    Other work on the machine does not count: processor seconds of one thread are compared, the two formats take turns,
+    and the best round of each is taken.
     """
     slots, inputs, outputs = LAYER
     values, weight, upstream = torch.ones(slots, inputs), torch.ones(outputs, inputs), torch.ones(slots, outputs)

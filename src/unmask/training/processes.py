@@ -1,5 +1,5 @@
-"""The processes of one launcher: who prepares files while the others wait, random numbers of each one's own, and that all do
-the same run.
+"""The processes of one launcher: who prepares files while the others wait, random numbers of each one's own, and that
+all do the same run.
 
 Each node's first process prepares files in that node's folder: the first of all before the others, so that on a shared
 disk they find what it made, and on disks of their own each node makes it once.
@@ -34,13 +34,15 @@ _rounds = itertools.count()
 
 @contextlib.contextmanager
 def first_process_first(settings: TrainSettings) -> Iterator[bool]:
-    """Under a launcher, let the first process of each node prepare files while the others wait; yields whether this is the
-    first process of all.
+    """Under a launcher, let the first process of each node prepare files while the others wait; yields whether this is
+    the first process of all.
 
-    Nobody waits with a deadline: tokenising a large corpus takes hours, and collective operations give up after minutes.
+    Nobody waits with a deadline: tokenising a large corpus takes hours, and collective operations give up after
+        minutes.
 
     Raises:
-        UserError: here, what was raised within; in the processes that wait, that it was, or that the process at work has ended.
+        UserError: here, what was raised within; in the processes that wait, that it was, or that the process at work
+            has ended.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield True
@@ -138,7 +140,8 @@ def wait_for(store: Any, name: str, rank: int, *, every: float = 0.5, silence: f
 
 @functools.cache
 def leave_at_exit() -> None:
-    """Let this process leave its group before Python ends: gloo's threads, still running then, end it with an abort at times."""
+    """Let this process leave its group before Python ends: gloo's threads, still running then, end it with an abort at
+    times."""
 
     def leave() -> None:
         from torch import distributed
@@ -177,7 +180,8 @@ def own_random_numbers(seed: int, rank: int, found: Checkpoint | None) -> None:
     """Let each process drop out and sample by numbers of its own; the first keeps those of a run in one process.
 
     Args:
-        found: the checkpoint that is resumed: its state of this process, or, with more processes than it knew, a new one.
+        found: the checkpoint that is resumed: its state of this process, or, with more processes than it knew, a new
+            one.
     """
     if found is not None:
         states = [found.random_state, *found.extra.get("random_states", [])]

@@ -36,7 +36,8 @@ from unmask.training.tracking import Tracker, console_logger
 from unmask.training.validation import Validation
 
 CHECKPOINT_SHARE = 0.02
-"""Of the time, what checkpoints by the clock take at most: one that takes 7 s (110 M parameters) is made every 350 s."""
+"""Of the time, what checkpoints by the clock take at most: one that takes 7 s (110 M parameters) is made every 350 s.
+"""
 BETWEEN_LOOKS = 0.05
 """Of the run, between two validations, where `validate_every` does not say."""
 LOOKED_AT = 4
@@ -264,7 +265,8 @@ class Run:
         }
 
     def _finish(self, save: Callable[[nn.Module], None] | None) -> int:
-        """Keep the better of the best and the last weights, judge them on all held-out rows, save; the step they are of."""
+        """Keep the better of the best and the last weights, judge them on all held-out rows, save; the step they are
+        of."""
         self._checkpoint()  # what a longer run would go on from
         kept, best = self.step, self.best
         if best is not None and best.state is not None and best.step != kept and not self._last_is_best():
@@ -278,7 +280,8 @@ class Run:
         return kept
 
     def _last_is_best(self) -> bool:
-        """Whether the last weights beat those of the best look, judged the same way; not where they are why the run stopped."""
+        """Whether the last weights beat those of the best look, judged the same way; not where they are why the run
+        stopped."""
         return self.stopped == "finished" and self.early.improves(self.held_out.look(self.tracker, self.step, 1.0))
 
     def _about(self) -> dict[str, Any]:
@@ -347,8 +350,8 @@ def refuse_compile(settings: TrainSettings) -> None:
 
 
 def check_run_folder(out: str | Path, *, resume: bool) -> Path:
-    """A run's folder, asked for before long work: one that can be made, or holds the run to continue, or neither run nor
-    model.
+    """A run's folder, asked for before long work: one that can be made, or holds the run to continue, or neither run
+    nor model.
 
     Raises:
         UserError: it is not such a folder.

@@ -15,11 +15,10 @@ from unmask.training.settings import TrainSettings
 def rate(progress: float, settings: TrainSettings) -> float:
     """The multiplier of the peak learning rate when `progress` (0 to 1) of the run is done.
 
-    Warm-up rises linearly from 0 to 1 over the first `warmup`: the first step of a run has rate 0, as in BERT's own code
-    and transformers' schedules. Then 'linear' and 'cosine' fall to
-    `minimum_rate` at the end, 'wsd' (warm-up, stable, decay; Hu et al. 2024, MiniCPM, section 4) holds 1 and
-    falls linearly over the last `decay`, and 'constant' holds 1. Values outside 0..1 are clamped: a run
-    bounded by minutes may overshoot.
+    Warm-up rises linearly from 0 to 1 over the first `warmup`: the first step of a run has rate 0, as in BERT's own
+    code and transformers' schedules. Then 'linear' and 'cosine' fall to `minimum_rate` at the end, 'wsd' (warm-up,
+    stable, decay; Hu et al. 2024, MiniCPM, section 4) holds 1 and falls linearly over the last `decay`, and 'constant'
+    holds 1. Values outside 0..1 are clamped: a run bounded by minutes may overshoot.
 
     >>> settings = TrainSettings(schedule="linear", warmup=0.1)
     >>> [round(rate(p, settings), 3) for p in (0, 0.05, 0.1, 0.55, 1)]

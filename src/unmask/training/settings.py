@@ -60,8 +60,8 @@ class TrainSettings:
         validate_every: steps between validations; None means 20 times over the run.
         patience: validations without improvement before the run stops early; None never stops early.
         checkpoint_every: steps between checkpoints; None means by the clock (`checkpoint_seconds`).
-        checkpoint_seconds: seconds between checkpoints when `checkpoint_every` is None; more where one takes so long that they
-            would cost over 2 % of the time. At most this is lost.
+        checkpoint_seconds: seconds between checkpoints when `checkpoint_every` is None; more where one takes so long
+            that they would cost over 2 % of the time. At most this is lost.
         keep: newest checkpoints kept on disk.
         log_every: steps between lines in metrics.jsonl.
         nan_limit: consecutive steps with a loss or gradient that is not finite before the run stops with an

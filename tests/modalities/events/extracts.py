@@ -1,7 +1,7 @@
 """Made extracts in the shape that hospitals have them: OMOP as sharded, typed parquet; MIMIC-IV as gzipped csv.
 
-One patient in three is frail: creatinine is higher, and the outcome follows with probability .8 instead of .1. The outcome itself is
-in no table.
+One patient in three is frail: creatinine is higher, and the outcome follows with probability .8 instead of .1. The
+outcome itself is in no table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What is known at many points at once is what `Events.before` says of each; the checks count as a loop over the points does."""
+"""What is known at many points at once is what `Events.before` says of each; the checks count as a loop over the points
+does."""
 
 from __future__ import annotations
 

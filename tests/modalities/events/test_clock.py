@@ -67,8 +67,8 @@ def test_a_day_is_told_after_ten_years(seed: int):
 
 
 def test_folders_of_version_0_1_load_and_say_what_they_read(tmp_path: Path):
-    """They keep the network they were trained with, which reads the order of rows: a warning says so, and predictions are
-    those of then."""
+    """They keep the network they were trained with, which reads the order of rows: a warning says so, and predictions
+    are those of then."""
     model = random_model(tmp_path, "ours", ties="rows")
     save_folder(tmp_path / "old", model.folder)
     about = json.loads((tmp_path / "old" / "unmask.json").read_text())

@@ -1,4 +1,5 @@
-"""Events on disk are the events in memory, bit for bit; a builder that was killed goes on; what is damaged is read again."""
+"""Events on disk are the events in memory, bit for bit; a builder that was killed goes on; what is damaged is read
+again."""
 
 from __future__ import annotations
 

@@ -110,7 +110,8 @@ def test_numbers_that_are_none_and_two_kinds_at_once_are_refused(home: Path, tas
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_intervals_hold_as_much_as_they_say(seed: int):
-    """Skewed errors whose size differs between points, predicted by a head that knows neither their size nor their shape well."""
+    """Skewed errors whose size differs between points, predicted by a head that knows neither their size nor their
+    shape well."""
     rng = np.random.default_rng(seed)
 
     def drawn(count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
-"""Every kind of file that microscopists, radiologists and satellite people have: filled and embedded as what it is, or refused with
-what to say. Some of the kinds are taken through the command line, training included; `python tests/modalities/images/test_file_table.py
-FOLDER` does it with all, and keeps the runs to look at."""
+"""Every kind of file that microscopists, radiologists and satellite people have: filled and embedded as what it is, or
+refused with what to say. Some of the kinds are taken through the command line, training included; `python
+tests/modalities/images/test_file_table.py FOLDER` does it with all, and keeps the runs to look at."""
 
 from __future__ import annotations
 

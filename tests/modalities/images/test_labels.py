@@ -37,7 +37,8 @@ ONCE = {"steps": 1, "precision": "fp32", "batch": 32}
 
 
 def planted(count: int = 160, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(pictures, (n, 3) labels: bright on the left, on the right, at the top; how bright they are in all, 50 to 80 or so)."""
+    """(pictures, (n, 3) labels: bright on the left, on the right, at the top; how bright they are in all, 50 to 80 or
+    so)."""
     rng = np.random.default_rng(seed)
     labels = rng.random((count, 3)) < [0.5, 0.3, 0.4]
     pixels = rng.integers(0, 40, (count, 12, 12))

@@ -1,4 +1,5 @@
-"""Pixels that were not measured: missing patches are never hidden, never a target, and nothing reads what stands in them."""
+"""Pixels that were not measured: missing patches are never hidden, never a target, and nothing reads what stands in
+them."""
 
 from __future__ import annotations
 
@@ -68,8 +69,8 @@ def test_missing_patches_are_never_hidden_and_counts_are_of_the_observed(archite
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_nothing_reads_what_stands_in_missing_pixels(architecture, seed):
-    """Predictions and embeddings are the same whatever the raw pixels are: they are NaN before the model sees them; and a
-    missing patch changes what is predicted elsewhere as if it were not there."""
+    """Predictions and embeddings are the same whatever the raw pixels are: they are NaN before the model sees them; and
+    a missing patch changes what is predicted elsewhere as if it were not there."""
     model = model_of(architecture, seed).eval()
     pixels, _ = holed(4, seed)
     missing = np.isnan(pixels)

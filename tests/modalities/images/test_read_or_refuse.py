@@ -1,4 +1,5 @@
-"""What files found in the wild hold (scanners, microscopes, satellites): every value as the file means it, or a reason why not."""
+"""What files found in the wild hold (scanners, microscopes, satellites): every value as the file means it, or a reason
+why not."""
 
 from __future__ import annotations
 

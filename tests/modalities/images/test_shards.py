@@ -250,7 +250,8 @@ def test_streamed_embeddings_and_labels_are_those_from_memory(tmp_path, monkeypa
 
 
 def test_a_batch_is_made_of_a_few_pictures_at_a_time_and_is_the_same(monkeypatch):
-    """Beside the batch itself no more than some pictures stand in memory: whole copies left holes that it no longer fitted in."""
+    """Beside the batch itself no more than some pictures stand in memory: whole copies left holes that it no longer
+    fitted in."""
     import torch
 
     from unmask.modalities.images import batches

@@ -1,4 +1,5 @@
-"""Every malformed model folder is one message and exit code 2: no traceback, no hang, no memory filled, no noise for an answer."""
+"""Every malformed model folder is one message and exit code 2: no traceback, no hang, no memory filled, no noise for an
+answer."""
 
 import json
 import resource

@@ -1,4 +1,5 @@
-"""Runs on raw text: learning, resume bit for bit after kill -9, two processes as one, adapting, and the folder they leave."""
+"""Runs on raw text: learning, resume bit for bit after kill -9, two processes as one, adapting, and the folder they
+leave."""
 
 import json
 import os

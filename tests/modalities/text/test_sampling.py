@@ -1,4 +1,5 @@
-"""A tokenizer hears every file and language, whatever their order; what it does not know is said, and refused where it is much."""
+"""A tokenizer hears every file and language, whatever their order; what it does not know is said, and refused where it
+is much."""
 
 from __future__ import annotations
 

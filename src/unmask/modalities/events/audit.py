@@ -1,7 +1,8 @@
 """`unmask events audit`: looks for the future in the past of a MEDS folder, before a model finds it.
 
 Each check gives at most one finding: what was seen, how often, in which codes, and what to do. A warning is what may
-let a model know what it should predict, or count a patient twice; a note explains what was seen and harms no model of ours.
+let a model know what it should predict, or count a patient twice; a note explains what was seen and harms no model of
+ours.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ BARE = 0.01
 """Share of the points without an event before them from which on it is warned of."""
 
 MOSTLY, TIMES = 0.5, 20
-"""Share of the rarer outcome that has a code, and how many times that of the other outcome it is, from which on it tells."""
+"""Share of the rarer outcome that has a code, and how many times that of the other outcome it is, from which on it
+tells."""
 
 
 def told(events: Events, points: Labels) -> Iterator[Finding]:
@@ -56,8 +57,9 @@ def told(events: Events, points: Labels) -> Iterator[Finding]:
 
 
 def outcomes(points: Labels) -> dict[str, np.ndarray]:
-    """Name -> (points,) yes or no: what labels of any kind ask; of numbers, whether they are above the median; of times to an
-    event whether it was seen, seen within the median of such times, and whether less than the median of all is known."""
+    """Name -> (points,) yes or no: what labels of any kind ask; of numbers, whether they are above the median; of times
+    to an event whether it was seen, seen within the median of such times, and whether less than the median of all is
+    known."""
     if points.names is not None:
         names = np.array(points.names)
         return {str(n): names == n for n in np.unique(names)}
@@ -223,8 +225,8 @@ def _label(points: Labels, i: int) -> str:
 def encounter_goes_on(events: Events, points: Labels) -> Iterator[Finding]:
     """Points that know how an encounter ended which has events more than a day later; points within an encounter.
 
-    An encounter is an interval from its first event to its last, and so is what a closing event gives away: from its own time to
-    a day before the last event of its encounter.
+    An encounter is an interval from its first event to its last, and so is what a closing event gives away: from its
+    own time to a day before the last event of its encounter.
     """
     if events.visit is None:
         return

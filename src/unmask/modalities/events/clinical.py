@@ -1,5 +1,5 @@
-"""What a clinician wants of a prediction: the ROC curve, calibration with its diagonal, what follows at a threshold, codes in
-words, and time in units that fit."""
+"""What a clinician wants of a prediction: the ROC curve, calibration with its diagonal, what follows at a threshold,
+codes in words, and time in units that fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ UNITS = (("hours", 1.0, 48.0), ("days", 24.0, 2 * 365.25 * 24), ("years", 365.25
 
 
 def unit_for(hours: float) -> tuple[str, float]:
-    """The unit for a span of so many hours, and how many hours it has: hours up to 48, days up to two years, then years.
+    """The unit for a span of so many hours, and how many hours it has: hours up to 48, days up to two years, then
+    years.
 
     >>> unit_for(30)[0], unit_for(100)[0], unit_for(10**6)[0]
     ('hours', 'days', 'years')
@@ -140,10 +141,11 @@ def _verdict(interval: list[float] | None, right: float, below: str, above: str)
 def thresholds(
     y: np.ndarray, p: np.ndarray, patients: np.ndarray, *, draws: int = 300, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Sensitivity, specificity, positive and negative predictive value where everyone at or above a threshold is flagged.
+    """Sensitivity, specificity, positive and negative predictive value where everyone at or above a threshold is
+    flagged.
 
-    Each with its 95 % interval over resampled patients; None where it is not defined. The thresholds are fixed: none was chosen
-    on these labels.
+    Each with its 95 % interval over resampled patients; None where it is not defined. The thresholds are fixed: none
+    was chosen on these labels.
     """
     again, number = redrawn(patients, draws, seed)
     times = [some.astype(np.float64) for some in again]  # (some draws, patients)

@@ -1,7 +1,8 @@
 """What a slot knows of time: parts as data, added to the event's embedding or joined with it.
 
-Each part reads the context of a slot (hours since the origin, age at the origin, date of the origin, visit number, time of
-asking) and gives one vector. The first slot stands at the time of asking, where that is told. Static facts have no time: no part says when there, at most how old the patient was at the origin.
+Each part reads the context of a slot (hours since the origin, age at the origin, date of the origin, visit number, time
+of asking) and gives one vector. The first slot stands at the time of asking, where that is told. Static facts have no
+time: no part says when there, at most how old the patient was at the origin.
 """
 
 from __future__ import annotations

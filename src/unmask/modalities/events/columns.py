@@ -6,9 +6,9 @@
                subjects.bin   int64 id and number of events of each subject
                number.bin     until all shards are read: int32, codes numbered in order of appearance
 
-KEY is made of the shards' names, sizes, times and last bytes. What was killed goes on with the shard it was at. All files are read
-through when they are opened, and their CRC-32 compared. They are memory maps: pages that were looked at are given back after
-some hundred megabytes (`Pages`), so that memory stays flat whatever the number of events.
+KEY is made of the shards' names, sizes, times and last bytes. What was killed goes on with the shard it was at. All
+files are read through when they are opened, and their CRC-32 compared. They are memory maps: pages that were looked at
+are given back after some hundred megabytes (`Pages`), so that memory stays flat whatever the number of events.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def read_columns(paths: Sequence[Path], store: Store) -> Columns:
     """All events of the shards, in memory or, where that would take more than `store.most`, as memory maps of files.
 
     Raises:
-        UserError: naming file, row and subject where a column is absent or of another type, a code or subject is null, times
-            of a subject go backwards, or a subject stands in two places; the disk is full.
+        UserError: naming file, row and subject where a column is absent or of another type, a code or subject is null,
+            times of a subject go backwards, or a subject stands in two places; the disk is full.
     """
     shards = [_shard(path) for path in paths]
     names = [name for name in KINDS if name != "visit" or any(s.visit for s in shards)]

@@ -1,7 +1,7 @@
 """`unmask events convert`: a plain event table, FHIR, or an OMOP or MIMIC-IV folder -> a MEDS folder.
 
-Every row (table) or resource (FHIR) gives events, or is left out with a reason that is counted; every file is read, or named
-with the reason. A sample of what was rejected stands in OUT/rejected.jsonl. Nothing is held whole in memory.
+Every row (table) or resource (FHIR) gives events, or is left out with a reason that is counted; every file is read, or
+named with the reason. A sample of what was rejected stands in OUT/rejected.jsonl. Nothing is held whole in memory.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def convert(
         dates: "month-first" or "day-first", how dates such as 01/02/2020 are meant; they are refused without.
         onset: FHIR conditions without a time of recording stand at their onset, which may lie before they were known;
             they are rejected without.
-        static: of a plain table: rows without a time are facts known from the start even where they are deaths, or where their
-            code has a time in other rows; they are rejected without.
-        decimal: "," or ".", the mark of decimals in values of tables; commas are refused without. Beside it the other mark parts
-            thousands.
-        missing: of a plain table: texts that mean an empty cell, in any case, in place of the usual ones (NA in capitals; n/a, nan,
-            null, #n/a, <na>, nat, ? and . in any case). In columns of numbers, numbers.
+        static: of a plain table: rows without a time are facts known from the start even where they are deaths, or
+            where their code has a time in other rows; they are rejected without.
+        decimal: "," or ".", the mark of decimals in values of tables; commas are refused without. Beside it the other
+            mark parts thousands.
+        missing: of a plain table: texts that mean an empty cell, in any case, in place of the usual ones (NA in
+            capitals; n/a, nan, null, #n/a, <na>, nat, ? and . in any case). In columns of numbers, numbers.
 
     Returns:
-        rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason), events,
-        subjects, codes; static (rows that are facts without a time, by code); tables (files, rows and events of each), notes (what was done to kept events, with counts),
-        unused (files not read, and why).
+        rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason),
+        events, subjects, codes; static (rows that are facts without a time, by code); tables (files, rows and events of
+        each), notes (what was done to kept events, with counts), unused (files not read, and why).
 
     Raises:
         UserError: nothing readable there, a column is absent, or `out` exists.

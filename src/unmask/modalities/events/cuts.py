@@ -1,4 +1,5 @@
-"""What is known at many prediction points at once: binary searches in many histories side by side, and encounters as intervals.
+"""What is known at many prediction points at once: binary searches in many histories side by side, and encounters as
+intervals.
 
 `Events.before` cuts one history; these give the same cuts for a million points without a loop over them.
 """
@@ -18,8 +19,8 @@ ROWS = 4_000_000
 
 
 def without_events(events: Events, points: Labels) -> np.ndarray:
-    """(points,) whether a point lies before the first event of its patient that has a time, birth apart: nothing but facts
-    without a time is known then."""
+    """(points,) whether a point lies before the first event of its patient that has a time, birth apart: nothing but
+    facts without a time is known then."""
     birth = events.begins(BIRTH)
     first = np.full(len(events), np.iinfo(np.int64).max)
     for owners, here in events.blocks():

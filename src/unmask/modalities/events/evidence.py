@@ -1,8 +1,8 @@
 """What the visible codes of a hidden event's time stamp say of its code, straight to the head.
 
-A matrix of codes by codes, read where both stand in one set. It starts at the counts of the training patients (a tempered
-naive Bayes on the rest of the set) and is trained with everything else. Attention alone took more than two minutes to come
-near what those counts know (docs/events.md).
+A matrix of codes by codes, read where both stand in one set. It starts at the counts of the training patients (a
+tempered naive Bayes on the rest of the set) and is trained with everything else. Attention alone took more than two
+minutes to come near what those counts know (docs/events.md).
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class Evidence(nn.Module):
 def counted(
     histories: Histories, train: np.ndarray, telling: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Over the sets of at most `PATIENTS` training patients: (codes, telling) how often a code has a telling one beside it;
-    (codes,) in how many sets a code stands; (telling,) share of the sets with each; (codes,) how often each code is seen."""
+    """Over the sets of at most `PATIENTS` training patients: (codes, telling) how often a code has a telling one beside
+    it; (codes,) in how many sets a code stands; (telling,) share of the sets with each; (codes,) how often each code is
+    seen."""
     from scipy.sparse import csr_matrix
 
     size = len(histories.vocabulary)

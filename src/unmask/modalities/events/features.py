@@ -1,7 +1,7 @@
 """What the outcome head reads of every prediction point, in memory or, for very many points, in a temporary file.
 
-A row holds the summaries (`summarise`), then the encoder's pooled states. Rows are made some thousand points at a time, and
-whoever reads them takes some at a time: a million labels (7.7 KB each) need no more memory than ten thousand.
+A row holds the summaries (`summarise`), then the encoder's pooled states. Rows are made some thousand points at a time,
+and whoever reads them takes some at a time: a million labels (7.7 KB each) need no more memory than ten thousand.
 """
 
 from __future__ import annotations

@@ -171,8 +171,8 @@ def begin(model: str | Path, data: str | Path | Events, settings: OutcomeSetting
 
 
 def held_out(events: Events, points: Labels, settings: OutcomeSettings) -> np.ndarray:
-    """Which points nothing is fitted on: those of the subjects that the folder's splits hold out, else all those of a share of
-    the patients, chosen by a hash of their ids."""
+    """Which points nothing is fitted on: those of the subjects that the folder's splits hold out, else all those of a
+    share of the patients, chosen by a hash of their ids."""
     if events.held_out is not None:
         return events.held_out[points.subject]
     return uniform(settings.seed, events.subjects[points.subject], Salt.HELD_OUT_POINT) < settings.holdout
@@ -243,8 +243,9 @@ class OutcomeWork:
         return FittedOutcome(*self._fit(train), target)
 
     def _calibrated(self, target: Number, train: np.ndarray) -> Number:
-        """The target with intervals that come from training patients set apart: a head is fitted on the others, and asked about
-        them. Many labels need one such part, few all five in turn, so that `CALIBRATING` points are asked about."""
+        """The target with intervals that come from training patients set apart: a head is fitted on the others, and
+        asked about them. Many labels need one such part, few all five in turn, so that `CALIBRATING` points are asked
+        about."""
         fold = folds(
             target.strata(self.y[train]), self.points.subject[train], np.random.default_rng([self.settings.seed, 83])
         )
@@ -267,8 +268,8 @@ class OutcomeWork:
         return target.calibrated(p, self.y[asked])
 
     def _rules(self, fitted_on: np.ndarray, asked: np.ndarray) -> dict[bool, np.ndarray]:
-        """What the last value of a code says of some points, in the unit of the labels, by rules of others: carried forward
-        (True), and a line through it (False)."""
+        """What the last value of a code says of some points, in the unit of the labels, by rules of others: carried
+        forward (True), and a line through it (False)."""
         assert isinstance(self.target, Number)
         return {r.carried: r.of(self.histories, self.points.take(asked)) for r in self.last_values(fitted_on)}
 
@@ -310,8 +311,8 @@ class OutcomeWork:
         return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, Number) else alone}
 
     def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of a task with labels. They need their points in memory: of very many a random part is taken, which stands
-        in their names."""
+        """Those of a task with labels. They need their points in memory: of very many a random part is taken, which
+        stands in their names."""
         if not isinstance(self.target, Sorted | Number):
             start = 1 / (1 + np.exp(-self.target.start(self.y[train])))
             return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1))}
@@ -352,7 +353,8 @@ class OutcomeWork:
         return {"training mean": found.pop("training mean"), **said, **found}
 
     def _with_fewer(self, fitted: FittedOutcome, few: np.ndarray) -> FittedOutcome:
-        """Fitted anew on some of the training points, without intervals; of numbers with the same share of a rule of theirs."""
+        """Fitted anew on some of the training points, without intervals; of numbers with the same share of a rule of
+        theirs."""
         less, target = self.fit(few, intervals=False), fitted.target
         if not isinstance(target, Number) or target.rule is None or not target.rule.weight:
             return less

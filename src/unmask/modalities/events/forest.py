@@ -1,7 +1,7 @@
 """Extremely randomised trees (Geurts et al. 2006) as plain arrays, so that they live in a safetensors file.
 
-scikit-learn grows them; what is kept is each node's question and each leaf's class shares (of numbers, their mean). With few labels they are the
-strongest part of the outcome head: see docs/events.md for what was measured.
+scikit-learn grows them; what is kept is each node's question and each leaf's class shares (of numbers, their mean).
+With few labels they are the strongest part of the outcome head: see docs/events.md for what was measured.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Forest(nn.Module):
 
         Args:
             x: the features, or a function that gives those of some points.
-            most: points that a tree may be grown on. More are dealt at random to groups of trees (pasting, Breiman 1999): every
-                point is seen, by a share of the trees.
+            most: points that a tree may be grown on. More are dealt at random to groups of trees (pasting, Breiman
+                1999): every point is seen, by a share of the trees.
         """
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 

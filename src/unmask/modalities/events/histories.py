@@ -44,10 +44,11 @@ class Looked:
 
 
 class Histories:
-    """The histories of a folder, numbered and scaled by a vocabulary when they are looked at, ready to be cut into examples.
+    """The histories of a folder, numbered and scaled by a vocabulary when they are looked at, ready to be cut into
+    examples.
 
-    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, -1 for birth) and `score` (normal
-    score, NaN where none) are made of those that are asked for, some two million per second.
+    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, -1 for birth) and `score`
+    (normal score, NaN where none) are made of those that are asked for, some two million per second.
 
     Args:
         marks: slots between visits, see `recipes.Structure`.
@@ -90,8 +91,8 @@ class Histories:
         return out
 
     def rows(self, subject: int, prediction_time: int | None = None) -> np.ndarray:
-        """Event rows of a subject known at `prediction_time`, birth left out; those of one time stamp in canonical order
-        (by code, then value), whatever their order in the file."""
+        """Event rows of a subject known at `prediction_time`, birth left out; those of one time stamp in canonical
+        order (by code, then value), whatever their order in the file."""
         cut = self.events.before(subject, prediction_time)
         here = np.arange(cut.start, cut.stop)
         here = here[self.code[here] >= 0]
@@ -123,8 +124,8 @@ class Histories:
         return np.insert(rows, where, rows[beside]), np.insert(code, where, mark), static
 
     def kept(self, time: np.ndarray, static: int, slots: int) -> np.ndarray:
-        """Which of the slots with these times fit a model of `slots` slots: the first `static`, facts without a time, and
-        the latest others; whole time stamps, where the last one fits."""
+        """Which of the slots with these times fit a model of `slots` slots: the first `static`, facts without a time,
+        and the latest others; whole time stamps, where the last one fits."""
         room = max(0, slots - 1 - static)
         timed = time[static:]
         start = max(0, len(timed) - room) if self.ties == "rows" else first_kept(timed, room)
@@ -200,8 +201,8 @@ class Histories:
         slots: int,
         change: Callable[[Example], Example] | None = None,
     ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
-        """Examples of the points (or subjects, their histories whole) of these numbers in batches; which of `numbers` each
-        batch holds. Of a point the model is told the prediction time.
+        """Examples of the points (or subjects, their histories whole) of these numbers in batches; which of `numbers`
+        each batch holds. Of a point the model is told the prediction time.
 
         Args:
             change: made of every example.

@@ -1,7 +1,7 @@
 """The last value of one code in its own unit: the rule of thumb that predicted numbers are judged by, and mixed with.
 
-Which code, which rule and how much of it comes from training points alone: heads are asked about patients set apart, and the
-mixture that is nearest there is kept. So a model is no worse than its rule of thumb, but for chance.
+Which code, which rule and how much of it comes from training points alone: heads are asked about patients set apart,
+and the mixture that is nearest there is kept. So a model is no worse than its rule of thumb, but for chance.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def last_values_in_units(histories: Histories, points: Labels, codes: Sequence[s
 
 
 def rules(value: np.ndarray, number: np.ndarray, codes: Sequence[str]) -> list[LastValue]:
-    """The code whose last value is nearest to the numbers as it is, if it is nearer than their mean, and the code with the best
-    line through it.
+    """The code whose last value is nearest to the numbers as it is, if it is nearer than their mean, and the code with
+    the best line through it.
 
     Args:
         value: (points, codes) last values; number: (points,) labels.
@@ -110,7 +110,8 @@ def rules(value: np.ndarray, number: np.ndarray, codes: Sequence[str]) -> list[L
 
 
 def nearest(ours: np.ndarray, said: Sequence[np.ndarray], number: np.ndarray) -> tuple[int, float]:
-    """Which rule, and how much of it, comes nearest to the numbers of points that nothing was fitted on, by squared error.
+    """Which rule, and how much of it, comes nearest to the numbers of points that nothing was fitted on, by squared
+    error.
 
     Args:
         ours: (points,) without a rule; said: (points,) by each rule.

@@ -1,9 +1,9 @@
 """MEDS 0.4 folders: read and validate, with pyarrow and polars alone.
 
-    FOLDER/data/**/*.parquet              subject_id, time (null = static), code, numeric_value, an encounter (`columns.VISITS`)
-    FOLDER/metadata/codes.parquet         code, description (optional)
-    FOLDER/metadata/subject_splits.parquet   subject_id, split (optional)
-    TASK/**/*.parquet                     subject_id, prediction_time (inclusive), boolean_value (optional to predict)
+    FOLDER/data/**/*.parquet              subject_id, time (null = static), code, numeric_value, an encounter
+    (`columns.VISITS`) FOLDER/metadata/codes.parquet         code, description (optional)
+    FOLDER/metadata/subject_splits.parquet   subject_id, split (optional) TASK/**/*.parquet
+    subject_id, prediction_time (inclusive), boolean_value (optional to predict)
 
 A subject stands in one shard, contiguous and in order of time. Anything else is an error that names file and row.
 """
@@ -47,7 +47,8 @@ class Events:
         value: (events,) float32, NaN where null.
         codes: the distinct codes.
         parents: code -> a more general one (the first of parent_codes), where metadata/codes.parquet says so.
-        visit: (events,) number of the encounter, unique within a subject, `NO_VISIT` where none; None without the column.
+        visit: (events,) number of the encounter, unique within a subject, `NO_VISIT` where none; None without the
+            column.
         splits: (subjects,) each subject's split from metadata/subject_splits.parquet, "" where it names none; None
             without the file.
         pages: of columns that are memory maps; None in memory.
@@ -126,7 +127,8 @@ class Labels:
         time: (points,) microseconds.
         value: (points,) 0 or 1 from boolean_value, or None.
         names: class of each point, from categorical_value, or None.
-        number: (points,) from integer_value (int64) or float_value alone (float64), or None: amounts, or the names of classes.
+        number: (points,) from integer_value (int64) or float_value alone (float64), or None: amounts, or the names of
+            classes.
         days: (points,) from float_value beside boolean_value: days to the event (True) or to the end of what is
             known (False), or None.
         outside: labels left out because their subjects have no events in the data.
@@ -221,8 +223,8 @@ def _parents(path: Path) -> dict[str, str]:
 
 
 def worded(data: str | Path | Events) -> np.ndarray | None:
-    """(events,) whether an event of a MEDS folder has a text_value, in the order of `read_meds`; None where none has one, or where
-    events were read before, without their words."""
+    """(events,) whether an event of a MEDS folder has a text_value, in the order of `read_meds`; None where none has
+    one, or where events were read before, without their words."""
     if isinstance(data, Events):
         return None
     parts, found = [], False
@@ -252,12 +254,12 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
     """Read a task folder (or file) of prediction times and labels.
 
     boolean_value alone is a yes or no; categorical_value names a class; integer_value or float_value alone is a number;
-    float_value beside boolean_value is the time to an event in days, and whether it was seen. Labels of subjects without events in the data are
-    left out and counted.
+    float_value beside boolean_value is the time to an event in days, and whether it was seen. Labels of subjects
+    without events in the data are left out and counted.
 
     Raises:
-        UserError: naming file and row of a null, a point given twice, a time that is no number of days, a number that is not finite; or when there is
-            none, or none of a subject in the data.
+        UserError: naming file and row of a null, a point given twice, a time that is no number of days, a number that
+            is not finite; or when there is none, or none of a subject in the data.
     """
     root = Path(folder)
     shards = [root] if root.is_file() else shards_of(root, "a MEDS task folder with *.parquet")

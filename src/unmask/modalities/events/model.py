@@ -118,9 +118,10 @@ class EventModel:
     def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
         """Probability (or number, with its interval) at each prediction point, MEDS-shaped, in the order of the labels.
 
-        The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was held out of
-        that ('held_out'), or the fine-tuning did not have it ('unseen'); null where the model does not know: folders of
-        version 0.1, and data whose ids are other people's by their births. Probabilities of 'train' are too good to judge the model by.
+        The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was
+        held out of that ('held_out'), or the fine-tuning did not have it ('unseen'); null where the model does not
+        know: folders of version 0.1, and data whose ids are other people's by their births. Probabilities of 'train'
+        are too good to judge the model by.
 
         Raises:
             UserError: the model has no outcome head, or data or labels are not right.
@@ -141,19 +142,19 @@ class EventModel:
     def evaluate(self, data: str | Path | Events, labels: str | Path, *, seed: int = 0) -> dict[str, Any]:
         """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
 
-        Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the head,
-        known by their subject ids (unless births say that these are other people's).
+        Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the
+        head, known by their subject ids (unless births say that these are other people's).
 
         Returns:
-            kind, points, patients, without_events (points before the first event of their patient), outside (labels of subjects without events), trained (points left out because their
-            patients trained the head; None where the model does not know, with the reason under warning: folders of version 0.1,
-            and ids of other people), split, and under `results`
-            the figures of "model", of "constant" (the shares of these labels themselves; of numbers their mean), and of numbers
-            those of the last value of the code that goes best with them.
+            kind, points, patients, without_events (points before the first event of their patient), outside (labels of
+            subjects without events), trained (points left out because their patients trained the head; None where the
+            model does not know, with the reason under warning: folders of version 0.1, and ids of other people), split,
+            and under `results` the figures of "model", of "constant" (the shares of these labels themselves; of numbers
+            their mean), and of numbers those of the last value of the code that goes best with them.
 
         Raises:
-            UserError: the model has no outcome head, data or labels are not right, or only patients who trained the head
-                have points.
+            UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
+                head have points.
         """
         events = as_events(data)
         points = read_labels(labels, events)
@@ -192,8 +193,8 @@ class EventModel:
         } | ({} if warning is None else {"warning": warning})
 
     def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
-        """The points of patients who did not train the head, and how many are left out; all of them, None and the reason where
-        the model does not know."""
+        """The points of patients who did not train the head, and how many are left out; all of them, None and the
+        reason where the model does not know."""
         self.met = met(events, (self.folder.outcome or {}).get("patients"))
         warning = self.met.warning()
         if warning is not None:

@@ -1,8 +1,9 @@
 """`unmask finetune next-visit`: which diagnoses stand in a patient's next visit, new onsets apart from repeats.
 
-A visit is an encounter where the data names them, else events close in time (`visits`); what is known is what stood in the record
-before its first event. Chronic codes repeat at every visit, so a model that copies the past scores well on all codes together: every figure is
-given three times, for all codes, for those the patient had before (repeats), and for those never seen before (onsets).
+A visit is an encounter where the data names them, else events close in time (`visits`); what is known is what stood in
+the record before its first event. Chronic codes repeat at every visit, so a model that copies the past scores well on
+all codes together: every figure is given three times, for all codes, for those the patient had before (repeats), and
+for those never seen before (onsets).
 """
 
 from __future__ import annotations
@@ -182,8 +183,8 @@ def baselines(visits: NextVisits, train: np.ndarray, test: np.ndarray) -> dict[s
 def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray, *, draws: int = 200, seed: int = 0) -> dict[str, Any]:
     """AUROC and AUPRC over all (patient, code) pairs, and recall among the k likeliest codes: all, onsets, repeats.
 
-    Under `intervals` each figure's 95 % interval, resampling patients with all of their pairs; that of AUPRC is left out above
-    `MOST_PAIRS` pairs.
+    Under `intervals` each figure's 95 % interval, resampling patients with all of their pairs; that of AUPRC is left
+    out above `MOST_PAIRS` pairs.
     """
     from sklearn.metrics import average_precision_score
 
@@ -215,8 +216,8 @@ def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray, *, draws: int =
 
 
 def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarray) -> list[dict[str, Any]]:
-    """The `CODES` codes that most held-out patients have in their visit: how many, how many of them as an onset, the mean prediction
-    for patients with and without it, and AUROC over patients with its 95 % interval."""
+    """The `CODES` codes that most held-out patients have in their visit: how many, how many of them as an onset, the
+    mean prediction for patients with and without it, and AUROC over patients with its 95 % interval."""
     out = []
     times = resampled(np.arange(len(came)), 200, 0)
     for i in np.argsort(-came.sum(0), kind="stable")[:CODES]:

@@ -1,8 +1,9 @@
-"""Labels that are amounts (days in hospital, a laboratory value): what is expected, and an interval that holds it as often as said.
+"""Labels that are amounts (days in hospital, a laboratory value): what is expected, and an interval that holds it as
+often as said.
 
-The head gives an expected number and how far off it may be (`Number`); the interval's width comes from how far off it was at
-points of patients that it was not fitted on (split conformal prediction, Lei et al. 2018, on residuals over the predicted
-deviation, for each side by itself). All of it is fitted on training labels alone.
+The head gives an expected number and how far off it may be (`Number`); the interval's width comes from how far off it
+was at points of patients that it was not fitted on (split conformal prediction, Lei et al. 2018, on residuals over the
+predicted deviation, for each side by itself). All of it is fitted on training labels alone.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ class Number:
         centre, spread: mean and deviation of the training labels.
         least: 0 where no training label is below it: then nothing below is predicted, and no interval begins there.
         level: share of new points whose interval should hold the number.
-        low, high: where the interval begins and ends, in predicted deviations from the expected number; None before `calibrated`.
+        low, high: where the interval begins and ends, in predicted deviations from the expected number; None before
+            `calibrated`.
         points: that these two come from.
-        rule: last value of a code that predictions are mixed with, or judged by; None where none goes with the labels, or in
-            folders of before.
+        rule: last value of a code that predictions are mixed with, or judged by; None where none goes with the labels,
+            or in folders of before.
     """
 
     centre: float
@@ -87,7 +89,8 @@ class Number:
         return np.array([y.mean(), np.log(max(float(y.std()), 1e-2))])
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(members, points): half the squared error, and the normal log density's loss of the deviation alone, the expected
+        """(members, points): half the squared error, and the normal log density's loss of the deviation alone, the
+        expected
         number taken as given: so numbers that are hard to tell are not learnt less."""
         location, log_deviation = logits[..., 0], logits[..., 1].clamp(-MOST_LOG, MOST_LOG)
         error = (location - y[:, 0]) ** 2
@@ -112,7 +115,8 @@ class Number:
         return np.concatenate([location[:, None], p[:, 1:]], 1)
 
     def with_rule(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:
-        """Predictions (points, 2) of networks and trees as the model gives them: with the share of the last value, if any."""
+        """Predictions (points, 2) of networks and trees as the model gives them: with the share of the last value, if
+        any."""
         if self.rule is None or not self.rule.weight:
             return p
         return self.mixed(p, self.rule.of(histories, points))
@@ -120,7 +124,8 @@ class Number:
     def calibrated(self, p: np.ndarray, y: np.ndarray) -> Number:
         """With intervals as wide as predictions (points, 2) of numbers (points, 1) that were not fitted on ask for.
 
-        With so few points that the share cannot be reached on a side, the interval ends where the farthest of them does.
+        With so few points that the share cannot be reached on a side, the interval ends where the farthest of them
+        does.
         """
         score, n = np.sort((y[:, 0] - p[:, 0]) / p[:, 1]), len(p)
         tail = (1 - self.level) / 2
@@ -132,7 +137,8 @@ class Number:
         return self._above(self.centre + self.spread * p[:, 0])
 
     def interval(self, p: np.ndarray) -> np.ndarray | None:
-        """(points, 2) where the interval begins and ends; None for predictions without a deviation, or before `calibrated`."""
+        """(points, 2) where the interval begins and ends; None for predictions without a deviation, or before
+        `calibrated`."""
         if self.low is None or self.high is None or p.shape[1] < 2:
             return None
         ends = p[:, :1] + p[:, 1:] * np.array([[self.low, self.high]])
@@ -212,8 +218,8 @@ def number_baselines(
     """Expected standardised numbers for `test`, (points, 1), of models fitted on summaries: the training mean, ridge
     regression, and gradient boosting.
 
-    Ridge regression reads the summaries, or with them the last values in their own units and whether each is there: what
-    predicts training patients set apart better, and so does its penalty.
+    Ridge regression reads the summaries, or with them the last values in their own units and whether each is there:
+    what predicts training patients set apart better, and so does its penalty.
 
     Args:
         x, test: (points, features) summaries, NaN where missing.

@@ -1,4 +1,5 @@
-"""What a clinician wants of predicted numbers: how far off they are, where, and whether the intervals hold what they say."""
+"""What a clinician wants of predicted numbers: how far off they are, where, and whether the intervals hold what they
+say."""
 
 from __future__ import annotations
 
@@ -76,8 +77,8 @@ def in_words(y: np.ndarray, seen: np.ndarray, target: Number) -> str:
 
 
 def ranges(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray) -> list[dict[str, object]]:
-    """For points in `RANGES` of equal count by some number: count, means, mean error and share within the interval, each as
-    (value, low, high)."""
+    """For points in `RANGES` of equal count by some number: count, means, mean error and share within the interval,
+    each as (value, low, high)."""
     out = []
     edges = np.unique(np.quantile(by, np.linspace(0, 1, RANGES + 1)))
     part = np.clip(np.searchsorted(edges, by, side="right") - 1, 0, max(len(edges) - 2, 0))

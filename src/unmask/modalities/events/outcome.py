@@ -155,8 +155,8 @@ def fit_head(
     Args:
         x: (points, features), NaN where missing; read some points at a time.
         y: (points, ...) as `target.encode` gives it.
-        most: bytes of standardised inputs that are kept. Of more, those of a step's points are made for that step, with the
-            same result, and trees are grown on as many points as fit, see `Forest.grow`.
+        most: bytes of standardised inputs that are kept. Of more, those of a step's points are made for that step, with
+            the same result, and trees are grown on as many points as fit, see `Forest.grow`.
     """
     generator = np.random.default_rng(settings.seed)
     torch.manual_seed(settings.seed)

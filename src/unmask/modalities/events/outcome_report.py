@@ -239,8 +239,8 @@ def _draw_timeline(
     target: Labelled,
     words: dict[str, str],
 ) -> None:
-    """The held-out patient of highest predicted risk (of classes, of the last; of numbers, the highest): each visit hidden alone,
-    what was expected of it."""
+    """The held-out patient of highest predicted risk (of classes, of the last; of numbers, the highest): each visit
+    hidden alone, what was expected of it."""
     at = int(p[:, 0 if isinstance(target, Number) else -1].argmax())
     subject, moment = int(points.subject[at]), int(points.time[at])
     rows = timeline(folder, histories, subject, moment)

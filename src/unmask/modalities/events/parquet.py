@@ -21,7 +21,8 @@ KINDS: dict[str, Any] = {
     "bool": pl.Boolean,
     "id": None,
 }
-"""Kind -> type; an id is an integer or text, and stays what it is; a double is a float that keeps the digits of a wider column."""
+"""Kind -> type; an id is an integer or text, and stays what it is; a double is a float that keeps the digits of a wider
+column."""
 MEDS = {"double": pl.Float32}
 """Kinds that MEDS has in another type."""
 BATCH = 1 << 18

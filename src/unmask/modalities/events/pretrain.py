@@ -72,8 +72,8 @@ def pretrain(
 
     Args:
         data: a MEDS folder, or events read before.
-        subjects: numbers of the patients to learn from; default all but those that the folder's splits hold out. Where the
-            splits have a tuning part, the run is judged by it.
+        subjects: numbers of the patients to learn from; default all but those that the folder's splits hold out. Where
+            the splits have a tuning part, the run is judged by it.
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
@@ -158,8 +158,8 @@ def corruption_of(settings: EventSettings) -> Corruption:
 def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], int], PackedBatch]:
     """Rows of subject numbers -> packed batch.
 
-    Examples are made anew for every batch, some two million slots per second on one core where a step of the default model
-    takes in 40 thousand: keeping them (57 bytes per slot) would cost more memory than the events themselves.
+    Examples are made anew for every batch, some two million slots per second on one core where a step of the default
+    model takes in 40 thousand: keeping them (57 bytes per slot) would cost more memory than the events themselves.
     """
     return packer(lambda number: histories.example(number, slots=slots, asked=asked_at(histories, number)), slots)
 

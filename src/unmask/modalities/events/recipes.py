@@ -75,8 +75,8 @@ STRUCTURES: dict[str, Structure] = {
         gated=True,
     ),
 }
-"""BEHRT: a position is the number of the visit. Med-BERT: the visit number as segment, no time. CEHR-BERT: time, age and
-visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec of age and of absolute time."""
+"""BEHRT: a position is the number of the visit. Med-BERT: the visit number as segment, no time. CEHR-BERT: time, age
+and visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec of age and of absolute time."""
 
 
 def structure_of(settings: EventSettings) -> Structure:
@@ -103,8 +103,8 @@ class EventSettings:
         ties: events of one time stamp are a 'set'; or 'rows' in the order of the file, as version 0.1 read them: only
             folders of that version are meant to say so.
         slots: longest history; of longer ones static events and the latest whole time stamps are kept.
-        window: time stamps on either side that a slot sees in local layers; 0: every layer sees the whole history. Pays for
-            histories of some thousand slots, see docs/events.md.
+        window: time stamps on either side that a slot sees in local layers; 0: every layer sees the whole history. Pays
+            for histories of some thousand slots, see docs/events.md.
         global_every: with a window, layers 0, this, twice this, ... see the whole history; 0: none does.
         floor: codes seen less often share one number.
         rollup: shorter codes: 'parts:N', 'characters:N' (of the last part), or 'parents', which lets a rare code stand
@@ -117,9 +117,10 @@ class EventSettings:
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
         holdout: share of patients held out for validation, 4,096 patients at most.
-        store: 'memory' keeps the events there (16 bytes each), 'disk' in files that are mapped; auto takes the disk for more
-            than a quarter of the free memory, or 2 GB.
-        store_folder: where those files go; none is the folder `events` of the run. A folder of its own serves several runs.
+        store: 'memory' keeps the events there (16 bytes each), 'disk' in files that are mapped; auto takes the disk for
+            more than a quarter of the free memory, or 2 GB.
+        store_folder: where those files go; none is the folder `events` of the run. A folder of its own serves several
+            runs.
     """
 
     structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
@@ -199,7 +200,8 @@ class TuneSettings:
 
 
 Problem = Literal["auto", "single", "regression"]
-"""What labels that are numbers are: one class per point, or an amount; 'auto' looks at them, and asks where they may be either."""
+"""What labels that are numbers are: one class per point, or an amount; 'auto' looks at them, and asks where they may be
+either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,15 +213,16 @@ class OutcomeSettings:
         level: of amounts, the share of the points whose interval should hold the number.
         members: small networks averaged; each stops on a share of the training patients of its own.
         trees: randomised trees beside the networks (yes or no, classes, and numbers); 0 leaves them out.
-        hidden: width of a member's hidden layer; dropout, weight_decay, learning_rate, epochs, patience: of its training.
+        hidden: width of a member's hidden layer; dropout, weight_decay, learning_rate, epochs, patience: of its
+            training.
         holdout: share of labelled patients that no member and no baseline sees: the report is about them.
-        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too (`tune` says how), and has a voice of its own
-            beside networks and trees.
+        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too (`tune` says how), and has a voice of its
+            own beside networks and trees.
         states: use the pretrained encoder's pooled states; summaries: use each code's last, min, max, mean and count.
         baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
         codes: next-visit: what the codes asked for begin with, with commas between.
-        visit_gap: next-visit: hours without an event after which another visit begins, where the data names no encounters; 0: every
-            time stamp is a visit.
+        visit_gap: next-visit: hours without an event after which another visit begins, where the data names no
+            encounters; 0: every time stamp is a visit.
         curve: fit all of them on 10, 25 and 50 % of the training labels too.
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
     """

@@ -25,8 +25,10 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
     """Figures of probabilities (points, outputs) as the kind of label wants them, each with its interval.
 
     Binary: AUROC, AUPRC, Brier score, calibration. Classes: accuracy, AUROC one against the rest, averaged, log loss.
-    Numbers: RMSE, MAE, R2, Spearman's correlation, and of predictions with intervals their coverage. Time to an event: Harrell's C. Intervals are percentiles (2.5 and 97.5 %) over `draws` resamples of patients. A figure that these labels do not define is left out, and so is its interval. A class
-    that training did not have counts against the accuracy and has no part in the log loss.
+    Numbers: RMSE, MAE, R2, Spearman's correlation, and of predictions with intervals their coverage. Time to an event:
+    Harrell's C. Intervals are percentiles (2.5 and 97.5 %) over `draws` resamples of patients. A figure that these
+    labels do not define is left out, and so is its interval. A class that training did not have counts against the
+    accuracy and has no part in the log loss.
     """
     y, who = target.encode(labels), labels.subject
     if isinstance(target, Binary):
@@ -66,9 +68,9 @@ def figures(
 ) -> dict[str, Any]:
     """AUROC, AUPRC, Brier score and calibration of a yes or no, with bootstrap intervals over patients.
 
-    Calibration: expected error over 10 equal-count bins (equal predictions share one; its interval reaches to it, for resampled
-    points are worse calibrated by chance); intercept (0 is right: predictions neither too low nor too high on the
-    whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
+    Calibration: expected error over 10 equal-count bins (equal predictions share one; its interval reaches to it, for
+    resampled points are worse calibrated by chance); intercept (0 is right: predictions neither too low nor too high on
+    the whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
 
     Args:
         patients: (points,) whose each point is; default: every point another patient's.
@@ -102,8 +104,8 @@ def resampled(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
 
 
 def redrawn(patients: np.ndarray, draws: int, seed: int) -> tuple[Iterator[np.ndarray], np.ndarray]:
-    """Some draws at a time, (some, patients) how often each patient stands in a resample of as many, with replacement; and
-    (points,) the patient of each point."""
+    """Some draws at a time, (some, patients) how often each patient stands in a resample of as many, with replacement;
+    and (points,) the patient of each point."""
     names, number = np.unique(patients, return_inverse=True)
     rng, count = np.random.default_rng(seed), len(names)
     step = max(1, CELLS // count)
@@ -217,8 +219,8 @@ def _c_index(both: np.ndarray, risk: np.ndarray) -> float:
 
 
 def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:
-    """Points in bins of equal count, from low to high predictions; equal predictions always share a bin, so that there may be
-    fewer, and none depends on the order of the points."""
+    """Points in bins of equal count, from low to high predictions; equal predictions always share a bin, so that there
+    may be fewer, and none depends on the order of the points."""
     if not len(p):
         return []
     turn = np.argsort(p, kind="stable")
@@ -230,8 +232,8 @@ def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:
 
 
 def calibration(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
-    """Expected calibration error: mean distance of predicted and observed share over bins of equal count, see `bins_of`; of a
-    constant its distance to the share."""
+    """Expected calibration error: mean distance of predicted and observed share over bins of equal count, see
+    `bins_of`; of a constant its distance to the share."""
     return float(sum(len(i) * abs(p[i].mean() - y[i].mean()) for i in bins_of(p, bins)) / len(y))
 
 

@@ -32,7 +32,8 @@ SCHEMA: dict[str, Any] = {
     "numeric_value": pl.Float32,
 }
 EXTRA: dict[str, Any] = {"text_value": pl.String, "visit_id": pl.Int64}
-"""Columns that stand in the folder where a source has any: an answer in words, and the encounter an event belongs to."""
+"""Columns that stand in the folder where a source has any: an answer in words, and the encounter an event belongs to.
+"""
 STORED = pa.schema(
     [
         pa.field("subject_id", pa.int64()),

@@ -1,13 +1,16 @@
-"""Quantiles of many codes' values from one pass over the events, in bounded memory: exact for few values, sketched for many.
+"""Quantiles of many codes' values from one pass over the events, in bounded memory: exact for few values, sketched for
+many.
 
-A value is a 64-bit key: the code's number above, the float32's bits below, turned so that keys sort as values do. Keys lie in
-levels; one of level h stands for 2^h values. Where a code has more keys in a level than `capacity`, they are sorted and every
-second one moves a level up (Karnin, Lang, Liberty 2016, with one capacity for all levels; which half is drawn by a hash). All
+A value is a 64-bit key: the code's number above, the float32's bits below, turned so that keys sort as values do. Keys
+lie in levels; one of level h stands for 2^h values. Where a code has more keys in a level than `capacity`, they are
+sorted and every second one moves a level up (Karnin, Lang, Liberty 2016, with one capacity for all levels; which half
+is drawn by a hash). All
 codes go through the same few sorts of whole arrays: 20,000 codes cost what 300 do.
 
-Up to `capacity` values of a code are all kept, and its quantiles are exactly numpy's. Beyond, the rank of a quantile is off by
-L / capacity of the values at the very most (L = log2(values / capacity) halvings), as a rule by about 1.4 / capacity (one standard
-deviation): .14 % for 1,024, where knots lie 3.1 % apart. Lowest and highest value are always exact.
+Up to `capacity` values of a code are all kept, and its quantiles are exactly numpy's. Beyond, the rank of a quantile is
+off by L / capacity of the values at the very most (L = log2(values / capacity) halvings), as a rule by about 1.4 /
+capacity (one standard deviation): .14 % for 1,024, where knots lie 3.1 % apart. Lowest and highest value are always
+exact.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who trained an outcome head: kept with the model, so that predictions about them are marked as such.
 
-Patients are known by their ids, and an id of another extract may be another person's: conversions number patients in the order
-they come. So each id has one bit beside it, of a hash of the id and the day of birth: for the same people nearly all bits agree,
-for others half of them do (`Met`). One bit says next to nothing of one patient's birth.
+Patients are known by their ids, and an id of another extract may be another person's: conversions number patients in
+the order they come. So each id has one bit beside it, of a hash of the id and the day of birth: for the same people
+nearly all bits agree, for others half of them do (`Met`). One bit says next to nothing of one patient's birth.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SPLIT_NAMES = ("train", "held_out")
 BIRTHS = "births_"
 """Before a split's name: one byte per patient, 0 where no birth is known, else 2 and the bit."""
 FEWEST, ALIKE = 20, 0.8
-"""Births that are compared at least, and the share that agrees among the same people: of chance 20 agree so well in 6 of 1,000
-extracts."""
+"""Births that are compared at least, and the share that agrees among the same people: of chance 20 agree so well in 6
+of 1,000 extracts."""
 
 
 def whom(events: Events, points: Labels, held: np.ndarray) -> dict[str, str]:
-    """Who trained the head and who was held out, for the folder: hashes of subject ids, so that it names nobody, and a bit of
-    each one's birth."""
+    """Who trained the head and who was held out, for the folder: hashes of subject ids, so that it names nobody, and a
+    bit of each one's birth."""
     bits, out = birth_bits(events), {}
     for name, subject in zip(SPLIT_NAMES, (points.subject[~held], points.subject[held]), strict=True):
         who = np.unique(subject)

@@ -1,8 +1,9 @@
-"""How natural a record is to the model: the log-probability of every event given all others, by event, visit or patient.
+"""How natural a record is to the model: the log-probability of every event given all others, by event, visit or
+patient.
 
-Each event is scored by `core.score` with itself hidden. In the mode 'unit' the later events of its visit (in
-their canonical order, see `ties`) are hidden with it, so that a visit's events add up to the log-probability of the visit as a whole; in the mode 'slot' the rest of its
-visit is shown, and tells much of it.
+Each event is scored by `core.score` with itself hidden. In the mode 'unit' the later events of its visit (in their
+canonical order, see `ties`) are hidden with it, so that a visit's events add up to the log-probability of the visit as
+a whole; in the mode 'slot' the rest of its visit is shown, and tells much of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a label file asks for: a yes or no, one of several classes, a number, or the time to an event. One object each way.
+"""What a label file asks for: a yes or no, one of several classes, a number, or the time to an event. One object each
+way.
 
 A target turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes.
 """

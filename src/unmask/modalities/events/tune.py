@@ -1,9 +1,9 @@
 """Fine-tuning of the encoder itself for an outcome: a copy of the pretrained one, with a linear output on its states.
 
-The output is fitted first, on the states as they are, and then trained on with the encoder (Kumar et al. 2022: an output
-that starts at random spoils the states it learns from). In every epoch a share of each history's events is left out, as
-in pretraining: few labels make an encoder learn histories by heart otherwise. Training stops on patients of its own,
-taken from the training patients.
+The output is fitted first, on the states as they are, and then trained on with the encoder (Kumar et al. 2022: an
+output that starts at random spoils the states it learns from). In every epoch a share of each history's events is left
+out, as in pretraining: few labels make an encoder learn histories by heart otherwise. Training stops on patients of its
+own, taken from the training patients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from unmask.training.optimiser import AdamW, build_optimiser
 from unmask.training.settings import TrainSettings
 
 OUTPUT_STEPS, OUTPUT_PATIENCE = 500, 21
-"""Most steps that the output is fitted for by itself (products of (points, width) alone), and how many without improvement."""
+"""Most steps that the output is fitted for by itself (products of (points, width) alone), and how many without
+improvement."""
 OUTPUT_POINTS = WATCHED = 20_000
 """Points that the output is fitted on by itself, and points that are watched, at most: of more, a random part, so that
 memory and the time of a look do not grow with the number of labels."""
@@ -186,7 +187,8 @@ class OutputFinetuning(Finetunable):
     """The output alone, on pooled states that stay as they are: every step takes all points.
 
     Args:
-        z, held_z: standardised states of the points to learn from, and of those that are watched; `y`, `held_y` their targets.
+        z, held_z: standardised states of the points to learn from, and of those that are watched; `y`, `held_y` their
+            targets.
         loss: summed over points.
     """
 

@@ -27,8 +27,9 @@ class Visits:
 def visits_of(time: np.ndarray, named: np.ndarray | None, gap: float) -> Visits:
     """The visits of one patient's timed events, in order of time.
 
-    An event belongs to the encounter that it names; without one, to the encounter during which it happened (the one that began
-    last, of several); else to the visit of the event before it that has none either, unless more than `gap` hours lie between.
+    An event belongs to the encounter that it names; without one, to the encounter during which it happened (the one
+    that began last, of several); else to the visit of the event before it that has none either, unless more than `gap`
+    hours lie between.
 
     Args:
         time: (events,) microseconds, ascending.

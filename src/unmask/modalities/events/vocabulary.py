@@ -62,8 +62,8 @@ class Vocabulary:
         most: int = 20_000,
         rollup: str = "",
     ) -> Vocabulary:
-        """From the events of `subjects` (numbers of the training patients), or those in `rows`; default all. Codes seen fewer
-        than `floor` times share one number.
+        """From the events of `subjects` (numbers of the training patients), or those in `rows`; default all. Codes seen
+        fewer than `floor` times share one number.
 
         Raises:
             UserError: no code is frequent enough, the rule cannot be read, or 'parents' without any in the folder.
@@ -106,8 +106,8 @@ class Vocabulary:
         return np.isfinite(self.knots[:, 0])
 
     def usual(self, code: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """(codes,) whether a code usually has a value: half of its training events or more; in folders of before, which do not
-        know, of the events at hand.
+        """(codes,) whether a code usually has a value: half of its training events or more; in folders of before, which
+        do not know, of the events at hand.
 
         Args:
             code, value: numbers and values of the events at hand.
@@ -155,7 +155,8 @@ class Vocabulary:
         return out
 
     def scale(self, code: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Raw values -> normal scores (piecewise linear between quantiles); NaN stays, and where a code has no scale or is -1.
+        """Raw values -> normal scores (piecewise linear between quantiles); NaN stays, and where a code has no scale or
+        is -1.
 
         All codes at once, each with the arithmetic of `numpy.interp`: the cost does not grow with the number of codes.
         """

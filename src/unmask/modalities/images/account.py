@@ -1,4 +1,5 @@
-"""What was made of a set of pictures, as figures and in words: shape, channels, depth, range, what was left out and why."""
+"""What was made of a set of pictures, as figures and in words: shape, channels, depth, range, what was left out and
+why."""
 
 from __future__ import annotations
 
@@ -90,8 +91,8 @@ _NARROW = 0.02
 def check_fit(images: ImageSet, depth: str, trained: tuple[float, float] | None) -> None:
     """Refuse pictures whose depth or range is not that of the pictures a model was trained on.
 
-    A range does not fit where it reaches beyond the trained one by more than that one's width, or fills less than a fiftieth of
-    it at its lower end. Of 8 bits only the depth is compared.
+    A range does not fit where it reaches beyond the trained one by more than that one's width, or fills less than a
+    fiftieth of it at its lower end. Of 8 bits only the depth is compared.
 
     Args:
         depth: of the pictures it was trained on.

@@ -1,6 +1,7 @@
 """Augmentation of a whole batch at once, in torch: random crops, flips and turns, mixup and cutmix.
 
-Missing pixels (NaN) stay missing: what is resampled is made of the measured pixels alone. What is drawn for a picture is a function of (seed, epoch, identity), as masks are, so resumed runs see the same crops.
+Missing pixels (NaN) stay missing: what is resampled is made of the measured pixels alone. What is drawn for a picture
+is a function of (seed, epoch, identity), as masks are, so resumed runs see the same crops.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ class Augment:
 
 
 def of_measured(images: Tensor, resample: Callable[[Tensor], Tensor]) -> Tensor:
-    """A linear resampling of pictures with missing pixels (NaN), from the measured ones alone: their weighted sum divided
-    by their weights, missing where those are less than half of all."""
+    """A linear resampling of pictures with missing pixels (NaN), from the measured ones alone: their weighted sum
+    divided by their weights, missing where those are less than half of all."""
     gone = images.isnan()
     if not bool(gone.any()):
         return resample(images)

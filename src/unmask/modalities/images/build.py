@@ -30,7 +30,8 @@ def grid_table(grid: tuple[int, int], width: int, class_token: bool) -> Float[Te
 
 
 def default_patch(image: tuple[int, int]) -> int:
-    """The largest of 16, 8, 4, 2 that divides both sides and leaves at least 49 patches, else the smallest that divides.
+    """The largest of 16, 8, 4, 2 that divides both sides and leaves at least 49 patches, else the smallest that
+    divides.
 
     >>> default_patch((224, 224)), default_patch((32, 32)), default_patch((28, 28)), default_patch((8, 8))
     (16, 4, 4, 2)

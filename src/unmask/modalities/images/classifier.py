@@ -103,8 +103,8 @@ class ClassifierNet(nn.Module):
 def layer_groups(net: ClassifierNet, *, rate: float, decay: float, weight_decay: float) -> list[dict[str, Any]]:
     """Parameter groups with rates that fall from the head to the patches (Clark et al. 2020; Bao et al. 2022).
 
-    Embeddings are layer 0, block i is i + 1, norm and head come last; each layer has `decay` times the rate of the next.
-    Vectors do not decay. Frozen tables and what classification does not use (decoder, patch head) get no group.
+    Embeddings are layer 0, block i is i + 1, norm and head come last; each layer has `decay` times the rate of the
+    next. Vectors do not decay. Frozen tables and what classification does not use (decoder, patch head) get no group.
     """
     last = len(net.masked.encoder.layers) + 1
     used = [("encoder", net.masked.encoder), ("codec", net.masked.codec), ("norm", net.norm), ("head", net.head)]
@@ -206,9 +206,9 @@ class Classifier:
         return self.answers(images)
 
     def predict(self, images: Any) -> list[dict[str, Any]]:
-        """A prediction for each picture, in order; 'name' is its path where it came from a file. One class: 'label' and its
-        'probability'; several labels: 'labels' (from the threshold on) and 'probabilities' of all; a number: 'value' in its own
-        unit. Of a picture cut into tiles the mean over them."""
+        """A prediction for each picture, in order; 'name' is its path where it came from a file. One class: 'label' and
+        its 'probability'; several labels: 'labels' (from the threshold on) and 'probabilities' of all; a number:
+        'value' in its own unit. Of a picture cut into tiles the mean over them."""
         found = self.read(images, labelled=False)
         p = self.answers(found)
         whole = settled(found)
@@ -218,8 +218,9 @@ class Classifier:
         return self.objective.rows(names, p)
 
     def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
-        """Figures on labelled pictures (of their test part, where they have one; tiles of one picture count once) with 95 % intervals, beside a rule that looks at
-        no picture: `evaluation.classes.class_figures`, `evaluation.labels.label_figures` or `evaluation.values.value_figures`.
+        """Figures on labelled pictures (of their test part, where they have one; tiles of one picture count once) with
+        95 % intervals, beside a rule that looks at no picture: `evaluation.classes.class_figures`,
+        `evaluation.labels.label_figures` or `evaluation.values.value_figures`.
 
         Args:
             seed: of the intervals, and of which pictures are taken.
@@ -237,8 +238,8 @@ class Classifier:
         return figures | {"classes": list(self.classes), "pictures": figures["n"], "problem": self.problem}
 
     def judged(self, found: ImageSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the mean over
-        them."""
+        """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the
+        mean over them."""
         truth, answers, groups = self.objective.truth(found), self.answers(found), found.groups
         if found.tiles is not None:
             present, first = np.unique(found.tiles.scene, return_index=True)

@@ -24,21 +24,22 @@ class ClassifierSettings:
         pooling: 'mean' of the patches, or the class token ('first').
         layer_decay: each layer has this times the rate of the next.
         drop_path: share of a deepest block's outputs left out, rising evenly from 0 at the first.
-        problem: what the labels are: one class per picture ('single'), several labels ('multi'), a number ('regression'); 'auto'
-            looks at them and says what it took them for. Whole numbers are classes unless told otherwise.
+        problem: what the labels are: one class per picture ('single'), several labels ('multi'), a number
+            ('regression'); 'auto' looks at them and says what it took them for. Whole numbers are classes unless told
+            otherwise.
         threshold: several labels: the probability from which on a label is given.
         mixup, cutmix: beta parameters, 0 for none; each batch gets one of the two. Numbers are mixed up, but not cut.
-        smoothing: share of a target spread over all classes, of several labels over yes and no; None is 0.1 of one class per
-            picture, else 0. Numbers are not smoothed.
+        smoothing: share of a target spread over all classes, of several labels over yes and no; None is 0.1 of one
+            class per picture, else 0. Numbers are not smoothed.
         crop, flip: as in pretraining. A number that belongs to the whole picture (a count, an area) wants crop=1,1.
         batch: pictures in a step.
         group: what must not be split between training and held-out pictures; see `ImageSettings`.
-        pictures, column, label_column: of a table of labels: the folder its paths are relative to (default its own), its columns
-            of files and of labels (several of 0 and 1 parted by commas).
-        holdout: share of each class (rarest label, fifth of the numbers) held out where no validation pictures are given; 0 trains
-            on all and keeps the end.
-        keep_best: the best state on the validation pictures is kept, not the last: by accuracy, of several labels the mean area
-            under the precision-recall curve, of numbers the root mean squared error.
+        pictures, column, label_column: of a table of labels: the folder its paths are relative to (default its own),
+            its columns of files and of labels (several of 0 and 1 parted by commas).
+        holdout: share of each class (rarest label, fifth of the numbers) held out where no validation pictures are
+            given; 0 trains on all and keeps the end.
+        keep_best: the best state on the validation pictures is kept, not the last: by accuracy, of several labels the
+            mean area under the precision-recall curve, of numbers the root mean squared error.
         from_scratch: start from random weights (to see what pretraining is worth).
         store, store_folder: where decoded pictures are kept, as in pretraining.
     """

@@ -128,8 +128,8 @@ class PatchCodecConfig:
 
 
 def standardise(patches: Float[Tensor, "asked features"]) -> tuple[Tensor, Tensor, Tensor]:
-    """(standardised, mean, deviation) of each patch, with the sample variance (n - 1), as in the official MAE; of the numbers
-    that are not missing (NaN), which stay so."""
+    """(standardised, mean, deviation) of each patch, with the sample variance (n - 1), as in the official MAE; of the
+    numbers that are not missing (NaN), which stay so."""
     gone = patches.isnan()
     if bool(gone.any()):
         count = (~gone).sum(-1, keepdim=True)
@@ -171,7 +171,8 @@ class PatchPrediction(Gaussian):
         super().__init__(location, log_variance)
 
     def loss(self, target: Float[Tensor, "asked features"]) -> Tensor:
-        """Error per patch (mean over its numbers, missing ones (NaN) left out), summed over patches; targets are raw patches."""
+        """Error per patch (mean over its numbers, missing ones (NaN) left out), summed over patches; targets are raw
+        patches."""
         target = target.float()
         extra: Tensor | float = 0.0
         if self.config.normalised:
@@ -200,8 +201,8 @@ class PatchPrediction(Gaussian):
 class PatchCodec(nn.Module):
     """Embeds patches with one linear layer (a convolution of stride `patch`, said otherwise) and predicts them back.
 
-    Missing numbers are NaN. A patch that is missing wholly looks like a hidden one: the mask embedding stands in it, or it is
-    left out of the encoder (visible only). Of others the missing numbers count as the mean colour.
+    Missing numbers are NaN. A patch that is missing wholly looks like a hidden one: the mask embedding stands in it, or
+    it is left out of the encoder (visible only). Of others the missing numbers count as the mean colour.
     """
 
     drops_missing = True

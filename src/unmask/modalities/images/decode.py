@@ -1,4 +1,5 @@
-"""Files to examples, in worker processes: opened by `reader`, brought to one form, cut into tiles where that is asked for.
+"""Files to examples, in worker processes: opened by `reader`, brought to one form, cut into tiles where that is asked
+for.
 
 No torch here: a worker starts at once and stays small.
 """
@@ -32,8 +33,8 @@ class Form:
     """What every picture of a set is brought to.
 
     Attributes:
-        view: 'shrink' brings a picture to the size (covers it, cut to the middle); 'tile' cuts it into pieces of the size
-            at its own resolution, each an example.
+        view: 'shrink' brings a picture to the size (covers it, cut to the middle); 'tile' cuts it into pieces of the
+            size at its own resolution, each an example.
         overlap: pixels that neighbouring tiles share, at least.
     """
 

@@ -25,7 +25,8 @@ RESTING = 512e6
 
 
 def rows_at_rest(model: MaskedModel) -> int:
-    """Pictures in a batch of a model that is used, not trained: 256, fewer where a layer's states would take over 0.5 GB."""
+    """Pictures in a batch of a model that is used, not trained: 256, fewer where a layer's states would take over 0.5
+    GB."""
     config = model.codec.config
     return min(256, max(1, int(RESTING / (config.slots * max(config.width, config.head_width) * 12 * 4))))
 

@@ -1,5 +1,5 @@
-"""`unmask finetune classify` for images: a pretrained encoder and a linear head, trained together on labelled pictures: one class
-per picture, several labels, or a number."""
+"""`unmask finetune classify` for images: a pretrained encoder and a linear head, trained together on labelled pictures:
+one class per picture, several labels, or a number."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def finetune_classify(
         data: labelled pictures; see `sources.read_images`. Of data with a test part the training part alone is used.
         validation: labelled pictures to choose the best epoch by; default a `holdout` share of each class.
         out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
-        checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run: the figures
-            say `stopped` 'signal', and there is no model yet.
+        checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run:
+            the figures say `stopped` 'signal', and there is no model yet.
         resume: go on from the checkpoint of an interrupted run to `out`, on the same pictures with the same settings.
 
     Raises:

@@ -63,7 +63,8 @@ def load_folder(
     image: tuple[int, int] | None = None,
     norm_pix: bool | None = None,
 ) -> ImageFolder:
-    """Load a masked image model: our folder, a Hugging Face ViTMAE or ViT folder, or a weights file of the official MAE or timm.
+    """Load a masked image model: our folder, a Hugging Face ViTMAE or ViT folder, or a weights file of the official MAE
+    or timm.
 
     Args:
         heads, decoder_heads: of a bare weights file, which does not say; default the published size of that width, or
@@ -147,7 +148,8 @@ def _inferred(
     image: tuple[int, int] | None,
     norm_pix: bool | None,
 ) -> tuple[PatchCodecConfig, EncoderConfig, EncoderConfig | None, bool]:
-    """A published checkpoint's shape, from its tensors and, where there are some, its config.json and preprocessor_config.json."""
+    """A published checkpoint's shape, from its tensors and, where there are some, its config.json and
+    preprocessor_config.json."""
     state = found.state
     width, features = state["codec.patch.weight"].shape
     channels, patch = _kernel(found, config, features)
@@ -241,7 +243,8 @@ def _normalised(config: Mapping[str, Any], norm_pix: bool | None, decoder: bool)
 
 
 def _standards(config: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the pixels: what the processor (or timm's config) says, else ImageNet's, 0.5 for other channels."""
+    """Mean and deviation of the pixels: what the processor (or timm's config) says, else ImageNet's, 0.5 for other
+    channels."""
     if config.get("do_normalize") is False:
         return (0.0,) * channels, (1.0,) * channels
     told = config.get("pretrained_cfg") or {}

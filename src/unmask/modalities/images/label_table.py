@@ -1,4 +1,5 @@
-"""A table of pictures and their labels (csv, tsv, parquet): its columns, its files, and everything wrong with its rows at once."""
+"""A table of pictures and their labels (csv, tsv, parquet): its columns, its files, and everything wrong with its rows
+at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a set of picture files becomes, known before a pixel is decoded: its examples, their form, what is left out and why."""
+"""What a set of picture files becomes, known before a pixel is decoded: its examples, their form, what is left out and
+why."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ def list_files(files: Sequence[File], how: Reading) -> Listing:
     """Survey files and settle what all their pictures are brought to.
 
     Raises:
-        UserError: a file that can be read in two ways, a broken one in strict mode, nothing readable, sizes, channels or
-            depths that do not go together.
+        UserError: a file that can be read in two ways, a broken one in strict mode, nothing readable, sizes, channels
+            or depths that do not go together.
     """
     surveyed = survey_all([f.source for f in files], how.choice, how.workers)
     skipped: list[tuple[str, str]] = []

@@ -179,7 +179,8 @@ def patches_in_mask(config: PatchCodecConfig, mask: np.ndarray) -> np.ndarray:
 
 
 def observed_patches(config: PatchCodecConfig, missing: np.ndarray | None) -> np.ndarray:
-    """Booleans over (pictures, patches): those of which half of the pixels or more were measured; all where none is missing."""
+    """Booleans over (pictures, patches): those of which half of the pixels or more were measured; all where none is
+    missing."""
     if missing is None:
         return np.ones((1, config.patches), bool)
     (rows, columns), p = config.grid, config.patch

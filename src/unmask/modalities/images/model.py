@@ -111,7 +111,8 @@ class ImageModel:
         return computing(self.precision, self.device)
 
     def batches(self, images: ImageSet, rows: int | None = None) -> Iterator[tuple[slice, PackedBatch]]:
-        """Pictures in batches on the model's device, of `rows` or what memory asks for; a picture's identity is its place."""
+        """Pictures in batches on the model's device, of `rows` or what memory asks for; a picture's identity is its
+        place."""
         config, rows = self.config, rows or rows_at_rest(self.model)
         mean, deviation = self.model.codec.mean.cpu(), self.model.codec.deviation.cpu()
         for part in chunks(len(images), rows):
@@ -137,15 +138,15 @@ class ImageModel:
         """Hide a part of pictures and predict it back, in original pixel units also under normalised targets.
 
         Args:
-            ratio: share of the patches to hide at random (default 0.75 where neither box, mask nor gaps is given); missing
-                ones are not among them.
+            ratio: share of the patches to hide at random (default 0.75 where neither box, mask nor gaps is given);
+                missing ones are not among them.
             gaps: hide every patch with a missing pixel, so that what was not measured is predicted.
             box: left, top, width, height in pixels of the model's picture size; patches it touches are hidden.
             mask: over pixels or patches, for all pictures or one a picture; non-zero is hidden.
             steps, order, temperature, sweeps: see `core.fill.fill`; more steps let patches agree with each other.
             statistics: where a normalised patch's mean and deviation come from: 'predicted' by the model, its visible
-                'neighbours', or the 'truth' (as published figures of MAE are drawn: it knows two numbers of every hidden
-                patch). Default: predicted where the model was trained to, else neighbours.
+                'neighbours', or the 'truth' (as published figures of MAE are drawn: it knows two numbers of every
+                hidden patch). Default: predicted where the model was trained to, else neighbours.
 
         Raises:
             UserError: more than one of ratio, box and mask, or one that does not fit the picture.
@@ -224,8 +225,8 @@ class ImageModel:
         return random_patches(self.config, count, ratio, seed) & observed_patches(self.config, images.missing)
 
     def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
-        """One vector a picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over them. Files of
-        large sets are decoded as they come.
+        """One vector a picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over them.
+        Files of large sets are decoded as they come.
 
         Args:
             pooling: 'mean' or 'max' over the patches, 'first' for the class token.
@@ -254,8 +255,9 @@ class ImageModel:
     ) -> dict[str, Any]:
         """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches.
 
-        Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles are judged
-        each by itself; the intervals resample whole groups (patients, and the pictures that tiles and slices are of).
+        Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles
+        are judged each by itself; the intervals resample whole groups (patients, and the pictures that tiles and slices
+        are of).
 
         Args:
             most: at most this many training and a quarter as many test pictures; None takes all, of sets too large for
@@ -354,8 +356,8 @@ class ImageModel:
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **shape: Any) -> Any:
-    """Load an image model: a folder of unmask, a Hugging Face ViTMAE or ViT folder, or a weights file of the official MAE
-    or timm (see `folder.load_folder` for what such a file leaves open). A fine-tuned folder gives a `Classifier`.
+    """Load an image model: a folder of unmask, a Hugging Face ViTMAE or ViT folder, or a weights file of the official
+    MAE or timm (see `folder.load_folder` for what such a file leaves open). A fine-tuned folder gives a `Classifier`.
 
     Args:
         precision: 'auto' computes in fp32 for models under 10 M parameters, else measures.

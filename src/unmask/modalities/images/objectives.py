@@ -1,7 +1,7 @@
 """What a head on an image encoder is trained for: one class per picture, several labels, or a number.
 
-An objective turns labels into targets, logits into answers, and answers into predictions and figures. `n` is pictures, `outputs`
-is classes, labels, or 1.
+An objective turns labels into targets, logits into answers, and answers into predictions and figures. `n` is pictures,
+`outputs` is classes, labels, or 1.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ class OneClass:
 
 @dataclass
 class SeveralLabels:
-    """Several labels per picture, each for itself: sigmoid and binary cross-entropy; kept by the mean over the labels of the area
-    under the precision-recall curve (by the loss where no label both holds and does not hold among the held-out pictures).
+    """Several labels per picture, each for itself: sigmoid and binary cross-entropy; kept by the mean over the labels
+    of the area under the precision-recall curve (by the loss where no label both holds and does not hold among the
+    held-out pictures).
 
     Attributes:
         threshold: from this probability on a label is given.
@@ -189,7 +190,8 @@ class SeveralLabels:
 
 @dataclass
 class Number:
-    """A number per picture: squared error of the number standardised by the training part; kept by the root mean squared error.
+    """A number per picture: squared error of the number standardised by the training part; kept by the root mean
+    squared error.
 
     Attributes:
         mean, deviation: of the training part, in the number's own unit.
@@ -274,8 +276,8 @@ def objective_from(about: Mapping[str, Any]) -> Objective:
 
 
 def strata(images: ImageSet) -> np.ndarray:
-    """A number for each picture, by which parts of a set are made alike: its class, its rarest label, or the fifth of the range of
-    numbers it lies in (by rank)."""
+    """A number for each picture, by which parts of a set are made alike: its class, its rarest label, or the fifth of
+    the range of numbers it lies in (by rank)."""
     targets = images.targets
     if targets is None:
         assert images.labels is not None

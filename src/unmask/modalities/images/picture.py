@@ -1,7 +1,7 @@
 """One picture as a file holds it: what a reader of a file format gives, before anything is done to it.
 
-A reader never guesses: what a file leaves open (are five pages a stack or five channels?) is an `Asked`, which ends the run
-with the setting that answers it; what cannot be read is `Broken`, which is named and counted.
+A reader never guesses: what a file leaves open (are five pages a stack or five channels?) is an `Asked`, which ends the
+run with the setting that answers it; what cannot be read is `Broken`, which is named and counted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ class Choice:
     """What a person says of files that can be read in more than one way.
 
     Attributes:
-        planes: of the planes of a stack (depth, time, pages, frames): 'all' (each a picture), 'max' or 'mean' over them, a
-            number (that one alone, from 0), or 'channels' (they are the channels). None: 'all' where the file says what its
-            planes are, and a question where it does not.
+        planes: of the planes of a stack (depth, time, pages, frames): 'all' (each a picture), 'max' or 'mean' over
+            them, a number (that one alone, from 0), or 'channels' (they are the channels). None: 'all' where the file
+            says what its planes are, and a question where it does not.
         channels: how many channels pictures have, where a bare array leaves open which of its axes they are.
-        alpha: what a band that the file marks as transparency is: 'white' (the picture lies on white), 'missing' (where it is
-            0 nothing was measured) or 'band' (one more channel). None: 'white', and a question for georeferenced files.
+        alpha: what a band that the file marks as transparency is: 'white' (the picture lies on white), 'missing' (where
+            it is 0 nothing was measured) or 'band' (one more channel). None: 'white', and a question for georeferenced
+            files.
         nodata: the value of pixels that were not measured, where the file does not say.
         slice: how a volume is cut into pictures.
     """

@@ -27,9 +27,9 @@ Shown = tuple[np.ndarray, np.ndarray]
 
 
 def shown_range(pixels: np.ndarray, missing: np.ndarray | None = None) -> Shown:
-    """What is drawn black and white: the range of the measured values but their outermost half per cent, the same for grey and
-    colour, of each channel apart where there are others. 8-bit pictures that use a quarter of their range are drawn as they
-    are.
+    """What is drawn black and white: the range of the measured values but their outermost half per cent, the same for
+    grey and colour, of each channel apart where there are others. 8-bit pictures that use a quarter of their range are
+    drawn as they are.
 
     Args:
         pixels: (..., channels).
@@ -49,8 +49,8 @@ def shown_range(pixels: np.ndarray, missing: np.ndarray | None = None) -> Shown:
 
 
 def to_rgb(pixels: np.ndarray, shown: Shown | None = None, missing: np.ndarray | None = None) -> np.ndarray:
-    """(height, width, channels) of any depth -> (height, width, 3) uint8, stretched; two channels are red and green, of more
-    than three the first three are drawn. Missing pixels are violet."""
+    """(height, width, channels) of any depth -> (height, width, 3) uint8, stretched; two channels are red and green, of
+    more than three the first three are drawn. Missing pixels are violet."""
     low, high = shown_range(pixels, missing) if shown is None else shown
     drawn = (np.nan_to_num(pixels.astype(np.float32)) - low) / np.maximum(high - low, 1e-12)
     channels = drawn.shape[-1]

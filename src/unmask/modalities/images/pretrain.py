@@ -226,7 +226,8 @@ def make_job(
 def _validation(
     numbers: np.ndarray, make: Callable[..., PackedBatch], batch: int, config: PatchCodecConfig
 ) -> Sequence[PackedBatch]:
-    """Held-out pictures in batches of at most `batch`: kept where they are small, else made whenever they are looked at."""
+    """Held-out pictures in batches of at most `batch`: kept where they are small, else made whenever they are looked
+    at."""
     # A slot holds its patch, and eight numbers of eight bytes or less about it.
     each = config.slots * (4 * config.features + 40)
     rows = min(batch, max(1, int(VALIDATION_BYTES // each)))

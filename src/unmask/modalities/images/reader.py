@@ -1,7 +1,7 @@
 """Open a picture file of any known format: what pictures it holds, and their pixels.
 
-`survey` says what a file holds without decoding it where the format allows; `pictures` decodes. No torch here: workers start
-at once and stay small.
+`survey` says what a file holds without decoding it where the format allows; `pictures` decodes. No torch here: workers
+start at once and stay small.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "large": (1024, 24, 16),
     "huge": (1280, 32, 16),
 }
-"""Name -> (width, layers, heads): ViT (Dosovitskiy et al. 2021, table 1) and DeiT (Touvron et al. 2021); `micro` is ours."""
+"""Name -> (width, layers, heads): ViT (Dosovitskiy et al. 2021, table 1) and DeiT (Touvron et al. 2021); `micro` is
+ours."""
 
 DECODERS: dict[str, tuple[int, int, int]] = {"mae": (512, 8, 16), "small": (192, 4, 3), "light": (64, 2, 2)}
 """Name -> (width, layers, heads): MAE's for every encoder (He et al. 2022, table 1), and lighter ones."""
@@ -41,13 +42,13 @@ class ImageSettings:
     Attributes:
         architecture: 'visible_only' (MAE) or 'in_place' (SimMIM).
         width, layers, heads: of the encoder; `size` is a name for the three (micro, tiny, small, base, large, huge).
-        decoder_width, decoder_layers, decoder_heads: of the visible-only decoder; `decoder` names the three (mae, small,
-            light).
+        decoder_width, decoder_layers, decoder_heads: of the visible-only decoder; `decoder` names the three (mae,
+            small, light).
         image_size: side, or height,width, that pictures are brought to (shorter side first, then cut to the middle);
             none takes them as they are, all alike.
         patch: side of a patch in pixels; none picks the largest of 16, 8, 4, 2 that leaves at least 49 patches.
-        channels: none takes what the files have; 1 or 3 turn grey into colours and back. Of arrays with more than four it tells
-            which axis they are.
+        channels: none takes what the files have; 1 or 3 turn grey into colours and back. Of arrays with more than four
+            it tells which axis they are.
         ratio: share of the patches to hide.
         hide: 'patch', 'unit' (squares of `unit` pixels) or 'block' (rectangles, BEiT).
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
@@ -58,26 +59,29 @@ class ImageSettings:
             pixels; with norm_targets only. 0 is the published loss.
         positions: 'sincos' (fixed, 2-D) or 'learned'.
         class_token: a learned slot in front of the patches.
-        view: 'shrink' brings whole pictures to image_size. 'tile' cuts them into pieces of image_size at their own resolution,
-            each an example; 'crop' into pieces of store_size (default twice image_size), of which every epoch sees a random
-            window of image_size. Pieces of one picture stay on one side of the split.
+        view: 'shrink' brings whole pictures to image_size. 'tile' cuts them into pieces of image_size at their own
+            resolution, each an example; 'crop' into pieces of store_size (default twice image_size), of which every
+            epoch sees a random window of image_size. Pieces of one picture stay on one side of the split.
         overlap: pixels that neighbouring tiles share, at least.
-        planes: of the planes of a stack: all (each a picture), max, mean, a number, or channels; none takes all where the file
-            says what its planes are, and asks where it does not.
-        alpha: what a band marked as transparency is: white (laid on it), missing (where it is 0) or band (one more channel).
+        planes: of the planes of a stack: all (each a picture), max, mean, a number, or channels; none takes all where
+            the file says what its planes are, and asks where it does not.
+        alpha: what a band marked as transparency is: white (laid on it), missing (where it is 0) or band (one more
+            channel).
         nodata: value of pixels that were not measured, where files do not say; NaN always are.
         slice: how volumes (NIfTI) are cut: axial, coronal or sagittal.
-        group: what must not be split between training and held-out pictures: folder, a folder level (1 is the first below the
-            folder given), file, or a column of a table; none takes the patient of DICOM files and the file elsewhere.
-        crop: random resized crops of this share of the area, low,high; 1,1 for none. None is 0.6,1 with view=shrink, else
-            1,1.
+        group: what must not be split between training and held-out pictures: folder, a folder level (1 is the first
+            below the folder given), file, or a column of a table; none takes the patient of DICOM files and the file
+            elsewhere.
+        crop: random resized crops of this share of the area, low,high; 1,1 for none. None is 0.6,1 with view=shrink,
+            else 1,1.
         flip: mirror half of the pictures.
         turn: turn pictures by quarters, where up means nothing (cells, tissue, scenes from above).
         batch: images in one optimiser step.
         holdout: share of the pictures held out for validation.
-        store_size: side that decoded pictures are kept at while training; none is image_size. Larger gives sharper crops.
-        store: 'memory' keeps decoded pictures there, 'disk' in shards that are read as they are needed; auto takes the disk for
-            more than a quarter of the free memory, or 2 GB.
+        store_size: side that decoded pictures are kept at while training; none is image_size. Larger gives sharper
+            crops.
+        store: 'memory' keeps decoded pictures there, 'disk' in shards that are read as they are needed; auto takes the
+            disk for more than a quarter of the free memory, or 2 GB.
         store_folder: where shards go; none is the folder `pictures` of the run.
         workers: processes that decode files; none is the number of cores, at most 8.
         strict: a file that cannot be decoded ends the run instead of being skipped.
@@ -276,8 +280,8 @@ SIMMIM: dict[str, Any] = {
     "minimum_rate": 0.1,
     "clip": 5.0,
 }
-"""Xie et al. 2022, section 4.1 and appendix A: mask units of 32 pixels, 60 %, L1, rate 1e-4 x batch / 512. The step decay
-at 7/8 of the run is a linear one here; learned absolute positions stand for the relative bias of their ViT."""
+"""Xie et al. 2022, section 4.1 and appendix A: mask units of 32 pixels, 60 %, L1, rate 1e-4 x batch / 512. The step
+decay at 7/8 of the run is a linear one here; learned absolute positions stand for the relative bias of their ViT."""
 
 RECIPES: dict[str, Mapping[str, Any]] = {"small": SMALL, "mae": MAE, "simmim": SIMMIM}
 

@@ -24,8 +24,8 @@ def fill_scenes(
 ) -> list[Reconstruction]:
     """`ImageModel.reconstruct` at the pictures' own resolution: one result for each picture, of its own size.
 
-    A pixel is hidden where it is in every tile that shows it; there the tiles' predictions are averaged, each weighted by
-    how far the pixel lies from the tile's edge.
+    A pixel is hidden where it is in every tile that shows it; there the tiles' predictions are averaged, each weighted
+    by how far the pixel lies from the tile's edge.
 
     Args:
         box: left, top, width, height in pixels of the pictures.

@@ -6,10 +6,10 @@
                00000.json       examples of each file (or why it cannot be read), and of each example a CRC-32
                lock             held while shards are being made
 
-KEY is made of the files' names, sizes and times and of all that decides what becomes of them, so another set or another way
-of reading is another folder. A shard counts once its .json stands: work that was killed goes on with the next one. Pictures are
-read by position (`pread`), not through a memory map: pages of a map count as the process's memory and stall the interpreter
-while they are fetched. Every picture's CRC is checked when it is read.
+KEY is made of the files' names, sizes and times and of all that decides what becomes of them, so another set or another
+way of reading is another folder. A shard counts once its .json stands: work that was killed goes on with the next one.
+Pictures are read by position (`pread`), not through a memory map: pages of a map count as the process's memory and
+stall the interpreter while they are fetched. Every picture's CRC is checked when it is read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Store:
     """Where pictures go that do not fit in memory.
 
     Attributes:
-        folder: holds a folder for each set; None keeps nothing: files are decoded whenever they are looked at (`streaming`).
+        folder: holds a folder for each set; None keeps nothing: files are decoded whenever they are looked at
+            (`streaming`).
         most: bytes of decoded pictures that may stay in memory; larger sets go to disk.
         say: told how decoding goes.
     """

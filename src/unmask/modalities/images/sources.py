@@ -70,11 +70,12 @@ def read_images(
         strict: a picture that cannot be read is an error instead of being skipped.
         planes, alpha, nodata, slice: see `picture.Choice`.
         view, overlap: 'tile' cuts pictures into pieces of `size` at their own resolution; see `decode.Form`.
-        group: what pictures belong to that must not be split: 'folder' (the one a file is in), a folder level from 1 below
-            the one given, or a column of a table. None: the patient of DICOM files, and the file where it gives several.
+        group: what pictures belong to that must not be split: 'folder' (the one a file is in), a folder level from 1
+            below the one given, or a column of a table. None: the patient of DICOM files, and the file where it gives
+            several.
         store: where pictures of files go that are too many for memory; None keeps all in memory.
-        problem: what the labels of a table (.csv, .tsv, .parquet of paths) or of a pair are; see `targets.Problem`. None
-            refuses tables of paths, and takes labels of a pair as classes.
+        problem: what the labels of a table (.csv, .tsv, .parquet of paths) or of a pair are; see `targets.Problem`.
+            None refuses tables of paths, and takes labels of a pair as classes.
         pictures: the folder that the paths of a table are relative to; None: the table's own.
 
     Raises:

@@ -1,4 +1,5 @@
-"""Which pictures are held out: drawn by the seed, and never a part of a group (patient, plate, slide, file) without the rest."""
+"""Which pictures are held out: drawn by the seed, and never a part of a group (patient, plate, slide, file) without the
+rest."""
 
 from __future__ import annotations
 

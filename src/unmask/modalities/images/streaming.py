@@ -20,8 +20,8 @@ Task = tuple[Source, Form, Choice]
 class Stream:
     """The examples of files, decoded at every look; workers decode what follows the last look meanwhile.
 
-    `pixels` and `missing` are indexed along the first axis like arrays. A file that turns out broken gives zeros, and its
-    reason stands in `broken` by the number of its first example: whoever looked leaves these examples out.
+    `pixels` and `missing` are indexed along the first axis like arrays. A file that turns out broken gives zeros, and
+    its reason stands in `broken` by the number of its first example: whoever looked leaves these examples out.
     """
 
     def __init__(
@@ -109,7 +109,8 @@ class Stream:
 
 
 class StreamedArray(LazyArray):
-    """Pixels or masks of a stream, or of some of its examples; indexing decodes what is asked for, zeros of broken files."""
+    """Pixels or masks of a stream, or of some of its examples; indexing decodes what is asked for, zeros of broken
+    files."""
 
     def __init__(
         self, stream: Stream, which: np.ndarray, kind: np.dtype, shape: tuple[int, ...], *, masks: bool

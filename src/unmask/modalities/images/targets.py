@@ -24,8 +24,8 @@ class Targets:
         problem: 'multi' or 'regression'.
         values: (pictures, labels) of 0 and 1, or (pictures, 1) numbers; float64.
         names: of the labels; of numbers what they are called.
-        listed: a label that a picture does not list does not hold for it. False of columns: of a label that has no column
-            nothing is known.
+        listed: a label that a picture does not list does not hold for it. False of columns: of a label that has no
+            column nothing is known.
     """
 
     problem: Literal["multi", "regression"]
@@ -58,8 +58,8 @@ class Parsed:
 def parse_cells(cells: Sequence[Any], column: str, problem: Problem) -> Parsed:
     """Labels of one column.
 
-    'auto' takes lists and cells with '|' as several labels, numbers of which some have fractions as numbers, and all else as
-    classes.
+    'auto' takes lists and cells with '|' as several labels, numbers of which some have fractions as numbers, and all
+    else as classes.
 
     Raises:
         UserError: 'auto' finds about as many classes as rows, or one number written in two ways.
@@ -98,8 +98,8 @@ def parse_columns(columns: Mapping[str, Sequence[Any]]) -> Parsed:
 
 
 def array_targets(labels: Any, problem: Problem | None) -> Targets | None:
-    """Targets of an array or tensor given in Python: (pictures, labels) of 0 and 1, or (pictures,) numbers; None where they are
-    classes.
+    """Targets of an array or tensor given in Python: (pictures, labels) of 0 and 1, or (pictures,) numbers; None where
+    they are classes.
 
     Raises:
         UserError: labels that are not what the problem asks for.

@@ -1,4 +1,5 @@
-"""`unmask demo table`: punch holes in a survival study, impute them with intervals, synthesise it, compare hazard ratios."""
+"""`unmask demo table`: punch holes in a survival study, impute them with intervals, synthesise it, compare hazard
+ratios."""
 
 from __future__ import annotations
 

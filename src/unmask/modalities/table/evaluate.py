@@ -36,8 +36,8 @@ def evaluate_model(
 ) -> dict[str, Any]:
     """Compare `rows` synthetic rows with real ones.
 
-    Copies, distances and recall compare rows with all others: of at most `privacy.COMPARED` rows, a sample where there are more
-    (`compared_rows` says how many).
+    Copies, distances and recall compare rows with all others: of at most `privacy.COMPARED` rows, a sample where there
+    are more (`compared_rows` says how many).
 
     Args:
         data: real rows, best those that the model has not seen; missing cells are drawn from the model.
@@ -46,8 +46,8 @@ def evaluate_model(
         report: where to write the HTML page.
 
     Raises:
-        UserError: the table does not fit the model, there are fewer than 20 rows of either kind, or the held-out rows are the
-            training rows.
+        UserError: the table does not fit the model, there are fewer than 20 rows of either kind, or the held-out rows
+            are the training rows.
     """
     seen = _encoded(model, data)
     before = None if train is None else _encoded(model, train)
@@ -90,7 +90,8 @@ def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:
 
 
 def _overlap(train: list[np.ndarray], held_out: list[np.ndarray]) -> str | None:
-    """What to say of held-out rows that are training rows; more of them than the training rows are alike among themselves.
+    """What to say of held-out rows that are training rows; more of them than the training rows are alike among
+    themselves.
 
     Raises:
         UserError: all are.
@@ -187,8 +188,8 @@ def compare(
 
 
 def strata(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray]) -> list[dict[str, Any]]:
-    """Calibration on real rows of risks learnt from synthetic ones, at the quartiles of follow-up, whole and per category
-    of two-valued columns; observed rates are those inside the stratum."""
+    """Calibration on real rows of risks learnt from synthetic ones, at the quartiles of follow-up, whole and per
+    category of two-valued columns; observed rates are those inside the stratum."""
     (a, _), (b, _) = outcome_of(model, real), outcome_of(model, synthetic)
     times = np.quantile(a[1], [0.25, 0.5, 0.75])
     risk, _ = fidelity.risks(b, a[0], times)

@@ -128,11 +128,11 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None, *, duration: Any = None, event: Any = None) -> MaskedImputer:
         """Learn the table `X`, which may have missing cells.
 
-        Where cells are missing depending on the outcome (the sicker, the more complete), what is learnt of the covariates
-        is right only if the fit sees the outcome too. Give it by `use_outcome=True` and `y`, or by `duration` and
-        `event` (inside a pipeline: `set_fit_request(duration=True, event=True)`). `transform` never needs or uses an
-        outcome, not even of the rows of the fit: nothing of it can leak into features. For estimates by Rubin's rules,
-        in which covariates must be drawn given the outcome, there is `MultipleImputation`.
+        Where cells are missing depending on the outcome (the sicker, the more complete), what is learnt of the
+        covariates is right only if the fit sees the outcome too. Give it by `use_outcome=True` and `y`, or by
+        `duration` and `event` (inside a pipeline: `set_fit_request(duration=True, event=True)`). `transform` never
+        needs or uses an outcome, not even of the rows of the fit: nothing of it can leak into features. For estimates
+        by Rubin's rules, in which covariates must be drawn given the outcome, there is `MultipleImputation`.
 
         Args:
             y: ignored, unless `use_outcome`: then numbers, classes, or a structured array of one boolean field

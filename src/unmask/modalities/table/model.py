@@ -88,8 +88,9 @@ class TableModel(FittedTable):
             settings, overrides: see `TableSettings`; give one or the other.
             weight: of each row, for bootstrap copies.
             watch: called after every step.
-            constraints: rules between columns, kept with the model, that imputed and synthetic rows meet: "a <= b <= c",
-                "a == 1 -> b == 0", "bmi := weight / height**2". Rows that break one as recorded are named in the notes.
+            constraints: rules between columns, kept with the model, that imputed and synthetic rows meet: "a <= b <=
+                c", "a == 1 -> b == 0", "bmi := weight / height**2". Rows that break one as recorded are named in the
+                notes.
 
         Raises:
             UserError: naming the row, column and value at fault.
@@ -172,15 +173,15 @@ class TableModel(FittedTable):
                 drawn from the joint distribution, members taking turns. For Rubin's rules see `MultipleImputation`,
                 whose every table comes from a fit of its own.
             unseen: what a category that the model does not know is: an "error" or "missing".
-            shift: column -> added to its drawn values, in its unit (delta adjustment for values missing not at random), or
-                {condition: number} for groups. The range of the data does not bind shifted values, bounds given in the
-                schema do, and how many they held back is said.
+            shift: column -> added to its drawn values, in its unit (delta adjustment for values missing not at random),
+                or {condition: number} for groups. The range of the data does not bind shifted values, bounds given in
+                the schema do, and how many they held back is said.
             absent: columns that the table may lack: names, or "any"; the outcome of new patients (follow-up time and
                 event) always may. They are hidden in every row, which a warning says. Columns that the model does not
                 know pass through.
             add_absent: give the lacking columns too, imputed, at the end.
-            constraints: rules besides those the model was fitted with; filled cells meet them all, observed ones are left
-                as they are. What is broken as recorded, and what cannot be met, a warning says with the rows.
+            constraints: rules besides those the model was fitted with; filled cells meet them all, observed ones are
+                left as they are. What is broken as recorded, and what cannot be met, a warning says with the rows.
 
         Raises:
             UserError: the table does not fit the model, naming row, column and value.
@@ -209,11 +210,13 @@ class TableModel(FittedTable):
         add_absent: bool = False,
         constraints: Sequence[str] | str = (),
     ) -> Any:
-        """A frame with a row per missing cell and how sure its value is, of the kind of the table (polars for files and arrays).
+        """A frame with a row per missing cell and how sure its value is, of the kind of the table (polars for files and
+        arrays).
 
         Columns: row (a pandas index label, the line of a CSV file, else the row's number from 0), column, value; for
-        quantities low and high, the ends of an interval that holds the truth as often as `coverage` says; for categories
-        probability, of the value, and probabilities, of every level. See `uncertainty.interval_frame` for types.
+        quantities low and high, the ends of an interval that holds the truth as often as `coverage` says; for
+        categories probability, of the value, and probabilities, of every level. See `uncertainty.interval_frame` for
+        types.
 
         Args:
             absent, add_absent, constraints: as in `impute`.
@@ -254,7 +257,8 @@ class TableModel(FittedTable):
         return out
 
     def embed(self, data: Any, *, absent: Sequence[str] | str = ()) -> np.ndarray:
-        """(rows, width) states of the rows with nothing hidden but what is missing; `absent` and warnings as in `score`."""
+        """(rows, width) states of the rows with nothing hidden but what is missing; `absent` and warnings as in
+        `score`."""
         return self.table.embed(self._coded(data, absent)[1])
 
     def _coded(self, data: Any, absent: Sequence[str] | str) -> tuple[Frame, list[np.ndarray]]:
@@ -267,7 +271,8 @@ class TableModel(FittedTable):
         return frame, columns
 
     def synthesize(self, rows: int, **options: Any) -> Any:
-        """New rows; see `unmask.modalities.table.synthesis.synthesize.synthesize`. A polars table where the model comes from a folder."""
+        """New rows; see `unmask.modalities.table.synthesis.synthesize.synthesize`. A polars table where the model comes
+        from a folder."""
         return handed_out(synthesize(self, rows, **options).table)
 
     def inspect(self) -> dict[str, Any]:

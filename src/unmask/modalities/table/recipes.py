@@ -87,8 +87,8 @@ class TableSettings:
 RECIPES: dict[str, dict[str, Any]] = {
     "masked": {},
     # Masked Clinical Modelling (arXiv 2410.16811, released code): attention filter over the visible cells, MLP with one
-    # hidden layer of 64, values Box-Cox transformed and scaled to 0..1, share hidden per row U(0.1, 0.9), squared error,
-    # Adam 1e-3, batches of 16. What is hidden is zero before the filter: the released scores saw it.
+    # hidden layer of 64, values Box-Cox transformed and scaled to 0..1, share hidden per row U(0.1, 0.9), squared
+    # error, Adam 1e-3, batches of 16. What is hidden is zero before the filter: the released scores saw it.
     "mcm": {
         "network": "filter",
         "factors": 0,

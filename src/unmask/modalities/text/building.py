@@ -1,7 +1,8 @@
 """The files of a token cache, written so that a build that was killed goes on where its last mark stands.
 
-Examples are appended as documents are tokenised. Every `MARK_SECONDS` the files are brought to the disk and `progress.json`
-says how long they are and how many documents went in: what is behind the mark is cut off and done again.
+Examples are appended as documents are tokenised. Every `MARK_SECONDS` the files are brought to the disk and
+`progress.json` says how long they are and how many documents went in: what is behind the mark is cut off and done
+again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The tokenised corpus as flat memory-mapped arrays: tokenised once, read at memory speed, safe against a crash.
 
 Examples are pieces of documents of at most `max_slots` slots with [CLS] and [SEP] counted; pieces are cut between
-units, near a sentence's end where one is near. A document is wholly in training or wholly held out; where a corpus has so
-few that none was drawn, the last examples of its last documents are held out.
+units, near a sentence's end where one is near. A document is wholly in training or wholly held out; where a corpus has
+so few that none was drawn, the last examples of its last documents are held out.
 """
 
 from __future__ import annotations
@@ -139,12 +139,12 @@ class TokenCache:
             document: where documents of plain text end; see `iter_documents`.
             say: told how far it is, how fast it goes, and what was made of the corpus.
 
-        A build that was killed goes on where it was when it is asked for again. The cores work side by side; the cache is
-        the same on any number of them.
+        A build that was killed goes on where it was when it is asked for again. The cores work side by side; the cache
+        is the same on any number of them.
 
         Raises:
-            UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a folder
-                that holds other things.
+            UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a
+                folder that holds other things.
         """
         names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         settings: dict[str, Any] = {
@@ -224,7 +224,8 @@ def _map(path: Path, dtype: str) -> np.ndarray:
 
 
 def content_key(inputs: Sequence[str]) -> str:
-    """Hash of what inputs hold: name, size, time, first and last MiB of each file, and the names of data sets on the hub."""
+    """Hash of what inputs hold: name, size, time, first and last MiB of each file, and the names of data sets on the
+    hub."""
     digest = hashlib.blake2b(digest_size=16)
     for item in inputs:
         if item.startswith("hf:"):

@@ -1,6 +1,7 @@
 """ELECTRA on text: replaced-token detection, trained by the same run as everything else (Clark et al. 2020).
 
-The run folder is the discriminator, for embedding and fine-tuning; `generator` in it is the masked model it learnt with.
+The run folder is the discriminator, for embedding and fine-tuning; `generator` in it is the masked model it learnt
+with.
 """
 
 from __future__ import annotations

@@ -189,7 +189,8 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
 
 
 def unexpected(names: Collection[str]) -> list[str]:
-    """Of tensors without a place in a model those that are no task head or pooler either: layers beyond config.json, another model's.
+    """Of tensors without a place in a model those that are no task head or pooler either: layers beyond config.json,
+    another model's.
 
     >>> unexpected(["classifier.weight", "bert.pooler.dense.bias", "bert.encoder.layer.6.output.dense.bias", "adapter.up"])
     ['bert.encoder.layer.6.output.dense.bias', 'adapter.up']

@@ -183,8 +183,8 @@ class TextModel:
             order, temperature: see `unmask.core.fill.fill`.
             candidates: answers to compare instead, for the one blank of each text; any number of tokens each. Their
                 joint probability is exact along the model's left-to-right chain, hidden slots behind being unknown.
-            longest: above 1, answers of up to this many tokens for the one blank of each text, `top` of each length; see
-                `answers`.
+            longest: above 1, answers of up to this many tokens for the one blank of each text, `top` of each length;
+                see `answers`.
 
         Returns:
             One dict a text: text, filled (likeliest values written in), log_probability (joint, of `filled`), slots:
@@ -255,8 +255,9 @@ class TextModel:
             beam: beginnings kept while searching; default twice `top`.
 
         Returns:
-            Dicts value, filled, tokens, probability, log_probability, likeliest first. A probability is joint over the answer's
-            tokens, given their number: compare answers of one length; across lengths the order is only a guide.
+            Dicts value, filled, tokens, probability, log_probability, likeliest first. A probability is joint over the
+            answer's tokens, given their number: compare answers of one length; across lengths the order is only a
+            guide.
         """
         self.require_head()
         width, own = max(top, beam or 2 * top), self.tokenizer.mask_token

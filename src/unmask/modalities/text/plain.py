@@ -9,8 +9,8 @@ from typing import Literal
 from unmask.modalities.text.documents import Document, ReadReport, opened, pieces
 
 Parting = Literal["auto", "blank", "line", "file"]
-"""Where a document of plain text ends: at blank lines, at every line's end, at the file's. 'auto': at blank lines, or at
-every line's end in a file without any."""
+"""Where a document of plain text ends: at blank lines, at every line's end, at the file's. 'auto': at blank lines, or
+at every line's end in a file without any."""
 _CHUNK = 1 << 20
 
 

@@ -32,7 +32,8 @@ from unmask.training.tracking import console_logger
 from unmask.version import __version__
 
 TOKENIZER_CHARACTERS = 60_000_000
-"""A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to nothing."""
+"""A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to
+nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +76,8 @@ def build_tokenizer(
     """The tokenizer of a run: brought along, or trained now on the training documents and saved in `out`.
 
     Args:
-        reuse: take the one in `out`, if there is one: of the run that is resumed, or of the first process. One that was trained
-            there on the same files with the same settings is taken without.
+        reuse: take the one in `out`, if there is one: of the run that is resumed, or of the first process. One that was
+            trained there on the same files with the same settings is taken without.
     """
     if settings.tokenizer is not None:
         return Tokenizer.load(settings.tokenizer)
@@ -101,7 +102,8 @@ def build_tokenizer(
 
 
 def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:
-    """Hash of what a trained tokenizer comes from: the same command, started again after a kill, need not train it again."""
+    """Hash of what a trained tokenizer comes from: the same command, started again after a kill, need not train it
+    again."""
     names = ("tokenizer_kind", "vocabulary", "lowercase", "column", "document", "holdout")
     chosen = {name: getattr(settings, name) for name in names}
     made_of = [__version__, TOKENIZER_CHARACTERS, settings.train.seed, chosen, content_key(data)]

@@ -1,4 +1,5 @@
-"""Rows of .csv and .tsv with texts in them: what a quote means is read off the file, and one that is left open is refused.
+"""Rows of .csv and .tsv with texts in them: what a quote means is read off the file, and one that is left open is
+refused.
 
 In a .csv, quotes enclose a cell. In a .tsv they do where the file shows that a csv writer made it; elsewhere they are
 characters of the text, as in the published files of GLUE, of which many hold unpaired ones.
@@ -20,8 +21,8 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"', re.DOTALL)
 def encloses(lines: Iterable[str]) -> bool:
     """Whether quotes enclose cells in the lines of a .tsv, as csv writers (pandas, R) have it.
 
-    They do where all cells of the first line stand in quotes, or where a cell that begins and ends with a quote has doubled
-    quotes inside, and single ones nowhere: that is how writers spell a quote inside a cell.
+    They do where all cells of the first line stand in quotes, or where a cell that begins and ends with a quote has
+    doubled quotes inside, and single ones nowhere: that is how writers spell a quote inside a cell.
 
     >>> encloses(["text\\tlabel", '"he said ""stop"" twice"\\tgood'])
     True

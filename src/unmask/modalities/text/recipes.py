@@ -29,8 +29,8 @@ class TextSettings:
     Attributes:
         recipe: 'modern' (pre-norm, rotary, gated, local/global attention; ModernBERT, Warner et al. 2024) or
             'bert' (post-norm, learned positions; Devlin et al. 2019).
-        objective: 'masked' (predict hidden tokens) or 'detection' (tell which tokens a small generator replaced; ELECTRA,
-            Clark et al. 2020), for recipe 'bert' in place.
+        objective: 'masked' (predict hidden tokens) or 'detection' (tell which tokens a small generator replaced;
+            ELECTRA, Clark et al. 2020), for recipe 'bert' in place.
         generator: the generator's share of the discriminator's width ('detection'; section 3.2: a quarter to a half).
         architecture: 'in_place' (mask embeddings in the row) or 'visible_only' (hidden slots dropped, small decoder).
         width, layers, heads: of the encoder; `inner` of the feed-forward, None for the recipe's usual multiple.
@@ -39,8 +39,8 @@ class TextSettings:
         tokenizer: a tokenizer.json or folder to use instead.
         lowercase: for WordPiece.
         ratio: share of the slots to hide; `ratio_end` moves it linearly over the run.
-        hide: 'token', 'word' (whole words), 'span' (geometric lengths) or 'entity' (whole words, and whole entities where
-            .jsonl rows mark them: "entities", a list of {"start", "end"} in characters).
+        hide: 'token', 'word' (whole words), 'span' (geometric lengths) or 'entity' (whole words, and whole entities
+            where .jsonl rows mark them: "entities", a list of {"start", "end"} in characters).
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
         mask, random, keep: what stands in hidden slots, shares that add up to 1.
         static: the same masks in every epoch.
@@ -48,7 +48,8 @@ class TextSettings:
         dropout: on embeddings and block outputs.
         column: text column of jsonl, csv and parquet inputs.
         document: where a document of a .txt file ends: 'blank' (at blank lines), 'line' (at every line's end), 'file'
-            (with the file), or 'auto': at blank lines, and at every line's end in a file that has none; what was done is said.
+            (with the file), or 'auto': at blank lines, and at every line's end in a file that has none; what was done
+            is said.
     """
 
     recipe: Literal["modern", "bert"] = "modern"

@@ -12,10 +12,12 @@ PIECE = 20_000
 
 
 def sampled(texts: Iterable[str], most: int) -> list[str]:
-    """Pieces of the texts, about `most` characters at most and half as many at least where there are more; all where there are less.
+    """Pieces of the texts, about `most` characters at most and half as many at least where there are more; all where
+    there are less.
 
-    A piece is kept if a hash of it lies below a threshold, which is halved whenever too much is kept. So what is kept is the
-    same whatever the order of files and texts, and each file has its share. Texts come in the order of their hashes.
+    A piece is kept if a hash of it lies below a threshold, which is halved whenever too much is kept. So what is kept
+    is the same whatever the order of files and texts, and each file has its share. Texts come in the order of their
+    hashes.
 
     >>> sampled(["b", "a"], 10) == sampled(["a", "b"], 10)
     True

@@ -1,4 +1,5 @@
-"""What a folder says of embedding (sentence-transformers' files, or ours of a similarity model): pooling, normalisation, length."""
+"""What a folder says of embedding (sentence-transformers' files, or ours of a similarity model): pooling,
+normalisation, length."""
 
 from __future__ import annotations
 

@@ -101,7 +101,8 @@ def iter_documents(
 ) -> Iterator[Document]:
     """Stream documents.
 
-    .txt: separated by blank lines, or one per line in a file without blank lines; .md: one per file; .jsonl, .csv, .tsv,
+    .txt: separated by blank lines, or one per line in a file without blank lines; .md: one per file; .jsonl, .csv,
+        .tsv,
     .parquet: one per row, in `column` (default: the first of text, content, body, document, abstract that is there).
     `hf:NAME[:split]` streams a Hugging Face dataset.
     A file named twice is read once.

@@ -1,6 +1,7 @@
 """Text models at rest, fast: ids in, vectors out, nothing packed, padded or masked on the way.
 
-Used for embedding where the encoder allows it (see `unmask.encoder.inference_encoder`); everything else goes through `unmask.core`.
+Used for embedding where the encoder allows it (see `unmask.encoder.inference_encoder`); everything else goes through
+`unmask.core`.
 
 Shape letters: slots (of a batch), width, texts.
 """

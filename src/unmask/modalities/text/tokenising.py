@@ -2,9 +2,9 @@
 
     python -m unmask.modalities.text.tokenising
 
-is such a process: it reads pickled work from its parent on stdin (first the `Recipe`, then groups of documents), and writes
-what came of each to stdout. It ends with its parent. Results come in the order of the groups, so the number of processes
-changes nothing but the time.
+is such a process: it reads pickled work from its parent on stdin (first the `Recipe`, then groups of documents), and
+writes what came of each to stdout. It ends with its parent. Results come in the order of the groups, so the number of
+processes changes nothing but the time.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ def _encoded(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.n
 
 
 def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> list[tuple[int, int]]:
-    """Cut a document into pieces of at most `room` tokens, between units, after a stop in the last fifth if there is one.
+    """Cut a document into pieces of at most `room` tokens, between units, after a stop in the last fifth if there is
+    one.
 
     The pieces, one after another, are the document.
 
@@ -185,8 +186,8 @@ class Ended(UserError):
 
 
 def processes() -> int:
-    """How many processes tokenise: the cores this one may use, or RAYON_NUM_THREADS; one where TOKENIZERS_PARALLELISM is
-    false."""
+    """How many processes tokenise: the cores this one may use, or RAYON_NUM_THREADS; one where TOKENIZERS_PARALLELISM
+    is false."""
     if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("0", "off", "false", "f", "no", "n"):
         return 1
     asked = os.environ.get("RAYON_NUM_THREADS", "")
@@ -219,8 +220,8 @@ def tokenised(stream: Iterable[Document], recipe: Recipe, workers: int) -> Itera
 
 
 class _Workers:
-    """Processes that tokenise, each led by a thread. They are no forks, and they import nothing of the program that called:
-    a script without a main guard is safe."""
+    """Processes that tokenise, each led by a thread. They are no forks, and they import nothing of the program that
+    called: a script without a main guard is safe."""
 
     def __init__(self, recipe: Recipe, count: int) -> None:
         self._recipe = pickle.dumps(recipe)

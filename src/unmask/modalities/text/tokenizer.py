@@ -205,8 +205,8 @@ class Tokenizer:
         """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, as transformers reads them.
 
         Args:
-            types: the model has token types (BERT's segments): transformers' tokenizer returns them only if told so, and
-                pairs get other answers without them.
+            types: the model has token types (BERT's segments): transformers' tokenizer returns them only if told so,
+                and pairs get other answers without them.
             longest: of the model's inputs, in tokens; what transformers truncates to. None: no limit.
         """
         folder = Path(folder)
@@ -260,7 +260,8 @@ class Tokenizer:
         return out
 
     def encode_pair(self, first: str, second: str, *, max_slots: int | None = None) -> Encoded:
-        """Tokenise two texts as one example; offsets are into each its own text, units of the second follow the first's.
+        """Tokenise two texts as one example; offsets are into each its own text, units of the second follow the
+        first's.
 
         Args:
             max_slots: cut the longer text until the pair fits.
@@ -336,7 +337,8 @@ def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: i
 
 
 def _canonical(backend: Any, fixed: int) -> Any:
-    """The same tokenizer with entries in a fixed order: the trainers number them by hash-map order, anew in each process.
+    """The same tokenizer with entries in a fixed order: the trainers number them by hash-map order, anew in each
+    process.
 
     WordPiece entries go alphabetically, Unigram's by falling score (rounded, as the last digits differ as well); the
     first `fixed` special ones stay. BPE is deterministic already: its numbers are its merge order. Unigram's scores are

@@ -19,7 +19,8 @@ from unmask.modalities.table.schema.values import encode
 
 
 def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[BoostedStumps, BoostingTask]:
-    """A quantity's residual (column 0) and three of four categories (column 1), both steps of columns 2 and 3 and noise."""
+    """A quantity's residual (column 0) and three of four categories (column 1), both steps of columns 2 and 3 and
+    noise."""
     rng = np.random.default_rng(seed)
     other = rng.normal(size=rows)
     level = rng.integers(0, 12, rows)

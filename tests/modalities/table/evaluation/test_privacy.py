@@ -74,7 +74,8 @@ def test_evaluation_with_the_training_rows_says_what_rows_and_model_give_away():
 
 
 def test_rows_are_compared_with_all_others_in_tiles(monkeypatch):
-    """The same figures whatever is compared at once; of many rows a sample is asked, never the rows it is compared with."""
+    """The same figures whatever is compared at once; of many rows a sample is asked, never the rows it is compared
+    with."""
     train, released = holed(300, 0), [x[:200] for x in holed(200, 1)]
     for x, y in zip(released, train, strict=True):
         x[:50] = y[-50:]  # copies of the last rows

@@ -54,7 +54,8 @@ def test_a_fit_with_more_threads_than_cores_costs_no_more(threads):
 
 
 def test_the_linear_part_of_many_rows_is_that_of_one_product(seed):
-    """Sums over parts of the rows, with weights, complete rows and alike patterns among them, against plain sums over rows."""
+    """Sums over parts of the rows, with weights, complete rows and alike patterns among them, against plain sums over
+    rows."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(PART + 120, 2)) @ rng.normal(size=(2, 6)) + rng.normal(size=(PART + 120, 6))
     seen = rng.random(x.shape) < 0.8

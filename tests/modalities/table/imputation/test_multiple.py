@@ -340,7 +340,8 @@ def test_the_outcome_does_not_explain_itself(name, what):
     ("levels", "match"), [(("living", "dead"), None), (("survived", "died"), "which of them is the event")]
 )
 def test_a_formula_of_survival_says_what_its_event_is_or_is_refused(levels, match):
-    """The first level in the alphabet was taken for censored, so 'dead' beside 'living' had its hazard ratios turned over."""
+    """The first level in the alphabet was taken for censored, so 'dead' beside 'living' had its hazard ratios turned
+    over."""
     columns, gone = cohort(300, 0)
     event = np.array(levels)[columns["event"].astype(int)]
     data = table(**columns | {"b": np.where(gone, np.nan, columns["b"]), "days": columns["time"]})

@@ -1,4 +1,5 @@
-"""Rules between columns hold in points, draws and synthetic rows alike; observed cells stay; what cannot be met is said."""
+"""Rules between columns hold in points, draws and synthetic rows alike; observed cells stay; what cannot be met is
+said."""
 
 import datetime as dt
 import warnings

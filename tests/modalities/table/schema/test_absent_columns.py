@@ -114,7 +114,8 @@ def test_a_cell_empty_by_its_meaning_is_not_filled_where_its_reason_is_unknown(n
 
 
 def test_rows_without_any_value_are_nobody(tmp_path):
-    """A line of commas is no patient: it is said, not counted, and nothing is invented for it; an id alone is a patient."""
+    """A line of commas is no patient: it is said, not counted, and nothing is invented for it; an id alone is a
+    patient."""
     table = patients(80, missing=0.1).drop(columns=["time", "event"])
     table.insert(0, "mrn", [f"M{i}" for i in range(80)])
     lines = table.to_csv(index=False).splitlines()

@@ -1,4 +1,5 @@
-"""Read or refuse: what is no value, which mark parts decimals, what is a code, a date, a rule; and all bad cells at once."""
+"""Read or refuse: what is no value, which mark parts decimals, what is a code, a date, a rule; and all bad cells at
+once."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,5 @@
-"""Our survival arithmetic equals lifelines'; outcomes drawn from it keep hazards; Rubin's rules give the textbook's numbers."""
+"""Our survival arithmetic equals lifelines'; outcomes drawn from it keep hazards; Rubin's rules give the textbook's
+numbers."""
 
 import json
 from pathlib import Path

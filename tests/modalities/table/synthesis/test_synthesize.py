@@ -283,7 +283,8 @@ def test_perturbation_keeps_part_of_real_rows(table, model):
 
 
 def test_computed_columns_leave_the_outcome_as_it_is():
-    """They were computed after the outcome, whose hazards were not numbers then: every new patient was event-free at the end."""
+    """They were computed after the outcome, whose hazards were not numbers then: every new patient was event-free at
+    the end."""
     rng = np.random.default_rng(0)
     weight, height = rng.normal(75, 10, 300).round(1), rng.normal(1.7, 0.1, 300).round(2)
     died, left = rng.exponential(np.exp(-(weight - 75) / 20)) * 10, rng.exponential(20, 300)

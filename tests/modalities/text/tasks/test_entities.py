@@ -1,4 +1,5 @@
-"""Entities of jsonl are where they say they are: wrong offsets are refused, blanks cut off, what words cannot tell is counted."""
+"""Entities of jsonl are where they say they are: wrong offsets are refused, blanks cut off, what words cannot tell is
+counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows that are wrong are all named and refused, or left out and said; predictions carry their inputs; figures of classes."""
+"""Rows that are wrong are all named and refused, or left out and said; predictions carry their inputs; figures of
+classes."""
 
 from __future__ import annotations
 

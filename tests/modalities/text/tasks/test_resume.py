@@ -29,7 +29,8 @@ DATA = sentiment(24)
 
 
 def terminate_at(step, monkeypatch, task):
-    """SIGTERM in the middle of a step, once; two more losses are asked for before the first, to see what memory they take."""
+    """SIGTERM in the middle of a step, once; two more losses are asked for before the first, to see what memory they
+    take."""
     really, calls = task.loss, []
 
     def loss(self, *given):

@@ -1,8 +1,8 @@
 """FHIR R4, R5 and STU3: bundles (json), ndjson, either of them gzipped, zips and folders of them.
 
-All is read twice: for the versions of each resource (`fhir_versions`), then for its events; one resource at a time from ndjson, one
-bundle at a time otherwise. What cannot be read as FHIR is rejected and counted by
-file and line; kinds of resources that make no event are counted by name.
+All is read twice: for the versions of each resource (`fhir_versions`), then for its events; one resource at a time from
+ndjson, one bundle at a time otherwise. What cannot be read as FHIR is rejected and counted by file and line; kinds of
+resources that make no event are counted by name.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ class Kind:
 
     Attributes:
         prefix: of its codes.
-        times: fields that say when it was known, the first that is given; of a period its end, or its start where it has
-            none. meta.lastUpdated, when the server last wrote the resource, stands last.
+        times: fields that say when it was known, the first that is given; of a period its end, or its start where it
+            has none. meta.lastUpdated, when the server last wrote the resource, stands last.
         taken: fields that say when it was taken, the first that is given: nothing is known before.
         onset: fields taken only where `convert` is told to, for want of all of `times`: when it began.
         codes: fields with its code.

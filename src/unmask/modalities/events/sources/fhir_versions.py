@@ -1,4 +1,5 @@
-"""Which of the versions of a FHIR resource counts, found before any is read: the latest, also where it takes the others back.
+"""Which of the versions of a FHIR resource counts, found before any is read: the latest, also where it takes the others
+back.
 
 24 to 32 bytes per resource are kept, none of their content but that of Medication resources.
 """
@@ -22,8 +23,8 @@ UNKNOWN = -1
 class Versions:
     """Looks at all resources once (`see`); then `why_not` says which of them do not count.
 
-    A resource is known by its server, kind, id and patient: bundles made by hand number anew in every file. Patients are
-    put together elsewhere, see `Reader`.
+    A resource is known by its server, kind, id and patient: bundles made by hand number anew in every file. Patients
+    are put together elsewhere, see `Reader`.
     """
 
     def __init__(self) -> None:

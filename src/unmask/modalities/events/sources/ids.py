@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import polars as pl
 
 WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0+)?$"
-"""A whole number, also as a spreadsheet writes it (7.0). With leading zeros it is a text: 007 and 7 may be two people."""
+"""A whole number, also as a spreadsheet writes it (7.0). With leading zeros it is a text: 007 and 7 may be two people.
+"""
 
 
 @dataclass

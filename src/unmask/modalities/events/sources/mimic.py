@@ -1,8 +1,9 @@
 """MIMIC-IV, modules hosp and icu (versions 1.0 to 3.1).
 
-What is coded for billing (diagnoses, procedures, DRGs) is known after the discharge; results when they were stored, and not
-before they were taken; a death at its time in the admissions table before its date in the patients table. dod, chartdate and
-storedate are dates by the published schema (mimic-code, buildmimic/postgres/create.sql), whatever the type of a file's column.
+What is coded for billing (diagnoses, procedures, DRGs) is known after the discharge; results when they were stored, and
+not before they were taken; a death at its time in the admissions table before its date in the patients table. dod,
+chartdate and storedate are dates by the published schema (mimic-code, buildmimic/postgres/create.sql), whatever the
+type of a file's column.
 """
 
 from __future__ import annotations

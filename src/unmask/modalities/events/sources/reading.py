@@ -11,7 +11,8 @@ from unmask.errors import UserError, suggest
 from unmask.modalities.events.sources.times import MANY, ORDERS, Order
 
 MISSING = ("n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", ".")
-"""Texts that mean an empty cell of a plain table, in any case; `NA`, as R writes it, is one in capitals. As tables have it."""
+"""Texts that mean an empty cell of a plain table, in any case; `NA`, as R writes it, is one in capitals. As tables have
+it."""
 DECIMALS = (",", ".")
 MARKED = r"^[+-]?\d*[.,]?\d[\d.,]*(?:[eE][+-]?\d+)?$"
 """A number that may hold marks between its digits."""
@@ -19,8 +20,8 @@ READ = {
     ",": r"^[+-]?(?:\d+|[1-9]\d{0,2}(?:\.\d{3})+)?(?:,\d+)(?:[eE][+-]?\d+)?$|^[+-]?\d+$",
     ".": r"^[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?$",
 }
-"""By decimal mark: numbers that it explains. Beside a decimal point commas part thousands; beside a comma points do, but where no
-decimals follow (1.234) they may be decimal all the same, and the cell is no number."""
+"""By decimal mark: numbers that it explains. Beside a decimal point commas part thousands; beside a comma points do,
+but where no decimals follow (1.234) they may be decimal all the same, and the cell is no number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,8 @@ class Reading:
         return (text == "NA") | text.str.to_lowercase().is_in(MISSING)
 
     def numbers(self, raw: pl.Series, where: str) -> tuple[pl.Series, int]:
-        """Values as float32, null where they are none; and how many of these are numbers with marks that `decimal` does not explain.
+        """Values as float32, null where they are none; and how many of these are numbers with marks that `decimal` does
+        not explain.
 
         Raises:
             UserError: nothing was said, and some values have commas.

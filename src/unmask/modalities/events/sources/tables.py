@@ -56,8 +56,8 @@ class Table:
         subject, visit: columns of the ids.
         derived: columns that are made before codes are (see `Folder.context`) -> the file's columns they are made of.
         midnight: a time of 00:00:00 is a date alone, in every column.
-        dates: columns that hold dates by their published schema: there a time of 00:00:00 is a date alone too (pandas writes
-            dates as timestamps).
+        dates: columns that hold dates by their published schema: there a time of 00:00:00 is a date alone too (pandas
+            writes dates as timestamps).
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Texts and typed columns -> times. A date without a time of day stands at the end of its day: it was not known earlier.
+"""Texts and typed columns -> times. A date without a time of day stands at the end of its day: it was not known
+earlier.
 
 Times with a zone become UTC; times without one stay as they are. A date whose order of day and month is open
 (01/02/2020) is never guessed.
@@ -17,18 +18,21 @@ Order = Literal["month-first", "day-first"]
 ORDERS: tuple[Order, ...] = ("month-first", "day-first")
 END_OF_DAY = timedelta(hours=23, minutes=59, seconds=59)
 LAST_ZONE = timedelta(hours=12)
-"""How long after UTC's midnight a day ends at the latest (UTC-12). Dates in FHIR have no zone, and times there have one."""
+"""How long after UTC's midnight a day ends at the latest (UTC-12). Dates in FHIR have no zone, and times there have
+one."""
 OPEN = r"^(\d{1,2})[/.-](\d{1,2})[/.-](\d{4})(?:[ T]+(.+))?$"
 """A date that begins with the day or the month."""
 MANY = 0.01
-"""Share of open dates among the times of a chunk from which on the order is asked about; fewer are rejected and counted."""
+"""Share of open dates among the times of a chunk from which on the order is asked about; fewer are rejected and
+counted."""
 _ZONE = r"(?: ?(?:Z|UTC|GMT)| ?[+-]\d{2}(?::?\d{2})?)$"
 
 
 NONE_YEARS = (1, 2999)
 """Years up to and from which a date stands for none: 0001-01-01, 9999-12-31. MIMIC-IV's go up to the 2210s."""
 NONE_DAYS = (date(1900, 1, 1), date(1899, 12, 30), date(1899, 12, 31))
-"""Days that spreadsheets and data bases write where there is none; births there are named, for people were born then."""
+"""Days that spreadsheets and data bases write where there is none; births there are named, for people were born then.
+"""
 
 
 def stands_for_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
@@ -149,8 +153,8 @@ def _ordered(frame: pl.DataFrame, where: str, order: Order | None) -> pl.DataFra
 def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:
     """A FHIR date, dateTime or instant as UTC without zone, and whether it was no more than a day, month or year.
 
-    Such a one stands at the end of its day, month or year in the last zone where that ends (`LAST_ZONE`): whichever zone it was
-    written in, it is never early. With `start` it stands at its start.
+    Such a one stands at the end of its day, month or year in the last zone where that ends (`LAST_ZONE`): whichever
+    zone it was written in, it is never early. With `start` it stands at its start.
     """
     if not isinstance(value, str):
         return None, False

@@ -1,5 +1,5 @@
-"""PNG in colour with 16 bits, and JPEG 2000 of more than 8: Pillow would cut the colours to 8 bits and stretch 12 bits to 16, so
-imagecodecs decodes them."""
+"""PNG in colour with 16 bits, and JPEG 2000 of more than 8: Pillow would cut the colours to 8 bits and stretch 12 bits
+to 16, so imagecodecs decodes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""JPEG of 12 and 16 bits, lossless JPEG and JPEG-LS in DICOM files, decoded by imagecodecs: a plug-in of pydicom's decoders.
+"""JPEG of 12 and 16 bits, lossless JPEG and JPEG-LS in DICOM files, decoded by imagecodecs: a plug-in of pydicom's
+decoders.
 
 pydicom imports this module by its name and calls `is_available` and `_decode_frame`.
 """

@@ -25,8 +25,8 @@ AS_STORED = Scale(1.0, 0.0)
 
 
 def scales_of(data: Any, frames: int) -> list[Scale]:
-    """The scale of each frame: of the file, of its functional groups (enhanced DICOM: shared, then each frame's own), or of
-    the grid of a dose."""
+    """The scale of each frame: of the file, of its functional groups (enhanced DICOM: shared, then each frame's own),
+    or of the grid of a dose."""
     whole = _scale(data)
     if "DoseGridScaling" in data:
         whole = Scale(float(data.DoseGridScaling), 0.0)

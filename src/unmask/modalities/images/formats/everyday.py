@@ -21,7 +21,8 @@ from unmask.modalities.images.picture import (
     reduce_planes,
 )
 
-# What Pillow cannot decode is read by others or refused with a reason; its own remarks would stand on the user's screen per file.
+# What Pillow cannot decode is read by others or refused with a reason; its own remarks would stand on the user's screen
+# per file.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _DEEP = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
@@ -85,8 +86,8 @@ def _told(frames: int, planes: str | int | None) -> str:
 
 
 def _check(image: Image.Image) -> None:
-    """Raises:
-    ValueError: what Pillow would read as something else: FITS (signed numbers, scale and offset are lost), colours of 16 bits.
+    """Raises: ValueError: what Pillow would read as something else: FITS (signed numbers, scale and offset are lost),
+    colours of 16 bits.
     """
     if image.format == "FITS":
         raise ValueError("FITS, whose scale, offset and direction are not read: save it as TIFF or .npy")

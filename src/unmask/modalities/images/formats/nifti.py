@@ -32,7 +32,8 @@ def is_nifti(name: str) -> bool:
 
 
 def read(source: Source, choice: Choice) -> Opened:
-    """The slices of a volume, from left to right, back to front or bottom to top; of several volumes one after the other.
+    """The slices of a volume, from left to right, back to front or bottom to top; of several volumes one after the
+    other.
 
     Raises:
         Question: nibabel is not installed.

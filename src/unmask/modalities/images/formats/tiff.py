@@ -1,7 +1,8 @@
-"""TIFF: stacks, channels, bands, nodata, as tifffile reads them; plain ones (a page of grey or colour) are left to Pillow.
+"""TIFF: stacks, channels, bands, nodata, as tifffile reads them; plain ones (a page of grey or colour) are left to
+Pillow.
 
-The axes of a file are its own: OME, ImageJ and tifffile name them, a GeoTIFF's bands are samples of one page. Pages without
-a name could be a stack or channels, so they are asked for.
+The axes of a file are its own: OME, ImageJ and tifffile name them, a GeoTIFF's bands are samples of one page. Pages
+without a name could be a stack or channels, so they are asked for.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def _plain(source: Source, choice: Choice) -> bool:
 
 
 def _series(file: Any) -> tuple[list[tuple[int, Any]], Any, tuple[str, ...]]:
-    """(series that hold pictures, numbered; the mask of what was measured in the only one of them; what is said of all this)."""
+    """(series that hold pictures, numbered; the mask of what was measured in the only one of them; what is said of all
+    this)."""
     kept, dropped, masks = [], [], []
     for number, series in enumerate(file.series):
         name = str(series.name).lower()
@@ -131,7 +133,8 @@ def _series(file: Any) -> tuple[list[tuple[int, Any]], Any, tuple[str, ...]]:
 
 
 def _own_planes(file: Any, series: Any) -> None:
-    """Whether the planes of an OME-TIFF are there, and are this file's to give: a set of files is read with its first one.
+    """Whether the planes of an OME-TIFF are there, and are this file's to give: a set of files is read with its first
+    one.
 
     Raises:
         ValueError: where they are not.

@@ -1,1 +1,2 @@
-"""The distribution of every cell given others: a factor analysis, boosted stumps and a network, and what codes the cells."""
+"""The distribution of every cell given others: a factor analysis, boosted stumps and a network, and what codes the
+cells."""

@@ -37,9 +37,11 @@ LEAST = 1e-4
 FAR = 4.0
 """Residuals beyond so many deviations count as this far."""
 INSTANCES, MOST_ROWS, MOST_COPIES = 6000, 6000, 16
-"""Rows of smaller tables are masked several times over: with half as many instances, hidden quantities are 0.6 % worse known."""
+"""Rows of smaller tables are masked several times over: with half as many instances, hidden quantities are 0.6 % worse
+known."""
 WORK = 5e11
-"""Floating-point operations that all rounds together may cost: very wide tables get fewer rounds, or none below `FEWEST`."""
+"""Floating-point operations that all rounds together may cost: very wide tables get fewer rounds, or none below
+`FEWEST`."""
 FEWEST = 10
 TOGETHER = 16
 """Dims boosted in one product."""
@@ -49,8 +51,8 @@ class BoostedStumps(nn.Module):
     """The fitted sums, as constants of the model.
 
     Args:
-        table: (entries, dims + 1) what each cell adds to the score of a quantity, in deviations of the linear part, or to the
-            log-odds of a category; the last, 0, is for categories without a dim.
+        table: (entries, dims + 1) what each cell adds to the score of a quantity, in deviations of the linear part, or
+            to the log-odds of a category; the last, 0, is for categories without a dim.
     """
 
     table: Tensor
@@ -103,7 +105,8 @@ class BoostedStumps(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class BoostingTask:
-    """What is boosted. A quantity's standardised residual has the squared loss, the categories of a column that of their shares.
+    """What is boosted. A quantity's standardised residual has the squared loss, the categories of a column that of
+    their shares.
 
     Attributes:
         target: the residual, or 1 for the cell's own category and 0 for others.
@@ -136,10 +139,11 @@ class BoostingTask:
         )
 
     def derivatives(self, score: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of the loss by every score: first and second; held-out loss of every dim's column less that at score 0, and cells.
+        """Of the loss by every score: first and second; held-out loss of every dim's column less that at score 0, and
+        cells.
 
-        Both losses are A(score) - target * score and a constant: A is half a square, or the logarithm of the categories'
-        sum.
+        Both losses are A(score) - target * score and a constant: A is half a square, or the logarithm of the
+        categories' sum.
         """
         columns, group = self.column.unique(return_inverse=True)
         together = nn.functional.one_hot(group, len(columns)).to(score.dtype)
@@ -185,7 +189,8 @@ def boost(part: BoostedStumps, task: BoostingTask, rounds: int) -> Float[Tensor,
         weight = now.train[:, :, None] * now.asked[:, None]
         both = torch.stack([slope * weight, curve * weight], 1).flatten(1)
         sums = (hot.t() @ both).view(part.entries, 2, members, len(at))
-        # Of each entry as a step: cells up to it (or of it alone, where there is no order), the other visible ones, hidden ones.
+        # Of each entry as a step: cells up to it (or of it alone, where there is no order), the other visible ones,
+        # hidden ones.
         upto = torch.cat([torch.zeros_like(sums[:1]), sums.cumsum(0)])
         left = torch.where(ordered[:, None, None, None], upto[1:] - upto[first[:-1]][start], sums)
         right = (upto[last] - upto[first[:-1]])[start] - left
@@ -228,8 +233,8 @@ def fit_stumps(
     held: Float[Tensor, "rows members"],
     rounds: int,
 ) -> list[BoostedStumps]:
-    """Boosted stumps for every member, fitted to its rows from what the linear part without its held-out rows says; none
-    where that would take too long.
+    """Boosted stumps for every member, fitted to its rows from what the linear part without its held-out rows says;
+    none where that would take too long.
 
     Args:
         network: a `RowModel` with its linear part.

@@ -123,7 +123,8 @@ class CellMasks:
         low, high: range of the share; 0 to 1 learns every conditional that any-order sampling needs.
         copied: share of rows that copy a missingness pattern; in a complete table they hide 5 to 50 %.
         patterns: (n, columns) cells missing in the training rows that lack any.
-        else_random: a row in which there is nothing of its copied pattern to hide hides a random share instead, or nothing.
+        else_random: a row in which there is nothing of its copied pattern to hide hides a random share instead, or
+            nothing.
     """
 
     low: float = 0.0

@@ -5,10 +5,11 @@ marginal share `p` (q = 1 - p) and the share of variance explained `r` (Fisher 1
 
     logit(p) + (m - p) / (p q (1 - r)) - (1/2 - p) r / (p q (1 - r))
 
-The fraction of the third term, r / (p q (1 - r)), is D^2, the squared Mahalanobis distance of the level from the others; that
-term keeps the mean share at p. Of a rare level the distance is mostly chance: taken at its word it sinks the level (five
-levels of 1 % and less were drawn at 0.3 of their share). So a level is trusted as far as that helps on rows the linear part
-was not fitted to: with trust `a` its distance is a D, the second term is multiplied by a, the third by a squared.
+The fraction of the third term, r / (p q (1 - r)), is D^2, the squared Mahalanobis distance of the level from the
+others; that term keeps the mean share at p. Of a rare level the distance is mostly chance: taken at its word it sinks
+the level (five levels of 1 % and less were drawn at 0.3 of their share). So a level is trusted as far as that helps on
+rows the linear part was not fitted to: with trust `a` its distance is a D, the second term is multiplied by a, the
+third by a squared.
 
 Shape letters: asked cells, levels, dims (of the linear part).
 """

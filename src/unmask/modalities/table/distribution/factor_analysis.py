@@ -21,7 +21,8 @@ from unmask.core.inference import on_cores, one_core
 
 @dataclass(frozen=True, kw_only=True)
 class Factors:
-    """Loadings (dims, factors) and own variances (dims,) of standardised dims; their means (dims,), where these were fitted."""
+    """Loadings (dims, factors) and own variances (dims,) of standardised dims; their means (dims,), where these were
+    fitted."""
 
     loading: np.ndarray
     noise: np.ndarray
@@ -46,8 +47,8 @@ def fit_factors(
         shrink: ridge on the loadings in units of rows: a column's loadings are those it would have with as many more
             rows of pure noise.
         weight: of each row, for bootstrap copies.
-        intercept: fit the dims' means too. Those of the seen values are not the means of all where what is missing depends
-            on what is seen.
+        intercept: fit the dims' means too. Those of the seen values are not the means of all where what is missing
+            depends on what is seen.
     """
     rows, dims = x.shape
     factors = max(1, min(factors, dims - 1, rows - 1)) if dims > 1 else 1
@@ -104,8 +105,8 @@ def _start(x: np.ndarray, v: np.ndarray, wx: np.ndarray, wv: np.ndarray, factors
 
 
 class _Part:
-    """Some of the rows, and the patterns of seen dims among them: parts are worked on side by side, in memory that stays in the
-    caches, and added up in their order, so that the number of cores makes no difference.
+    """Some of the rows, and the patterns of seen dims among them: parts are worked on side by side, in memory that
+    stays in the caches, and added up in their order, so that the number of cores makes no difference.
 
     Args:
         x: (rows, dims), 0 where not seen.
@@ -122,8 +123,8 @@ class _Part:
 
     def moments(self, loading: np.ndarray, noise: np.ndarray, center: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """Sums over the rows, of the factors' second moments as their lower triangles (pairs): by dim where it is seen
-        (dims, pairs), of x times the factors (dims, factors), and over all rows (pairs,); and with a mean (dims,) of x the
-        sums of the factors themselves: by dim where it is seen (dims, factors), and over all rows (factors,)."""
+        (dims, pairs), of x times the factors (dims, factors), and over all rows (pairs,); and with a mean (dims,) of x
+        the sums of the factors themselves: by dim where it is seen (dims, factors), and over all rows (factors,)."""
         row, column = np.tril_indices(loading.shape[1])
         mean, spread = _posterior(self.x, self.patterns, self.which, loading, noise, center)
         outer = mean[:, row] * mean[:, column]
@@ -144,7 +145,8 @@ PART = 500
 def _moments(
     parts: list[_Part], loading: np.ndarray, noise: np.ndarray, center: np.ndarray | None
 ) -> tuple[np.ndarray, ...]:
-    """The parts' sums: (dims, factors, factors), (dims, factors), (factors, factors), and with a mean (dims, factors), (factors,)."""
+    """The parts' sums: (dims, factors, factors), (dims, factors), (factors, factors), and with a mean (dims, factors),
+    (factors,)."""
     found: dict[int, tuple[np.ndarray, ...]] = {}
 
     def work(number: int) -> None:

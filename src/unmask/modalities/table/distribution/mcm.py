@@ -1,4 +1,5 @@
-"""Masked Clinical Modelling as published (arXiv 2410.16811 and its released code), with the hidden values really hidden.
+"""Masked Clinical Modelling as published (arXiv 2410.16811 and its released code), with the hidden values really
+hidden.
 
 Attention filter over the cells of a row, an MLP with one hidden layer, values Box-Cox transformed and scaled to 0..1,
 squared or absolute error: a point per cell, no distribution. In the released code the attention scores see the hidden

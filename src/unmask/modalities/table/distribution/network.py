@@ -44,7 +44,8 @@ class Given:
 
 
 class RowModel(MaskedModel):
-    """The default: factor analysis + boosted stumps + ensemble of row networks, in place. One example per row, a slot per column.
+    """The default: factor analysis + boosted stumps + ensemble of row networks, in place. One example per row, a slot
+    per column.
 
     `base` and `additive` are called so in saved models.
 
@@ -76,7 +77,8 @@ class RowModel(MaskedModel):
     def forward(
         self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None, given: Given | None = None
     ) -> CellPrediction:
-        """Predict hidden cells; `given` is what `self.given` says of the same batch and hidden cells, where it is known."""
+        """Predict hidden cells; `given` is what `self.given` says of the same batch and hidden cells, where it is
+        known."""
         ask = hidden.flat if ask is None else ask
         g = self.given(batch, hidden) if given is None else given
         silent = self.linear_only and not torch.is_grad_enabled()
@@ -176,10 +178,11 @@ class RowModel(MaskedModel):
     def whole_blocks(
         self, state: Float[Tensor, "members rows state"], blocks: Iterable[int]
     ) -> dict[int, Float[Tensor, "members rows out"]]:
-        """All columns of a block for every row: of narrow blocks, whose heads go through one product together, and in training.
+        """All columns of a block for every row: of narrow blocks, whose heads go through one product together, and in
+        training.
 
-        A product with a handful of outputs costs as much as one with a hundred. All narrow blocks are in it if any is asked for,
-        so that its shape stays the same.
+        A product with a handful of outputs costs as much as one with a hundred. All narrow blocks are in it if any is
+        asked for, so that its shape stays the same.
         """
         heads = self.codec.head
         narrow = [n for n, head in enumerate(heads) if head.shape[-1] < 4 * AT_ONCE]
@@ -282,8 +285,8 @@ class ColumnByColumn:
         self.lift = None if network.additive is None else network.additive.hidden().expand(rows, -1).clone()
 
     def _solve(self) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance (rows, dims) of the linear part; brings what the network is shown of hidden quantities up to
-        date."""
+        """Mean and variance (rows, dims) of the linear part; brings what the network is shown of hidden quantities up
+        to date."""
         base = self.network.base
         if base is None:
             return None

@@ -1,6 +1,8 @@
-"""How synthetic rows compare with real ones: figures on plain arrays, each beside a ceiling and a floor where it needs a scale.
+"""How synthetic rows compare with real ones: figures on plain arrays, each beside a ceiling and a floor where it needs
+a scale.
 
-What they give away of real ones stands in `privacy`. Arrays are complete: (columns) of values or category numbers, and `sizes` with the number of categories, 0 for a quantity.
+What they give away of real ones stands in `privacy`. Arrays are complete: (columns) of values or category numbers, and
+`sizes` with the number of categories, 0 for a quantity.
 """
 
 from __future__ import annotations
@@ -152,9 +154,9 @@ def survival_figures(
 
     Args:
         real, synthetic: regressors and outcomes; also plain tuples (x, time, event).
-        causes: of competing risks, their names: hazard ratios and C-index are then of each cause (the others censored) and
-            their means over causes, with the area between curves of cumulative incidence. A cause that either group lacks
-            is left out, and listed under `causes_left_out`.
+        causes: of competing risks, their names: hazard ratios and C-index are then of each cause (the others censored)
+            and their means over causes, with the area between curves of cumulative incidence. A cause that either group
+            lacks is left out, and listed under `causes_left_out`.
     """
     real, synthetic = Cohort(*real), Cohort(*synthetic)
     censored = [g.of(0) for g in (real, synthetic)]
@@ -223,8 +225,9 @@ def nearest(a: np.ndarray, b: np.ndarray, *, skip_self: bool = False) -> tuple[n
 def precision_recall(
     real: np.ndarray, synthetic: np.ndarray, *, most: int = 5000, seed: int = 0
 ) -> tuple[float, float]:
-    """Alpha-precision and beta-recall (Alaa et al. 2022), 1 is best: do synthetic rows lie as deep inside the real cloud
-    as real ones, and do they cover it? Of more than `most` real rows a sample is asked for its nearest rows among all."""
+    """Alpha-precision and beta-recall (Alaa et al. 2022), 1 is best: do synthetic rows lie as deep inside the real
+    cloud as real ones, and do they cover it? Of more than `most` real rows a sample is asked for its nearest rows among
+    all."""
     shares = np.linspace(0, 1, 31)[1:-1]
     center, own = real.mean(0), synthetic.mean(0)
     radius = np.quantile(np.linalg.norm(real - center, axis=1), shares)

@@ -1,4 +1,5 @@
-"""The figures of a comparison in words: what each means, which direction is better, and how it stands between its floor and ceiling."""
+"""The figures of a comparison in words: what each means, which direction is better, and how it stands between its floor
+and ceiling."""
 
 from __future__ import annotations
 
@@ -140,7 +141,8 @@ class Reading:
 
     Attributes:
         ceiling, floor: the same figure of another sample of real rows and of shuffled columns, where there are any.
-        share: of the way from the floor (0) to the ceiling (1); None without both, or where they are the wrong way round.
+        share: of the way from the floor (0) to the ceiling (1); None without both, or where they are the wrong way
+            round.
         marked: whether the floor is at least as good as the ceiling, so that the figure tells nothing here.
     """
 

@@ -40,8 +40,8 @@ def _codes(tables: Sequence[Columns]) -> list[np.ndarray]:
 def most_alike(rows: Columns, real: Columns) -> np.ndarray:
     """Per row the largest share of equal cells with any real row, over the cells that both have.
 
-    A pair counts that shares half of the columns, or cells of the real row so rare that, were columns independent, fewer
-    than one real row would agree in all of them by chance. NaN where no pair counts.
+    A pair counts that shares half of the columns, or cells of the real row so rare that, were columns independent,
+    fewer than one real row would agree in all of them by chance. NaN where no pair counts.
     """
     a, b = _codes([rows, real])
     seen = [(x >= 0).astype(np.float32) for x in (a, b)]
@@ -175,8 +175,8 @@ def privacy(
     """How much nearer synthetic rows are to the training rows than to held-out ones, and what an attacker makes of it.
 
     Args:
-        train, held_out: real rows, NaN where nothing was observed; equal numbers of both are compared. The nearest row is
-            looked for among all rows, of at most `COMPARED` rows of a kind.
+        train, held_out: real rows, NaN where nothing was observed; equal numbers of both are compared. The nearest row
+            is looked for among all rows, of at most `COMPARED` rows of a kind.
         sizes: categories of each column, 0 for a quantity.
 
     Returns:

@@ -30,9 +30,9 @@ from unmask.modalities.table.rules.ruled_cell import Ruled
 from unmask.modalities.table.rules.rules import Rules
 
 ROWS = 512
-"""Rows per pass, FEW where there are no more: a short pass is padded to as many, so that shapes stay few. The same table gives
-the same bits on any number of cores; a row in other company, or a column asked alone, the same to single precision (1e-5):
-processors add up products of other shapes in other orders."""
+"""Rows per pass, FEW where there are no more: a short pass is padded to as many, so that shapes stay few. The same
+table gives the same bits on any number of cores; a row in other company, or a column asked alone, the same to single
+precision (1e-5): processors add up products of other shapes in other orders."""
 FEW = 32
 BLOCK = 128 * ROWS
 """Rows coded at a time."""
@@ -211,7 +211,8 @@ class CellTable:
         return needed_share(scores, interval)
 
     def calibrate(self, columns: Sequence[np.ndarray]) -> None:
-        """Conformity scores, and how well cells are imputed, of rows that neither their member nor its linear part was fitted to."""
+        """Conformity scores, and how well cells are imputed, of rows that neither their member nor its linear part was
+        fitted to."""
         if isinstance(self.network, FilterModel):
             return  # points, no distributions
         cells = self.cells(columns)
@@ -223,9 +224,10 @@ class CellTable:
         lacking = ~cells.seen[~cells.seen.all(1)]
         random = Corruption(select=CellMasks(low=0.05, high=0.5, copied=0.0), replace=ALL_MASK)
         copied = Corruption(select=CellMasks(copied=1.0, patterns=lacking, else_random=False), replace=ALL_MASK)
-        # Which of the two a row gets is not a matter of its own cells: so the judged cells of a column are a random sample of
-        # its observed ones. (Random masks for the rows alone that a pattern says nothing of would judge columns without holes
-        # in those rows alone: where a cause is missing in survivors, age would be judged in survivors.)
+        # Which of the two a row gets is not a matter of its own cells: so the judged cells of a column are a random
+        # sample of its observed ones. (Random masks for the rows alone that a pattern says nothing of would judge
+        # columns without holes in those rows alone: where a cause is missing in survivors, age would be judged in
+        # survivors.)
         found: tuple[Found, Found] = {}, {}
         for epoch in range(CALIBRATION_ROUNDS):
             borrows = uniform(self.settings.train.seed, epoch, rows, Salt.COPIED_HOLES) < (0.5 if len(lacking) else 0.0)
@@ -289,7 +291,8 @@ class CellTable:
         Args:
             member: the network to draw from; default a row's own, chosen at random. Drawing each completed table from
                 another member makes the draws differ as the fits do, which proper multiple imputation needs.
-            shift: column -> added to its drawn values, in its unit (delta adjustment); later cells see the shifted ones.
+            shift: column -> added to its drawn values, in its unit (delta adjustment); later cells see the shifted
+                ones.
             rules: between the columns; drawn cells are drawn within what they leave, computed ones computed. A cell
                 that they leave nothing is drawn as if there were none (see `Rules.broken`).
             rows: complete these alone.

@@ -13,8 +13,8 @@ from unmask.modalities.table.distribution.factor_analysis import Factors, fit_fa
 from unmask.modalities.table.distribution.linear_dims import Dims
 
 MOST_ROWS = 10_000
-"""Rows that it is fitted on at most: its parameters are few. Of 50 000 x 20 (`benchmarks/tables_scale.py sample`) 3 000, 10 000 and
-all rows gave an RMSE of .5947, .5915 and .5905 in 1.8, 4.2 and 19.5 s."""
+"""Rows that it is fitted on at most: its parameters are few. Of 50 000 x 20 (`benchmarks/tables_scale.py sample`) 3
+000, 10 000 and all rows gave an RMSE of .5947, .5915 and .5905 in 1.8, 4.2 and 19.5 s."""
 
 
 @dataclass(frozen=True, kw_only=True)

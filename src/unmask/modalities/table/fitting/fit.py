@@ -1,8 +1,8 @@
 """Fitting a table model: codings, then the parts before the network, then the network.
 
 With several members every row is held out from exactly one of them (cross-validation for free): a member stops where
-the rows it never trained on say so, and the whole table calibrates intervals. For such rows the factor analysis, too, is
-one fitted without them. Members differ in weights and in data.
+the rows it never trained on say so, and the whole table calibrates intervals. For such rows the factor analysis, too,
+is one fitted without them. Members differ in weights and in data.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def moments_of(cells: Cells, weight: np.ndarray | None = None) -> np.ndarray:
 
 
 def _copies(x: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """A column's values as often as a bootstrap sample has them; as they are where weights are no numbers of copies, or where
-    none of the values would be left."""
+    """A column's values as often as a bootstrap sample has them; as they are where weights are no numbers of copies, or
+    where none of the values would be left."""
     if weight is None or not np.array_equal(weight, np.round(weight)):
         return x
     copied = np.repeat(x, weight.astype(np.int64))

@@ -1,4 +1,5 @@
-"""Looking at held-out rows while a network is trained: when to stop, which weights to keep, and how far to use each column's."""
+"""Looking at held-out rows while a network is trained: when to stop, which weights to keep, and how far to use each
+column's."""
 
 from __future__ import annotations
 
@@ -44,8 +45,9 @@ class _Part:
 class HeldOutChecks:
     """Held-out loss of every member on the rows it never sees, and its weights at their best.
 
-    What the network says of each column is multiplied by 0, a half or 1, whichever gives the least held-out loss (of all
-    members together). So what is learnt of one column is kept where another has nothing but noise beyond the linear part.
+    What the network says of each column is multiplied by 0, a half or 1, whichever gives the least held-out loss (of
+    all members together). So what is learnt of one column is kept where another has nothing but noise beyond the linear
+    part.
 
     A member's losses are in nats per hidden cell, with masks that are the same at every check.
 

@@ -1,8 +1,10 @@
-"""How well each column is imputed: cells that were hidden from a member in rows it never trained on, beside the mean or the mode.
+"""How well each column is imputed: cells that were hidden from a member in rows it never trained on, beside the mean or
+the mode.
 
-The cells are those that calibrate the intervals (`CellTable.calibrate`): the linear and additive parts that judge them were
-fitted without their rows, and the mean, median or mode beside them is that of the other rows. Two things still saw them: the
-borders of a quantity's bins, and the choice of how long to train. Figures are of one member; all together are a little better.
+The cells are those that calibrate the intervals (`CellTable.calibrate`): the linear and additive parts that judge them
+were fitted without their rows, and the mean, median or mode beside them is that of the other rows. Two things still saw
+them: the borders of a quantity's bins, and the choice of how long to train. Figures are of one member; all together are
+a little better.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def covered(judged: Judged, coverage: float, least: int) -> float | None:
 
 
 def trivial(judged: Judged, values: np.ndarray, fold: np.ndarray, rule: str) -> np.ndarray:
-    """What the mean, the median or the mode of the rows that are not the member's held-out ones says of every judged cell."""
+    """What the mean, the median or the mode of the rows that are not the member's held-out ones says of every judged
+    cell."""
     out = np.full(len(judged), np.nan)
     for m in np.unique(judged.member):
         others = values[(fold != m) & ~np.isnan(values)]
@@ -163,7 +166,8 @@ def columns_imputed(
     """One dict per modelled column with judged cells: how well held-out cells are imputed.
 
     Keys: column, kind, measure ("rmse", in the column's unit, of dates in days; or "share_wrong"), unit, error,
-    error_of_mean or error_of_mode, mae, mae_of_median (mean absolute errors), coverage (of 90 % intervals), cells, verdict
+    error_of_mean or error_of_mode, mae, mae_of_median (mean absolute errors), coverage (of 90 % intervals), cells,
+    verdict
     (see `judgement`), sentence. All errors: lower is better.
     """
     return [

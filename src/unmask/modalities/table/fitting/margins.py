@@ -1,8 +1,8 @@
 """Means, deviations and shares of a table's columns as they would be without holes.
 
-Where what is missing depends on what is seen (the sicker, the more complete), the mean of the values that were seen is not the
-mean of all. The factor analysis estimates it with everything else, by expectation maximisation with an intercept; the
-model's columns are centred there. For complete columns nothing changes.
+Where what is missing depends on what is seen (the sicker, the more complete), the mean of the values that were seen is
+not the mean of all. The factor analysis estimates it with everything else, by expectation maximisation with an
+intercept; the model's columns are centred there. For complete columns nothing changes.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ def estimate_margins(fit: FactorFit, moments: np.ndarray) -> tuple[list[Coding],
 
 
 def _shares(seen: Sequence[float], levels: np.ndarray, moved: np.ndarray, rows: int) -> tuple[float, ...]:
-    """All shares of a column, of which some levels were estimated to have `moved` more or less than was seen in `rows` cells.
+    """All shares of a column, of which some levels were estimated to have `moved` more or less than was seen in `rows`
+    cells.
 
-    Where a level has few rows, or few are left to the others, what tells it is mostly chance (`discriminant.py`), and so is the move:
-    it is believed as far as the rows go.
+    Where a level has few rows, or few are left to the others, what tells it is mostly chance (`discriminant.py`), and
+    so is the move: it is believed as far as the rows go.
     """
     share = np.array(seen)
     count = np.minimum(share[levels], 1 - share[levels]) * rows

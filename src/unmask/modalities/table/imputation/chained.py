@@ -21,7 +21,8 @@ from unmask.modalities.table.survival.estimators import nelson_aalen, step_value
 QUANTITY_METHODS = ("norm", "pmm", "sample")
 CATEGORY_METHODS = ("logreg", "polyreg", "polr", "sample")
 LEVELS, RARE = 20, 5
-"""As predictors, categories have an indicator for each of so many levels, of at least so many rows; the rest are one."""
+"""As predictors, categories have an indicator for each of so many levels, of at least so many rows; the rest are one.
+"""
 PARAMETERS = 240
 """Parameters of one multinomial regression at most: fewer predictors are used beyond."""
 COLLINEAR = 0.999
@@ -217,7 +218,8 @@ class Chain:
             self._write_hazard()
 
     def _write_hazard(self) -> None:
-        """The event and the Nelson-Aalen hazard predict covariates about linearly, time does not (White & Royston 2009)."""
+        """The event and the Nelson-Aalen hazard predict covariates about linearly, time does not (White & Royston
+        2009)."""
         assert self.plan.hazard is not None
         time, event = (self.now[p] for p in self.plan.hazard)
         at, hazard = nelson_aalen(time, event)

@@ -172,7 +172,8 @@ def complete(
 
 
 def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
-    """Which texts (and numbers) of a table under a schema were taken for missing, in how many cells: one sentence per column."""
+    """Which texts (and numbers) of a table under a schema were taken for missing, in how many cells: one sentence per
+    column."""
     found = {}
     for column, place in zip(schema.columns, match_columns(frame, schema), strict=True):
         raw = frame.columns[place]

@@ -66,7 +66,8 @@ def diagnostics(columns: Sequence[ImputedColumn]) -> list[dict[str, Any]]:
 
 
 def r_hat(traces: np.ndarray) -> float | None:
-    """Potential scale reduction over the second half of (chains, rounds), each chain cut in two (Gelman et al. 2013, 11.4)."""
+    """Potential scale reduction over the second half of (chains, rounds), each chain cut in two (Gelman et al. 2013,
+    11.4)."""
     half = traces[:, traces.shape[1] // 2 :]
     length = half.shape[1] // 2
     if length < 2 or not np.isfinite(half).all():

@@ -1,7 +1,7 @@
 """Formulas of analyses, as R and Python write them: "y ~ x + I(x**2) + sex:dose", "Surv(time, event) ~ age * stage".
 
-Text is parsed with Python's own grammar after terms are split, never evaluated as code. A formula is worked out on coded
-columns (a quantity's values, a category's number), for imputation asks it for thousands of candidate values.
+Text is parsed with Python's own grammar after terms are split, never evaluated as code. A formula is worked out on
+coded columns (a quantity's values, a category's number), for imputation asks it for thousands of candidate values.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class Formula:
     def modelled(self) -> str:
         """Of a logistic regression which level's odds it is about, and against which; else empty.
 
-        It is the second of the two levels in the schema's order: as declared where a type (or the schema) ranks them, else sorted.
+        It is the second of the two levels in the schema's order: as declared where a type (or the schema) ranks them,
+            else sorted.
         """
         if self.family != "logit":
             return ""
@@ -158,8 +159,8 @@ def beyond(analysis: Formula, imputed: Formula | None) -> list[str]:
     """Terms of an analysis that imputation does not keep, as they are written.
 
     Args:
-        imputed: the formula that imputation agreed with: its terms are kept for its outcome. For another outcome, and where
-            there was none, the columns themselves are, but neither products nor functions of them.
+        imputed: the formula that imputation agreed with: its terms are kept for its outcome. For another outcome, and
+            where there was none, the columns themselves are, but neither products nor functions of them.
     """
 
     def key(term: Term) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """Multiple imputation: completed tables that differ as our knowledge does, and estimates pooled by Rubin's rules.
 
-To be proper, imputations must vary with the uncertainty of the model too (Rubin 1987, ch. 4): every completed table comes
-from a chain of its own (`chained.py`), whose regressions have their parameters drawn anew for every column and round. To
-be compatible, covariates of an analysis are drawn so that they agree with it (`smcfcs.py`).
+To be proper, imputations must vary with the uncertainty of the model too (Rubin 1987, ch. 4): every completed table
+comes from a chain of its own (`chained.py`), whose regressions have their parameters drawn anew for every column and
+round. To be compatible, covariates of an analysis are drawn so that they agree with it (`smcfcs.py`).
 """
 
 from __future__ import annotations
@@ -63,18 +63,21 @@ class MultipleImputation:
         draws: completed tables, m; at least the percentage of incomplete rows is the usual advice.
         schema, duration, event: as in `TableModel.fit`. With a survival pair, covariates are drawn to agree with a Cox
             regression of the pair on them.
-        method: column -> "norm" (normal linear regression), "pmm" (predictive mean matching), "logreg", "polyreg", "polr"
-            or "sample" (any observed value), or one name for all columns it suits. By default categories have the logistic
-            regression of their kind, and quantities "norm" where the data do not speak against it, else "pmm".
-        formula: the analysis that imputation has to agree with, such as "y ~ x + I(x**2) + x:z": squares and interactions
-            are then kept. Columns that it leaves out are taken to tell nothing of the outcome beyond its covariates.
+        method: column -> "norm" (normal linear regression), "pmm" (predictive mean matching), "logreg", "polyreg",
+            "polr" or "sample" (any observed value), or one name for all columns it suits. By default categories have
+            the logistic regression of their kind, and quantities "norm" where the data do not speak against it, else
+            "pmm".
+        formula: the analysis that imputation has to agree with, such as "y ~ x + I(x**2) + x:z": squares and
+            interactions are then kept. Columns that it leaves out are taken to tell nothing of the outcome beyond its
+            covariates.
         rounds: of the chains.
         shift: column -> added to imputed values (delta adjustment): a number in the column's unit, the log of an odds
-            ratio for a category, or {condition: number} for groups, e.g. {"creatinine": {"arm == 1": 30}}. It is not cut off
-            at the range of the data; bounds given in the schema are kept, and how many values they held back is said.
+            ratio for a category, or {condition: number} for groups, e.g. {"creatinine": {"arm == 1": 30}}. It is not
+            cut off at the range of the data; bounds given in the schema are kept, and how many values they held back is
+            said.
         seed: decides all draws.
-        overrides: settings of `TableModel`, e.g. steps=200: each chain then starts from a table drawn by a model fitted to
-            a bootstrap sample; without a formula or survival pair that table is the imputation.
+        overrides: settings of `TableModel`, e.g. steps=200: each chain then starts from a table drawn by a model fitted
+            to a bootstrap sample; without a formula or survival pair that table is the imputation.
 
     Attributes:
         completed: the tables, of the input's kind (polars for a file).
@@ -338,8 +341,8 @@ class MultipleImputation:
                 regression; or a function of a completed table that returns (estimates, standard errors), the same with
                 names, a mapping of name -> (estimate, error), a statsmodels result or a fitted lifelines regression.
             names: of the estimates, where the analysis has none.
-            complete_df: degrees of freedom without missing values; by default those of the analysis where it tells them,
-                else infinite.
+            complete_df: degrees of freedom without missing values; by default those of the analysis where it tells
+                them, else infinite.
             family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
 
         Terms of a formula that imputation did not keep are named in a warning; see `formula` of the class.
@@ -412,8 +415,8 @@ class MultipleImputation:
             penalizer: of lifelines, which is then needed.
 
         Raises:
-            UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is not
-                there, or lifelines is needed and not installed.
+            UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is
+                not there, or lifelines is needed and not installed.
         """
         covariates = [covariates] if isinstance(covariates, str) else list(covariates)
         if not covariates:
@@ -437,8 +440,9 @@ class MultipleImputation:
     def predict(self, fit: Callable[[Any], Any], new: Any, *, coverage: float = 0.95) -> Predicted:
         """Predictions for new rows by models fitted to each completed table, pooled.
 
-        Where the models give standard errors of their predictions (statsmodels), these are pooled by Rubin's rules; where
-        they do not (scikit-learn, lifelines), `error`, `low` and `high` are missing and the mean over tables is given.
+        Where the models give standard errors of their predictions (statsmodels), these are pooled by Rubin's rules;
+        where they do not (scikit-learn, lifelines), `error`, `low` and `high` are missing and the mean over tables is
+        given.
 
         Args:
             fit: completed table -> a fitted model with `predict` (or `get_prediction`, `predict_proba`).
@@ -461,7 +465,8 @@ class MultipleImputation:
         return predicted(pooled, "ols")
 
     def diagnostics(self) -> list[dict[str, Any]]:
-        """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see `diagnostics.py`."""
+        """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see
+        `diagnostics.py`."""
         return diagnostics(self._imputed_columns())
 
     def _imputed_columns(self) -> list[ImputedColumn]:

@@ -90,8 +90,8 @@ class Pooled:
         """Pooled predictions for new rows, without missing values in the columns of the formula.
 
         The linear predictor is predicted by each table's analysis with its standard error, and pooled by Rubin's rules.
-        For "ols" that is the mean, for "logit" its inverse logit is given as well, for "cox" it is the log hazard relative
-        to the covariates' means.
+        For "ols" that is the mean, for "logit" its inverse logit is given as well, for "cox" it is the log hazard
+        relative to the covariates' means.
 
         Raises:
             UserError: the estimates did not come from a formula, or a row lacks a value.
@@ -354,8 +354,8 @@ class Estimates:
 def estimates_of(found: Any) -> Estimates:
     """Estimates and standard errors from what an analysis returns.
 
-    Known are: (estimates, errors), (estimates, errors, names), a mapping of name -> (estimate, error), a statsmodels result
-    (`params`, `bse`), and a fitted lifelines regression (`params_`, `standard_errors_`).
+    Known are: (estimates, errors), (estimates, errors, names), a mapping of name -> (estimate, error), a statsmodels
+    result (`params`, `bse`), and a fitted lifelines regression (`params_`, `standard_errors_`).
 
     Raises:
         UserError: anything else, scikit-learn estimators among it: they have no standard errors.

@@ -68,7 +68,8 @@ class Shares:
 def draw_shares(
     x: np.ndarray, y: np.ndarray, rng: np.random.Generator, *, ordinal: bool = False, start: Shares | None = None
 ) -> Shares:
-    """Logistic, multinomial or proportional-odds regression by Newton's method; the posterior by its normal approximation.
+    """Logistic, multinomial or proportional-odds regression by Newton's method; the posterior by its normal
+    approximation.
 
     Args:
         y: numbers of categories.

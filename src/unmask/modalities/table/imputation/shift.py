@@ -19,7 +19,8 @@ from unmask.modalities.table.rules.conditions import Limit, parse_where
 from unmask.modalities.table.schema.schema import Schema
 
 Odds = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Levels that occur, (rows, levels) log-probabilities of the missing cells, and the uniform numbers they were drawn with."""
+"""Levels that occur, (rows, levels) log-probabilities of the missing cells, and the uniform numbers they were drawn
+with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,8 @@ def parse_shifts(shift: Mapping[str, float | Mapping[str, float]] | None, schema
     """Shifts as asked for: {"creatinine": 30, "potassium": {"arm == 1": 0.5}}.
 
     Raises:
-        UserError: an unknown column, one that cannot be shifted, a shift that is not a number, or a condition that cannot
-            be read.
+        UserError: an unknown column, one that cannot be shifted, a shift that is not a number, or a condition that
+            cannot be read.
     """
     out = []
     for name, asked in (shift or {}).items():

@@ -1,9 +1,9 @@
 """Missing covariates of an analysis, drawn so that they agree with it (Bartlett, Seaman, White & Carpenter 2015).
 
 A covariate's distribution given the outcome is nothing simple under an analysis with squares, interactions or
-proportional hazards; a regression on the outcome is an approximation that pulls strong effects to zero. So two parts are
-kept apart: a regression of the covariate on the other covariates proposes values, and the analysis accepts them as it
-finds the outcome likely under them (rejection sampling; categories are weighed exactly). The parameters of the
+proportional hazards; a regression on the outcome is an approximation that pulls strong effects to zero. So two parts
+are kept apart: a regression of the covariate on the other covariates proposes values, and the analysis accepts them as
+it finds the outcome likely under them (rejection sampling; categories are weighed exactly). The parameters of the
 analysis are drawn anew in every round, those of the regressions for every column.
 """
 
@@ -35,8 +35,8 @@ class Substantive:
     """The analysis, with parameters drawn given the current columns.
 
     Attributes:
-        seen: rows of which the outcome, or one half of a survival pair, was observed. The others take no part in the fits,
-            nor do they weigh covariates: what is drawn for them says nothing new.
+        seen: rows of which the outcome, or one half of a survival pair, was observed. The others take no part in the
+            fits, nor do they weigh covariates: what is drawn for them says nothing new.
     """
 
     def __init__(self, formula: Formula, columns: Sequence[np.ndarray]) -> None:
@@ -231,7 +231,8 @@ Propose = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 def _proposals(chain: Chain, place: int, rows: np.ndarray, x: np.ndarray, y: np.ndarray, method: str) -> Propose:
     """Draws from the covariate's regression on the others.
 
-    Normal for "norm"; for "pmm" the regression with its own residuals, as the nearest observed value; "sample": any value.
+    Normal for "norm"; for "pmm" the regression with its own residuals, as the nearest observed value; "sample": any
+    value.
     """
     rng = chain.rng
     seen = np.unique(chain.plan.columns[place][~chain.plan.gone[place]])

@@ -108,7 +108,8 @@ def tipping_point(
         options: of `MultipleImputation`.
 
     Raises:
-        UserError: the column cannot be shifted, no cell of it was imputed, or the analysis gives several estimates and none was named.
+        UserError: the column cannot be shifted, no cell of it was imputed, or the analysis gives several estimates and
+            none was named.
     """
 
     def one(delta: float) -> dict[str, float | Mapping[str, float]]:

@@ -93,7 +93,8 @@ def _chance(out: int, cells: int, training_rows: float) -> float:
 
 
 def _codes(values: np.ndarray, low: float, high: float) -> list[float]:
-    """Those of some numbers beyond a range that are codes of no value, by their look; see `suspicious_values.sentinels`."""
+    """Those of some numbers beyond a range that are codes of no value, by their look; see
+    `suspicious_values.sentinels`."""
     gap = np.where(values < low, low - values, values - high)
     apart = gap > max(0.5 * (high - low), 3)
     return [float(v) for v, a in zip(values, apart, strict=True) if v in SENTINELS and (a or v < 0 <= low)]

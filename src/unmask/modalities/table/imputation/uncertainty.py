@@ -30,8 +30,9 @@ def interval_records(
     found: Imputed,
     ruled: Collection[int] = (),
 ) -> list[dict[str, Any]]:
-    """One record per filled cell, by row: its position and number, column and value; of quantities the ends of the interval
-    (`low`, `high`), of categories `probability` (of the value) and `probabilities` (level -> probability), else None.
+    """One record per filled cell, by row: its position and number, column and value; of quantities the ends of the
+    interval (`low`, `high`), of categories `probability` (of the value) and `probabilities` (level -> probability),
+    else None.
 
     Args:
         holes, point: per modelled column, which cells were filled, and the columns filled.
@@ -88,9 +89,9 @@ def typed_levels(column: Column) -> list[Any]:
 def interval_frame(records: list[dict[str, Any]], given: Frame) -> Any:
     """The records as a frame of the kind of the table they are of; polars for a file or an array.
 
-    `row` is the label of a pandas index, the line of a CSV file, else the number of the row from 0. In pandas `value` holds numbers,
-    texts and dates alike; in polars and Arrow, whose columns have one type each, it holds the numbers, `category` the
-    level as text, and `date`, `date_low` and `date_high` stand for dates where there are any.
+    `row` is the label of a pandas index, the line of a CSV file, else the number of the row from 0. In pandas `value`
+    holds numbers, texts and dates alike; in polars and Arrow, whose columns have one type each, it holds the numbers,
+    `category` the level as text, and `date`, `date_low` and `date_high` stand for dates where there are any.
     """
     if is_pandas(given.native):
         import pandas as pd

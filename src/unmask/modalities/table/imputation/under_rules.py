@@ -1,7 +1,7 @@
 """Whole tables filled under rules: points and draws that meet them, and what to say of rows that cannot.
 
-Observed cells are never changed. A row that breaks a rule as recorded, or leaves a missing cell nothing, is said with its
-number; its missing cells are filled as if that rule were not there.
+Observed cells are never changed. A row that breaks a rule as recorded, or leaves a missing cell nothing, is said with
+its number; its missing cells are filled as if that rule were not there.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def settled(rules: Rules, columns: Sequence[np.ndarray], drawn: Sequence[np.ndar
 def points_under(rules: Rules, table: CellTable, columns: Sequence[np.ndarray], found: Imputed) -> Imputed:
     """Point values that meet the rules, and intervals that hold nothing the rules exclude.
 
-    Points that break a rule are replaced one by one by the mean (the likeliest category) within what the rules leave, each
-    given those before it; computed columns are computed from the points they depend on.
+    Points that break a rule are replaced one by one by the mean (the likeliest category) within what the rules leave,
+    each given those before it; computed columns are computed from the points they depend on.
     """
     if not rules:
         return found

@@ -35,8 +35,8 @@ class Dates:
 
     Attributes:
         format: strptime's; "" for date and time objects.
-        problem: None; day and month could be either way round; the cells mix formats, or hold dates that do not exist; or
-            years have two digits.
+        problem: None; day and month could be either way round; the cells mix formats, or hold dates that do not exist;
+            or years have two digits.
         bad: the texts that the format does not fit.
         others: further formats that fit: of all cells (unclear) or of the bad ones (mixed).
     """

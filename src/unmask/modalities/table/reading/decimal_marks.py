@@ -1,7 +1,8 @@
 """How a file writes its numbers: decimal and thousands marks, found from all cells of a column, with the evidence said.
 
-`1,5` is read as one and a half where every number of the column allows it. `1,234` alone may be either: the file's other
-columns, semicolons between cells (which spreadsheets write where the comma is the decimal mark) or the person decide.
+`1,5` is read as one and a half where every number of the column allows it. `1,234` alone may be either: the file's
+other columns, semicolons between cells (which spreadsheets write where the comma is the decimal mark) or the person
+decide.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class Frame:
         native: the container it came from; None for a CSV file.
         source: named in errors.
         first_row: number of the first row in errors (2 in a CSV file).
-        levels: per column, what its type declares of categories: None nothing, () that it has categories, else their order,
-            from low to high (pandas' ordered categories, polars' Enum, ordered dictionaries of Arrow).
+        levels: per column, what its type declares of categories: None nothing, () that it has categories, else their
+            order, from low to high (pandas' ordered categories, polars' Enum, ordered dictionaries of Arrow).
         encoding: of the text file it came from.
         notes: what reading it brought to light.
         decimal: the mark that parts decimals in its texts, where a person said so.

@@ -61,8 +61,9 @@ def is_missing(raw: np.ndarray, also: Sequence[str] = (), keep: Sequence[str] | 
 
     Args:
         also: further spellings of none, in any case; in a column of numbers as numbers.
-        keep: the categories of the column, which are values whatever they are called (`NA` for North America). Not given:
-            `None` and `Na` are values beside other texts, and no values beside numbers or dates, or where nothing else is.
+        keep: the categories of the column, which are values whatever they are called (`NA` for North America). Not
+            given: `None` and `Na` are values beside other texts, and no values beside numbers or dates, or where
+            nothing else is.
 
     >>> is_missing(np.array([1.0, np.nan])).tolist(), is_missing(np.array(["a", " NA ", None], object)).tolist()
     ([False, True], [False, True, True])

@@ -1,6 +1,7 @@
 """Tables in: CSV and parquet files, pandas, polars, Arrow and NumPy.
 
-A CSV cell is kept as the text it was, so that a table that is read, imputed and written differs in the filled cells only.
+A CSV cell is kept as the text it was, so that a table that is read, imputed and written differs in the filled cells
+only.
 """
 
 from __future__ import annotations

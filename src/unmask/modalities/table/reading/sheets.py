@@ -25,8 +25,8 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
     """One sheet of a spreadsheet, its first row the names of the columns.
 
     Raises:
-        UserError: the reader is not installed; not a spreadsheet; several sheets and none named; a column without a name;
-            merged cells, of which the file holds the first alone.
+        UserError: the reader is not installed; not a spreadsheet; several sheets and none named; a column without a
+            name; merged cells, of which the file holds the first alone.
     """
     try:
         import python_calamine

@@ -1,4 +1,5 @@
-"""Filling one cell under rules: the value that was drawn where the rules allow it, else one drawn within what they leave."""
+"""Filling one cell under rules: the value that was drawn where the rules allow it, else one drawn within what they
+leave."""
 
 from __future__ import annotations
 

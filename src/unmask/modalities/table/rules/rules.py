@@ -1,7 +1,8 @@
-"""Rules between columns, at work on values: the limits they leave a cell, the cells they decide, the rows that break them.
+"""Rules between columns, at work on values: the limits they leave a cell, the cells they decide, the rows that break
+them.
 
-Values are arrays of the modelled columns, NaN where a cell is not known yet. Limits are worked out over all rules at once
-(bounds propagation): with `a <= b` and `b <= c`, a known `c` bounds `a` even while `b` is unknown.
+Values are arrays of the modelled columns, NaN where a cell is not known yet. Limits are worked out over all rules at
+once (bounds propagation): with `a <= b` and `b <= c`, a known `c` bounds `a` even while `b` is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Columns of the model that a table lacks: which it may do without, and the table with them hidden in every row.
 
-The outcome of a new patient is not known yet, so follow-up time and event may be left out without a word; any other column
-must be named, for a missing column is more often a typing mistake than a decision.
+The outcome of a new patient is not known yet, so follow-up time and event may be left out without a word; any other
+column must be named, for a missing column is more often a typing mistake than a decision.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Rows without any value: nobody is described there, so they are not counted in a fit, and nothing is invented for them."""
+"""Rows without any value: nobody is described there, so they are not counted in a fit, and nothing is invented for
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Columns that do not describe a patient but name one: identifiers and free text, told by what they hold and are called."""
+"""Columns that do not describe a patient but name one: identifiers and free text, told by what they hold and are
+called."""
 
 from __future__ import annotations
 

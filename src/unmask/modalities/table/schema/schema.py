@@ -33,10 +33,11 @@ class Column:
         structural: (other column, its category): where that holds this column is empty by its meaning, and stays so.
         missing: spellings of a missing value in this column, beyond those of the table.
         decimal, thousands: the marks with which a file writes its numbers, so that new rows are written alike.
-        limits: what a cell such as `<0.5` or `>90` is: the "value" of the limit, "half" of it (of a lower one), or "missing".
+        limits: what a cell such as `<0.5` or `>90` is: the "value" of the limit, "half" of it (of a lower one), or
+            "missing".
         suffixes: texts that may stand after its numbers and are passed over: a unit, `*`.
-        event: of the event of a survival pair, the categories at which it happened, one per cause; the first category is
-            censored.
+        event: of the event of a survival pair, the categories at which it happened, one per cause; the first category
+            is censored.
         given: which of low and high a person gave, the other being learnt; None: both that are there.
     """
 

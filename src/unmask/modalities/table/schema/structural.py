@@ -20,7 +20,8 @@ CHANCE = 1e-4
 def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -> tuple[Schema, list[str]]:
     """Mark columns that are empty exactly where another one holds a certain category (FLChain: cause of death, alive).
 
-    Exactly: in all but .5 % of those rows, in at most 5 % of the others, and at least nine tenths of the empty cells are
+    Exactly: in all but .5 % of those rows, in at most 5 % of the others, and at least nine tenths of the empty cells
+        are
     there. Beyond that the rows must be evidence: were cells missing at random, so many together would happen in
     fewer than one of ten thousand tables (hypergeometric, times all levels and columns tried).
 

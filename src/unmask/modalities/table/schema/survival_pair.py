@@ -108,14 +108,15 @@ def with_pair(
 ) -> tuple[Schema, list[Finding]]:
     """The schema with its survival pair, named or found by usual names, and what is to be said of it.
 
-    The levels of the event are in this order whatever was seen: censored, then the event, or its causes. The number of the
-    category is therefore the indicator, and values are written in the file's own spelling.
+    The levels of the event are in this order whatever was seen: censored, then the event, or its causes. The number of
+    the category is therefore the indicator, and values are written in the file's own spelling.
 
     Args:
         marks: how each column writes its numbers.
 
     Raises:
-        UserError: naming every value that is no follow-up time, or no entry before it; the event's levels have no certain meaning.
+        UserError: naming every value that is no follow-up time, or no entry before it; the event's levels have no
+            certain meaning.
     """
     place = Place(schema, columns, marks, source, row_name)
     findings: list[Finding] = []
@@ -166,7 +167,8 @@ def _finding(severity: Literal["warning", "note"], text: str) -> Finding:
 def event_levels(
     seen: Sequence[str], declared: Sequence[str] = (), *, rows: Mapping[str, int] | None = None, where: str = "event"
 ) -> tuple[tuple[str, ...], str]:
-    """The levels of an event, censored first, and what is to be said of how they were understood ("" where it is plain).
+    """The levels of an event, censored first, and what is to be said of how they were understood ("" where it is
+    plain).
 
     >>> event_levels(["Yes", "No"])
     (('No', 'Yes'), "is censored where it is 'No'; the event is 'Yes'")

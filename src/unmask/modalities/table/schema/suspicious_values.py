@@ -120,9 +120,9 @@ def sentinels(name: str, found: Mapping[float, int], others: tuple[float, float]
 def far_off(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Which distinct numbers lie so far from all others that a slip of the decimal point or of the unit is likelier.
 
-    A few cells at an end that are parted from the next value by more than all the others span, and of numbers above zero
-    also by more than half of what the others span as logarithms; or, of these, by more than all of that. Columns that are
-    skewed by nature span several powers of ten, and their greatest values are not flagged.
+    A few cells at an end that are parted from the next value by more than all the others span, and of numbers above
+    zero also by more than half of what the others span as logarithms; or, of these, by more than all of that. Columns
+    that are skewed by nature span several powers of ten, and their greatest values are not flagged.
 
     Args:
         values, counts: the column's distinct numbers, rising, and how often each stands there.
@@ -246,8 +246,8 @@ _TIME_NAMES = re.compile(rf"(?:.* )?(?:time|timestamp|epoch|unix|ts|zeit)(?: .*)
 
 
 def dates_as_numbers(name: str, values: np.ndarray) -> list[Finding]:
-    """Numbers that read as dates: whole ones as YYYYMMDD, DDMMYYYY, MMDDYYYY; under the name of a day or a moment also days
-    since 1900, as spreadsheets count, and seconds since 1970.
+    """Numbers that read as dates: whole ones as YYYYMMDD, DDMMYYYY, MMDDYYYY; under the name of a day or a moment also
+    days since 1900, as spreadsheets count, and seconds since 1970.
 
     Args:
         values: the column's distinct numbers.
@@ -308,7 +308,8 @@ def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
 
 
 def same_names(columns: Sequence[Column]) -> list[Finding]:
-    """Columns of one name, which nothing that is said by name can tell apart; those without a name that are left out aside."""
+    """Columns of one name, which nothing that is said by name can tell apart; those without a name that are left out
+    aside."""
     places: dict[str, list[int]] = {}
     for i, c in enumerate(columns):
         places.setdefault(c.name, []).append(i)

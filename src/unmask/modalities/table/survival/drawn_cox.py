@@ -1,7 +1,7 @@
 """Cox regressions fitted many times over to nearly the same rows, with parameters drawn: for imputation.
 
-The estimates are those of `estimators.fit_cox` (ties after Efron); started from the fit before, two steps reach them, and no
-sums of squares run over the risk sets.
+The estimates are those of `estimators.fit_cox` (ties after Efron); started from the fit before, two steps reach them,
+and no sums of squares run over the risk sets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Survival arithmetic in NumPy: Kaplan-Meier, Nelson-Aalen, Aalen-Johansen and Cox regression, with late entry.
 
-No dependency: synthesis and evaluation need these many times over. Checked against lifelines and R's survival in the tests.
+No dependency: synthesis and evaluation need these many times over. Checked against lifelines and R's survival in the
+tests.
 
 A row is at risk from its `entry` (not at that very moment) to its `time`, both ends as in R's Surv(entry, time, event);
 without `entry`, from the start. Events are 0 where censored; above 0 an event happened.
@@ -122,9 +123,9 @@ def fit_cox(
 class PartialLikelihood:
     """Cox's partial likelihood of some rows, ties after Efron, and its derivatives.
 
-    Sums over the rows at risk are differences of running sums; no array is larger than (rows, covariates), for the matrix
-    of second derivatives is two products: over the rows, each weighted by the event times it was at risk at, and over
-    the means at those times.
+    Sums over the rows at risk are differences of running sums; no array is larger than (rows, covariates), for the
+    matrix of second derivatives is two products: over the rows, each weighted by the event times it was at risk at, and
+    over the means at those times.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The outcome of new rows: proportional hazards for every cause and for censoring, shrunk as far as unseen rows ask for."""
+"""The outcome of new rows: proportional hazards for every cause and for censoring, shrunk as far as unseen rows ask
+for."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ import numpy as np
 from unmask.modalities.table.survival.estimators import PartialLikelihood, fit_cox
 
 RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, np.inf)
-"""Penalties to choose from, in rows' worth of shrinkage of standardised covariates; with the last nothing is explained."""
+"""Penalties to choose from, in rows' worth of shrinkage of standardised covariates; with the last nothing is explained.
+"""
 FOLDS = 5
 MOST_LEVELS = 20
 """Categories with more levels are left out of regressions of an outcome."""
 CLEAR = 2.0
-"""Gain on unseen rows, in units of log-likelihood, below which it may be chance (1.92 is the 5 % of a likelihood ratio)."""
+"""Gain on unseen rows, in units of log-likelihood, below which it may be chance (1.92 is the 5 % of a likelihood
+ratio)."""
 PLENTY = 10.0
 """Events per covariate from which the least penalty is kept (Peduzzi et al. 1996): noise then explains a log hazard of
 deviation .3 at most, and to choose costs more than it brings (the log hazard ratios of synthetic whas500 and gbsg2 rows
@@ -89,9 +92,10 @@ def fit_baseline(
 def choose_ridge(x: np.ndarray, time: np.ndarray, event: np.ndarray, *, entry: np.ndarray | None = None) -> float:
     """The smallest penalty that keeps half of what the best one gains over no effect at all, on rows left out.
 
-    The gain is that of the cross-validated partial likelihood: a fold's part of it is the likelihood of all rows less that
-    of the others, at coefficients the fold had no part in (Verweij & van Houwelingen 1993). Noise gains nothing (or less than CLEAR,
-    by chance), and is shrunk away whole; the best penalty itself would pull every hazard ratio that is real towards 1 by a tenth and more.
+    The gain is that of the cross-validated partial likelihood: a fold's part of it is the likelihood of all rows less
+    that of the others, at coefficients the fold had no part in (Verweij & van Houwelingen 1993). Noise gains nothing
+    (or less than CLEAR, by chance), and is shrunk away whole; the best penalty itself would pull every hazard ratio
+    that is real towards 1 by a tenth and more.
     """
     events = int((event > 0).sum())
     if not x.shape[1] or events >= PLENTY * x.shape[1]:
@@ -172,8 +176,8 @@ def fit_outcome(
         event: 0 where censored, else the number of the cause, from 1.
         causes: how many there are.
         entry: time from which each row is at risk.
-        ridge: on standardised covariates, in rows' worth of shrinkage; None chooses it by rows left out (`choose_ridge`),
-            for every hazard its own. The least, .3, keeps separated covariates finite.
+        ridge: on standardised covariates, in rows' worth of shrinkage; None chooses it by rows left out
+            (`choose_ridge`), for every hazard its own. The least, .3, keeps separated covariates finite.
     """
     center, scale = x.mean(0), np.maximum(x.std(0), 1e-9)
     z = (x - center) / scale

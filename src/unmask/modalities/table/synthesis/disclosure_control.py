@@ -1,7 +1,7 @@
 """What synthetic rows keep back by default: levels and extremes that only a few training rows have, and identifiers.
 
-Statistical disclosure control knows these as suppression of rare levels and top and bottom coding (Hundepool et al. 2012,
-ch. 3). They lower the risk that a cell points at one person; they do not make rows anonymous.
+Statistical disclosure control knows these as suppression of rare levels and top and bottom coding (Hundepool et al.
+2012, ch. 3). They lower the risk that a cell points at one person; they do not make rows anonymous.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.schema.schema import Column
 
 LEAST = 5
-"""Training rows that a level, or the values up to an end, must have; a quarter of the rows where there are fewer than 20."""
+"""Training rows that a level, or the values up to an end, must have; a quarter of the rows where there are fewer than
+20."""
 COMMON = 0.5
-"""A nominal column is left out where common levels have less than this share of its values: an identifier, most likely."""
+"""A nominal column is left out where common levels have less than this share of its values: an identifier, most likely.
+"""
 
 
 def least(rows: int) -> int:
@@ -33,9 +35,9 @@ def least(rows: int) -> int:
 
 
 def learn_safety(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> dict[str, np.ndarray]:
-    """Of the training columns, as arrays to be saved: `safety.ends` (columns, 2), the k-th smallest and largest value of
-    quantities (NaN for categories), and `safety.rare` (columns, most levels), 1 for levels of fewer than k rows,
-    and `safety.share` (columns,), the share of values in other levels."""
+    """Of the training columns, as arrays to be saved: `safety.ends` (columns, 2), the k-th smallest and largest value
+    of quantities (NaN for categories), and `safety.rare` (columns, most levels), 1 for levels of fewer than k rows, and
+    `safety.share` (columns,), the share of values in other levels."""
     ends = np.full((len(columns), 2), np.nan)
     rare = np.zeros((len(columns), max([1, *sizes])), np.uint8)
     share = np.ones(len(columns))
@@ -90,8 +92,8 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
     """What synthetic rows of a model keep back.
 
     Args:
-        rare: "drop": levels of fewer than `LEAST` training rows are never drawn, and nominal columns of which most values
-            have such levels are left out; "keep". The event of a survival pair keeps both levels.
+        rare: "drop": levels of fewer than `LEAST` training rows are never drawn, and nominal columns of which most
+            values have such levels are left out; "keep". The event of a survival pair keeps both levels.
         extremes: "pool": quantities stay within their `LEAST`-th smallest and largest training value, where what lies
             beyond is put; "keep".
 

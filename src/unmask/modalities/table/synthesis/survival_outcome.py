@@ -32,7 +32,8 @@ def regressors(model: FittedTable, columns: Sequence[np.ndarray]) -> tuple[np.nd
 
 
 def covariates(model: FittedTable) -> list[int]:
-    """Places among the modelled columns of what explains the outcome: all but the pair, late entry and structural columns."""
+    """Places among the modelled columns of what explains the outcome: all but the pair, late entry and structural
+    columns."""
     schema = model.schema
     return [
         place

@@ -1,4 +1,5 @@
-"""Tables as scikit-learn's transformers take and return them: columns chosen, appended and handed out in the wanted kind.
+"""Tables as scikit-learn's transformers take and return them: columns chosen, appended and handed out in the wanted
+kind.
 
 A table is a pandas, polars or Arrow table or a NumPy array throughout; rows, and a pandas index, are never touched.
 """

@@ -263,8 +263,8 @@ def handed_out(table: Any) -> Any:
 
 
 def as_polars(table: Any) -> Any:
-    """Any of our kinds of table as a polars one; CSV texts become numbers where all of a column are, and lose nothing by it:
-    codes with leading zeros, and numbers of more digits than a float holds, stay texts."""
+    """Any of our kinds of table as a polars one; CSV texts become numbers where all of a column are, and lose nothing
+    by it: codes with leading zeros, and numbers of more digits than a float holds, stay texts."""
     import polars as pl
 
     frame = read_frame(table)

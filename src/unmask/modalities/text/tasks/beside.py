@@ -1,9 +1,9 @@
-"""Simpler models beside an encoder: linear models of TF-IDF counts and of the frozen vectors of the two texts of a pair, the cosine of
-TF-IDF vectors, and each word's most frequent tag.
+"""Simpler models beside an encoder: linear models of TF-IDF counts and of the frozen vectors of the two texts of a
+pair, the cosine of TF-IDF vectors, and each word's most frequent tag.
 
-They are what fine-tuning has to beat. Where one of them does better on held-out rows than encoder and head, it is saved in the
-folder (`beside.safetensors`, `beside.json`), and `predict` and `evaluate` use it, alone or averaged with the encoder's outputs.
-`simpler.py` fits them to a task's rows and asks them.
+They are what fine-tuning has to beat. Where one of them does better on held-out rows than encoder and head, it is saved
+in the folder (`beside.safetensors`, `beside.json`), and `predict` and `evaluate` use it, alone or averaged with the
+encoder's outputs. `simpler.py` fits them to a task's rows and asks them.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Beside:
     """A simpler model.
 
     Attributes:
-        kind: 'words' (a linear model of TF-IDF of words and pairs of words), 'apart' (one of |u - v|, u * v and the cosine of two
-            texts' vectors), 'cosine' (of the TF-IDF vectors of two texts) or 'tags' (the tag that a word has most often).
+        kind: 'words' (a linear model of TF-IDF of words and pairs of words), 'apart' (one of |u - v|, u * v and the
+            cosine of two texts' vectors), 'cosine' (of the TF-IDF vectors of two texts) or 'tags' (the tag that a word
+            has most often).
         problem: how the outputs are meant: single, multi, regression (classify), pair (similarity) or tag.
         model: words, apart.
         share: of its outputs in what is predicted; the encoder's have the rest.
@@ -185,7 +186,8 @@ def fit_words(
     seed: int = 0,
     strength: float | None = None,
 ) -> Beside | None:
-    """TF-IDF of words and pairs of words (sublinear counts, pairs that occur twice), then a linear model; C by cross-validation.
+    """TF-IDF of words and pairs of words (sublinear counts, pairs that occur twice), then a linear model; C by
+    cross-validation.
 
     None where the texts hold no words.
     """

@@ -1,4 +1,5 @@
-"""What was fine-tuned beside simpler models, on the same held-out rows: a table with intervals, and which of them is kept."""
+"""What was fine-tuned beside simpler models, on the same held-out rows: a table with intervals, and which of them is
+kept."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def _constants(work: Any, model: Any, training: Prepared, held: Prepared, where:
 
 
 def untempered(work: Any) -> Any:
-    """The task with a temperature of 1, which is what is fitted for the outputs of one model alone; the task itself stays as it is."""
+    """The task with a temperature of 1, which is what is fitted for the outputs of one model alone; the task itself
+    stays as it is."""
     if work.name != "classify":
         return work
     plain = copy.copy(work)
@@ -126,8 +128,8 @@ class Verdict:
         kept: name of the row that is kept.
         better: name of a simpler model that did better and cannot be kept in the folder.
         reason: why a state that scored higher is not kept.
-        no_better_than: the answer that scores as much or more where it is given to every text; None where what is kept is
-            better than any.
+        no_better_than: the answer that scores as much or more where it is given to every text; None where what is kept
+            is better than any.
     """
 
     table: list[dict[str, Any]]
@@ -199,7 +201,8 @@ def _answer(prediction: dict[str, Any]) -> str:
 def gain(
     work: Any, one: list[dict[str, Any]], other: list[dict[str, Any]], items: Sequence[Any], *, seed: int
 ) -> tuple[float, float]:
-    """By how much `one` is better than `other` (of an error too: more is better), and the standard error of that over the rows."""
+    """By how much `one` is better than `other` (of an error too: more is better), and the standard error of that over
+    the rows."""
 
     def difference(chosen: Sequence[int]) -> float:
         told = [

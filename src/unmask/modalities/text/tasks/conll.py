@@ -85,12 +85,12 @@ def read_conll(path: Path, trouble: Trouble | None = None) -> list[Sentence]:
     """Word first, tag last on each line, tab- or space-separated; blank lines and -DOCSTART- part sentences.
 
     Args:
-        trouble: notes bad lines; a word that is white space goes alone, any other bad line takes its sentence with it. None
-            refuses them.
+        trouble: notes bad lines; a word that is white space goes alone, any other bad line takes its sentence with it.
+            None refuses them.
 
     Raises:
-        UserError: lines have fewer columns than the first one, a word that is white space, or a last column that is no tag: all
-            of them are counted, and the first ones named.
+        UserError: lines have fewer columns than the first one, a word that is white space, or a last column that is no
+            tag: all of them are counted, and the first ones named.
     """
     noted = Trouble() if trouble is None else trouble
     sentences: list[Sentence] = []

@@ -1,9 +1,9 @@
 """How much work choosing and training again on all rows come to, beside the usual loop over the same rows.
 
-It is counted, not timed: the same command does the same on any machine, busy or not, and so does an interrupted run that goes on.
-The unit is a slot of a forward pass of the encoder. A slot of a training step counts three; attention makes slots of longer
-rows dearer, as in `loop.batch_of`. Optimiser steps are left out (of a MiniLM's on one core one takes as long as training on 11 slots),
-and so are convex solves.
+It is counted, not timed: the same command does the same on any machine, busy or not, and so does an interrupted run
+that goes on. The unit is a slot of a forward pass of the encoder. A slot of a training step counts three; attention
+makes slots of longer rows dearer, as in `loop.batch_of`. Optimiser steps are left out (of a MiniLM's on one core one
+takes as long as training on 11 slots), and so are convex solves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PADDING = 1.07
 
 
 def beyond(fitted: FittedTask, settings: TaskSettings) -> float:
-    """What choosing took and training again would take, for each unit that the usual loop takes over all rows, for as many epochs.
+    """What choosing took and training again would take, for each unit that the usual loop takes over all rows, for as
+    many epochs.
 
     Args:
         fitted: with rows held out, a state after some training kept.

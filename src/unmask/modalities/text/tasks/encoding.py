@@ -189,7 +189,8 @@ def share(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def best_window(windows: Sequence[Window], lengths: Sequence[int]) -> list[np.ndarray]:
-    """For each token of each text, the window in which it stands farthest from a cut edge (Devlin et al. 2018, QA code).
+    """For each token of each text, the window in which it stands farthest from a cut edge (Devlin et al. 2018, QA
+    code).
 
     A text's own beginning and end are no cut edges.
     """

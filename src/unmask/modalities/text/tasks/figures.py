@@ -1,4 +1,5 @@
-"""How well classes and labels of texts were predicted: areas, sensitivity and specificity with intervals, class by class."""
+"""How well classes and labels of texts were predicted: areas, sensitivity and specificity with intervals, class by
+class."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
     """{"figures": ...} of a classifier of classes or labels, else nothing.
 
     Returns:
-        `figures`, as `evaluation.classes.class_figures` (one of several classes) or `evaluation.labels.label_figures` (several
-        labels at once) has it. Rows of classes have besides `sensitivity` and `specificity` (Wilson's intervals) of the
-        predicted class, and up to 20 classes `auprc` and `prevalence`, what it is by chance. Of two classes, `auroc`, `auprc`,
-        `sensitivity` and `specificity` of the second one stand at the top too, with `positive`, its name.
+        `figures`, as `evaluation.classes.class_figures` (one of several classes) or `evaluation.labels.label_figures`
+        (several labels at once) has it. Rows of classes have besides `sensitivity` and `specificity` (Wilson's
+        intervals) of the predicted class, and up to 20 classes `auprc` and `prevalence`, what it is by chance. Of two
+        classes, `auroc`, `auprc`, `sensitivity` and `specificity` of the second one stand at the top too, with
+        `positive`, its name.
     """
     if task.name != "classify" or task.problem == "regression" or not len(items):
         return {}

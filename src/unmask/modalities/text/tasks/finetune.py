@@ -67,14 +67,14 @@ def finetune(
         metric: classify: what early stopping goes by.
         checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run.
         resume: go on from the checkpoint of an interrupted run to `out`, on the same data with the same settings.
-        lenient: rows that are wrong (a word that is white space, an answer that is not at its offset, an empty label) are
-            counted, said and left out; else all of them are named and nothing is trained.
+        lenient: rows that are wrong (a word that is white space, an answer that is not at its offset, an empty label)
+            are counted, said and left out; else all of them are named and nothing is trained.
         say: called with remarks for people (which columns were read, what was guessed).
         overrides: any field of `TaskSettings`.
 
     Returns:
-        task, metric, value, metrics (on the validation data), steps, seconds, tokens_per_second, peak_memory_mb, stopped,
-        seed, device, precision, and out. Where `stopped` is 'signal' there is no folder yet, and no metrics.
+        task, metric, value, metrics (on the validation data), steps, seconds, tokens_per_second, peak_memory_mb,
+        stopped, seed, device, precision, and out. Where `stopped` is 'signal' there is no folder yet, and no metrics.
 
     Raises:
         UserError: naming what is wrong in the model, the data or the settings.
@@ -239,7 +239,8 @@ def finetune(
 def _validation(
     items: list[Any], held: list[Any] | None, settings: TaskSettings, say: Callable[[str], None]
 ) -> tuple[int, tuple[list[Any], list[Any]] | None]:
-    """(validation rows that are training rows too, (rows to train on, rows held out) where no validation data is given)."""
+    """(validation rows that are training rows too, (rows to train on, rows held out) where no validation data is
+    given)."""
     if held is not None:
         if shared := overlap(items, held):
             say(
@@ -335,7 +336,8 @@ def predict(
     Args:
         columns: which columns to read; default those that the model was trained on, else guessed from their names.
         say: called with which columns were read.
-        watch: called after every batch with how many examples (texts, windows of them) the encoder has read, of how many.
+        watch: called after every batch with how many examples (texts, windows of them) the encoder has read, of how
+            many.
 
     Returns:
         classify: label, probability, probabilities (and labels, or value); tag: entities, each start, end, label, text,
@@ -398,10 +400,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
-    The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents, queries
-    and judgements goes to `retrieval.evaluate_retrieval`. `metrics` holds all of them by name; they stand at the top too, but
-    for the precision of entities, since `precision` there is the number format. Of classes and labels `figures` holds the scores of each with
-    intervals, beside the most frequent class (see `figures`).
+    The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents,
+    queries and judgements goes to `retrieval.evaluate_retrieval`. `metrics` holds all of them by name; they stand at
+    the top too, but for the precision of entities, since `precision` there is the number format. Of classes and labels
+    `figures` holds the scores of each with intervals, beside the most frequent class (see `figures`).
 
     Raises:
         UserError: a label the model was not trained for, with its row.

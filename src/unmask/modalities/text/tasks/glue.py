@@ -1,4 +1,5 @@
-"""The nine GLUE tasks in their published file layout: train, score on dev with the task's own metrics, write test files.
+"""The nine GLUE tasks in their published file layout: train, score on dev with the task's own metrics, write test
+files.
 
 Wang et al. 2019. Folders and files are those of the official download; the header names the columns, CoLA has none.
 """

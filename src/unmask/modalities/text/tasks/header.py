@@ -1,4 +1,5 @@
-"""Is the first line of a csv or tsv of texts a header, or already a row? Known for certain, told, or refused: never guessed."""
+"""Is the first line of a csv or tsv of texts a header, or already a row? Known for certain, told, or refused: never
+guessed."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def overlap(training: Sequence[Any], held: Sequence[Any]) -> int:
 def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
     """(rows to train on, rows held out), a pure function of rows, share and seed.
 
-    Rows that are the same stay together, and so do questions about one context. Classes are spread evenly, and the last row of a
-    class is never held out. Too few rows, or too few that are different, leave none held out.
+    Rows that are the same stay together, and so do questions about one context. Classes are spread evenly, and the last
+    row of a class is never held out. Too few rows, or too few that are different, leave none held out.
     """
     n = len(items)
     if n < LEAST or share <= 0:

@@ -1,4 +1,5 @@
-"""Rows of labelled data that are wrong: all of them are counted and the first ones named; refused together, or left out."""
+"""Rows of labelled data that are wrong: all of them are counted and the first ones named; refused together, or left
+out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Regularised linear models of given features: the yardstick of fine-tuning, and where its heads start.
 
 Shape letters: n (rows), d (features), k (outputs). One convex problem for every task, solved by L-BFGS (Liu & Nocedal 1989):
-the mean loss of the rows + |W|^2 / (2 C n), the intercepts free, which is scikit-learn's C. C is chosen by cross-validation
-along a path each solution the start of the next one.
+the mean loss of the rows + |W|^2 / (2 C n), the intercepts free, which is scikit-learn's C. C is chosen by
+cross-validation along a path each solution the start of the next one.
 """
 
 from __future__ import annotations
@@ -149,8 +149,9 @@ def cross_validated(
 ) -> tuple[int, float, float]:
     """Which features (of several candidates, each (n, d)) and which C predict rows held out best.
 
-    By accuracy where classes are predicted, the likelihood decides ties and everything else; with fewer than two rows for
-    each fold, the first candidate and C = 1. At most `most` rows, drawn by the seed, are looked at. The path ends where two weaker regularisations in a row did no better.
+    By accuracy where classes are predicted, the likelihood decides ties and everything else; with fewer than two rows
+    for each fold, the first candidate and C = 1. At most `most` rows, drawn by the seed, are looked at. The path ends
+    where two weaker regularisations in a row did no better.
 
     Returns:
         The number of the candidate, C, and the mean loss of rows held out.
@@ -192,8 +193,8 @@ def cross_validated(
 def tempered(model: Linear, features: Any, target: np.ndarray, kind: Kind, loss: float) -> Linear:
     """The model with outputs scaled down until its loss on these rows is `loss`; no decision changes.
 
-    A probe of many features separates its training rows: its loss on them is next to nothing, and so is every gradient. Scaled to the
-    loss of rows that it has not seen, what it is unsure of is what training works on.
+    A probe of many features separates its training rows: its loss on them is next to nothing, and so is every gradient.
+    Scaled to the loss of rows that it has not seen, what it is unsure of is what training works on.
     """
     outputs = np.asarray(model(features), np.float64)
     low, high = 0.0, 1.0

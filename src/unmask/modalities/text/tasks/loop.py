@@ -1,9 +1,10 @@
 """Fine-tuning on text: packed steps, layer-wise rates, the task's metric; the loop itself is `training.finetune`.
 
 A step takes `batch` items whatever their length and packs them, so that it does what the usual padded loop does (same
-items, same loss) for the price of its real tokens. A step of more than `micro_slots` slots is run in parts whose gradients add up. The table of word embeddings is trained for the tokens that occur
-only: a row that never occurs gets no gradient, so all it would see is weight decay, which is applied at the end in one
-go. This is exact, and spares a 22-million-parameter MiniLM half of its optimiser step.
+items, same loss) for the price of its real tokens. A step of more than `micro_slots` slots is run in parts whose
+gradients add up. The table of word embeddings is trained for the tokens that occur only: a row that never occurs gets
+no gradient, so all it would see is weight decay, which is applied at the end in one go. This is exact, and spares a
+22-million-parameter MiniLM half of its optimiser step.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def batch_of(examples: Sequence[Example], numbers: Sequence[int], slots: int, wi
 
 
 MICRO_SLOTS = (2048, 32768)
-"""Slots of one forward pass, on a CPU and on a GPU, where `micro_slots` does not say: forward and backward of a MiniLM-L6 over 2 048
-slots in rows of 512 held 1.2 GB, over 4 096 2.2 GB (fp32)."""
+"""Slots of one forward pass, on a CPU and on a GPU, where `micro_slots` does not say: forward and backward of a
+MiniLM-L6 over 2 048 slots in rows of 512 held 1.2 GB, over 4 096 2.2 GB (fp32)."""
 
 
 def training_items(task: TextTask, prepared: Prepared) -> list[list[int]]:
@@ -79,10 +80,11 @@ def training_items(task: TextTask, prepared: Prepared) -> list[list[int]]:
 def micro_batches(
     task: TextTask, prepared: Prepared, numbers: Sequence[int], most: int
 ) -> Iterator[tuple[list[int], float]]:
-    """The examples of a step in parts of at most `most` slots (a longer example stands alone), each with its share of the loss.
+    """The examples of a step in parts of at most `most` slots (a longer example stands alone), each with its share of
+    the loss.
 
-    The parts' losses times their shares add up to the loss of the whole step. A loss that compares the examples of a step
-    with each other stays whole.
+    The parts' losses times their shares add up to the loss of the whole step. A loss that compares the examples of a
+    step with each other stays whole.
     """
     parts: list[list[int]] = [[]]
     filled = 0
@@ -384,7 +386,8 @@ class TextFinetuning(Finetunable):
         self.shrink, self.micro_slots = float(saved["shrink"]), int(saved["micro_slots"])
 
     def forecast(self) -> tuple[float, list[str]]:
-        """(bytes that the run should hold at its peak, what to tell people); no more slots go through a forward pass than fit.
+        """(bytes that the run should hold at its peak, what to tell people); no more slots go through a forward pass
+        than fit.
 
         Where the loss keeps a step whole, it stays so.
 

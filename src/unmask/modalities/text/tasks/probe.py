@@ -1,8 +1,9 @@
-"""Heads that start as linear probes: the best regularised linear model of the frozen encoder's states, put into the head.
+"""Heads that start as linear probes: the best regularised linear model of the frozen encoder's states, put into the
+head.
 
-A random head on top of a trained encoder spends its first hundreds of steps on what a convex problem solves in seconds, and
-bends the encoder while it does (Kumar et al. 2022, sec. 3). The layer in front of the last one, where a family has one, is
-made to pass standardised states on, so that the last one is a linear model of them.
+A random head on top of a trained encoder spends its first hundreds of steps on what a convex problem solves in seconds,
+and bends the encoder while it does (Kumar et al. 2022, sec. 3). The layer in front of the last one, where a family has
+one, is made to pass standardised states on, so that the last one is a linear model of them.
 """
 
 from __future__ import annotations

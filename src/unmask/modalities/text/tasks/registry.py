@@ -1,4 +1,5 @@
-"""Which tasks there are: those of unmask, and those that installed packages add by entry points of the group `unmask.tasks`.
+"""Which tasks there are: those of unmask, and those that installed packages add by entry points of the group
+`unmask.tasks`.
 
 A task is one class, a `task.TextTask`; its module is imported when the task is asked for.
 """

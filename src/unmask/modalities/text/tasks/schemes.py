@@ -19,7 +19,8 @@ EXPECTED = "Expected O and B-TYPE, I-TYPE (or O and TYPE alone) in id2label of c
 def as_tags(labels: Sequence[str], where: str) -> list[str]:
     """Labels of a tagger in one spelling: O, B-TYPE, I-TYPE, and E, S, L, U likewise.
 
-    M ("middle") is I. Where no label has a mark, each but O is a type by itself (IO): neighbours of one type are one entity.
+    M ("middle") is I. Where no label has a mark, each but O is a type by itself (IO): neighbours of one type are one
+    entity.
 
     Args:
         where: what has these labels, for the message.

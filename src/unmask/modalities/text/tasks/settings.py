@@ -22,16 +22,17 @@ class TaskSettings:
         steps: optimiser steps instead of epochs.
         minutes: of training instead of either; the rate falls by the clock, and what was chosen on rows held out of the
             training rows is not trained again on all of them.
-        batch: items in an optimiser step; of texts read in windows (tag, answer) windows. They are packed, so a step costs
-            what its tokens cost.
-        micro_slots: slots in one forward pass; a larger step is run in parts whose gradients add up. None: 2 048 on a CPU,
-            32 768 on a GPU.
-        start: 'probe': the head starts as a linear probe of the frozen encoder, rows are held out where no validation data is
-            given, and the result is set beside simpler models; 'plain': a random head, all rows trained on, nothing compared.
+        batch: items in an optimiser step; of texts read in windows (tag, answer) windows. They are packed, so a step
+            costs what its tokens cost.
+        micro_slots: slots in one forward pass; a larger step is run in parts whose gradients add up. None: 2 048 on a
+            CPU, 32 768 on a GPU.
+        start: 'probe': the head starts as a linear probe of the frozen encoder, rows are held out where no validation
+            data is given, and the result is set beside simpler models; 'plain': a random head, all rows trained on,
+            nothing compared.
         held: share of the training rows held out where no validation data is given (at least 40 rows); 0 for none.
-        refit: after choosing by rows held out of the training rows, train on all of them by the same recipe. None: where choosing and
-            that are no more work than as many epochs over all rows in padded steps of 8 (`effort.beyond`), or the state before
-            training is kept, whose head alone is fitted again.
+        refit: after choosing by rows held out of the training rows, train on all of them by the same recipe. None:
+            where choosing and that are no more work than as many epochs over all rows in padded steps of 8
+            (`effort.beyond`), or the state before training is kept, whose head alone is fitted again.
         learning_rate: the peak at the head; None: 5e-5 for an encoder 768 wide, 1e-4 for 384, in inverse proportion.
         layer_decay: each layer learns at this fraction of the rate of the one above it (Howard & Ruder 2018, sec. 3.2);
             1 gives all the same rate.
@@ -55,8 +56,8 @@ class TaskSettings:
         temperature: similarity: of the softmax over in-batch similarities, and CoSENT's scale.
         mlm_weight: similarity: weight of the masked-token loss beside SimCSE's (Gao et al. 2021, sec. 3.1).
         pooling: similarity: 'mean', 'first' or 'max' of the states.
-        memory: gigabytes (10^9 bytes) that the process may hold in all; None takes what is free. Less goes through the encoder at a
-            time where a step would not fit.
+        memory: gigabytes (10^9 bytes) that the process may hold in all; None takes what is free. Less goes through the
+            encoder at a time where a step would not fit.
         checkpoint_seconds: seconds between checkpoints, where they are kept.
         precision, device, seed: as in pretraining.
     """

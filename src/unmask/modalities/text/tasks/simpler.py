@@ -1,4 +1,5 @@
-"""The simpler models of each task: fitted to its training rows, and asked for outputs in the form in which its own model gives them."""
+"""The simpler models of each task: fitted to its training rows, and asked for outputs in the form in which its own
+model gives them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
 
 MOST_PAIRS = 20_000
-"""Pairs that a linear model of frozen vectors is fitted to, drawn by the seed: a pair of 768 wide vectors takes 12 kB."""
+"""Pairs that a linear model of frozen vectors is fitted to, drawn by the seed: a pair of 768 wide vectors takes 12 kB.
+"""
 
 
 def kinds_of(work: Any, training: Prepared) -> list[Kind]:
@@ -40,8 +42,8 @@ def fit(
 ) -> Beside | None:
     """A simpler model of the training rows; None where their texts hold no words.
 
-    Of pairs 'apart' is a linear model (ridge regression where numbers are predicted) of |u - v|, u * v and the cosine of the frozen
-    vectors of the two texts (Tai et al. 2015, sec. 4.2; as in SentEval, Conneau & Kiela 2018).
+    Of pairs 'apart' is a linear model (ridge regression where numbers are predicted) of |u - v|, u * v and the cosine
+    of the frozen vectors of the two texts (Tai et al. 2015, sec. 4.2; as in SentEval, Conneau & Kiela 2018).
 
     Args:
         model: whose vectors 'apart' takes, as they are now.
@@ -85,7 +87,8 @@ def outputs(
 ) -> list[np.ndarray]:
     """What a simpler model says about every example, in the form of the model's own outputs.
 
-    The score of a pair of similarity stands as two vectors of one number whose product it is; a text alone keeps its vector.
+    The score of a pair of similarity stands as two vectors of one number whose product it is; a text alone keeps its
+    vector.
 
     Args:
         found: what encoder and head say (similarity: the vectors).

@@ -36,7 +36,8 @@ def start_head(
     context: Callable[[], Any],
     chosen: probe.Probed | None = None,
 ) -> probe.Probed | None:
-    """Make the task's head a linear probe of the frozen encoder; None for a task without a head, or that does not start so."""
+    """Make the task's head a linear probe of the frozen encoder; None for a task without a head, or that does not start
+    so."""
     if built.head is None:
         return None
     common: dict[str, Any] = {"slots": slots, "context": context, "seed": settings.seed, "chosen": chosen}

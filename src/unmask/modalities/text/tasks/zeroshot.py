@@ -1,9 +1,10 @@
 """Classification without training: by a natural-language-inference head, or by masked prompts with any masked model.
 
-Masked prompts (Schick & Schütze 2021): a text stands in a template with a blank; each label is one or more words, of any
-number of tokens; a word's log probability is exact along the model's left-to-right chain over its blanks. Contextual
-calibration (Zhao et al. 2021; Holtzman et al. 2021 divide the same way) subtracts what the template says of each label
-without a text; batch calibration (Zhou et al. 2024, sec. 3.2) what it says of each on average over the texts asked about.
+Masked prompts (Schick & Schütze 2021): a text stands in a template with a blank; each label is one or more words, of
+any number of tokens; a word's log probability is exact along the model's left-to-right chain over its blanks.
+Contextual calibration (Zhao et al. 2021; Holtzman et al. 2021 divide the same way) subtracts what the template says of
+each label without a text; batch calibration (Zhou et al. 2024, sec. 3.2) what it says of each on average over the texts
+asked about.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ def zero_shot(
     Args:
         template: with {text} and [MASK]; for an NLI model a hypothesis with {label}. Of several the calibrated scores
             are averaged.
-        verbalisers: label -> words that stand for it; default the label itself. A label's score is the mean over its words.
+        verbalisers: label -> words that stand for it; default the label itself. A label's score is the mean over its
+            words.
         calibrate: what is subtracted of a label's score: "context", its score averaged over `priors` in place of the
             text; "batch", the log of its share averaged over all `texts` (give many, and expect labels about equally
-            often: an answer then depends on the other texts); "none". Default: context for prompts, none for NLI models,
-            which have no blank to ask without a text.
+            often: an answer then depends on the other texts); "none". Default: context for prompts, none for NLI
+            models, which have no blank to ask without a text.
 
     Returns:
         (rows with text, label, probability and probabilities, in order; method, template, device and precision).
