@@ -2,8 +2,9 @@
 
     python benchmarks/embed_peers.py VARIANT MODEL SENTENCES.json OUT.npy [--onnx FOLDER]
 
-Prints one JSON object: seconds to import, to load, to the first answer, sentences a second (median of the runs, and all
-of them), sentences a second of processor time (on a busy machine the fairer number; with OMP_NUM_THREADS=1 no thread
+Prints one JSON object: seconds to import, to load, to the first answer, sentences per second (median of the runs, and
+all of them), sentences per second of processor time (on a busy machine the fairer number; with OMP_NUM_THREADS=1 no
+thread
 waits), peak memory. Peers run in their own environment: sentence-transformers[onnx], fastembed, transformers.
 """
 
@@ -99,7 +100,7 @@ def onnxruntime_(model: str, kind: str, onnx: str | None) -> tuple[Embed, str]:
             start = end
         return out
 
-    return embed, "sorted, 2048 slots a batch"
+    return embed, "sorted, 2048 slots per batch"
 
 
 def fastembed_(model: str, onnx: str | None) -> tuple[Embed, str]:

@@ -1,4 +1,4 @@
-"""The converter: events a second and peak memory on tables made by repeating patients, and the FHIR sample.
+"""The converter: events per second and peak memory on tables made by repeating patients, and the FHIR sample.
 
 Each size runs in a process of its own; peak memory is that process's, Python and libraries among it.
 

@@ -42,7 +42,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folds", default="0,1,2,3,4", help="numbers of the folds to run")
-    parser.add_argument("--steps", type=int, default=2500, help="pretraining steps a fold; 0 leaves it out")
+    parser.add_argument("--steps", type=int, default=2500, help="pretraining steps per fold; 0 leaves it out")
     parser.add_argument("--seeds", type=int, default=5, help="label subsets at shares below 1")
     parser.add_argument("--shares", default="1.0,0.1")
     parser.add_argument("--members", type=int, default=10)

@@ -1,4 +1,4 @@
-"""Real events a second of a training step: ours beside a BERT of transformers that pads, on the same patients.
+"""Real events per second of a training step: ours beside a BERT of transformers that pads, on the same patients.
 
 All loops read the same histories of up to --slots events and take AdamW steps of about --batch histories. Theirs is the
 usual recipe for events: `BertModel(inputs_embeds=...)` of the same width, layers, heads and inner size with SDPA, 15 %

@@ -6,7 +6,7 @@
 ViT 128 wide x 6, patch 4. Test pictures are seen by nothing but the last evaluation; penalties are chosen on a tenth of
 the training pictures.
 - probe: linear probe (all 60 000 labels) on frozen features, on the untrained network's, and on raw pixels.
-- labels: 600 labels a seed (60 a class): fine-tuning from the pretrained weights, the same network from scratch, logistic
+- labels: 600 labels per seed (60 per class): fine-tuning from the pretrained weights, the same network from scratch, logistic
   regression and nearest neighbours on raw pixels with the same labels; mean and spread over the seeds. No validation
   set: the last step counts.
 

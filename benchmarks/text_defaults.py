@@ -13,8 +13,8 @@ Methods: often (the most frequent class, each word's most frequent tag, a senten
 (TF-IDF of words and pairs of words + logistic or ridge regression), frozen (mean vectors of the frozen encoder + the
 same; of pairs |u - v|, u * v and cosine), ours (`unmask finetune`,
 no settings), trainer (transformers' Trainer: 3 epochs, rate 5e-5, batch 8, all its defaults), contrastive (SetFit's
-recipe: pairs of one and of different classes, cosine loss, one epoch, at most 20 pairs a row; then logistic regression;
-classes of single texts only).
+recipe: pairs of one and of different classes, cosine loss, one epoch, at most 20 pairs per row; then logistic
+regression; classes of single texts only).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Text:
 
 
 class VectorCodec(nn.Module):
-    """Three numbers a slot, a learned mask embedding and a learned embedding for missing values."""
+    """Three numbers per slot, a learned mask embedding and a learned embedding for missing values."""
 
     context_channels = ()
     drops_missing = False
@@ -271,7 +271,7 @@ class Setup:
 
 
 def numbers(prediction: Any) -> Tensor:
-    """Everything a prediction says, one row a slot."""
+    """Everything a prediction says, one row per slot."""
     if isinstance(prediction, Categorical):
         return prediction.logits
     if isinstance(prediction, EventPrediction):

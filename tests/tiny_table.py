@@ -65,7 +65,7 @@ class Table:
 
 
 def numbers(prediction) -> Tensor:
-    """Log-probabilities of every bin or category, and the normal behind a quantity, one row a cell."""
+    """Log-probabilities of every bin or category, and the normal behind a quantity, one row per cell."""
     widest = 16
     out = torch.zeros(len(prediction), widest)
     for places, d in prediction.pieces:

@@ -262,7 +262,7 @@ def replace_json(path: Path, content: Any) -> None:
 
 
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> None:
-    """One JSON object a line, the file whole or not at all.
+    """One JSON object per line, the file whole or not at all.
 
     Raises:
         UserError: its folder is not there, or it cannot be written.

@@ -1,4 +1,4 @@
-"""The plan of a run: every example once an epoch, the same at every resume, dealt without loss."""
+"""The plan of a run: every example once per epoch, the same at every resume, dealt without loss."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from unmask.encoder.attention import Layout, _Explicit, attend, reference
 ROWS, HEADS, SLOTS, DEPTH = 3, 2, 24, 8
 
 
-@pytest.fixture(params=[[5, 19, 24, 8, 9], [24, 24, 24]], ids=["packed", "one a row"])
+@pytest.fixture(params=[[5, 19, 24, 8, 9], [24, 24, 24]], ids=["packed", "one per row"])
 def layout(request, seed: int) -> Layout:
     examples = [MODALITIES["text"].example(i, n) for i, n in enumerate(request.param)]
     batch = pack(examples, slots=SLOTS, rows=ROWS)

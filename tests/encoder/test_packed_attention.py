@@ -25,7 +25,7 @@ def batch_of(lengths: list[int], slots: int = 64):
     return pack([MODALITIES["text"].example(i, n) for i, n in enumerate(lengths)], slots=slots)
 
 
-@pytest.fixture(params=[LENGTHS, [64, 64], [7]], ids=["packed", "one a row", "one"])
+@pytest.fixture(params=[LENGTHS, [64, 64], [7]], ids=["packed", "one per row", "one"])
 def segment(request) -> Tensor:
     return batch_of(request.param).segment
 

@@ -123,7 +123,7 @@ def place_best_fit(lengths: Sequence[int] | np.ndarray, slots: int) -> list[list
     linear in the number of examples times the number of distinct free sizes.
 
     Returns:
-        One list of example numbers a row. Every example appears exactly once.
+        One list of example numbers per row. Every example appears exactly once.
 
     Raises:
         ValueError: an example is longer than a row.

@@ -1,4 +1,4 @@
-"""Embed examples: encoder states with nothing hidden, pooled to one vector an example."""
+"""Embed examples: encoder states with nothing hidden, pooled to one vector per example."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def embed(
     normalise: bool = False,
     shared_rows: bool = True,
 ) -> np.ndarray:
-    """One vector an example, (examples, width) float32, in the order given; zeros for an example without slots.
+    """One vector per example, (examples, width) float32, in the order given; zeros for an example without slots.
 
     Args:
         slots: longest example the model takes.
         pooling: over an example's observed slots, special ones too, as sentence-transformers does: their mean or
             maximum, or the first slot alone ([CLS]).
         normalise: to length 1, so that a dot product is the cosine.
-        shared_rows: several short examples share a row; else one a row, beside others of its length.
+        shared_rows: several short examples share a row; else one per row, beside others of its length.
 
     Raises:
         UserError: an example is longer than `slots`, or the pooling is unknown.

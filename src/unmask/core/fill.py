@@ -80,7 +80,7 @@ def fill(
 
     Args:
         flat: slot numbers in the flattened (rows x slots) grid.
-        steps: passes of the model. Each example commits ceil(open / steps left) slots a pass; `steps` at least the
+        steps: passes of the model. Each example commits ceil(open / steps left) slots per pass; `steps` at least the
             number of slots means one at a time. 1: all at once, independent of each other.
         order: which go first within an example: the surest, at random, or by place. The surest are those whose
             *distribution* is sharpest, before any value is drawn, so sampling along this order is not biased.

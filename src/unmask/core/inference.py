@@ -1,7 +1,7 @@
 """What fill, score and embed share: a model held still, and examples batched to a budget of slots.
 
 Examples of mixed lengths share rows (`packed_batches`); scored copies, many of one length, are sorted and cut
-(`chunks`). 600 texts of 5 to 128 slots through a 4x256 encoder, one core, fp32, slots/s: one a row in the order given
+(`chunks`). 600 texts of 5 to 128 slots through a 4x256 encoder, one core, fp32, slots/s: one per row in the order given
 2500, sorted 6900, sorted with best fit 8200-8900, packed rows 10000-10600. Up to 512 slots: sorted with best fit 9200,
 rows all as wide as the longest 10300, by powers of two 10900 (the machine was shared: about 10 % of noise).
 """

@@ -137,7 +137,7 @@ class _Apart:
 
 
 def sparse(q: Tensor, k: Tensor, v: Tensor, length: Tensor, *, block: int, again: int, dropout: float = 0.0) -> Tensor:
-    """Block-sparse attention of examples one a row, all of the same number of blocks (the last may be part full).
+    """Block-sparse attention of examples one per row, all of the same number of blocks (the last may be part full).
 
     Args:
         q, k, v: (examples, heads, blocks x block, depth).

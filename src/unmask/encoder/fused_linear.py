@@ -37,7 +37,7 @@ ACTIVATIONS = {
 ROUND = 64
 """Rows given to a product are rounded up to this where their number changes from batch to batch. oneDNN keeps a kernel
 and its work space for every shape it has seen: with the exact number of hidden slots, a new one at every step, a run of
-4 x 256 grew by 16 MB a step, to gigabytes; embedding 2 000 sentences held 70 MB more."""
+4 x 256 grew by 16 MB per step, to gigabytes; embedding 2 000 sentences held 70 MB more."""
 ZERO = 128
 """What stands for 0 in 8 bits without a sign."""
 

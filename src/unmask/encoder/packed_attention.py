@@ -66,7 +66,7 @@ class BlockGather:
         groups: whose matrices they are, in this order.
         order: of each dealt row the row of (slots x heads); their number where there is none.
         back: of each row of (slots x heads) where it was dealt; the number dealt where it was not.
-        heads: rows a slot.
+        heads: rows per slot.
     """
 
     groups: list[Group]

@@ -103,7 +103,7 @@ def bars(
     percent: bool = True,
     label: str = "",
 ) -> Markup:
-    """Horizontal bars, one a line: the label, the bar, the number.
+    """Horizontal bars, one per line: the label, the bar, the number.
 
     Args:
         items: (label, value, highlight); a highlighted bar is drawn in the colour of a right answer and

@@ -149,7 +149,8 @@ class VisitWaves(nn.Module):
 
 
 class Sines(nn.Module):
-    """sin(w t + phase) of a scaled time, learned w and phase (CEHR-BERT); with `linear`, Time2Vec: one of them a line."""
+    """sin(w t + phase) of a scaled time, learned w and phase (CEHR-BERT); with `linear`, Time2Vec: one of them per
+    line."""
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()

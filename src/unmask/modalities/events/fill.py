@@ -198,7 +198,7 @@ def _longer(folder: EventFolder, histories: Histories, subjects: np.ndarray) -> 
 def timeline(
     folder: EventFolder, histories: Histories, subject: int, prediction_time: int | None
 ) -> list[dict[str, Any]]:
-    """What was expected at every event of a patient, each visit hidden alone: one row an event.
+    """What was expected at every event of a patient, each visit hidden alone: one row per event.
 
     Returns:
         time (microseconds), code, value, probability (of the code that stood there), likeliest (code), expected, low

@@ -61,7 +61,7 @@ class EventModel:
         )
 
     def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
-        """One vector a patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
+        """One vector per patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
         events = as_events(data)
         return self.states(self.histories(events), points)
 

@@ -178,7 +178,7 @@ class TuneSettings:
 
     Attributes:
         epochs: passes over the training patients at most, or as many as make `least_steps` steps.
-        patience: looks at the watched patients (one an epoch, or every 20 steps) without improvement before it stops.
+        patience: looks at the watched patients (one per epoch, or every 20 steps) without improvement before it stops.
         batch: points a step; learning_rate, weight_decay: the peak, and the decay.
         drop: share of each history's events left out, others in each epoch; dropout: on the pooled states.
     """

@@ -40,7 +40,7 @@ def surprise(folder: EventFolder, histories: Histories, *, by: By = "patient", m
     """Log-probabilities in nats; the lower, the more surprising.
 
     Args:
-        by: one row an event, a visit (events of one time stamp) or a patient.
+        by: one row per event, visit (events of one time stamp) or patient.
         mode: see above.
 
     Returns:

@@ -142,7 +142,7 @@ class ImageModel:
                 missing ones are not among them.
             gaps: hide every patch with a missing pixel, so that what was not measured is predicted.
             box: left, top, width, height in pixels of the model's picture size; patches it touches are hidden.
-            mask: over pixels or patches, for all pictures or one a picture; non-zero is hidden.
+            mask: over pixels or patches, for all pictures or one per picture; non-zero is hidden.
             steps, order, temperature, sweeps: see `core.fill.fill`; more steps let patches agree with each other.
             statistics: where a normalised patch's mean and deviation come from: 'predicted' by the model, its visible
                 'neighbours', or the 'truth' (as published figures of MAE are drawn: it knows two numbers of every
@@ -225,8 +225,8 @@ class ImageModel:
         return random_patches(self.config, count, ratio, seed) & observed_patches(self.config, images.missing)
 
     def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
-        """One vector a picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over them.
-        Files of large sets are decoded as they come.
+        """One vector per picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over
+        them. Files of large sets are decoded as they come.
 
         Args:
             pooling: 'mean' or 'max' over the patches, 'first' for the class token.
@@ -393,7 +393,7 @@ def split(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSe
     parts = [order[~test[order]], order[test[order]]]
     if not len(parts[0]) or not len(parts[1]):
         raise UserError(
-            f"{len(parts[0])} training and {len(parts[1])} test pictures", hint="Give at least two a class."
+            f"{len(parts[0])} training and {len(parts[1])} test pictures", hint="Give at least two per class."
         )
     if most is not None:
         parts = [parts[0][:most], parts[1][: max(most // 4, 1)]]

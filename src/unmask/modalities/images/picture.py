@@ -129,7 +129,7 @@ class Opened:
     """A file: the headers of its pictures, and how to decode them; readers of formats return it.
 
     Attributes:
-        headers: one a picture.
+        headers: one per picture.
         decode: called without arguments, gives the `Picture` of every header in order.
     """
 

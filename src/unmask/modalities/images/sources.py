@@ -230,7 +230,7 @@ def _from_folder(folder: Path, how: Reading) -> ImageSet:
     listed = [(root, *_pictures_below(root)) for root in parts]
     found = [(f, root) for root, files, _ in listed for f in files]
     if not found:
-        raise UserError(f"{folder}: no pictures in it", hint="Expected pictures, or folders of them, one a class.")
+        raise UserError(f"{folder}: no pictures in it", hint="Expected pictures, or folders of them, one per class.")
     inner = [f.relative_to(root).parts for f, root in found]
     classed = all(len(p) > 1 for p in inner)
     files = [
@@ -269,7 +269,7 @@ def _folder_group(file: Path, root: Path, group: str | None) -> str | None:
         )
     if not folders:
         raise UserError(
-            f"{file}: in no folder below {root}", hint=f"group={group} needs folders: one a patient or slide."
+            f"{file}: in no folder below {root}", hint=f"group={group} needs folders: one per patient or slide."
         )
     return "/".join(folders[: int(group)])
 

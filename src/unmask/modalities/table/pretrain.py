@@ -107,7 +107,7 @@ def write_report(model: TableModel, out: Path) -> Path:
             "Rows": about["rows"],
             "Columns": about["columns"],
             "Missing": f"{model.facts['missing']:.1%}",
-            "Held-out loss": f"{best:.3f} nats a cell" if best is not None and math.isfinite(best) else "none",
+            "Held-out loss": f"{best:.3f} nats per cell" if best is not None and math.isfinite(best) else "none",
             "Time": f"{model.facts['seconds']:.1f} s",
             "Parameters": about["parameters"],
         }

@@ -28,7 +28,8 @@ class TableSettings:
         loss: "likelihood", or "mse"/"l1" for the filter network.
         steps: optimiser steps; None: by the size of the table.
         rows: per step.
-        patience: checks (16 a run) in which no member improves before training ends; every member is kept at its best.
+        patience: checks (16 per run) in which no member improves before training ends; every member is kept at its
+            best.
     """
 
     recipe: str = "masked"

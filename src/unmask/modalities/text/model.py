@@ -387,7 +387,7 @@ class TextModel:
             )
 
     def label(self, texts: str | Sequence[str]) -> list[dict[str, Any]]:
-        """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one a token) and
+        """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one per token) and
         logits. A detector of replaced tokens gives `replaced`, a probability a token.
 
         Raises:

@@ -45,7 +45,7 @@ def _rows(file: IO[bytes], path: Path) -> Iterator[str]:
         if len(line) == _LONGEST_ROW:
             raise UserError(
                 f"{path}:{number}: a line of more than {_LONGEST_ROW >> 20} MiB",
-                hint="Expected one row a line; give plain text as .txt, which may have lines of any length.",
+                hint="Expected one row per line; give plain text as .txt, which may have lines of any length.",
             )
         yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8", "surrogateescape")
 
@@ -68,7 +68,7 @@ def jsonl_documents(path: Path, column: str | None, report: ReadReport, entities
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise UserError(f"{where}: not JSON ({error})", hint="Expected one JSON object a line.") from None
+                raise UserError(f"{where}: not JSON ({error})", hint="Expected one JSON object per line.") from None
             found = _entities(row, where) if entities and isinstance(row, dict) else []
             if isinstance(row, dict):
                 row = row[_pick(list(row), column, where)]

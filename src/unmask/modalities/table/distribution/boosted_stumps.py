@@ -163,7 +163,7 @@ class BoostingTask:
 
 
 def boost(part: BoostedStumps, task: BoostingTask, rounds: int) -> Float[Tensor, "members entries dims"]:
-    """Tables of sums, one a member; of every column those of the round at which its held-out loss was least."""
+    """Tables of sums, one per member; of every column those of the round at which its held-out loss was least."""
     instances, members, dims = task.target.shape
     first, ordered = part.first, part.ordered
     start = torch.repeat_interleave(torch.arange(len(first) - 1), first.diff())

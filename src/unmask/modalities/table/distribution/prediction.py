@@ -27,7 +27,7 @@ BACKGROUND = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The bins of a block of quantities as tensors, one row a column, padded.
+    """The bins of a block of quantities as tensors, one row per column, padded.
 
     Attributes:
         edge: (columns, bins + 1) borders as normal scores; +-inf at the ends and in the padding.
@@ -165,7 +165,7 @@ class Quantities:
         return (p * below).sum(-1), (p * upto).sum(-1)
 
     def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float) -> Tensor:
-        """(asked, 2) bins and normal scores, from three uniform numbers a cell and one member each."""
+        """(asked, 2) bins and normal scores, from three uniform numbers per cell and one member each."""
         row = torch.arange(len(member), device=member.device)
         log_p = self.log_probs()[member, row] / temperature
         number = pick(log_p, uniform[:, 0])

@@ -97,7 +97,7 @@ class Classify(TextTask):
         if problem == "single" and len(labels) > len(items) / 2 and len(items) > 4:
             raise UserError(
                 f"{len(labels)} labels in {len(items)} training rows",
-                hint="Is this the label column? For numbers use --set problem=regression; else give more rows a label.",
+                hint="Is this the label column? For numbers use --set problem=regression; else give more rows per label.",
             )
         about["labels"] = labels
         weights = None

@@ -41,7 +41,7 @@ class Sentence:
 
 
 def as_sentences(data: Any, *, labelled: bool, trouble: Trouble | None = None) -> list[Sentence]:
-    """Sentences from a file (CoNLL columns, jsonl, csv, parquet, or texts a line), or rows of Python.
+    """Sentences from a file (CoNLL columns, jsonl, csv, parquet, or texts per line), or rows of Python.
 
     Args:
         trouble: notes what is wrong with rows, which are left out or refused together; None refuses.

@@ -245,9 +245,9 @@ def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{path}:{n}: not JSON ({error})", hint="One JSON object a line.") from None
+            raise UserError(f"{path}:{n}: not JSON ({error})", hint="One JSON object per line.") from None
         if not isinstance(row, dict):
-            raise UserError(f"{path}:{n}: {type(row).__name__}, not an object", hint="One JSON object a line.")
+            raise UserError(f"{path}:{n}: {type(row).__name__}, not an object", hint="One JSON object per line.")
         rows.append((f"{path}:{n}", row))
     return rows
 

@@ -1,4 +1,4 @@
-"""States as features: one vector a text, or one a token, to .npy or .parquet; and search among a few texts."""
+"""States as features: one vector per text, or one per token, to .npy or .parquet; and search among a few texts."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def batch_of(examples: Sequence[Example], numbers: Sequence[int], slots: int, wi
     attention between examples to be masked away.
 
     A slot costs products in step with the encoder's `width`, attention in step with the row's length: as much as the
-    products at about 1.85 x `width` (384 wide, 12 heads, bf16, rows of 96 to 384: 0.206 + 0.00029 x length ms a slot).
+    products at about 1.85 x `width` (384 wide, 12 heads, bf16, rows of 96 to 384: 0.206 + 0.00029 x length ms per
+    slot).
     """
     chosen = [examples[i] for i in numbers]
     lengths = [len(e) for e in chosen]

@@ -42,7 +42,7 @@ class TaskSettings:
         slots: longest input in tokens, None for what the model takes; longer ones are cut (classify, similarity) or
             read in overlapping windows (tag, answer).
         stride: tokens by which such windows overlap.
-        evaluate_every: steps between looks at the validation data, None for once an epoch.
+        evaluate_every: steps between looks at the validation data, None for once per epoch.
         patience: looks without improvement before the run stops; the best state is kept in any case.
         freeze: layers (from the embeddings up) that stay as they are; their output is computed once and kept.
         checkpointing: recompute layers in the backward pass: less memory, about a third more time.
