@@ -84,6 +84,16 @@ def test_score_and_embed(place, model, capsys):
     assert np.load(place / "e.npy").shape == (len(results), 32)
 
 
+@pytest.mark.parametrize("command", ["fill", "embed"])
+def test_a_result_does_not_replace_what_is_read(place, model, tmp_path, capsys, command):
+    content = ">a\nATTACANNACATTACA\n"
+    (tmp_path / "n.fasta").write_text(content)
+    code, _, err = run(capsys, command, model, tmp_path / "n.fasta", "--out", tmp_path / "n.fasta")
+    assert code == 2
+    assert "is a file that is read" in err
+    assert (tmp_path / "n.fasta").read_text() == content
+
+
 def test_evaluate_sets_trivial_rules_beside_the_model(place, model, capsys):
     (place / "h.fasta").write_text(">a\n" + "A" * 60 + "\n>b\n" + "TTTTTTTTTA" * 4 + "\n")
     code, out, _ = run(capsys, "evaluate", model, place / "h.fasta", "--json")

@@ -71,11 +71,10 @@ def fill(
 ) -> None:
     """Fill in what is missing."""
     from unmask.cli.common import Output
-    from unmask.files import check_place, write_json_lines
+    from unmask.files import check_results, write_json_lines
     from unmask.registry import load
 
-    if out is not None:
-        check_place(out)
+    check_results([out], [data])
     output = Output(json_, seed)
     loaded = load(model, device=device, precision=precision)
     results = loaded.fill(data, steps=steps, temperature=temperature, seed=seed)
@@ -113,10 +112,10 @@ def embed(
 ) -> None:
     """Embed examples: one row per example, order kept."""
     from unmask.cli.common import Output, write_array
-    from unmask.files import check_place
+    from unmask.files import check_results
     from unmask.registry import load
 
-    check_place(out)
+    check_results([out], [data])
     output = Output(json_)
     loaded = load(model, device=device, precision=precision)
     array = loaded.embed(data)
