@@ -96,7 +96,7 @@ def test_sigkill_while_caching_damages_nothing_and_the_next_build_goes_on(tmp_pa
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     corpus = write_corpus(tmp_path / "corpus.txt", copies=600)
     tokenizer("wordpiece").save(tmp_path)
-    code = KILLED.format(tests=Path(__file__).parents[2], folder=str(tmp_path), corpus=str(corpus))
+    code = KILLED.format(tests=str(Path(__file__).parents[2]), folder=str(tmp_path), corpus=str(corpus))
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "RAYON_NUM_THREADS": "1"})
     mark, deadline = tmp_path / "cache.part" / building.PROGRESS, time.monotonic() + 60
     while not mark.exists() and time.monotonic() < deadline:

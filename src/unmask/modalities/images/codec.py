@@ -127,7 +127,7 @@ class PatchCodecConfig:
         return self.patch * self.patch * self.channels
 
 
-def standardise(patches: Float[Tensor, "asked features"]) -> tuple[Tensor, Tensor, Tensor]:
+def standardise(patches: Float[Tensor, "*patches features"]) -> tuple[Tensor, Tensor, Tensor]:
     """(standardised, mean, deviation) of each patch, with the sample variance (n - 1), as in the official MAE; of the
     numbers that are not missing (NaN), which stay so."""
     gone = patches.isnan()

@@ -246,7 +246,7 @@ def test_column_by_column_says_what_the_whole_pass_says(model, seed):
             ask = torch.arange(30) * slots + column
             with torch.no_grad():
                 ((_, whole),) = network(batch, hide(hidden), ask=ask).pieces
-                found = state.predict(column)
+                found = state.predict(int(column))
             torch.testing.assert_close(found.log_probs(), whole.of_member(member).log_probs(), atol=2e-4, rtol=1e-4)
             if isinstance(found, Quantities):
                 torch.testing.assert_close(found.location, whole.location[[member]], atol=1e-4, rtol=1e-4)

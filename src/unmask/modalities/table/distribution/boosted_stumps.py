@@ -90,14 +90,14 @@ class BoostedStumps(nn.Module):
 
     def forward(
         self, number: Int[Tensor, "rows columns"], seen: Bool[Tensor, "rows columns"]
-    ) -> Float[Tensor, "rows dims+1"]:
+    ) -> Float[Tensor, "rows outputs"]:
         return nn.functional.embedding_bag(self.entry(number, seen), self.table, mode="sum")
 
-    def hidden(self) -> Float[Tensor, " dims+1"]:
+    def hidden(self) -> Float[Tensor, " outputs"]:
         """The sum where nothing is seen."""
         return self.table[self.first[1:] - 1].sum(0)
 
-    def shown(self, column: int, number: Int[Tensor, " rows"]) -> Float[Tensor, "rows dims+1"]:
+    def shown(self, column: int, number: Int[Tensor, " rows"]) -> Float[Tensor, "rows outputs"]:
         """How the sums change when a column, hidden before, is seen."""
         own = self.first[column] + self.level[self.offset[column] + number]
         return self.table[own] - self.table[self.first[column + 1] - 1]

@@ -36,7 +36,7 @@ MOST, PRIOR = 1.5, 1.0
 
 
 def discriminant(
-    move: Float[Tensor, "*cells"], left: Float[Tensor, "*cells"], share: Float[Tensor, "*cells"]
+    move: Float[Tensor, "*cells"], left: Float[Tensor, "*cells"], share: Float[Tensor, "*#cells"]
 ) -> tuple[Float[Tensor, "*cells"], Float[Tensor, "*cells"]]:
     """The second and the third term, of a level moved by `move` = m - p with `left` = 1 - r of its variance left."""
     left = left.clamp(UNEXPLAINED, 1.0)

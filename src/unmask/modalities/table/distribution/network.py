@@ -122,7 +122,7 @@ class RowModel(MaskedModel):
         self,
         state: Tensor | None,
         linear: tuple[Tensor, Tensor] | None,
-        lift: Float[Tensor, "rows dims+1"] | None,
+        lift: Float[Tensor, "rows outputs"] | None,
         ask: Tensor,
         slots: int,
         weight: Tensor | None = None,
@@ -158,7 +158,7 @@ class RowModel(MaskedModel):
         row: Tensor,
         place: Tensor,
         linear: tuple[Tensor, Tensor] | None,
-        lift: Float[Tensor, "rows dims+1"] | None,
+        lift: Float[Tensor, "rows outputs"] | None,
     ) -> Quantities | Categories:
         """The distributions of some cells of a block, from all three parts.
 
@@ -200,7 +200,7 @@ class RowModel(MaskedModel):
         block: int,
         row: Tensor,
         place: Tensor,
-        lift: Float[Tensor, "rows dims+1"],
+        lift: Float[Tensor, "rows outputs"],
     ) -> Float[Tensor, "*members asked each"]:
         """What the network says of some cells of a block and, added in place, the additive part: a shift, or log-odds."""
         own = getattr(self, f"own{block}")[place]
