@@ -241,12 +241,12 @@ def test_column_by_column_says_what_the_whole_pass_says(model, seed):
     order = np.random.default_rng(seed).permutation(slots)
     for member in range(3):
         state = network.column_by_column(30, member)
-        for visible, column in enumerate(order):
+        for visible, column in enumerate(order.tolist()):
             hidden = torch.isin(batch.values["column"], torch.from_numpy(order[visible:])).flatten().nonzero().flatten()
             ask = torch.arange(30) * slots + column
             with torch.no_grad():
                 ((_, whole),) = network(batch, hide(hidden), ask=ask).pieces
-                found = state.predict(int(column))
+                found = state.predict(column)
             torch.testing.assert_close(found.log_probs(), whole.of_member(member).log_probs(), atol=2e-4, rtol=1e-4)
             if isinstance(found, Quantities):
                 torch.testing.assert_close(found.location, whole.location[[member]], atol=1e-4, rtol=1e-4)
