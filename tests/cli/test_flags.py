@@ -149,4 +149,4 @@ def test_columns_are_not_read_for_tags_and_answers(tmp_path, capsys, task):
     ):
         code, _, err = run(capsys, *words, "--text2", "x")
         assert code == 2
-        assert f"--text2: not read for {'tag or answer' if words[0] != 'finetune' else task}" in err
+        assert f"--text2: not read for {task}" in err

@@ -12,7 +12,7 @@ from unmask.cli import options
 from unmask.errors import UserError, suggest
 
 WINDOWED = ("tag", "answer")
-"""Tasks whose data has no columns of texts and labels: long texts are read in windows."""
+"""Tasks whose data has no named columns of texts and labels: long texts are read in windows."""
 
 
 def finetuned(words: Sequence[str], given: Mapping[str, str]) -> str | None:
@@ -33,7 +33,8 @@ def predicted(words: Sequence[str], given: Mapping[str, str]) -> str | None:
 
     if not words:
         return None
-    return "tag or answer" if task_of(words[0]) in WINDOWED else "text"
+    task = task_of(words[0])
+    return task if task in WINDOWED else "text"
 
 
 def evaluated(words: Sequence[str], given: Mapping[str, str]) -> str | None:
@@ -47,7 +48,7 @@ def evaluated(words: Sequence[str], given: Mapping[str, str]) -> str | None:
         return "glue"
     if task is None:
         return "a text task" if len(words) > 1 and _is_collection(words[1]) else "text"
-    return "tag or answer" if task in WINDOWED else "a text task"
+    return task if task in WINDOWED else "a text task"
 
 
 def _is_collection(data: str) -> bool:

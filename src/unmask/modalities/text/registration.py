@@ -23,14 +23,15 @@ MODALITY = Modality(
                 "glue": Case(run=f"{_TASKS}:glue"),
                 "text": Case(run=f"{_USES}:evaluate"),
                 "a text task": Case(run=f"{_TASKS}:evaluate"),
-                "tag or answer": Case(run=f"{_TASKS}:evaluate", without=_COLUMNS),
+                "tag": Case(run=f"{_TASKS}:evaluate", without="text2 header"),
+                "answer": Case(run=f"{_TASKS}:evaluate", without=_COLUMNS),
             },
             choose=f"{_TASKS}:evaluated",
         ),
         "finetune": Command(
             cases={
                 "classify": Case(run=f"{_TASKS}:finetune"),
-                "tag": Case(run=f"{_TASKS}:finetune", without=f"{_COLUMNS} metric"),
+                "tag": Case(run=f"{_TASKS}:finetune", without="text2 header metric"),
                 "answer": Case(run=f"{_TASKS}:finetune", without=f"{_COLUMNS} metric"),
                 "similarity": Case(run=f"{_TASKS}:finetune", without="metric"),
                 "another package's task": Case(run=f"{_TASKS}:finetune", without="metric"),
@@ -40,7 +41,8 @@ MODALITY = Modality(
         "predict": Command(
             cases={
                 "text": Case(run=f"{_TASKS}:predict"),
-                "tag or answer": Case(run=f"{_TASKS}:predict", without="text text2 header"),
+                "tag": Case(run=f"{_TASKS}:predict", without="text2 header"),
+                "answer": Case(run=f"{_TASKS}:predict", without="text text2 header"),
             },
             choose=f"{_TASKS}:predicted",
         ),

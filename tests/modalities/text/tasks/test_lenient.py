@@ -46,7 +46,8 @@ def test_bad_conll_lines_are_all_named_or_left_out(tmp_path):
     found = as_sentences(path, labelled=True, trouble=Trouble(lenient=True, say=said.append))
     assert [s.text for s in found[:2]] == ["Readers river", "fox river"]
     assert len(found) == 9
-    assert said[0].startswith("2 lines left out")
+    assert said[0].endswith("words in column 1, tags in column 2 of 2")
+    assert said[1].startswith("2 lines left out")
 
 
 def test_wrong_offsets_are_all_named_or_left_out(tmp_path):

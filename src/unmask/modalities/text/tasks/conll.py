@@ -14,7 +14,8 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import split_lines
-from unmask.modalities.text.tasks.data import read_rows, read_text, suffix
+from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
+from unmask.modalities.text.tasks.data import Columns, read_rows, read_text, suffix
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 
@@ -40,26 +41,35 @@ class Sentence:
     row: dict[str, Any] | None = None
 
 
-def as_sentences(data: Any, *, labelled: bool, trouble: Trouble | None = None) -> list[Sentence]:
+def as_sentences(
+    data: Any, *, labelled: bool, trouble: Trouble | None = None, columns: Columns | None = None
+) -> list[Sentence]:
     """Sentences from a file (CoNLL columns, jsonl, csv, parquet, or texts per line), or rows of Python.
 
     Args:
         trouble: notes what is wrong with rows, which are left out or refused together; None refuses.
+        columns: `text` and `label`: which columns of a CoNLL file hold words and tags, as numbers from 1.
 
     Raises:
         UserError: naming file and line of a missing column, an unknown tag or a span outside its text.
     """
-    noted = Trouble() if trouble is None else trouble
+    noted, columns = Trouble() if trouble is None else trouble, columns or Columns()
     if isinstance(data, str | Path):
         path = Path(data)
         kind = suffix(path)
         if kind in (".jsonl", ".ndjson", ".parquet", ".csv") or str(data).startswith("hf:"):
+            if columns.asked:
+                given = " ".join(f"--{part} {name}" for part, name in columns.named.items())
+                raise UserError(
+                    f"{data}: {given}: columns of a CoNLL file, by number",
+                    hint="Rows of tagged texts have their own: text and entities, or tokens and tags.",
+                )
             found = noted.each(read_rows(data), lambda where, row: _row(where, row, labelled, noted))
-        elif kind == ".txt" and not labelled and not _has_columns(path):
+        elif kind == ".txt" and not labelled and not (columns.text or _columns_in(path)):
             lines = split_lines(read_text(path))
             return [Sentence(text=line, where=f"{path}:{n}", row={"text": line}) for n, line in enumerate(lines, 1)]
         else:
-            found = read_conll(path, noted)
+            found = read_conll(path, noted, columns=columns, labelled=labelled)
         noted.settle("rows" if kind in (".jsonl", ".ndjson", ".parquet", ".csv") else "lines")
         if not found:
             raise UserError(f"{data}: no sentences", hint="Each line holds a word and its tag.")
@@ -75,73 +85,75 @@ def as_sentences(data: Any, *, labelled: bool, trouble: Trouble | None = None) -
     return made
 
 
-def _has_columns(path: Path) -> bool:
-    """Whether the first lines look like tagged words."""
-    lines = [line.split() for line in split_lines(read_text(path))[:200] if line.strip()]
-    return bool(lines) and all(len(c) >= 2 and (c[-1] == "O" or c[-1][1:2] == "-") for c in lines)
+def _columns_in(path: Path) -> bool:
+    """Whether a .txt holds words with tags.
+
+    Raises:
+        UserError: it may as well hold texts.
+    """
+    found = has_columns(read_text(path))
+    if found is None:
+        raise UserError(
+            f"{path}: words with tags in columns, or texts that end so?",
+            hint='Columns: say which holds the words, --text 1. Texts: give them as .jsonl, {"text": ...} on each line.',
+        )
+    return found
 
 
-def read_conll(path: Path, trouble: Trouble | None = None) -> list[Sentence]:
-    """Word first, tag last on each line, tab- or space-separated; blank lines and -DOCSTART- part sentences.
+def read_conll(
+    path: Path, trouble: Trouble | None = None, *, columns: Columns | None = None, labelled: bool = True
+) -> list[Sentence]:
+    """Sentences of words and tags in columns, tab- or space-separated; which columns were read is said.
 
     Args:
         trouble: notes bad lines; a word that is white space goes alone, any other bad line takes its sentence with it.
             None refuses them.
+        columns: `text` and `label`: numbers of columns from 1; default what the file tells (see `conll_columns`).
+        labelled: with tags; else they need not be there where the column of the words is given.
 
     Raises:
-        UserError: lines have fewer columns than the first one, a word that is white space, or a last column that is no
-            tag: all of them are counted, and the first ones named.
+        UserError: the file does not tell which columns hold what; lines have fewer or more columns than most, a word
+            that is white space, or what is no tag in the column of tags: all of them are counted, and the first ones
+            named.
     """
     noted = Trouble() if trouble is None else trouble
-    sentences: list[Sentence] = []
-    words: list[str] = []
-    tags: list[str] = []
-    began, width, spoilt = 1, 0, False
-
-    def close() -> None:
-        nonlocal spoilt
+    lines, comments = sentences_of(read_text(path))
+    if not lines:
+        raise UserError(f"{path}: no sentences", hint="Each line holds a word and its tag.")
+    layout = layout_of(lines, path, columns or Columns(), labelled=labelled)
+    noted.say(f"{path}: {layout.said()}")
+    if comments:
+        noted.say(f"{path}: comments (lines that begin with #) left out: {comments:,}")
+    sentences, passed = [], 0
+    for sentence in lines:
+        words: list[str] = []
+        tags: list[str] = []
+        began, spoilt = 0, False
+        for n, line, cells in sentence:
+            where, tag = f"{path}:{n}", None
+            if len(cells) != layout.width:
+                noted.add(
+                    where, f"{len([c for c in cells if c])} columns, expected {layout.width}: {line[:60]!r}", HINT
+                )
+                spoilt = True
+            elif layout.count is not None and OF_NO_WORD.fullmatch(cells[layout.count]):
+                passed += 1
+            elif not cells[layout.word].strip():
+                noted.add(where, f"the word is white space: {line[:60]!r}", HINT)
+            elif layout.tag is not None and not is_tag(tag := cells[layout.tag]):
+                noted.add(where, f"tag {tag!r}", "Expected O, B-TYPE or I-TYPE (or E, S, L, U).")
+                spoilt = True
+            else:
+                began = began or n
+                words.append(cells[layout.word])
+                tags.append(tag or "O")
         if words and not spoilt:
-            sentences.append(joined(words, tags, where=f"{path}:{began}"))
-        words.clear()
-        tags.clear()
-        spoilt = False
-
-    for n, line in enumerate(read_text(path).split("\n"), start=1):
-        line = line.rstrip("\r")
-        if not line.strip() or line.startswith("-DOCSTART-"):
-            close()
-            continue
-        # Tabs only where there are some: a word may hold a no-break space.
-        cells = line.split("\t") if "\t" in line else line.split(" ")
-        cells = [c.strip() for c in cells if c.strip()] if "\t" not in line else [c.strip(" ") for c in cells]
-        width = width or len(cells)
-        where = f"{path}:{n}"
-        if "\t" in line and len(cells) >= max(2, width) and not cells[0].strip():
-            noted.add(where, f"the word is white space: {line[:60]!r}", HINT)
-            continue
-        if len(cells) < max(2, width):
-            noted.add(where, f"{len([c for c in cells if c])} columns, expected {max(2, width)}: {line[:60]!r}", HINT)
-            spoilt = True
-            continue
-        if not is_tag(cells[-1]):
-            noted.add(where, f"tag {cells[-1]!r}", "Expected O, B-TYPE or I-TYPE (or E, S, L, U).")
-            spoilt = True
-            continue
-        if not words:
-            began = n
-        words.append(cells[0])
-        tags.append(cells[-1])
-    close()
+            sentences.append(joined(words, None if layout.tag is None else tags, where=f"{path}:{began}"))
+    if passed:
+        noted.say(f"{path}: {passed:,} lines of several words or of none (1-2, 1.1) left out")
     if trouble is None:
         noted.settle("lines")
-    if not sentences and not noted.found:
-        raise UserError(f"{path}: no sentences", hint="Each line holds a word and its tag.")
     return sentences
-
-
-def is_tag(tag: Any) -> bool:
-    """Whether this is O or a tag of a known scheme."""
-    return tag == "O" or (isinstance(tag, str) and tag[:1] in "BIESLU" and tag[1:2] == "-" and bool(tag[2:]))
 
 
 def checked(tag: Any, where: str) -> str:

@@ -345,7 +345,7 @@ def predict(
         embedding of a text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
     """
     folder, task = opened(model, device=device, precision=precision)
-    items = _read_for(task, data, columns, say, labelled=False, trouble=None)
+    items = _read_for(task, data, columns, say, labelled=False, trouble=Trouble(say=say))
     return [
         _carried(item) | row for item, row in zip(items, _predict(folder, task, items, watch=watch)[0], strict=True)
     ]

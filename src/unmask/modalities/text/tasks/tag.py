@@ -48,7 +48,7 @@ class Tag(TextTask):
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
     ) -> tuple[list[Sentence], Columns | None]:
-        return as_sentences(data, labelled=labelled, trouble=trouble), None
+        return as_sentences(data, labelled=labelled, trouble=trouble, columns=columns), None
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Sentence], *, labelled: bool) -> list[str]:
