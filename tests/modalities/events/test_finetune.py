@@ -16,7 +16,8 @@ import unmask
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.meds import Labels
+from unmask.modalities.events.meds import Labels, read_labels, read_meds
+from unmask.modalities.events.number import Number
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
 from unmask.modalities.events.scoring import scored
 from unmask.modalities.events.targets import Classes, TimeToEvent
@@ -149,3 +150,39 @@ def test_a_member_without_patients_to_stop_on_is_trained_all_the_same(home: Path
     assert run.figures["training"] == 24
     linear = unmask.load(tmp_path / "m").folder.head.linear[2:]  # the three patients are in folds 0, 0 and 1
     assert (linear.abs().amax((1, 2)) > 5e-3).all()  # a member that stops after one epoch has hardly moved
+
+
+def test_points_without_a_label_keep_the_labels_of_the_others(home: Path, tmp_path: Path):
+    finetune_outcome(home / "model", home / "meds", home / "task", tmp_path / "m", settings=QUICK)
+    model, first = unmask.load(tmp_path / "m"), pl.int_range(pl.len()) == 1
+    truth = pl.read_parquet(home / "task" / "0.parquet")
+    holed = task(tmp_path / "t", home, boolean_value=pl.when(~first).then(truth["boolean_value"]))
+    frame, points = model.predict(home / "meds", holed)
+    assert frame["boolean_value"].to_list() == [None if i == 1 else v for i, v in enumerate(truth["boolean_value"])]
+    assert frame.drop("boolean_value").equals(model.predict(home / "meds", home / "task")[0].drop("boolean_value"))
+    with pytest.raises(UserError, match="row 1: boolean_value is null"):
+        model.evaluate(home / "meds", holed)
+    assert points.take(np.array([0, 1])).null["value"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("target", "columns", "written"),
+    [
+        (Classes(names=("a", "b")), {"categorical_value": ["a", None, "b"]}, {}),
+        (Classes(names=("1", "2")), {"integer_value": [1, None, 2]}, {"categorical_value": ["1", None, "2"]}),
+        (Number(centre=0.0, spread=1.0), {"float_value": [1.5, None, 2.5]}, {}),
+        (Number(centre=0.0, spread=1.0), {"integer_value": [3, None, 4]}, {"float_value": [3.0, None, 4.0]}),
+        (
+            TimeToEvent(cuts=(1.0, 2.0)),
+            {"float_value": [1.5, None, 2.5], "boolean_value": [True, False, None]},
+            {},
+        ),
+    ],
+)
+def test_null_labels_of_every_kind_stay_null(home: Path, tmp_path: Path, target, columns, written):
+    points = pl.read_parquet(home / "task" / "0.parquet").head(3).select("subject_id", "prediction_time")
+    points.with_columns(**{name: pl.Series(values) for name, values in columns.items()}).write_parquet(tmp_path / "t")
+    read = read_labels(tmp_path / "t", read_meds(home / "meds"), need_value=False)
+    found = target.columns(np.full((3, target.outputs), 0.5), read)
+    for name, values in (written or columns).items():
+        assert pl.Series(found[name]).to_list() == values

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,8 @@ class Labels:
         days: (points,) from float_value beside boolean_value: days to the event (True) or to the end of what is
             known (False), or None.
         outside: labels left out because their subjects have no events in the data.
+        null: field -> (points,) where the file has no label: there the field holds a 0 or "" that means nothing. Fields
+            that are whole are not among them, and those of points to learn from or to judge by always are.
     """
 
     subject: np.ndarray
@@ -141,6 +143,7 @@ class Labels:
     number: np.ndarray | None = None
     days: np.ndarray | None = None
     outside: int = 0
+    null: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.subject)
@@ -156,7 +159,13 @@ class Labels:
             number=None if self.number is None else self.number[number],
             days=None if self.days is None else self.days[number],
             outside=self.outside,
+            null={name: mask[number] for name, mask in self.null.items()},
         )
+
+    def nulled(self, name: str, values: Sequence[Any]) -> list[Any]:
+        """What a field says of each point, None where the file has no label."""
+        mask = self.null.get(name)
+        return list(values) if mask is None else [None if m else v for v, m in zip(values, mask, strict=True)]
 
 
 def read_meds(folder: str | Path, *, store: Store | None = None) -> Events:
@@ -257,8 +266,11 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
     float_value beside boolean_value is the time to an event in days, and whether it was seen. Labels of subjects
     without events in the data are left out and counted.
 
+    Args:
+        need_value: every point has a label; else they may lack it (`Labels.null`), also all of them.
+
     Raises:
-        UserError: naming file and row of a null, a point given twice, a time that is no number of days, a number that
+        UserError: naming file and row of a null that is needed, a point given twice, a time that is no number of days, a number that
             is not finite; or when there is none, or none of a subject in the data.
     """
     root = Path(folder)
@@ -304,34 +316,39 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
     )
 
 
+FIELDS = {"boolean_value": "value", "categorical_value": "names", "integer_value": "number", "float_value": "number"}
+"""Columns of labels and the fields of `Labels` they become; float_value beside boolean_value becomes the days."""
+EMPTY: dict[str, Any] = {"boolean_value": False, "categorical_value": "", "integer_value": 0, "float_value": 0.0}
+
+
 def _values(frame: pl.DataFrame, root: Path, need_value: bool) -> dict[str, Any]:
-    """Fields of `Labels` from the value columns that are there and whole."""
-    have = [n for n in LABELS if n in frame.columns and not frame[n].null_count()]
-    if len(have) > 1 and set(have) != {"float_value", "boolean_value"}:
+    """Fields of `Labels` from the value columns that are there."""
+    have = [n for n in LABELS if n in frame.columns]
+    both = set(have) == {"float_value", "boolean_value"}
+    if len(have) > 1 and not both:
         raise UserError(
             f"{root}: labels in {', '.join(have)}",
             hint="Expected one of boolean_value, integer_value, float_value and categorical_value, or float_value (days) with "
             "boolean_value (whether the event was seen).",
         )
-    out: dict[str, Any] = {}
-    if have == ["categorical_value"]:
-        return {"names": frame["categorical_value"].to_list()}
-    if have in (["integer_value"], ["float_value"]):
-        number = frame[have[0]].to_numpy()
-        bad = np.flatnonzero(~np.isfinite(number))
-        if len(bad):
-            raise UserError(f"{root}: row {bad[0]}: float_value is {number[bad[0]]}", hint="Give a number, or drop it.")
-        return {"number": number.astype(np.int64 if have == ["integer_value"] else np.float64)}
-    if "boolean_value" in have:
-        out["value"] = frame["boolean_value"].to_numpy().astype(np.int64)
-    if "float_value" in have:
-        out["days"] = frame["float_value"].to_numpy().astype(np.float64)
-        bad = np.flatnonzero(~(np.isfinite(out["days"]) & (out["days"] >= 0)))
-        if len(bad):
-            raise UserError(
-                f"{root}: row {bad[0]}: float_value is {out['days'][bad[0]]}",
-                hint="Days from the prediction time, 0 or more.",
-            )
-    if need_value and not out:
+    if need_value and not have:
         raise UserError(f"{root}: no column of labels", hint=f"Expected one of {', '.join(LABELS)}.")
+    out: dict[str, Any] = {"null": {}}
+    for name in have:
+        column = frame[name].fill_null(EMPTY[name])
+        told = FIELDS[name] if not both or name == "boolean_value" else "days"
+        if frame[name].null_count():
+            out["null"][told] = frame[name].is_null().to_numpy()
+        if name == "float_value":
+            number = column.to_numpy()
+            bad = np.flatnonzero(~(np.isfinite(number) & ((number >= 0) | (not both))))
+            if len(bad):
+                raise UserError(
+                    f"{root}: row {bad[0]}: float_value is {number[bad[0]]}",
+                    hint="Days from the prediction time, 0 or more." if both else "Give a number, or drop it.",
+                )
+        if name == "categorical_value":
+            out[told] = column.to_list()
+        else:
+            out[told] = column.to_numpy().astype(np.float64 if name == "float_value" else np.int64)
     return out

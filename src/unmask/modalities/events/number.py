@@ -148,7 +148,8 @@ class Number:
         return number if self.least is None else np.maximum(number, self.least)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        value = [None] * len(labels) if labels.number is None else labels.number.astype(np.float64).tolist()
+        number = labels.number
+        value = [None] * len(labels) if number is None else labels.nulled("number", number.astype(np.float64).tolist())
         ends = self.interval(p)
         return {
             "float_value": pl.Series(value, dtype=pl.Float64),

@@ -61,9 +61,8 @@ class Binary:
         return _geometric([np.concatenate([1 - p, p], 1) for p in voices])[:, 1:]
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        value = [None] * len(labels) if labels.value is None else (labels.value == 1).tolist()
         return {
-            "boolean_value": pl.Series(value, dtype=pl.Boolean),
+            "boolean_value": _seen(labels),
             "predicted_boolean_probability": p[:, 0],
         }
 
@@ -109,8 +108,11 @@ class Classes:
         return _geometric(voices)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        names = labels.nulled(
+            "number" if labels.names is None else "names", class_names(labels) or [None] * len(labels)
+        )
         return {
-            "categorical_value": pl.Series(class_names(labels) or [None] * len(labels), dtype=pl.String),
+            "categorical_value": pl.Series(names, dtype=pl.String),
             "predicted_categorical_value": [self.names[i] for i in p.argmax(1)],
             **{f"predicted_probability_{name}": p[:, i] for i, name in enumerate(self.names)},
         }
@@ -182,11 +184,10 @@ class TimeToEvent:
         return np.mean(voices, 0)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        missing = [None] * len(labels)
-        value = missing if labels.value is None else (labels.value == 1).tolist()
+        days = [None] * len(labels) if labels.days is None else labels.nulled("days", labels.days.tolist())
         return {
-            "float_value": pl.Series(missing if labels.days is None else labels.days.tolist(), dtype=pl.Float64),
-            "boolean_value": pl.Series(value, dtype=pl.Boolean),
+            "float_value": pl.Series(days, dtype=pl.Float64),
+            "boolean_value": _seen(labels),
             "predicted_risk": p.mean(1),
             **{f"predicted_probability_by_{cut:g}_days": p[:, i] for i, cut in enumerate(self.cuts)},
         }
@@ -232,6 +233,12 @@ class MultiLabel:
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "names": list(self.names)}
+
+
+def _seen(labels: Labels) -> pl.Series:
+    """boolean_value as the labels have it."""
+    value = [None] * len(labels) if labels.value is None else labels.nulled("value", (labels.value == 1).tolist())
+    return pl.Series(value, dtype=pl.Boolean)
 
 
 def _rounded_up(x: float) -> float:
