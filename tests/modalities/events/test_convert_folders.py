@@ -270,3 +270,30 @@ def test_what_is_converted_validates(tmp_path: Path):
     convert(omop(tmp_path / "cdm"), tmp_path / "m")
     for path in (tmp_path / "m" / "data").glob("*.parquet"):
         validate(pq.ParquetFile(path).read())
+
+
+@pytest.mark.parametrize(
+    ("table", "content", "twice"),
+    [
+        ("hosp/patients.csv", DEAD.replace("dod\n", "dod,Gender\n") + ",M", "'gender', 'Gender'"),
+        ("hosp/admissions.csv", STAY.replace("type\n", "type,dischtime\n") + ",2150-01-09", "'dischtime', 'dischtime'"),
+    ],
+)
+def test_columns_of_tables_given_twice_are_refused(tmp_path: Path, table: str, content: str, twice: str):
+    write(tmp_path / "raw", {"hosp/patients.csv": DEAD, "hosp/admissions.csv": STAY} | {table: content})
+    with pytest.raises(UserError, match=f"{table}: the column stands there twice: {twice}"):
+        convert(tmp_path / "raw", tmp_path / "m")
+
+
+def test_words_for_empty_cells_of_tables_are_counted_and_read_as_one_says(tmp_path: Path):
+    stay = STAY + "\n1,11,2149-01-01 10:00:00,2149-01-02 10:00:00,.,URGENT"
+    labs = "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n1,10,7,2150-01-02 08:00:00,NA,5,5,NA"
+    write(tmp_path / "raw", {"patients.csv": DEAD, "admissions.csv": stay, "labevents.csv": labs})
+    plain = convert(tmp_path / "raw", tmp_path / "a")
+    assert plain["rejected"] == {"time cannot be read": 2}  # the death, whose time is ".", and the result
+    assert plain["notes"]["labevents: 'NA' in storetime, taken as written (--missing says what is empty)"] == 1
+    told = convert(tmp_path / "raw", tmp_path / "b", missing=["NA", "."])
+    assert told["rejected"] == {}
+    found = times(tmp_path / "b")
+    assert found["LAB//7"] == datetime(2150, 1, 2, 8)
+    assert found["MEDS_DEATH"] == datetime(2150, 1, 5, 17, 30)

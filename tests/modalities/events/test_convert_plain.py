@@ -151,3 +151,21 @@ def test_ids_that_are_too_large_for_meds_are_rejected(tmp_path: Path):
     frame = pl.DataFrame({"subject_id": ids, "time": ["2020-01-01 08:00:00"] * 2, "code": ["a"] * 2})
     found = convert(frame, tmp_path / "m")
     assert (found["events"], found["rejected"]) == (1, {"subject is not a whole number": 1})
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kind"),
+    [
+        ("code", [["A", "B"], ["C"]], r"List\(String\)"),
+        ("code", [{"a": 1}, {"a": 2}], "Struct"),
+        ("numeric_value", [[1.0], [2.0]], r"List\(Float64\)"),
+    ],
+)
+def test_a_column_of_lists_is_refused_by_name(tmp_path: Path, column: str, values: list[Any], kind: str):
+    frame = pl.DataFrame({"subject_id": [1, 2], "time": ["2020-01-01 08:00:00"] * 2, "code": ["A", "B"]})
+    frame = frame.with_columns(pl.Series(column, values))
+    frame.write_parquet(tmp_path / "t.parquet")
+    for source, where in ((tmp_path / "t.parquet", "t.parquet"), (frame, "table")):
+        with pytest.raises(UserError, match=f"{where}: column '{column}' is of type {kind}"):
+            convert(source, tmp_path / "m")
+    assert not (tmp_path / "m").exists()

@@ -31,7 +31,9 @@ def convert(
     ),
     decimal: str = typer.Option(None, help="Tables: , or . (a point), the mark of decimals in values."),
     missing: list[str] = typer.Option(
-        None, help="Table: text of an empty cell, repeatable; in place of the usual ones (NA, n/a, nan, null, ?, .)."
+        None,
+        help="Tables: text of an empty cell, repeatable; in place of the usual ones (NA, n/a, nan, null, ?, .; of "
+        "OMOP and MIMIC-IV none).",
     ),
     json_: options.Json = False,
 ) -> None:

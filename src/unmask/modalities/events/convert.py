@@ -48,8 +48,8 @@ def convert(
             where their code has a time in other rows; they are rejected without.
         decimal: "," or ".", the mark of decimals in values of tables; commas are refused without. Beside it the other
             mark parts thousands.
-        missing: of a plain table: texts that mean an empty cell, in any case, in place of the usual ones (NA in
-            capitals; n/a, nan, null, #n/a, <na>, nat, ? and . in any case). In columns of numbers, numbers.
+        missing: of tables: texts that mean an empty cell, in any case, in place of the usual ones (NA in capitals; n/a,
+            nan, null, #n/a, <na>, nat, ? and . in any case; of OMOP and MIMIC-IV none). In columns of numbers, numbers.
 
     Returns:
         rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason),

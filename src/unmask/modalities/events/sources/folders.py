@@ -15,7 +15,17 @@ from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.mimic import MIMIC
 from unmask.modalities.events.sources.omop import OMOP
 from unmask.modalities.events.sources.reading import Reading
-from unmask.modalities.events.sources.rows import ENDINGS, Ledger, chunks, columns_of, first_given, note, parsed, text
+from unmask.modalities.events.sources.rows import (
+    ENDINGS,
+    Ledger,
+    chunks,
+    columns_of,
+    first_given,
+    named_as,
+    note,
+    parsed,
+    text,
+)
 from unmask.modalities.events.sources.tables import Derive, Event, Folder, Table
 from unmask.modalities.events.sources.times import read_times
 from unmask.natural import natural
@@ -103,7 +113,7 @@ def read(
         UserError: a table lacks a column that its events need, or stands there twice.
     """
     files = files_of(kind, path, ledger)
-    derive = kind.context(files, names)
+    derive = kind.context(files, names, reading)
     for table in kind.tables:
         count = ledger.table(table.name)
         for file in files.get(table.name, ()):
@@ -115,17 +125,23 @@ def _table(
     table: Table, path: Path, ledger: Ledger, derive: Derive, subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
     have = columns_of(path)
-    lower = {c.lower(): c for c in have}
+    lower = named_as(path, have, _wanted(table))
     if table.subject not in lower:
         raise UserError(f"{path}: no column {table.subject!r}", hint=f"Found {', '.join(have)}.")
     for event in table.events:
         if event.times and not event.optional and not set(event.times) & {*lower, *table.derived}:
             raise UserError(f"{path}: none of the columns {', '.join(event.times)}", hint=f"Found {', '.join(have)}.")
-    wanted = [c for c in lower if c in _wanted(table)]
     count = ledger.table(table.name)
-    for raw in chunks(path, [lower[w] for w in wanted], ledger):
+    for raw in chunks(path, list(lower.values()), ledger):
         count["rows"] += len(raw)
-        frame = derive(table, raw.rename({lower[w]: w for w in wanted}))
+        frame = raw.rename({name: w for w, name in lower.items()})
+        if reading.missing is None:
+            for (column, word), number in reading.empty_words(frame).items():
+                told = f"{word!r} in {column}, taken as written (--missing says what is empty)"
+                note(ledger, f"{table.name}: {told}", number)
+        else:
+            frame = reading.filled(frame)
+        frame = derive(table, frame)
         kept = pl.repeat(False, len(frame), eager=True)
         for event in table.events:
             rows = _event(event, table, frame, path.name, reading, ledger)

@@ -13,20 +13,27 @@ from collections.abc import Mapping
 import polars as pl
 
 from unmask.modalities.events.meds import BIRTH, DEATH
-from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, text
+from unmask.modalities.events.sources.reading import Reading
+from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
 from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Refused, Table
 
 
-def _column(files: Files, table: str, key: str, *values: str) -> pl.DataFrame:
-    """Rows of a small table as text, those with a key and any of the values."""
+def _column(files: Files, table: str, key: str, *values: str, reading: Reading | None = None) -> pl.DataFrame:
+    """Rows of a small table as text, those with a key and any of the values.
+
+    Args:
+        reading: which cells are empty, where words stand for that.
+    """
     parts = []
     for path in files.get(table, ()):
-        lower = {c.lower(): c for c in columns_of(path)}
+        lower = named_as(path, columns_of(path), (key, *values))
         have = [v for v in values if v in lower]
         if key not in lower or not have:
             continue
-        for frame in chunks(path, [lower[key], *(lower[v] for v in have)], Ledger()):
-            frame = frame.rename({lower[n]: n for n in (key, *have)})
+        for frame in chunks(path, list(lower.values()), Ledger()):
+            frame = frame.rename({name: n for n, name in lower.items()})
+            if reading is not None and reading.missing is not None:
+                frame = reading.filled(frame)
             part = frame.select(text(n).alias(n) for n in (key, *have))
             parts.append(
                 part.filter(pl.any_horizontal(pl.col(v).is_not_null() for v in have) & pl.col(key).is_not_null())
@@ -34,9 +41,10 @@ def _column(files: Files, table: str, key: str, *values: str) -> pl.DataFrame:
     return pl.concat(parts, how="diagonal") if parts else pl.DataFrame(schema=dict.fromkeys((key, *values), pl.String))
 
 
-def _context(files: Files, names: dict[str, str]) -> Derive:
-    discharge = _column(files, "admissions", "hadm_id", "dischtime").unique("hadm_id", keep="first")
-    died = _column(files, "admissions", "subject_id", "deathtime").sort("deathtime").unique("subject_id", keep="first")
+def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
+    discharge = _column(files, "admissions", "hadm_id", "dischtime", reading=reading).unique("hadm_id", keep="first")
+    died = _column(files, "admissions", "subject_id", "deathtime", reading=reading).sort("deathtime")
+    died = died.unique("subject_id", keep="first")
     for table, key, prefixes in (
         ("d_labitems", "itemid", ("LAB",)),
         ("d_items", "itemid", ("CHART", "INFUSION_START", "INFUSION_END", "OUTPUT", "ICU_PROCEDURE", "DATETIME")),

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from unmask.modalities.events.meds import BIRTH, DEATH
-from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, text
+from unmask.modalities.events.sources.reading import Reading
+from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
 from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Table
 
 NAMED = 200_000
@@ -73,7 +74,7 @@ def _end(prefix: str, stem: str) -> Event:
     )
 
 
-def _context(files: Files, names: dict[str, str]) -> Derive:
+def _context(files: Files, names: dict[str, str], _: Reading) -> Derive:
     concepts = Concepts(files, names)
 
     def derive(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
@@ -119,9 +120,9 @@ class Concepts:
         wanted = ["concept_id", "concept_name", "vocabulary_id", "concept_code"]
         parts = []
         for path in files.get("concept", ()):
-            lower = {c.lower(): c for c in columns_of(path)}
-            for frame in chunks(path, [lower[w] for w in wanted if w in lower], Ledger()):
-                frame = frame.rename({lower[w]: w for w in wanted if w in lower})
+            lower = named_as(path, columns_of(path), wanted)
+            for frame in chunks(path, list(lower.values()), Ledger()):
+                frame = frame.rename({name: w for w, name in lower.items()})
                 parts.append(
                     frame.select(
                         text("concept_id").cast(pl.Int64, strict=False).alias("id"),

@@ -11,7 +11,7 @@ from unmask.errors import UserError
 from unmask.modalities.events.meds import BIRTH, DEATH
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.reading import Reading
-from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, parsed, text
+from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, parsed, refuse_nested, text
 from unmask.modalities.events.sources.times import read_times
 
 COLUMNS = {
@@ -36,7 +36,7 @@ def read(
         columns: role (subject, time, code, value, visit, text) -> the table's name for it; see `COLUMNS`.
 
     Raises:
-        UserError: a column is absent.
+        UserError: a column is absent, stands there twice, or holds lists.
     """
     have = columns_of(path)
     _check(columns, have, f"{path}: ")
@@ -61,9 +61,10 @@ def from_frame(
     """Events of a DataFrame already in memory.
 
     Raises:
-        UserError: a column is absent.
+        UserError: a column is absent, or holds lists.
     """
     _check(columns, frame.columns, "")
+    refuse_nested(frame.select(name for name in {**COLUMNS, **columns}.values() if name in frame.columns), "table")
     ledger.rows += len(frame)
     columns = {**COLUMNS, **columns}
     timed = set() if reading.static else _timed(reading.filled(frame), columns["time"], columns["code"])

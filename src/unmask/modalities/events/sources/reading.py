@@ -31,7 +31,8 @@ class Reading:
     Attributes:
         order: how dates such as 01/02/2020 are meant; None asks.
         decimal: the mark of decimals in values; None is a point, and commas are asked about.
-        missing: texts (and values) that mean an empty cell of a plain table; None: `MISSING` and NA.
+        missing: texts (and values) that mean an empty cell; None: `MISSING` and NA in plain tables, none in the tables
+            of OMOP and MIMIC-IV, whose data bases write empty cells (such words are counted there: `empty_words`).
         static: rows of a plain table without a time are facts, deaths and codes that have a time elsewhere too.
 
     Raises:
@@ -50,7 +51,7 @@ class Reading:
             raise UserError(f"decimal {self.decimal!r}", hint="Say --decimal , or --decimal . (a point).")
 
     def filled(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The cells of a plain table, those that mean nothing empty."""
+        """The cells of a table, those that mean nothing empty."""
         numbers = [n for n in map(_number, self.missing or ()) if n is not None]
         return frame.with_columns(
             pl.when(self._empty(name)).then(None).otherwise(pl.col(name)).alias(name)
@@ -59,6 +60,15 @@ class Reading:
             for name, kind in frame.schema.items()
             if kind == pl.String or (kind.is_numeric() and numbers)
         )
+
+    def empty_words(self, frame: pl.DataFrame) -> dict[tuple[str, str], int]:
+        """(column, word) -> how many cells of a column hold a word that stands for an empty cell."""
+        out: dict[tuple[str, str], int] = {}
+        for name, kind in frame.schema.items():
+            if kind == pl.String:
+                found = frame.lazy().filter(self._empty(name)).select(name).collect()[name].value_counts()
+                out |= {(name, str(word)): count for word, count in found.iter_rows()}
+        return out
 
     def _empty(self, name: str) -> pl.Expr:
         text = pl.col(name).str.strip_chars()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,16 +86,52 @@ def columns_of(path: Path) -> list[str]:
         ) from None
 
 
+def named_as(path: Path, have: Sequence[str], wanted: Collection[str | None]) -> dict[str, str]:
+    """Which column of a table each wanted one is, whatever its capitals; those that are absent are left out.
+
+    Args:
+        have: the table's columns.
+
+    Raises:
+        UserError: two of them have a wanted name.
+    """
+    found: dict[str, str] = {}
+    for name in have:
+        if name.lower() in found:
+            raise UserError(
+                f"{path}: the column stands there twice: {found[name.lower()]!r}, {name!r}",
+                hint="Take one of them out, or give it another name.",
+            )
+        if name.lower() in wanted:
+            found[name.lower()] = name
+    return found
+
+
+def refuse_nested(frame: pl.DataFrame, where: str | Path) -> None:
+    """
+    Raises:
+        UserError: a column holds lists or structs, which are no cells.
+    """
+    for name, kind in frame.schema.items():
+        if kind.is_nested():
+            raise UserError(
+                f"{where}: column {name!r} is of type {kind}",
+                hint="A cell is one number, text or time: give one row per element.",
+            )
+
+
 def chunks(path: Path, wanted: list[str], ledger: Ledger) -> Iterator[pl.DataFrame]:
     """The wanted columns of a csv (as text) or parquet (as they are), a chunk at a time; counts the rows.
 
     Raises:
-        UserError: a file breaks off or is damaged.
+        UserError: a file breaks off or is damaged, or a column holds lists or structs.
     """
     try:
         if path.suffix.lower() == ".parquet":
             for batch in pq.ParquetFile(path).iter_batches(CHUNK_ROWS, columns=wanted):
-                yield _counted(pa.Table.from_batches([batch]), ledger)
+                frame = _counted(pa.Table.from_batches([batch]), ledger)
+                refuse_nested(frame, path)
+                yield frame
             return
         with _csv(path, wanted, ledger) as reader:
             waiting: list[pa.RecordBatch] = []

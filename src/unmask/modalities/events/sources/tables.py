@@ -12,6 +12,8 @@ from pathlib import Path
 
 import polars as pl
 
+from unmask.modalities.events.sources.reading import Reading
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -81,7 +83,8 @@ class Folder:
 
     Attributes:
         known_by: tables that it always has.
-        context: files and the descriptions of codes, which it fills -> what derives a table's columns.
+        context: files, the descriptions of codes, which it fills, and how cells are meant -> what derives a table's
+            columns.
         unread: other tables of this kind -> why they make no event.
         helpers: other tables of this kind that are read for codes and times.
     """
@@ -89,6 +92,6 @@ class Folder:
     name: str
     known_by: Sequence[str]
     tables: Sequence[Table]
-    context: Callable[[Files, dict[str, str]], Derive]
+    context: Callable[[Files, dict[str, str], Reading], Derive]
     unread: Mapping[str, str]
     helpers: Sequence[str] = ()
