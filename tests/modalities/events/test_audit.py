@@ -161,6 +161,43 @@ def test_copies_of_patients_and_of_events_are_found(tmp_path: Path):
     assert checks["duplicates"] == "note"
 
 
+def test_events_before_birth_are_warned_of_with_examples(tmp_path: Path):
+    rows, asked = clean(0)
+    first = min(t for s, t, *_ in rows if s == 7 and t is not None)
+    rows += [(s, datetime(1950, 1, 1), "MEDS_BIRTH", None, None) for s in range(SUBJECTS) if s != 7]
+    assert "before birth" not in found(tmp_path, rows, asked)
+    late = (7, first + timedelta(days=400), "MEDS_BIRTH", None, None)
+    (tmp_path / "b").mkdir()
+    assert found(tmp_path / "b", [*rows, late], asked)["before birth"] == "warning"
+    said = next(f for f in audit(tmp_path / "b" / "m")[0] if f.check == "before birth")
+    mine = sum(s == 7 and t is not None for s, t, *_ in rows)
+    assert said.rows == [(7, f"{late[1]:%Y-%m-%d}", mine, "ADMISSION", f"{first:%Y-%m-%d}")]
+
+
+@pytest.mark.parametrize(
+    ("day", "code", "check"),
+    [
+        (datetime(1900, 1, 1), "MEDS_BIRTH", "dates for none"),
+        (datetime(1900, 1, 1), "A", "dates for none"),
+        (datetime(9999, 12, 31), "A", "dates for none"),
+        (datetime(2100, 1, 1), "DUE", "dates in the future"),
+    ],
+)
+def test_dates_that_stand_for_none_are_warned_of(tmp_path: Path, day: datetime, code: str, check: str):
+    rows, asked = clean(0)
+    checks = found(tmp_path, rows + [(s, day, code, None, None) for s in range(0, 30, 2)], asked)
+    assert {c for c in checks if c.startswith("dates")} == {check}
+    said = next(f for f in audit(tmp_path / "m")[0] if f.check == check)
+    assert said.rows == [(code, 15, f"{day:%Y-%m-%d}", f"{day:%Y-%m-%d}")]
+
+
+def test_a_folder_whose_dates_were_moved_is_not_in_the_future(tmp_path: Path):
+    rows, asked = clean(0)
+    moved = [(s, t and t + timedelta(days=365 * 150), *more) for s, t, *more in rows]
+    asked = [(s, t + timedelta(days=365 * 150), y) for s, t, y in asked]
+    assert not [c for c in found(tmp_path, moved, asked) if c.startswith("dates")]
+
+
 def test_a_constant_order_of_rows_and_points_at_events_are_noted(tmp_path: Path):
     rows, asked = clean(0)
     rows.sort(key=lambda r: (r[0], r[1] or datetime.min, r[2]))
@@ -192,5 +229,9 @@ def test_the_command_says_what_to_do_and_ends_by_what_it_found(tmp_path: Path, c
 @pytest.mark.skipif(not SHARED.exists(), reason="the real events are not here")
 def test_real_events_raise_no_warning():
     task = SHARED / "physionet2012_a" / "tasks" / "in_hospital_death"
-    for folder, asked in ((SHARED / "physionet2012_a", task), (SHARED / "synthea_r4", None)):
-        assert [f.check for f in audit(folder, asked)[0] if f.level == "warning"] == []
+    # That generator writes a few events before their patient's birth.
+    for folder, asked, said in (
+        (SHARED / "physionet2012_a", task, []),
+        (SHARED / "synthea_r4", None, ["before birth"]),
+    ):
+        assert [f.check for f in audit(folder, asked)[0] if f.level == "warning"] == said

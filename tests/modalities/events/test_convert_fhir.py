@@ -256,6 +256,41 @@ def test_a_patient_given_again_counts_once(tmp_path: Path):
     assert found["rejected"] == {"Patient given again": 2, "Patient given again, with another sex": 1}
 
 
+def person(meta: dict[str, str], **more: Any) -> dict[str, Any]:
+    return {**PATIENT, "meta": meta, **more}
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+@pytest.mark.parametrize(
+    "metas",
+    [
+        ({"versionId": "2"}, {"versionId": "10"}),
+        ({"lastUpdated": "2020-01-05T10:00:00+02:00"}, {"lastUpdated": "2020-01-05T09:00:00Z"}),
+    ],
+)
+def test_the_latest_version_of_a_patient_counts(tmp_path: Path, metas: tuple[dict[str, str], ...], turn: int):
+    old = person(metas[0], birthDate="1950-01-01", gender="male", deceasedDateTime="2021-01-01T10:00:00Z")
+    new = person(metas[1], birthDate="1960-01-01")
+    rows, found = events(tmp_path, *(old, new, PATIENT)[::turn])
+    assert [(r[1], r[2]) for r in rows] == [(None, "GENDER//FEMALE"), (datetime(1960, 1, 1), "MEDS_BIRTH")]
+    again = {"Patient given again": 1} if turn == 1 else {}
+    assert found["rejected"] == {"Patient: another version of it counts": 1} | again
+
+
+def test_a_patient_with_two_births_and_no_version_keeps_the_first_and_is_counted(tmp_path: Path):
+    two = [{**PATIENT, "birthDate": day} for day in ("1950-01-01", "1960-01-01")]
+    rows, found = events(tmp_path, *two)
+    assert [r[1] for r in rows if r[2] == "MEDS_BIRTH"] == [datetime(1950, 1, 1)]
+    assert found["rejected"] == {"Patient given again, with another birth": 1, "Patient given again": 1}
+
+
+def test_births_and_deaths_that_stand_for_none_are_said(tmp_path: Path):
+    rows, found = events(tmp_path, {**PATIENT, "birthDate": "1900-01-01", "deceasedDateTime": "9999-12-31"})
+    assert [r[2] for r in rows] == ["GENDER//FEMALE", "MEDS_BIRTH"]
+    assert found["notes"]["births on 1900-01-01, which may stand for none"] == 1
+    assert found["notes"]["Patient: a death that stands for none, left out"] == 1
+
+
 def test_shapes_of_r5_are_read(tmp_path: Path):
     visit = {
         "resourceType": "Encounter",

@@ -125,6 +125,15 @@ def test_dates_that_stand_for_none_are_rejected_by_name(tmp_path: Path):
     assert len(events) == 2
 
 
+def test_dates_that_may_stand_for_none_are_kept_and_counted(tmp_path: Path):
+    found, events = converted(
+        tmp_path, "subject_id,time,code\n1,2020-01-01,A\n1,2100-01-01,A\n2,2100-01-01,B\n2,2099-12-31 00:00:00,B\n"
+    )
+    assert len(events) == 4
+    told = {name: count for name, count in found["notes"].items() if "for none" in name}
+    assert told == {f"events on {d}, which may stand for none": n for d, n in (("2100-01-01", 2), ("2099-12-31", 1))}
+
+
 def test_an_order_of_dates_that_gives_impossible_months_is_refused(tmp_path: Path):
     rows = "\n".join(f"1,{day:02}/03/2020,A" for day in range(1, 29))
     with pytest.raises(UserError, match=r"13/03/2020.*no month"):

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from unmask.modalities.events.cuts import encounters
 from unmask.modalities.events.meds import BIRTH, DEATH, HOUR, STATIC, Events
+from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
 
 LATEST = np.iinfo(np.int64).max
 
@@ -219,21 +221,92 @@ def without_time(events: Events) -> Iterator[Finding]:
 def before_birth(events: Events) -> Iterator[Finding]:
     """Events before their subject's birth (the last one, where it has several)."""
     birth, early = events.begins(BIRTH), Tally(len(events.codes))
+    rows: list[tuple[Any, ...]] = []
     for block in blocks(events):
         born = np.full(int(block.subject[-1] - block.subject[0]) + 1, STATIC)
         births = birth[block.code] & (block.time != STATIC)
         number = block.subject - block.subject[0]
         born[number[births]] = block.time[births]
-        early.add(block, (block.time != STATIC) & (block.time < born[number]))
+        hit = np.flatnonzero((block.time != STATIC) & (block.time < born[number]))
+        early.add(block, hit)
+        who, first, count = np.unique(block.subject[hit], return_index=True, return_counts=True)
+        for subject, at, many in zip(who.tolist(), hit[first].tolist(), count.tolist(), strict=True):
+            if len(rows) < SHOWN:
+                code, times = events.codes[block.code[at]], (born[number[at]], block.time[at])
+                rows.append((int(events.subjects[subject]), day_of(times[0]), many, code, day_of(times[1])))
     if early.events:
         yield Finding(
             check="before birth",
-            level="note",
-            sentence=f"{early.events:,} events of {early.subjects:,} subjects stand before their birth.",
-            todo="Look whether births or times are wrong: ages before 0 are what the model sees.",
-            columns=("code", "events"),
-            rows=most_frequent(events, early.count),
+            level="warning",
+            sentence=f"{early.events:,} events of {early.subjects:,} of {len(events):,} subjects stand before their birth.",
+            todo="Look whether births or times are wrong (another patient, another unit, a birth that was moved): the "
+            "model sees ages below 0, and the birth counts as known from the start.",
+            columns=("subject", "born", "events before", "the first", "on"),
+            rows=rows,
         )
+
+
+def day_of(time: int) -> str:
+    """A time in microseconds as YYYY-MM-DD."""
+    return str(np.datetime64(int(time), "us").astype("datetime64[D]"))
+
+
+def dates_for_none(events: Events) -> Iterator[Finding]:
+    """Dates that programs write where there is none, and dates after today where half of all are before it (patients
+    whose dates were moved live in the future)."""
+    days = np.array(NONE_DAYS, "datetime64[us]").astype(np.int64)
+    years = [f"{year:04}-01-01" for year in (NONE_YEARS[0] + 1, NONE_YEARS[1])]
+    first, last = np.array(years, "datetime64[us]").astype(np.int64).tolist()
+    today = int(datetime.now(UTC).timestamp()) * 1_000_000 + DAY
+    none, future, whole = _Dates(len(events.codes)), _Dates(len(events.codes)), 0
+    for block in blocks(events):
+        timed = block.time != STATIC
+        whole += int(timed.sum())
+        sentinel = timed & ((block.time < first) | (block.time >= last) | np.isin(block.time // DAY * DAY, days))
+        none.add(block, sentinel)
+        future.add(block, timed & ~sentinel & (block.time > today))
+    if none.events:
+        yield Finding(
+            check="dates for none",
+            level="warning",
+            sentence=f"{none.events:,} events of {none.subjects:,} subjects stand on dates that programs write for none.",
+            todo="Leave them out, or their times: births of 1900-01-01 make ages above 100, and events of 9999-12-31 are "
+            "never known.",
+            columns=_Dates.COLUMNS,
+            rows=none.rows(events),
+        )
+    if 0 < 2 * future.events <= whole:
+        yield Finding(
+            check="dates in the future",
+            level="warning",
+            sentence=f"{future.events:,} of {whole:,} events, of {future.subjects:,} subjects, stand after today.",
+            todo="What is planned is known when it is planned: put it there. A date that means none (2100-01-01) is none.",
+            columns=_Dates.COLUMNS,
+            rows=future.rows(events),
+        )
+
+
+@dataclass
+class _Dates(Tally):
+    """A tally that knows the first and the last date of each code."""
+
+    COLUMNS = ("code", "events", "from", "to")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.low, self.high = np.full(self.codes, LATEST), np.full(self.codes, STATIC)
+
+    def add(self, block: Block, hit: np.ndarray) -> None:
+        super().add(block, hit)
+        np.minimum.at(self.low, block.code[hit], block.time[hit])
+        np.maximum.at(self.high, block.code[hit], block.time[hit])
+
+    def rows(self, events: Events) -> list[tuple[Any, ...]]:
+        """Code, events, first and last date of the most frequent codes."""
+        order = [i for i in np.argsort(-self.count, kind="stable")[:SHOWN].tolist() if self.count[i]]
+        return [
+            (events.codes[i], int(self.count[i]), day_of(int(self.low[i])), day_of(int(self.high[i]))) for i in order
+        ]
 
 
 def order(events: Events) -> Iterator[Finding]:
@@ -350,4 +423,4 @@ def most_frequent(events: Events, count: np.ndarray) -> list[tuple[Any, ...]]:
     return [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
 
 
-CHECKS = (midnights, after_death, without_time, before_birth, coded_early, duplicates, order)
+CHECKS = (midnights, after_death, without_time, before_birth, dates_for_none, coded_early, duplicates, order)

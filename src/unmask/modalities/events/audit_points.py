@@ -158,7 +158,7 @@ class _Shortly:
             if max(area, 1 - area) >= TELLING_AREA:
                 above = mine > np.median(mine)
                 shares = [float(hit[half].mean()) if half.any() else 0.0 for half in (above, ~above)]
-                named_so = f"{self.events.codes[code[low]]} (its value)"
+                named_so = f"{self.events.codes[code[low]]} (its value: above the median, and not)"
                 out.append((named_so, name, len(mine), *(round(share, 3) for share in shares)))
         return out
 

@@ -11,7 +11,7 @@ from unmask.modalities.events.sources.fhir_ids import Scope, Servers, name_of
 from unmask.modalities.events.sources.fhir_kinds import CONFIRMED, KINDS, META, REFUTED, SYSTEMS, Kind
 from unmask.modalities.events.sources.ids import Subjects, hashed_id
 from unmask.modalities.events.sources.rows import Ledger, note
-from unmask.modalities.events.sources.times import fhir_time, is_none_day
+from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day
 
 Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
 """subject_id, time, code, numeric_value, text_value, visit_id."""
@@ -80,7 +80,8 @@ class Reader:
         return out
 
     def _patient(self, r: Mapping[str, Any], scope: Scope, about: dict[str, Any]) -> list[Row]:
-        """Sex, birth and death; a patient given again adds what was not known yet, and what contradicts is rejected."""
+        """Sex, birth and death; a patient given again in the same version, or without one, adds what was not known yet,
+        and what contradicts is rejected."""
         if not r.get("id"):
             self.ledger.add("Patient without an id", about)
             return []
@@ -90,6 +91,9 @@ class Reader:
         died, dated = fhir_time(r.get("deceasedDateTime"))
         if r.get("deceasedBoolean") is True and died is None:
             note(self.ledger, "Patient: deceased, without a time of death", 1)
+        if died is not None and is_none_day(died):
+            note(self.ledger, "Patient: a death that stands for none, left out", 1)
+            died = None
         facts: list[tuple[str, str, datetime | None]] = [
             ("sex", f"GENDER//{str(r.get('gender', 'unknown')).upper()}", None)
         ]
@@ -102,6 +106,8 @@ class Reader:
             if known is None:
                 self.facts[subject, what] = code, moment
                 self._dated(dated and what == "death")
+                if what == "birth" and moment is not None and moment.date() in NONE_DAYS:
+                    note(self.ledger, f"births on {moment:%Y-%m-%d}, which may stand for none", 1)
                 out.append((subject, moment, code, None, None, None))
             elif known != (code, moment):
                 self.ledger.add(f"Patient given again, with another {what}", about)

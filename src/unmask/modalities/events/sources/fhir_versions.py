@@ -23,14 +23,15 @@ UNKNOWN = -1
 class Versions:
     """Looks at all resources once (`see`); then `why_not` says which of them do not count.
 
-    A resource is known by its server, kind, id and patient: bundles made by hand number anew in every file. Patients
-    are put together elsewhere, see `Reader`.
+    A resource is known by its server, kind, id and patient: bundles made by hand number anew in every file. Of a
+    patient older versions do not count; copies of one version, and those without any, are put together by `Reader`.
     """
 
     def __init__(self) -> None:
         self.medications: dict[str, Any] = {}
         self.deleted: set[Name] = set()
         self._key, self._place, self._version, self._updated = (array("q") for _ in range(4))
+        self._patient = array("b")
         self._out: dict[int, str] | None = None
 
     def see(self, place: int, r: Any, scope: Scope) -> None:
@@ -40,7 +41,7 @@ class Versions:
         kind = r.get("resourceType")
         if kind == "Medication":
             self.medications[str(r["id"])] = r.get("code")
-        if kind not in KINDS:
+        if kind not in KINDS and kind != "Patient":
             return
         about = r.get("meta")
         meta: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
@@ -51,6 +52,7 @@ class Versions:
         self._key.append(hashed_id(f"{scope.base}\n{kind}\n{r['id']}\n{patient}"))
         self._place.append(place)
         self._version.append(int(version) if version.isdecimal() and len(version) < 18 else UNKNOWN)
+        self._patient.append(kind == "Patient")
         self._updated.append(UNKNOWN if moment is None else int(np.datetime64(moment, "us").astype(np.int64)))
 
     def why_not(self, place: int, r: Any, scope: Scope) -> str | None:
@@ -77,11 +79,18 @@ class Versions:
         out: dict[int, str] = {}
         for k in np.flatnonzero(np.diff(edges) > 1).tolist():
             mine = turn[edges[k] : edges[k + 1]]
+            person = bool(self._patient[mine[0]])
+            if person:
+                mine = mine[(version[mine] != UNKNOWN) | (updated[mine] != UNKNOWN)]
+                if not len(mine):
+                    continue
             numbered = bool((version[mine] != UNKNOWN).all())
             first, second = (version, updated) if numbered else (updated, version)
             order = mine[np.lexsort((place[mine], second[mine], first[mine]))]
             best = order[-1]
             for i in order[:-1].tolist():
                 same = version[i] == version[best] and updated[i] == updated[best]
+                if person and (same or first[i] == UNKNOWN):
+                    continue
                 out[int(place[i])] = "given again" if same else "another version of it counts"
         return out

@@ -18,7 +18,7 @@ from unmask.errors import UserError
 from unmask.modalities.events.meds import BIRTH
 from unmask.modalities.events.sources.ids import Subjects, encounters
 from unmask.modalities.events.sources.reading import Reading
-from unmask.modalities.events.sources.times import NONE_DAYS, stands_for_none
+from unmask.modalities.events.sources.times import may_stand_for_none, stands_for_none
 
 SAMPLES = 20
 """Rejected rows kept of each reason."""
@@ -251,9 +251,12 @@ def parsed(
     good = made.select(pl.col("reason").is_null() & pl.col("asked")).to_series()
     kept = made.filter(good)
     note(ledger, "dates without a time of day, at the end of their day", int(kept["dated"].sum()))
-    old = kept.filter(birth & pl.col("time").dt.date().is_in(list(NONE_DAYS)))["time"].dt.strftime("%Y-%m-%d")
-    for day, count in old.value_counts().iter_rows():
-        note(ledger, f"births on {day}, which may stand for none", count)
+    doubtful = kept.filter(may_stand_for_none(pl.col("time"), birth)).select(
+        pl.when(birth).then(pl.lit("births")).otherwise(pl.lit("events")).alias("what"),
+        pl.col("time").dt.strftime("%Y-%m-%d").alias("day"),
+    )
+    for what, day, count in doubtful.group_by("what", "day").len().iter_rows():
+        note(ledger, f"{what} on {day}, which may stand for none", count)
     facts = kept.filter(pl.col("time").is_null())["code"].value_counts()
     ledger.static.update(dict(facts.iter_rows()))
     told = pl.col("text_value").is_not_null() & pl.col("numeric_value").is_null()

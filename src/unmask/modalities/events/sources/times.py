@@ -33,6 +33,16 @@ NONE_YEARS = (1, 2999)
 NONE_DAYS = (date(1900, 1, 1), date(1899, 12, 30), date(1899, 12, 31))
 """Days that spreadsheets and data bases write where there is none; births there are named, for people were born then.
 """
+DOUBTFUL_DAYS = (date(2099, 12, 31), date(2100, 1, 1), date(2100, 12, 31))
+"""Days that are written for "no end" and that patients whose dates were moved may have: events there are kept and named.
+"""
+
+
+def may_stand_for_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
+    """Whether a time that is kept is one that programs write for none: births of `NONE_DAYS`, others of
+    `DOUBTFUL_DAYS`."""
+    day = time.dt.date()
+    return pl.when(birth).then(day.is_in(list(NONE_DAYS))).otherwise(day.is_in(list(DOUBTFUL_DAYS)))
 
 
 def stands_for_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
