@@ -1,9 +1,16 @@
-"""The one exception for a person's mistake: what, where, what was expected, what to do next."""
+"""The one exception for a person's mistake: what, where, what was expected, what to do next.
+
+A message names what the caller can give as that caller writes it: flags on the command line, arguments in Python.
+`option`, `setting` and `either` write both forms, so that a message is written once.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 
 class UserError(Exception):
@@ -38,3 +45,59 @@ def suggest(name: str, known: Iterable[str]) -> str:
         return f"{odd!r} differs in its blanks alone: strip them from the name."
     close = difflib.get_close_matches(name, known, n=1)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(known)}."
+
+
+_flags = False
+"""Whether the caller is the command line."""
+
+
+@contextlib.contextmanager
+def with_flags() -> Iterator[None]:
+    """The caller is the command line: messages made meanwhile name flags."""
+    global _flags
+    before, _flags = _flags, True
+    try:
+        yield
+    finally:
+        _flags = before
+
+
+def either(flags: str, python: str) -> str:
+    """`flags` on the command line, `python` in Python, for what the two do not write alike."""
+    return flags if _flags else python
+
+
+def option(name: str, value: Any = ...) -> str:
+    """An option of a command, which is an argument of a function in Python.
+
+    Args:
+        name: of the option, as a Python name.
+        value: for example, or a word in capitals for what is to be put there; none to name the option alone.
+
+    >>> option("text", "COLUMN"), option("header", False), option("most_unknown")
+    ("text='COLUMN'", 'header=False', 'most_unknown=')
+    >>> with with_flags():
+    ...     option("text", "COLUMN"), option("header", False), option("most_unknown")
+    ('--text COLUMN', '--no-header', '--most-unknown')
+    """
+    if not _flags:
+        return f"{name}={'' if value is ... else repr(value)}"
+    flag = name.replace("_", "-")
+    if value is False:
+        return f"--no-{flag}"
+    return f"--{flag}" if value is ... or value is True else f"--{flag} {shlex.quote(str(value))}"
+
+
+def setting(name: str, value: Any = ...) -> str:
+    """A field of a settings class, which `--set` gives on the command line.
+
+    >>> setting("problem", "single"), setting("refit", True), setting("column")
+    ("problem='single'", 'refit=True', 'column=')
+    >>> with with_flags():
+    ...     setting("problem", "single"), setting("refit", True), setting("column")
+    ('--set problem=single', '--set refit=true', '--set column=')
+    """
+    if not _flags:
+        return f"{name}={'' if value is ... else repr(value)}"
+    shown = "" if value is ... else str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return f"--set {shlex.quote(f'{name}={shown}')}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 
 
 def split_lines(text: str) -> list[str]:
@@ -162,9 +162,9 @@ def check_folder(folder: str | Path) -> Path:
     folder = Path(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
     if not there.is_dir():
-        raise UserError(f"{folder}: {there} is not a folder", hint="Choose another --out.")
+        raise UserError(f"{folder}: {there} is not a folder", hint=f"Choose another {option('out')}.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{folder}: no permission to write in {there}", hint="Choose another --out.")
+        raise UserError(f"{folder}: no permission to write in {there}", hint=f"Choose another {option('out')}.")
     return folder
 
 
@@ -176,7 +176,7 @@ def check_new_model(folder: str | Path) -> Path:
     """
     folder = check_folder(folder)
     if (folder / "config.json").exists() or (folder / "unmask.json").exists():
-        raise UserError(f"{folder} already holds a model", hint="Choose another --out, or remove it.")
+        raise UserError(f"{folder} already holds a model", hint=f"Choose another {option('out')}, or remove it.")
     return folder
 
 
@@ -321,7 +321,7 @@ def demo_folder(out: str | Path) -> Path:
     out = check_folder(out)
     if out.exists():
         if not (out / "demo.json").exists() and any(out.iterdir()):
-            raise UserError(f"{out} exists and is not an earlier demo", hint="Choose another --out.")
+            raise UserError(f"{out} exists and is not an earlier demo", hint=f"Choose another {option('out')}.")
         shutil.rmtree(out)
     out.mkdir(parents=True)
     (out / "demo.json").write_text("{}")

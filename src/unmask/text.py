@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unmask.modalities.text.pretrain import pretrain as pretrain
     from unmask.modalities.text.recipes import TextSettings as TextSettings
     from unmask.modalities.text.recipes import with_overrides as with_overrides
+    from unmask.modalities.text.tasks.data import Columns as Columns
     from unmask.modalities.text.tasks.finetune import evaluate as evaluate
     from unmask.modalities.text.tasks.finetune import finetune as finetune
     from unmask.modalities.text.tasks.finetune import predict as predict
@@ -32,6 +33,7 @@ __getattr__, __dir__, __all__ = lazily(
         "TextModel": "unmask.modalities.text.model:TextModel",
         "TextSettings": "unmask.modalities.text.recipes:TextSettings",
         "FinetuneSettings": "unmask.modalities.text.tasks.settings:TaskSettings",
+        "Columns": "unmask.modalities.text.tasks.data:Columns",
         "load": "unmask.modalities.text.model:load",
         "pretrain": "unmask.modalities.text.pretrain:pretrain",
         "adapt": "unmask.modalities.text.adapt:adapt",

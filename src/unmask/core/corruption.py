@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 
 MASK, RANDOM, KEEP = 0, 1, 2
 """What stands in a hidden slot: the mask embedding, codec noise, or the value itself."""
@@ -297,7 +297,7 @@ class Replacement:
         if min(shares) < 0 or abs(sum(shares) - 1.0) > 1e-9:
             raise UserError(
                 f"mask={self.mask}, random={self.random}, keep={self.keep} must be shares that add up to 1",
-                hint="For example mask=0.8, random=0.1, keep=0.1.",
+                hint=f"For example {setting('mask', 0.8)}, {setting('random', 0.1)}, {setting('keep', 0.1)}.",
             )
 
     def __call__(self, slots: Slots, hidden: np.ndarray, *, key: tuple[int, int]) -> np.ndarray:

@@ -21,7 +21,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from unmask.encoder.transformer import activation
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 
 ROWS = 2048
 """Slots the layout is chosen for; other numbers work too."""
@@ -228,4 +228,4 @@ def require_int8() -> None:
     UserError: this torch or CPU cannot multiply 8-bit numbers.
     """
     if not (_has("onednn", "qlinear_pointwise") and torch.backends.mkldnn.is_available()):
-        raise UserError("this torch has no oneDNN int8 products", hint="Use --precision bf16 or fp32.")
+        raise UserError("this torch has no oneDNN int8 products", hint=f"Use {option('precision', 'bf16')} or fp32.")

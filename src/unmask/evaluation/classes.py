@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from unmask.errors import either
 from unmask.evaluation.charts import table
 from unmask.evaluation.metrics import bootstrap_mean, plain
 
@@ -169,7 +170,9 @@ def class_lines(found: dict[str, Any]) -> list[str]:
         told = "".join(f"{_told(row[name]):22}" for name in ("precision", "recall", "f1", "auroc"))
         lines.append(f"{row['class'][:21]:22}{row['n']:>7}  {told}".rstrip())
     if len(found["by_class"]) > SHOWN:
-        lines.append(f"... {len(found['by_class'])} classes in all; --json gives every one")
+        lines.append(
+            f"... {len(found['by_class'])} classes in all; {either('--json gives', 'by_class holds')} every one"
+        )
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from unmask.errors import either
 from unmask.evaluation.charts import table
 from unmask.evaluation.classes import SHOWN, auroc_interval, wilson
 
@@ -231,7 +232,9 @@ def label_lines(found: dict[str, Any]) -> list[str]:
         told = "".join(f"{_told(row[name]):22}" for name in COLUMNS)
         lines.append(f"{row['label'][:21]:22}{row['n']:>7} {row['prevalence']:>6.1%}  {told}".rstrip())
     if len(found["by_label"]) > SHOWN:
-        lines.append(f"... {len(found['by_label'])} labels in all; --json gives every one")
+        lines.append(
+            f"... {len(found['by_label'])} labels in all; {either('--json gives', 'by_label holds')} every one"
+        )
     return lines
 
 

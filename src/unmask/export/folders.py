@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.files import fsync
 from unmask.modalities.text.sentences import WAYS
 
@@ -26,7 +26,7 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     """
     out = Path(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out}: exists", hint="Choose another --out, or remove it.")
+        raise UserError(f"{out}: exists", hint=f"Choose another {option('out')}, or remove it.")
     new = out.with_name(f".{out.name}.{os.getpid()}.saving")
     try:
         new.mkdir(parents=True)

@@ -15,7 +15,7 @@ from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.embed import pool
 from unmask.encoder.transformer import Encoder
-from unmask.errors import UserError
+from unmask.errors import UserError, either, option
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
 from unmask.modalities.text.batches import text_example
 
@@ -67,7 +67,7 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
     if said in _TASKS.values():
         raise UserError(
             f"{folder.family.name}: made for {task or classes[0]}, and no trained head of that kind in the file",
-            hint="Fine-tune it: unmask finetune. For its encoder alone: --pooling mean.",
+            hint=f"Fine-tune it: {either('unmask finetune', 'unmask.finetune')}. For its encoder alone: {option('pooling', 'mean')}.",
         )
     if task == "similarity" or folder.sentences.given:
         return SENTENCE, None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import Disentangled, Learned, Rotary
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.text.codec import TokenCodec
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -34,7 +34,9 @@ def extend_positions(model: Any, slots: int) -> None:
         raise UserError(f"positions={slots}: the model takes {old}", hint="Give a larger number.")
     positions = dataclasses.replace(config.positions, slots=slots)
     if isinstance(positions, Disentangled) and (positions.absolute or positions.decoder_steps):
-        raise UserError("absolute positions beside disentangled ones cannot be extended", hint="Leave --positions out.")
+        raise UserError(
+            "absolute positions beside disentangled ones cannot be extended", hint=f"Leave {option('positions')} out."
+        )
     encoder = make_encoder(dataclasses.replace(config, positions=positions))
     state = model.model.encoder.state_dict()
     if isinstance(positions, Learned):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.families.albert import ALBERT
 from unmask.families.base import Family
 from unmask.families.bert import BERT
@@ -93,7 +93,7 @@ def _refuse(config: Mapping[str, Any], family: Family) -> None:
         method = quantised.get("quant_method", "an unnamed method") if isinstance(quantised, dict) else quantised
         raise UserError(
             f"config.json: weights quantised by {method}",
-            hint="Load the unquantised checkpoint; --precision int8 quantises it here.",
+            hint=f"Load the unquantised checkpoint; {option('precision', 'int8')} quantises it here.",
         )
 
 

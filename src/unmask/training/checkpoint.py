@@ -36,7 +36,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option, setting
 from unmask.files import fsync
 
 _NAME = re.compile(r"step-(\d+)(\.replaced)?")
@@ -124,7 +124,7 @@ def save_checkpoint(
         full = getattr(error, "errno", None) == errno.ENOSPC or re.search(r"os error 28\b|No space left", str(error))
         raise UserError(
             f"could not write checkpoint {final}: {'disk full' if full else error}",
-            hint="Free some space (keep=1 keeps fewer checkpoints) or choose another --out, then --resume: "
+            hint=f"Free some space ({setting('keep', 1)} keeps fewer checkpoints) or choose another {option('out')}, then {option('resume', True)}: "
             "earlier checkpoints are untouched.",
         ) from error
     _prune(root, step, keep)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, load_latest, save_checkpoint
 
 VERSION = {"the layout of checkpoints": 2}
@@ -74,7 +74,7 @@ class Keeper:
         if self.found is not None and not resume:
             raise UserError(
                 f"{folder}: the checkpoint of an interrupted run",
-                hint="Add --resume to go on with it, or remove that folder.",
+                hint=f"Add {option('resume', True)} to go on with it, or remove that folder.",
             )
         check_same_run(self.found, self.fingerprint, folder, hint="Resume with the same ones, or remove that folder.")
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option, setting
 from unmask.training.settings import TrainSettings
 
 
@@ -213,6 +213,6 @@ class NanGuard:
             raise UserError(
                 f"loss or gradient was not finite for {self.in_a_row} steps in a row",
                 hint="Look for infinite values in the data. Start anew with a lower learning_rate (try a third), a longer "
-                "warmup, optimiser=stable_adamw or precision=fp32: --resume would go on with the same settings.",
+                f"warmup, {setting('optimiser', 'stable_adamw')} or {option('precision', 'fp32')}: {option('resume', True)} would go on with the same settings.",
             )
         return False

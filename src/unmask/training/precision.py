@@ -23,7 +23,7 @@ from torch import nn
 
 from unmask.core.inference import one_core
 from unmask.encoder.fused_linear import multiplies_bf16
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.files import written
 
 WORTH_IT = 1.15
@@ -66,7 +66,7 @@ def resolve_device(device: str = "auto") -> torch.device:
             built = "finds no usable GPU" if torch.version.cuda else "is built without CUDA"
             raise UserError(
                 f"device=cuda, but this torch ({torch.__version__}) {built}",
-                hint="Use --device cpu (or auto), or install a CUDA build of torch and check nvidia-smi.",
+                hint=f"Use {option('device', 'cpu')} (or auto), or install a CUDA build of torch and check nvidia-smi.",
             )
         return torch.device("cuda")
     raise UserError(f"device={device}", hint="Expected one of auto, cpu, cuda.")

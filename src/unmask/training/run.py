@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from unmask.core.pretrain import StepContext, StepReport, pretrain
-from unmask.errors import UserError
+from unmask.errors import UserError, option, setting
 from unmask.files import check_folder, locked
 from unmask.training.best import BestWeights, EarlyStopping
 from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, load_latest, save_checkpoint
@@ -66,7 +66,8 @@ def run(
         refuse_compile(settings)
         if not job.validation and (settings.patience is not None or job.stop_when is not None):
             raise UserError(
-                "nothing is held out to stop early by", hint="Hold some out (holdout), or set patience=none."
+                "nothing is held out to stop early by",
+                hint=f"Hold some out (holdout), or set {setting('patience', None)}.",
             )
         keep_freed_memory()
         return Run(job, out, settings, resume=resume, console=console).train(trackers=trackers, save=save)
@@ -92,7 +93,9 @@ class Run:
         self.early = EarlyStopping(settings.patience, job.stop_when)
         accelerator = launch(settings)
         found = load_latest(out) if resume else None
-        hint = "Resume with the same data and settings (only the run's end may change), or start a new --out."
+        hint = (
+            f"Resume with the same data and settings (only the run's end may change), or start a new {option('out')}."
+        )
         check_same_run(found, job.fingerprint, out, hint=hint)
         self.compute = Compute.choose(settings, accelerator, found)
         self.console = console and self.compute.first_process
@@ -359,6 +362,8 @@ def check_run_folder(out: str | Path, *, resume: bool) -> Path:
     out = check_folder(out)
     held = [name for name in ("checkpoints", "config.json", "model.safetensors") if (out / name).exists()]
     if held and not (resume and "checkpoints" in held):
-        hint = "Choose another --out." if resume else "Choose another --out, or add --resume to continue a run."
+        hint = f"Choose another {option('out')}" + (
+            "." if resume else f", or add {option('resume', True)} to continue a run."
+        )
         raise UserError(f"{out} already holds a run or a model", hint=hint)
     return out

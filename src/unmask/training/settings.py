@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, setting, suggest
 
 Settings = TypeVar("Settings")
 
@@ -129,7 +129,7 @@ class TrainSettings:
         if self.schedule == "wsd" and self.warmup + self.decay > 1:
             raise UserError(
                 f"warmup={self.warmup} and decay={self.decay} together exceed the run",
-                hint="With schedule=wsd they must add up to 1 or less.",
+                hint=f"With {setting('schedule', 'wsd')} they must add up to 1 or less.",
             )
 
 
@@ -164,7 +164,9 @@ def require_whole_rows(settings: Any) -> None:
     size, slots = settings.train.batch_slots, settings.slots
     if size % slots:
         near = max(1, round(size / slots)) * slots
-        raise UserError(f"batch_slots={size} is not a multiple of slots={slots}", hint=f"Use batch_slots={near}.")
+        raise UserError(
+            f"batch_slots={size} is not a multiple of slots={slots}", hint=f"Use {setting('batch_slots', near)}."
+        )
 
 
 def check_seed(seed: int | None) -> int | None:

@@ -32,8 +32,8 @@ UNTIMED = (
 def test_rows_without_a_time_are_facts_only_of_codes_that_never_have_one(tmp_path: Path):
     found, events = converted(tmp_path, UNTIMED)
     assert found["rejected"] == {
-        "no time, of a code that has one elsewhere (--static takes it as a fact)": 1,
-        "no time of death (--static takes it as a fact)": 1,
+        "no time, of a code that has one elsewhere (with static it is a fact)": 1,
+        "no time of death (with static it is a fact)": 1,
     }
     assert found["static"] == {"SEX//M": 1, "SEX//F": 1}
     assert sorted(events.filter(pl.col("time").is_null())["code"]) == ["SEX//F", "SEX//M"]
@@ -70,7 +70,7 @@ def test_a_point_beside_decimal_commas_is_no_number(tmp_path: Path):
     found, events = converted(tmp_path, COMMA.format("BILI", "1.234"), decimal=",")
     assert events["numeric_value"].to_list() == [14.5, 21, None]
     assert events["text_value"].to_list() == [None, None, "1.234"]
-    assert found["notes"]["numbers with a mark that --decimal does not explain, kept as text_value"] == 1
+    assert found["notes"]["numbers with a mark that decimal does not explain, kept as text_value"] == 1
 
 
 def test_commas_are_thousands_where_points_are_decimal(tmp_path: Path):
@@ -79,14 +79,14 @@ def test_commas_are_thousands_where_points_are_decimal(tmp_path: Path):
     )
     found, events = converted(tmp_path, text, decimal=".")
     assert events["numeric_value"].to_list() == [1234, 1234567.5, None, 2.5]
-    assert found["notes"]["numbers with a mark that --decimal does not explain, kept as text_value"] == 1
+    assert found["notes"]["numbers with a mark that decimal does not explain, kept as text_value"] == 1
 
 
 def test_a_few_numbers_with_commas_are_texts_and_counted(tmp_path: Path):
     rows = [f"1,2020-01-01 08:00:00,A,{i}" for i in range(200)] + ['1,2020-01-01 08:00:00,A,"1,5"']
     found, events = converted(tmp_path, "subject_id,time,code,numeric_value\n" + "\n".join(rows))
     assert events["numeric_value"].null_count() == 1
-    assert found["notes"]["numbers with a mark that --decimal does not explain, kept as text_value"] == 1
+    assert found["notes"]["numbers with a mark that decimal does not explain, kept as text_value"] == 1
 
 
 NA = (
@@ -98,7 +98,7 @@ NA = (
 def test_nas_of_r_are_no_patient_no_code_and_no_value(tmp_path: Path):
     found, events = converted(tmp_path, NA)
     assert (found["subjects"], found["events"]) == (2, 3)
-    assert found["rejected"] == {"no subject": 2, "code is 'NA', read as empty (--missing says what is)": 1}
+    assert found["rejected"] == {"no subject": 2, "code is 'NA', read as empty (missing says what is)": 1}
     assert events["numeric_value"].to_list() == [4, None, None]
     assert "text_value" not in events.columns
     assert found["static"] == {"SEX//M": 1}

@@ -72,7 +72,7 @@ def test_pages_without_a_name_are_asked_for(tmp_path):
             file.write(plane, metadata=None, contiguous=False)
     asked = refused(tmp_path / "p.tif")
     assert "5 pages" in asked.what
-    assert "--set planes=channels" in asked.hint
+    assert "planes='channels'" in asked.hint
     _, (found,) = read(tmp_path / "p.tif", planes="channels")
     assert np.array_equal(found.pixels, array.transpose(1, 2, 0))
     assert len(read(tmp_path / "p.tif", planes="all")[1]) == 5
@@ -110,7 +110,7 @@ def test_a_fourth_band_marked_as_transparency_is_asked_for_in_a_geotiff(tmp_path
     array = ramp(4, 20, 24).transpose(1, 2, 0).copy()
     array[:5, :, 3] = 0
     geotiff(tmp_path / "g.tif", array, alpha=True)
-    assert "alpha=band" in refused(tmp_path / "g.tif").hint
+    assert "alpha='band'" in refused(tmp_path / "g.tif").hint
     assert np.array_equal(read(tmp_path / "g.tif", alpha="band")[1][0].pixels, array)
     _, (found,) = read(tmp_path / "g.tif", alpha="missing")
     assert np.array_equal(found.pixels, array[..., :3])
@@ -285,7 +285,7 @@ def test_arrays_in_files(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((13, 9, 8)))
     assert "13 or 8 channels" in refused(tmp_path / "a.npy").what
     np.save(tmp_path / "a.npy", np.zeros((3, 9, 3)))
-    assert "--set channels=" in refused(tmp_path / "a.npy").hint
+    assert "channels=" in refused(tmp_path / "a.npy").hint
     np.save(tmp_path / "a.npy", np.zeros(9))
     assert "not a picture" in refused(tmp_path / "a.npy").reason
 

@@ -176,7 +176,7 @@ def test_where_documents_end_and_what_is_too_short_is_said(tmp_path):
     said: list[str] = []
     cache = build(tmp_path, "cache", say=said.append)
     assert len(cache) == cache.meta["documents"] - 1 == 30
-    assert "documents of plain text end at every line in 1 file (--set document= blank, line or file)" in said
+    assert "documents of plain text end at every line in 1 file (document= blank, line or file)" in said
     assert "1 pieces of fewer than 8 tokens are left out" in said
 
 

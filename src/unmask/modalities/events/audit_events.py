@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unmask.errors import option
 from unmask.modalities.events.cuts import encounters
 from unmask.modalities.events.meds import BIRTH, DEATH, HOUR, STATIC, Events
 from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
@@ -208,7 +209,7 @@ def without_time(events: Events) -> Iterator[Finding]:
         check="facts without a time",
         level="warning",
         sentence=f"{what}: they count as known from the start, before they happened.",
-        todo="Give them their time, or leave them out (unmask events convert rejects them, unless --static is said).",
+        todo=f"Give them their time, or leave them out (converting rejects them, unless {option('static', True)} is said).",
         columns=("code", "without a time", "with one"),
         rows=[
             (events.codes[i], int(count[i]), int(timed.count[i]))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from unmask.errors import either
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
 from unmask.modalities.events.audit_events import Finding
@@ -24,7 +25,9 @@ def lines(found: Sequence[Finding], about: dict[str, Any]) -> list[str]:
         for row in f.rows[:ON_SCREEN]:
             out.append("    " + "  ".join(f"{n}: {v}" for n, v in zip(f.columns, row, strict=True)))
         if len(f.rows) > ON_SCREEN:
-            out.append(f"    and {len(f.rows) - ON_SCREEN} more in --json and --out")
+            out.append(
+                f"    and {len(f.rows) - ON_SCREEN} more in {either('--json and --out', 'the rows of the finding')}"
+            )
     return out
 
 

@@ -31,7 +31,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.files import check_room, locked, replace_json
 from unmask.modalities.events.parquet import batches, damaged
 
@@ -367,7 +367,9 @@ def _build(folder: Path, shards: Sequence[Shard], names: Sequence[str], store: S
     index = _begun(folder, kinds)
     done, total = len(index["shards"]), sum(s.rows for s in shards)
     size = sum(s.rows for s in shards[done:]) * bytes_of(names)
-    check_room(folder, size, what="events as columns", hint="Free space, or choose another place: --set store_folder=.")
+    check_room(
+        folder, size, what="events as columns", hint=f"Free space, or choose another place: {setting('store_folder')}."
+    )
     store.say(
         f"{total:,} events go to disk ({total * bytes_of(names) / 1e9:.1f} GB): {folder}"
         + (f"; {done} of {len(shards)} shards are there" if done else "")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from unmask.core.hashing import Salt, uniform
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.files import check_new_model
 from unmask.modalities.events import outcome_report
 from unmask.modalities.events.clinical import descriptions
@@ -184,7 +184,7 @@ def taken_as(training: Labels) -> str:
     distinct = np.unique(training.number)
     told = f"labels are taken as amounts ({len(distinct):,} distinct values from {distinct[0]:g} to {distinct[-1]:g})"
     whole = bool((distinct == np.round(distinct)).all())
-    return f"{told}; --set problem=single takes whole numbers as classes" if whole else told
+    return f"{told}; {setting('problem', 'single')} takes whole numbers as classes" if whole else told
 
 
 def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labelled:
@@ -195,7 +195,8 @@ def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labe
     """
     if len(training) < FEWEST:
         raise UserError(
-            f"{labels}: {len(training)} labels to train on", hint=f"Give {FEWEST} or more, or a smaller holdout=."
+            f"{labels}: {len(training)} labels to train on",
+            hint=f"Give {FEWEST} or more, or a smaller {setting('holdout')}.",
         )
     target = target_of(training, settings.problem)
     if isinstance(target, Number):
@@ -204,7 +205,8 @@ def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labe
     if not tells(target, strata):
         said = bool(strata[0]) if target.kind == "binary" else "the same"
         raise UserError(
-            f"{labels}: every label to train on is {said}", hint="Give two outcomes at least, or a smaller holdout=."
+            f"{labels}: every label to train on is {said}",
+            hint=f"Give two outcomes at least, or a smaller {setting('holdout')}.",
         )
     return target
 

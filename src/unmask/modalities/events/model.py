@@ -13,7 +13,7 @@ import torch
 
 from unmask.core.inference import inference_mode
 from unmask.core.score import Mode
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.files import written
 from unmask.modalities.events.cuts import without_events
 from unmask.modalities.events.features import Features, gather
@@ -76,7 +76,7 @@ class EventModel:
         if self.unknown["unknown_share"] > self.most_unknown:
             raise UserError(
                 f"{unknown_line(self.unknown)}, above the limit of {self.most_unknown:.0%}",
-                hint="Convert the data as the model's was, or pretrain on it; --most-unknown raises the limit.",
+                hint=f"Convert the data as the model's was, or pretrain on it; {option('most_unknown')} raises the limit.",
             )
         return made
 

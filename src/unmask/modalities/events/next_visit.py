@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.evaluation.charts import number, table
 from unmask.evaluation.report import Report
 from unmask.files import check_new_model
@@ -141,7 +141,8 @@ def finetune_next_visit(
     held = held_out(events, visits.points, settings)
     if (~held).sum() < FEWEST:
         raise UserError(
-            f"{int((~held).sum())} patients to train on", hint=f"Give {FEWEST} or more, or a smaller holdout=."
+            f"{int((~held).sum())} patients to train on",
+            hint=f"Give {FEWEST} or more, or a smaller {setting('holdout')}.",
         )
     target = MultiLabel(names=tuple(visits.names))
     work = OutcomeWork(loaded, histories, visits.points, target, visits.came, settings)

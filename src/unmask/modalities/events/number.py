@@ -18,7 +18,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.events.features import Features, blocks
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.last_value import LastValue
@@ -72,7 +72,8 @@ class Number:
         spread = float(number.std())
         if not spread > 1e-12 * max(1.0, float(np.abs(number).max())):
             raise UserError(
-                f"every label to train on is {number[0]:g}", hint="Give numbers that differ, or a smaller holdout=."
+                f"every label to train on is {number[0]:g}",
+                hint=f"Give numbers that differ, or a smaller {setting('holdout')}.",
             )
         return cls(centre=float(number.mean()), spread=spread, least=0.0 if number.min() >= 0 else None)
 

@@ -21,7 +21,7 @@ from unmask.core.hashing import Salt, uniform
 from unmask.core.model import MaskedModel
 from unmask.core.own_selector import own_selector
 from unmask.core.plan import Plan
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.events.columns import Store
 from unmask.modalities.events.folder import FORMAT, EventFolder, new_model, save_folder
 from unmask.modalities.events.histories import Histories
@@ -89,7 +89,9 @@ def pretrain(
         held = tuning & (drawn <= np.sort(drawn[tuning])[: max(1, MOST_HELD)][-1])
     train, held_out = chosen[~(held | tuning)], chosen[held]
     if not len(train):
-        raise UserError(f"{len(chosen)} patients and none left to train on", hint="Give more, or holdout=0.")
+        raise UserError(
+            f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."
+        )
     vocabulary = Vocabulary.fit(events, subjects=train, floor=settings.floor, rollup=settings.rollup)
     histories = Histories(events, vocabulary, structure_of(settings).marks, settings.ties)
     model = new_model(settings, len(vocabulary))

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.files import fsync
 from unmask.modalities.events.meds import MEDS_VERSION
 
@@ -57,7 +57,7 @@ class ShardWriter:
     def __init__(self, out: str | Path) -> None:
         self.target = Path(out)
         if self.target.exists():
-            raise UserError(f"{self.target} exists", hint="Choose another --out.")
+            raise UserError(f"{self.target} exists", hint=f"Choose another {option('out')}.")
         self.folder = self.target.with_name(f".{self.target.name}.{os.getpid()}.new")
         self.rows, self.subjects = 0, 0
         self.counts: dict[str, int] = {}
@@ -70,7 +70,9 @@ class ShardWriter:
         try:
             (self.folder / "spill").mkdir(parents=True)
         except OSError as error:
-            raise UserError(f"could not write {self.target}: {error}", hint="Choose another --out.") from None
+            raise UserError(
+                f"could not write {self.target}: {error}", hint=f"Choose another {option('out')}."
+            ) from None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -126,7 +128,9 @@ class ShardWriter:
             shutil.rmtree(self.folder / "spill")
             self.folder.rename(self.target)
         except OSError as error:
-            raise UserError(f"could not write {self.target}: {error}", hint="Choose another --out.") from None
+            raise UserError(
+                f"could not write {self.target}: {error}", hint=f"Choose another {option('out')}."
+            ) from None
         return self.target
 
     def _shard(self, numbers: list[int], path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.events.last_value import LastValue
 from unmask.modalities.events.meds import Labels, may_be_classes
 from unmask.modalities.events.number import Number
@@ -298,13 +298,13 @@ def _of_numbers(labels: Labels, problem: Problem) -> Labelled:
     if problem == "single" and len(parts):
         raise UserError(
             f"problem=single, with fractions among the labels, such as {parts[0]:g}",
-            hint="Classes are whole numbers or categorical_value; problem=regression predicts amounts.",
+            hint=f"Classes are whole numbers or categorical_value; {setting('problem', 'regression')} predicts amounts.",
         )
     if problem == "auto" and may_be_classes(distinct):
         shown = ", ".join(f"{n:g}" for n in distinct[:8]) + (", ..." if len(distinct) > 8 else "")
         raise UserError(
             f"labels are whole numbers with {len(distinct)} distinct values ({shown}): classes, or amounts?",
-            hint="Say --set problem=single for classes, or --set problem=regression for amounts.",
+            hint=f"Say {setting('problem', 'single')} for classes, or {setting('problem', 'regression')} for amounts.",
         )
     if problem == "single":
         return Classes(names=tuple(sorted(set(class_names(labels) or ()), key=natural)))

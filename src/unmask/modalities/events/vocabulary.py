@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.events.meds import BIRTH, DEATH, Events
 from unmask.modalities.events.sketch import QuantileSketch
 
@@ -84,7 +84,9 @@ class Vocabulary:
                 counts[parents[name]] = counts.get(parents[name], 0) + counts.pop(name)
         kept = sorted((n for n, c in counts.items() if c >= floor), key=lambda n: (-counts[n], n))[:most]
         if not kept:
-            raise UserError(f"no code occurs {floor} times or more", hint="Lower floor=, or give more patients.")
+            raise UserError(
+                f"no code occurs {floor} times or more", hint=f"Lower {setting('floor')}, or give more patients."
+            )
         made = cls(codes=kept, knots=np.full((len(kept) + FIRST, KNOTS), np.nan), rollup=rollup, parents=parents)
         number = made.numbers(events.codes)
         sketch = QuantileSketch(len(made))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.decode import scale_of
 from unmask.modalities.images.listing import reasons
@@ -101,9 +101,7 @@ def check_fit(images: ImageSet, depth: str, trained: tuple[float, float] | None)
     Raises:
         UserError: naming both, and what to do.
     """
-    hint = (
-        "Bring them to the same scale; if they are meant so, say rescale=True, on the command line --set rescale=true."
-    )
+    hint = f"Bring them to the same scale; if they are meant so, say {setting('rescale', True)}."
     if depth != "float32" and images.depth == "float32":
         low, high = value_range(images)
         if low < -_SLACK or high > 1 + _SLACK:

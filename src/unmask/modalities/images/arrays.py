@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.images.decode import Form, View, examples, fitted, places
 from unmask.modalities.images.lazy import LazyArray
 from unmask.modalities.images.picture import Alpha, Choice, Picture, Slice
@@ -187,7 +187,7 @@ def tiled(images: ImageSet, how: Reading) -> ImageSet:
         UserError: no size is given.
     """
     if how.size is None:
-        raise UserError("tiles of no size", hint="Say how large they are, for example --set image_size=224.")
+        raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
     height, width = sides(how.size)
     form = Form(
         height=height, width=width, channels=images.channels, depth=images.depth, view="tile", overlap=how.overlap
@@ -346,7 +346,7 @@ def _channels_last(pixels: np.ndarray, name: str, channels: int | None) -> np.nd
     else:
         raise UserError(
             f"{name} has shape {pixels.shape}: {first} or {last} channels?",
-            hint="Say how many there are: channels=, on the command line --set channels=.",
+            hint=f"Say how many there are: {setting('channels')}.",
         )
     return pixels.transpose(0, 2, 3, 1) if leading else pixels
 
@@ -399,7 +399,7 @@ def _no_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
         raise UserError(
             f"{name}: picture {first} has {pixels[first, row, column, channel]} at row {row}, column {column}, channel "
             f"{channel} ({int(bad.sum())} such pictures)",
-            hint="Leave these pictures out, or put numbers in; NaN and --set nodata= mark missing pixels.",
+            hint=f"Leave these pictures out, or put numbers in; NaN and {setting('nodata')} mark missing pixels.",
         )
 
 
@@ -432,7 +432,7 @@ def mixed_sizes(found: Sequence[tuple[str, int, int]]) -> UserError:
     middle = known[len(known) // 2]
     return UserError(
         f"pictures of {len(known)} sizes: {first[0]} has {first[2]} x {first[1]} pixels, {other[0]} has {other[2]} x {other[1]}",
-        hint=f"Say which size to bring them to, for example --set image_size={min(middle)}.",
+        hint=f"Say which size to bring them to, for example {setting('image_size', min(middle))}.",
     )
 
 

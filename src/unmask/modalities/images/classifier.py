@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet, some_pictures
 from unmask.modalities.images.codec import PatchCodecConfig
 from unmask.modalities.images.features import PASSING, pooled, settled
@@ -60,7 +60,9 @@ class ClassifierNet(nn.Module):
     ) -> None:
         super().__init__()
         if pooling == "first" and not model.codec.config.class_token:
-            raise UserError("pooling=first, but the model has no class token", hint="Use pooling=mean.")
+            raise UserError(
+                "pooling=first, but the model has no class token", hint=f"Use {setting('pooling', 'mean')}."
+            )
         self.masked, self.pooling = model, pooling
         self.norm = model.encoder.final_norm
         model.encoder.final_norm = nn.Identity()

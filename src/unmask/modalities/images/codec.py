@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from unmask.core.hashing import hash_keys
 from unmask.core.model import Queries
 from unmask.core.prediction import Gaussian
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 
 Loss = Literal["mse", "l1"]
 
@@ -98,7 +98,7 @@ class PatchCodecConfig:
         if self.patch < 1 or height % self.patch or width % self.patch:
             raise UserError(
                 f"patch={self.patch} does not divide pictures of {width} x {height} pixels",
-                hint=f"Use patch= one of {fitting_patches(height, width)}, or another image_size.",
+                hint=f"Use {setting('patch')} one of {fitting_patches(height, width)}, or another image_size.",
             )
         if len(self.mean) != self.channels or len(self.deviation) != self.channels:
             raise UserError(
@@ -106,7 +106,9 @@ class PatchCodecConfig:
                 hint="Give one of each a channel.",
             )
         if self.normalised and self.features < 2:
-            raise UserError("a patch of one number has no variance to normalise by", hint="Use norm_targets=false.")
+            raise UserError(
+                "a patch of one number has no variance to normalise by", hint=f"Use {setting('norm_targets', False)}."
+            )
 
     @property
     def grid(self) -> tuple[int, int]:

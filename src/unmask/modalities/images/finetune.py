@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.files import check_new_model
 from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest, picture_count
@@ -78,7 +78,8 @@ def finetune_classify(
     train_settings = settings.train
     if resume and train_settings.minutes is not None:
         raise UserError(
-            "--resume with --minutes", hint="A run that ends by the clock starts anew: give --epochs to resume."
+            f"{option('resume', True)} with {option('minutes')}",
+            hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
         )
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
     base: ImageModel = loaded.model if isinstance(loaded, Classifier) else loaded

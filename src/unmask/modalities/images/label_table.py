@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, setting, suggest
 from unmask.modalities.images.array_files import part_of
 from unmask.modalities.images.arrays import Reading
 from unmask.modalities.images.listing import File
@@ -144,7 +144,7 @@ def _refusal(path: Path, bad: Sequence[str], rows: int, pictures: str | None) ->
     whose = "the table's folder" if pictures is None else pictures
     return UserError(
         f"{path}: {len(bad)} of {rows} rows cannot be used:\n{shown}{more}",
-        hint=f"Every row is a picture once, with its label; paths are relative to {whose} (--set pictures= names another). "
+        hint=f"Every row is a picture once, with its label; paths are relative to {whose} ({setting('pictures')} names another). "
         "Several labels stand in one cell, parted by |. Mend these rows or leave them out.",
     )
 
@@ -159,7 +159,7 @@ def _file_column(path: Path, names: Sequence[str], asked: str | None) -> str:
         f"several columns may be the files: {', '.join(found)}" if found else f"no column of files: {', '.join(names)}"
     )
     semicolons = " (fields parted by commas are expected)" if len(names) == 1 and ";" in names[0] else ""
-    raise UserError(f"{path}: {told}{semicolons}", hint="Call it 'file', or name it: --set column=.")
+    raise UserError(f"{path}: {told}{semicolons}", hint=f"Call it 'file', or name it: {setting('column')}.")
 
 
 def _labels(path: Path, rows: _Rows, others: list[str], how: Reading) -> Parsed:
@@ -179,7 +179,7 @@ def _labels(path: Path, rows: _Rows, others: list[str], how: Reading) -> Parsed:
         if len(asked) > 1 and problem != "multi" and (problem != "auto" or len(flags) < len(asked)):
             raise UserError(
                 f"{path}: several columns may be the labels: {', '.join(asked)}",
-                hint="Name it with --set label_column=; several columns of 0 and 1 parted by commas.",
+                hint=f"Name it with {setting('label_column')}; several columns of 0 and 1 parted by commas.",
             )
     if len(asked) > 1:
         if problem not in ("auto", "multi"):

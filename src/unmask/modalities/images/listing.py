@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option, setting
 from unmask.modalities.images.arrays import Reading, Tiles, mixed_sizes, number_classes
 from unmask.modalities.images.decode import Form, Place, places, survey_all
 from unmask.modalities.images.picture import Asked, Broken, Header, Source
@@ -100,7 +100,7 @@ def skip(name: str, reason: str, strict: bool, skipped: list[tuple[str, str]]) -
         UserError: in strict mode.
     """
     if strict:
-        raise UserError(f"{name}: {reason}", hint="Remove the file, or leave out --strict to skip it.")
+        raise UserError(f"{name}: {reason}", hint=f"Remove the file, or leave out {option('strict', True)} to skip it.")
     skipped.append((name, reason))
 
 
@@ -126,7 +126,7 @@ def _in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[He
 def _form(found: Sequence[tuple[str, Header]], how: Reading) -> Form:
     sizes = {(h.height, h.width) for _, h in found}
     if how.size is None and how.view == "tile":
-        raise UserError("tiles of no size", hint="Say how large they are, for example --set image_size=224.")
+        raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
     if how.size is None and len(sizes) > 1:
         raise mixed_sizes([(name, h.height, h.width) for name, h in found])
     height, width = sides(how.size) if how.size is not None else next(iter(sizes))

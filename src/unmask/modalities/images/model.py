@@ -20,7 +20,7 @@ from unmask.core.fill import Order, fill
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import validate
-from unmask.errors import UserError
+from unmask.errors import UserError, option, setting
 from unmask.files import damaged
 from unmask.modalities.images.account import check_fit
 from unmask.modalities.images.arrays import ImageSet
@@ -160,7 +160,7 @@ class ImageModel:
         if statistics == "predicted" and config.normalised and not can:
             raise UserError(
                 "the model was not trained to predict a patch's mean and deviation",
-                hint="Use statistics='neighbours', or pretrain with --set statistics=0.1.",
+                hint=f"Use statistics='neighbours', or pretrain with {setting('statistics', 0.1)}.",
             )
         generator = torch.Generator(device=self.device).manual_seed(seed)
         first = int(config.class_token)
@@ -210,7 +210,7 @@ class ImageModel:
             raise UserError("more than one of ratio, box, mask and gaps", hint="Give one of them.")
         if gaps:
             if images.missing is None:
-                raise UserError("gaps, but no pixel is missing", hint="Say what marks them: nodata=.")
+                raise UserError("gaps, but no pixel is missing", hint=f"Say what marks them: {setting('nodata')}.")
             return np.stack([patches_in_mask(self.config, m) for m in images.missing])
         if box is not None:
             return np.tile(patches_in_box(self.config, box), (count, 1))
@@ -232,7 +232,7 @@ class ImageModel:
             pooling: 'mean' or 'max' over the patches, 'first' for the class token.
         """
         if pooling == "first" and not self.config.class_token:
-            raise UserError("pooling=first, but the model has no class token", hint="Use pooling=mean.")
+            raise UserError("pooling=first, but the model has no class token", hint=f"Use {option('pooling', 'mean')}.")
         found = self.read(images, store=PASSING)
         whole = found.tiles is None
         vectors = features(

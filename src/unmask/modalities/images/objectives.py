@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.augment import smoothed
 
@@ -210,7 +210,7 @@ class Number:
         if images.targets is None or images.targets.problem != "regression":
             raise UserError(
                 "the pictures have no number each",
-                hint="Give a table of files and numbers; where it holds whole ones say --set problem=regression.",
+                hint=f"Give a table of files and numbers; where it holds whole ones say {setting('problem', 'regression')}.",
             )
         return images.targets.values
 

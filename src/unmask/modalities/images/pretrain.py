@@ -17,7 +17,7 @@ import numpy as np
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest
 from unmask.modalities.images.augment import Augment
@@ -107,7 +107,9 @@ def pretrain(
     held = held_out_pictures(images, settings.holdout, settings.train.seed)
     train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
     if not len(train):
-        raise UserError(f"{len(images)} pictures and none left to train on", hint="Give more pictures, or holdout=0.")
+        raise UserError(
+            f"{len(images)} pictures and none left to train on", hint=f"Give more pictures, or {setting('holdout', 0)}."
+        )
     mean, deviation = channel_statistics(images, train)
     model = new_model(settings, codec_config(settings, size, images.channels, mean, deviation))
     job, settings = make_job(model, images, train, held_out, settings)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, setting, suggest
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -144,7 +144,7 @@ class ImageSettings:
             if self.positions == "sincos" and getattr(self, name) % 4:
                 raise UserError(
                     f"{name}={getattr(self, name)} is not a multiple of 4",
-                    hint="2-D sine-cosine positions need it; or use positions=learned.",
+                    hint=f"2-D sine-cosine positions need it; or use {setting('positions', 'learned')}.",
                 )
         require(self, lambda v: 0 < v < 1, "a share between 0 and 1", "ratio")
         require_shares(self, "holdout")
@@ -172,20 +172,24 @@ class ImageSettings:
         if self.view == "shrink":
             if self.overlap:
                 raise UserError(
-                    f"overlap={self.overlap} with view=shrink", hint="Tiles overlap: say view=tile or crop."
+                    f"overlap={self.overlap} with view=shrink",
+                    hint=f"Tiles overlap: say {setting('view', 'tile')} or crop.",
                 )
             return
         if self.image_size is None:
-            raise UserError(f"view={self.view} without image_size", hint="Say how large: --set image_size=224.")
+            raise UserError(
+                f"view={self.view} without image_size", hint=f"Say how large: {setting('image_size', 224)}."
+            )
         if self.view == "crop" and self.crop not in (None, (1.0, 1.0)):
             raise UserError(
                 f"crop={self.crop[0]},{self.crop[1]} with view=crop" if self.crop else "",
-                hint="Resized crops are not at native resolution: leave crop out (crop=none), or say view=tile.",
+                hint=f"Resized crops are not at native resolution: leave crop out ({setting('crop', None)}), or say {setting('view', 'tile')}.",
             )
         kept = sides(self.kept_size or self.image_size)
         if self.view == "tile" and kept != sides(self.image_size):
             raise UserError(
-                f"store_size={self.store_size} with view=tile", hint="Tiles are of image_size; or say view=crop."
+                f"store_size={self.store_size} with view=tile",
+                hint=f"Tiles are of image_size; or say {setting('view', 'crop')}.",
             )
         if min(k - i for k, i in zip(kept, sides(self.image_size), strict=True)) < 0:
             raise UserError(f"store_size={self.store_size} below image_size={self.image_size}", hint="Make it larger.")

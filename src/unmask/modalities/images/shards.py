@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.files import check_room, fsync, replace_json
 from unmask.modalities.images.decode import Form, decode
 from unmask.modalities.images.lazy import LazyArray
@@ -103,7 +103,7 @@ def build(
                 here,
                 sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo) * size,
                 what="decoded pictures",
-                hint="Choose a smaller image_size (or store_size), or another place: --set store_folder=.",
+                hint=f"Choose a smaller image_size (or store_size), or another place: {setting('store_folder')}.",
             )
             index = {"version": VERSION, "key": key, "files": len(sources), "form": asdict(form), "edges": edges}
             replace_json(here / "index.json", index)

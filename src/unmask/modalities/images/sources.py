@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.files import files_below
 from unmask.modalities.images.array_files import part_of, read_idx, read_numpy
 from unmask.modalities.images.arrays import (
@@ -101,7 +101,9 @@ def read_images(
         pictures=pictures,
     )
     if overlap and view != "tile":
-        raise UserError(f"overlap={overlap} of pictures that are read whole", hint="Tiles overlap: say view=tile.")
+        raise UserError(
+            f"overlap={overlap} of pictures that are read whole", hint=f"Tiles overlap: say {setting('view', 'tile')}."
+        )
     if isinstance(data, ImageSet):
         found = data
     elif isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Path):
@@ -269,7 +271,8 @@ def _folder_group(file: Path, root: Path, group: str | None) -> str | None:
         )
     if not folders:
         raise UserError(
-            f"{file}: in no folder below {root}", hint=f"group={group} needs folders: one per patient or slide."
+            f"{file}: in no folder below {root}",
+            hint=f"{setting('group', group)} needs folders: one per patient or slide.",
         )
     return "/".join(folders[: int(group)])
 
@@ -376,7 +379,7 @@ def _from_parquet(path: Path, how: Reading) -> ImageSet:
     if column is None or column not in names:
         raise UserError(
             f"{path}: no column {column or 'image'!r}",
-            hint=f"Name it with --set column=; there are {', '.join(names)}.",
+            hint=f"Name it with {setting('column')}; there are {', '.join(names)}.",
         )
     label_column = how.label_column or next((n for n in ("label", "labels", "class", "target") if n in names), None)
     if label_column is not None and label_column not in names:
@@ -385,7 +388,7 @@ def _from_parquet(path: Path, how: Reading) -> ImageSet:
     labels = None if label_column is None else table[label_column].to_pylist()
     if how.group is not None and how.group not in names:
         raise UserError(
-            f"{path}: no column {how.group!r}", hint=f"group= names a column; there are {', '.join(names)}."
+            f"{path}: no column {how.group!r}", hint=f"{setting('group')} names a column; there are {', '.join(names)}."
         )
     groups = None if how.group is None else table[how.group].to_pylist()
     return _from_cells(cells, labels, groups, str(path), how)
@@ -416,7 +419,7 @@ def _from_cells(
     if labels is not None and (empty := next((i for i, label in enumerate(labels) if label is None), None)) is not None:
         raise UserError(
             f"{name}: row {empty} has no label",
-            hint="Leave such rows out, or name another column: --set label_column=.",
+            hint=f"Leave such rows out, or name another column: {setting('label_column')}.",
         )
     files = [
         File(
@@ -441,7 +444,8 @@ def _from_dataset(name: str, how: Reading) -> ImageSet:
     column = how.column or next((k for k, v in table.features.items() if type(v).__name__ == "Image"), None)
     if column is None:
         raise UserError(
-            f"hf:{name}: no column of pictures", hint=f"Name it with --set column=; there are {list(table.features)}."
+            f"hf:{name}: no column of pictures",
+            hint=f"Name it with {setting('column')}; there are {list(table.features)}.",
         )
     label_column = how.label_column or next((n for n in ("label", "labels", "fine_label") if n in table.features), None)
     cells = table.cast_column(column, datasets.Image(decode=False))[column]

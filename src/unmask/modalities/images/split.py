@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unmask.core.hashing import Salt, uniform
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.probe import stratified
 
@@ -27,7 +27,7 @@ def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:
     if len(numbers) < 2:
         raise UserError(
             "all pictures belong to one group (patient, file, folder): none can be held out whole",
-            hint="Give more of them, or --set holdout=0.",
+            hint=f"Give more of them, or {setting('holdout', 0)}.",
         )
     order = np.argsort(uniform(seed, np.arange(len(numbers)), Salt.HELD_OUT_PICTURE_GROUP), kind="stable")
     before = np.cumsum(sizes[order]) - sizes[order]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.natural import natural
 
 Problem = Literal["auto", "single", "multi", "regression", "none"]
@@ -157,16 +157,16 @@ def _classes(texts: list[str], column: str, *, whole: bool, asked: bool = False)
     if not asked and len(texts) > 4 and len(known) > len(texts) / 2:
         raise UserError(
             f"column {column!r}: {len(known)} different labels in {len(texts)} rows",
-            hint="Classes or numbers? Say --set problem=single, multi or regression, or another --set label_column=.",
+            hint=f"Classes or numbers? Say {setting('problem', 'single')}, multi or regression, or another {setting('label_column')}.",
         )
     if whole and len({float(text) for text in known}) < len(known):
         raise UserError(
             f"column {column!r}: the same number written in two ways ({_some(sorted(known, key=natural))})",
-            hint="Write each class in one way, or say --set problem=regression.",
+            hint=f"Write each class in one way, or say {setting('problem', 'regression')}.",
         )
     told = f"labels: column {column!r}, {len(known)} classes ({_some(sorted(known, key=natural))})"
     if whole:
-        told += "; whole numbers are taken as classes: --set problem=regression takes them as amounts"
+        told += f"; whole numbers are taken as classes: {setting('problem', 'regression')} takes them as amounts"
     return Parsed(classes=texts, bad=bad, notes=[told])
 
 
@@ -174,7 +174,7 @@ def _several(cells: Sequence[Any], column: str) -> Parsed:
     if len(cells) and all(not isinstance(c, list | tuple | np.ndarray) and zero_or_one(cell_text(c)) for c in cells):
         raise UserError(
             f"column {column!r} with problem=multi holds 0 and 1 alone",
-            hint="One yes or no per picture is --set problem=single; of several columns name all: --set label_column=a,b.",
+            hint=f"One yes or no per picture is {setting('problem', 'single')}; of several columns name all: {setting('label_column', 'a,b')}.",
         )
     rows: list[list[str]] = []
     bad: dict[int, str] = {}

@@ -14,7 +14,7 @@ import torch
 
 from unmask.core.batch import PackedBatch
 from unmask.core.pretrain import validate
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.text.batches import measuring_corruption, validation_batches
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.folder import load_folder, save_folder
@@ -104,7 +104,7 @@ def adapt(
     """
     out = Path(out)
     if out.exists() and Path(model).exists() and out.samefile(model):
-        raise UserError(f"{out} is the model to adapt", hint="Choose another --out; the original is kept.")
+        raise UserError(f"{out} is the model to adapt", hint=f"Choose another {option('out')}; the original is kept.")
     check_run_folder(out, resume=resume)
     settings = settings or adapt_settings({})
     refuse_compile(settings.train)

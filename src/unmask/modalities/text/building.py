@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.files import replace_json
 from unmask.modalities.text.documents import ReadReport
 from unmask.modalities.text.plain import Parting
@@ -124,7 +124,7 @@ def told(meta: dict[str, Any]) -> Iterator[str]:
     parted = meta.get("report", {}).get("parted", {})
     parts = [f"{ends[way]} in {n} file{'s' * (n != 1)}" for way, n in sorted(parted.items())]
     if parts:
-        yield f"documents of plain text end {', '.join(parts)} (--set document= blank, line or file)"
+        yield f"documents of plain text end {', '.join(parts)} ({setting('document')} blank, line or file)"
     if short := meta.get("short", 0):
         yield f"{short:,} pieces of fewer than {meta['least']} tokens are left out"
     if meta.get("held_out_by") == "tail":

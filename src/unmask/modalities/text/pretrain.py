@@ -14,7 +14,7 @@ import torch
 
 from unmask.core.plan import Plan
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.files import written
 from unmask.modalities.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.cache import TokenCache, content_key, is_held_out
@@ -63,8 +63,8 @@ def check_unknown(cache: TokenCache, say: Callable[[str], None]) -> None:
     if share > MOST_UNKNOWN:
         raise UserError(
             f"{share:.1%} of the corpus is unknown to the tokenizer ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
-            hint="Use a tokenizer of the corpus's languages: leave tokenizer= out, make vocabulary= larger, or tokenizer_kind=bpe, "
-            "which knows every character.",
+            hint=f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make {setting('vocabulary')} larger, or "
+            f"say {setting('tokenizer_kind', 'bpe')}, which knows every character.",
         )
     if share > 0.001:
         say(f"{share:.2%} of the tokens are unknown to the tokenizer")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option, setting
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -88,7 +88,7 @@ class TextSettings:
         if self.objective == "detection" and (self.recipe, self.architecture) != ("bert", "in_place"):
             raise UserError(
                 f"objective=detection with recipe={self.recipe}, architecture={self.architecture}",
-                hint="Use --recipe electra, or recipe=bert and architecture=in_place.",
+                hint=f"Use {option('recipe', 'electra')}, or {option('recipe', 'bert')} and {setting('architecture', 'in_place')}.",
             )
         require_whole_rows(self)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, setting, suggest
 from unmask.modalities.text.documents import Document, ReadReport, opened
 from unmask.modalities.text.quotes import encloses, separated
 
@@ -26,7 +26,7 @@ def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
     for name in COLUMNS:
         if name in columns:
             return name
-    raise UserError(f"{where}: no text column among {there}", hint="Name it with --set column=NAME.")
+    raise UserError(f"{where}: no text column among {there}", hint=f"Name it with {setting('column', 'NAME')}.")
 
 
 def _text(value: Any, where: str) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.core.embed import Pooling
 from unmask.encoder.inference_attention import length_groups
 from unmask.encoder.inference_encoder import InferenceEncoder, Ranges, has_eight_bit_form, has_inference_form
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 
 BATCH_SLOTS = 2048
 """Few enough that a layer's activations stay in the caches, enough to fill the products."""
@@ -52,7 +52,7 @@ class Swift:
         if precision == "int8" and not (flat and has_eight_bit_form(model.encoder.config)):
             raise UserError(
                 "int8 is built for post-norm encoders with a plain feed-forward on a CPU (BERT, RoBERTa, MPNet, ...)",
-                hint="Use --precision bf16 or fp32.",
+                hint=f"Use {option('precision', 'bf16')} or fp32.",
             )
         if not flat:
             return None

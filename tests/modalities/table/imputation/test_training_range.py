@@ -64,7 +64,7 @@ def test_codes_of_no_value_are_said_with_what_to_do(model, code, column):
     text = said(model.impute, frame)[0]
     assert f"{column!r}: 1 of 60 cells" in text
     assert f"({code}, row 5)" in text
-    assert f"If {code} means no value: --missing {code}" in text
+    assert f"If {code} means no value: empty it" in text
 
 
 def test_one_value_far_beyond_is_said(model):
@@ -121,7 +121,7 @@ def test_the_transformer_warns_too():
     columns = ["height", "age"]
     fitted = MaskedImputer(steps=0, members=2).fit(people(100, 0)[columns])
     (text,) = said(fitted.transform, people(50, 1)[columns].assign(age=lambda d: d.age.where(d.index != 3, -9)))
-    assert "--missing -9, or empty it" in text
+    assert "no value: empty it" in text
     assert "'age': 1 of 50 cells" in text
     assert not said(fitted.transform, people(50, 1)[columns])
 

@@ -22,7 +22,7 @@ def test_marked_encodings_are_read(tmp_path, encoding):
 def test_other_encodings_are_asked_for(tmp_path):
     (tmp_path / "t.csv").write_bytes("x;Straße\n1;ä\n".encode("cp1252"))
     with pytest.raises(
-        UserError, match=r"t\.csv:1: not UTF-8\n.*--encoding cp1252.*cp1252 reads 'Straße'.*mac_roman reads"
+        UserError, match=r"t\.csv:1: not UTF-8\n.*encoding='cp1252'.*cp1252 reads 'Straße'.*mac_roman reads"
     ):
         read_frame(tmp_path / "t.csv")
     assert read_frame(tmp_path / "t.csv", encoding="cp1252").names == ["x", "Straße"]
@@ -81,7 +81,7 @@ def test_spreadsheets(tmp_path):
     assert frame.columns[2].tolist() == ["3", "<0.5"]
     assert frame.row_name(0) == 2
     spreadsheet(tmp_path / "two.xlsx", {"data": rows, "more": rows})
-    with pytest.raises(UserError, match=r"2 sheets with cells: 'data', 'more'\n.*--sheet"):
+    with pytest.raises(UserError, match=r"2 sheets with cells: 'data', 'more'\n.*sheet="):
         read_frame(tmp_path / "two.xlsx")
     assert read_frame(tmp_path / "two.xlsx", sheet="more").names == frame.names
     with pytest.raises(UserError, match="Did you mean 'more'"):

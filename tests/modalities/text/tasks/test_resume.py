@@ -70,7 +70,7 @@ def test_an_interrupted_run_is_neither_overwritten_nor_mixed_up(tmp_path, monkey
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     terminate_at(2, monkeypatch, Classify)
     finetune("classify", model, DATA, out=out, checkpoints=True, **RUN)
-    with pytest.raises(UserError, match=r"checkpoint of an interrupted run\n.*--resume"):
+    with pytest.raises(UserError, match=r"checkpoint of an interrupted run\n.*resume=True"):
         finetune("classify", model, DATA, out=out, checkpoints=True, **RUN)
     other = {"learning_rate": 1e-3}
     for data, settings, told in (

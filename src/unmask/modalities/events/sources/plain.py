@@ -23,8 +23,8 @@ COLUMNS = {
     "text": "text_value",
 }
 
-ELSEWHERE = "no time, of a code that has one elsewhere (--static takes it as a fact)"
-NO_DEATH = "no time of death (--static takes it as a fact)"
+ELSEWHERE = "no time, of a code that has one elsewhere (with static it is a fact)"
+NO_DEATH = "no time of death (with static it is a fact)"
 
 
 def read(
@@ -119,7 +119,7 @@ def _events(
     called = given.select(text(columns["code"]).alias("c"))["c"]
     gone = raw["code"].is_null() & called.is_not_null()
     if gone.any():
-        why = pl.format("code is '{}', read as empty (--missing says what is)", called)
+        why = pl.format("code is '{}', read as empty (missing says what is)", called)
         raw = raw.with_columns(pl.when(gone).then(why).alias("refused"))
     if not reading.static:
         death = text("code").str.starts_with(DEATH)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, option, suggest
 from unmask.modalities.events.sources.times import MANY, ORDERS, Order
 
 MISSING = ("n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", ".")
@@ -48,7 +48,9 @@ class Reading:
         if self.order is not None and self.order not in ORDERS:
             raise UserError(f"dates {self.order!r}", hint=suggest(self.order, ORDERS))
         if self.decimal is not None and self.decimal not in DECIMALS:
-            raise UserError(f"decimal {self.decimal!r}", hint="Say --decimal , or --decimal . (a point).")
+            raise UserError(
+                f"decimal {self.decimal!r}", hint=f"Say {option('decimal', ',')} or {option('decimal', '.')} (a point)."
+            )
 
     def filled(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The cells of a table, those that mean nothing empty."""
@@ -93,7 +95,7 @@ class Reading:
             raise UserError(
                 f"{where}: the value {text.filter(commas.fill_null(False))[0]!r} may have a decimal comma "
                 f"({open_:,} of {len(text) - text.null_count():,} values)",
-                hint="Say --decimal , or, where commas part thousands, --decimal . (a point).",
+                hint=f"Say {option('decimal', ',')} or, where commas part thousands, {option('decimal', '.')} (a point).",
             )
         if self.decimal == ",":
             plain = text.str.contains(READ[","])

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 
 Order = Literal["month-first", "day-first"]
 ORDERS: tuple[Order, ...] = ("month-first", "day-first")
@@ -138,7 +138,7 @@ def _ordered(frame: pl.DataFrame, where: str, order: Order | None) -> pl.DataFra
             shown = frame.filter("open")["text"][0]
             raise UserError(
                 f"{where}: {shown!r} may be month first or day first",
-                hint="Say --dates month-first or --dates day-first.",
+                hint=f"Say {option('dates', 'month-first')} or {option('dates', 'day-first')}.",
             )
         return frame  # a few among many: they are not read, and counted
     first, second = (pl.col("text").str.extract(OPEN, i).str.zfill(2) for i in (1, 2))
@@ -149,7 +149,7 @@ def _ordered(frame: pl.DataFrame, where: str, order: Order | None) -> pl.DataFra
         other = next(o for o in ORDERS if o != order)
         raise UserError(
             f"{where}: {wrong['text'][0]!r} has no month {order} ({len(wrong):,} of {len(numbers):,} dates)",
-            hint=f"Say --dates {other}, or mend the dates.",
+            hint=f"Say {option('dates', other)}, or mend the dates.",
         )
     clock = pl.col("text").str.extract(OPEN, 4).str.to_uppercase()
     half = pl.coalesce(

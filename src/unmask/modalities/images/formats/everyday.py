@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, ImageSequence
 
+from unmask.errors import setting
 from unmask.modalities.images.picture import (
     LYING,
     Choice,
@@ -81,7 +82,7 @@ def read(source: Source, choice: Choice) -> Opened:
 
 def _told(frames: int, planes: str | int | None) -> str:
     if planes is None:
-        return f"the first of {frames} frames (planes=all takes them all)"
+        return f"the first of {frames} frames ({setting('planes', 'all')} takes them all)"
     return f"planes={planes} of {frames} frames"
 
 

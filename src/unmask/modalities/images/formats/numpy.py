@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.errors import setting
 from unmask.modalities.images.picture import (
     Choice,
     Header,
@@ -81,6 +82,6 @@ def _leading(shape: tuple[int, ...], channels: int | None) -> bool:
         return first <= FEW_CHANNELS
     raise Question(
         f"an array of shape {shape}: {first} or {last} channels, or a stack?",
-        "Say how many channels there are: --set channels=. A stack of pictures in one array is read where it is given "
+        f"Say how many channels there are: {setting('channels')}. A stack of pictures in one array is read where it is given "
         "alone, as (pictures, height, width).",
     )

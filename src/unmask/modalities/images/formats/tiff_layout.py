@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.errors import setting
 from unmask.modalities.images.formats.tiff_values import Values
 from unmask.modalities.images.picture import LYING, Choice, Picture, Question, chosen_planes, reduce_planes, upright
 
@@ -86,7 +87,7 @@ class Layout:
             count = int(np.prod([self.size[a] for a in self.unnamed]))
             raise Question(
                 f"{count} pages, and the file does not say whether they are channels or a stack",
-                "Say --set planes=channels, or for a stack planes=all (each page a picture), max, mean or a page's number "
+                f"Say {setting('planes', 'channels')}, or for a stack {setting('planes', 'all')} (each page a picture), max, mean or a page's number "
                 "from 0.",
             )
 

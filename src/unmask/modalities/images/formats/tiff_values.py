@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.errors import setting
 from unmask.modalities.images.picture import Alpha, Choice, Picture, Question, depth_of, not_measured, numbers, on_white
 
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _INKS, _YCBCR = 0, 1, 2, 3, 5, 6
@@ -61,7 +62,7 @@ class Values:
         if choice.alpha is None and self.page.is_geotiff:
             raise Question(
                 "a band is marked as transparency, as some programs mark every fourth band",
-                "Say --set alpha=band (one more channel), missing (where it is 0 nothing was measured) or white.",
+                f"Say {setting('alpha', 'band')} (one more channel), missing (where it is 0 nothing was measured) or white.",
             )
         if choice.alpha is None and self.page.photometric not in (_RGB, _BLACK_IS_ZERO):
             return "band"

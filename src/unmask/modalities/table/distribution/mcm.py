@@ -21,7 +21,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel, corrupt
 from unmask.core.prediction import no_mean
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
 
 
@@ -88,7 +88,9 @@ class PointPrediction:
 
     def probabilities(self) -> Tensor:
         """Raises UserError: points have no distribution."""
-        raise UserError("MCM's network predicts a point per cell, no probabilities", hint="Fit with --recipe masked.")
+        raise UserError(
+            "MCM's network predicts a point per cell, no probabilities", hint=f"Fit with {option('recipe', 'masked')}."
+        )
 
     def point(self) -> Float[Tensor, " asked"]:
         """In the column's unit; a category's number."""
@@ -142,4 +144,6 @@ class FilterModel(MaskedModel):
         return PointPrediction(out.flatten()[ask], levels[column], column, self.codec.codings, self.kind)
 
     def states(self, batch: PackedBatch, needed: Tensor | None = None) -> Tensor:
-        raise UserError("MCM's network has no states to embed with", hint="Fit with --recipe masked or remasker.")
+        raise UserError(
+            "MCM's network has no states to embed with", hint=f"Fit with {option('recipe', 'masked')} or remasker."
+        )

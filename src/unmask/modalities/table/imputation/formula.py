@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import event_levels
 
@@ -414,7 +414,7 @@ def check_pair(schema: Schema, time: Column, event: Column, *, where: str = "") 
     if levels != event.categories:
         raise UserError(
             f"{where}{event.name!r} has {event.categories[0]!r} first, which would turn the event over",
-            hint=f"Name the pair where the table is read: duration={time.name!r}, event={event.name!r}.",
+            hint=f"Name the pair where the table is read: {option('duration', time.name)}, {option('event', event.name)}.",
         )
 
 

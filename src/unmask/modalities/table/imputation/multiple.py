@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.imputation.chained import Chain, Completed, Plan, choose_methods
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
@@ -395,7 +395,7 @@ class MultipleImputation:
         agreed = f"imputation agreed with {self.formula_.text!r}" if self.formula_ else "imputation had no formula"
         warnings.warn(
             f"{', '.join(left)}: not kept by imputation, so pooled estimates of them are pulled towards zero, and those of "
-            f"the other terms may be off ({agreed}). Impute with formula={formula.text!r}.",
+            f"the other terms may be off ({agreed}). Impute with {option('formula', formula.text)}.",
             stacklevel=4,
         )
 
@@ -424,7 +424,7 @@ class MultipleImputation:
         schema = self.schema_
         duration, event = duration or schema.duration, event or schema.event
         if duration is None or event is None:
-            raise UserError("no survival pair", hint="Give duration= and event=.")
+            raise UserError("no survival pair", hint=f"Give {option('duration')} and {option('event')}.")
         for name, what in ((duration, "the follow-up time"), (event, "the event")):
             if name in covariates:
                 raise UserError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logit
 
-from unmask.errors import UserError
+from unmask.errors import UserError, either, option
 from unmask.modalities.table.imputation.regressions import draw_level
 from unmask.modalities.table.rules.conditions import Limit, parse_where
 from unmask.modalities.table.schema.schema import Schema
@@ -85,11 +85,11 @@ def read_shifts(texts: Iterable[str]) -> dict[str, float | dict[str, float]]:
         except ValueError:
             match = None
         if match is None:
-            raise UserError(f"--shift {text!r}", hint="Expected COLUMN=NUMBER or 'COLUMN[CONDITION]=NUMBER'.")
+            raise UserError(option("shift", text), hint="Expected COLUMN=NUMBER or 'COLUMN[CONDITION]=NUMBER'.")
         name, condition = match.groups()
         before = out.get(name)
         if before is not None and (condition is None or not isinstance(before, dict)):
-            raise UserError(f"--shift {text!r}: {name!r} is shifted twice", hint="Give each group a condition.")
+            raise UserError(f"{option('shift', text)}: {name!r} is shifted twice", hint="Give each group a condition.")
         out[name] = number if condition is None else {**(before if isinstance(before, dict) else {}), condition: number}
     return out
 
@@ -125,7 +125,7 @@ def shifted(
             if place not in odds:
                 raise UserError(
                     f"shift: {column.name!r} was drawn without a model of its odds",
-                    hint="Shifts of categories need multiple imputation (`--proper`) with the method logreg or polr.",
+                    hint=f"Shifts of categories need multiple imputation ({either('--proper 20', 'unmask.MultipleImputation')}) with the method logreg or polr.",
                 )
             out[place][rows] = _moved_level(*odds[place], delta[rows])
     return out

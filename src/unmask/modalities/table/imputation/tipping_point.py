@@ -133,7 +133,7 @@ def tipping_point(
                 raise UserError(f"effect {effect!r}", hint=f"The analysis gives {', '.join(pooled.names)}.")
             at = pooled.names.index(effect)
         elif len(pooled.names) > 1:
-            raise UserError(f"the analysis gives {', '.join(pooled.names)}", hint="Name one of them: effect=...")
+            raise UserError(f"the analysis gives {', '.join(pooled.names)}", hint="Name one of them: effect=")
         low, high = float(pooled.low[at]), float(pooled.high[at])
         records.append(
             {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from unmask.errors import either
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import SENTINELS
@@ -73,10 +74,8 @@ def _beyond_training(
     if codes:
         listed = ", ".join(f"{v:g}" for v in codes)
         mean, told = ("means", "it") if len(codes) == 1 else ("mean", "them")
-        return [
-            f"{text}. If {listed} {mean} no value: {' '.join(f'--missing {v:g}' for v in codes)}, or empty {told} "
-            "in the table"
-        ]
+        flags = either(" ".join(f"--missing {v:g}" for v in codes) + ", or ", "")
+        return [f"{text}. If {listed} {mean} no value: {flags}empty {told} in the table"]
     if share >= LOUD:
         text += ", and what is imputed beside them is NOT to be trusted. Is it written in another unit or coding?"
     return [text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 
 _OTHERS = ("cp1252", "cp1250", "cp437", "mac_roman")
 
@@ -25,12 +25,13 @@ def letters_of(path: Path, encoding: str | None = None) -> tuple[str, str]:
         try:
             name = codecs.lookup(encoding).name
         except LookupError:
-            raise UserError(f"--encoding {encoding}", hint="Expected utf-8, utf-16, cp1252, latin-1, ...") from None
+            raise UserError(option("encoding", encoding), hint="Expected utf-8, utf-16, cp1252, latin-1, ...") from None
     else:
         name = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
         if name == "utf-8" and b"\x00" in start:
             raise UserError(
-                f"{path}: zero bytes in the text", hint="UTF-16 without its mark, it seems: --encoding utf-16-le."
+                f"{path}: zero bytes in the text",
+                hint=f"UTF-16 without its mark, it seems: {option('encoding', 'utf-16-le')}.",
             )
     return ("utf-8-sig" if name == "utf-8" else name), name
 
@@ -53,7 +54,7 @@ def refuse_letters(path: Path, encoding: str | None, opened: str) -> None:
         at = getattr(error, "start", 0) + marked
         line = raw[:at].count(b"\n") + 1
         if encoding is not None:
-            raise UserError(f"{path}:{line}: not {encoding}", hint="Give another --encoding.") from None
+            raise UserError(f"{path}:{line}: not {encoding}", hint=f"Give another {option('encoding')}.") from None
         raise UserError(f"{path}:{line}: not UTF-8", hint=_readings(raw, at)) from None
 
 
@@ -69,4 +70,4 @@ def _readings(raw: bytes, at: int) -> str:
         except UnicodeDecodeError:
             continue
     shown = ", ".join(f"{name} reads {text!r}" for text, name in read.items())
-    return f"Say how it is written: --encoding cp1252, or save it as UTF-8. Of the word there {shown}."
+    return f"Say how it is written: {option('encoding', 'cp1252')}, or save it as UTF-8. Of the word there {shown}."

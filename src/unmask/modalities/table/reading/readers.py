@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.table.reading.encodings import letters_of, refuse_letters
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.sheets import SHEETS, STATISTICS, read_sheet, read_statistics
@@ -37,7 +37,7 @@ def read_frame(
         UserError: no such file, an unknown kind, or a file that cannot be read, naming the line at fault.
     """
     if decimal not in (None, ".", ","):
-        raise UserError(f"--decimal {decimal!r}", hint='Expected "," or ".".')
+        raise UserError(option("decimal", decimal), hint='Expected "," or ".".')
     if isinstance(data, Frame):
         return data
     frame = _read_file(Path(data), encoding, sheet) if isinstance(data, str | Path) else frame_of(data)
@@ -51,9 +51,9 @@ def _read_file(path: Path, encoding: str | None, sheet: str | None) -> Frame:
     kind = path.suffix.lower()
     texts = kind in (".csv", ".tsv", ".txt")
     if encoding is not None and not texts and kind not in (".dta", ".sav", ".zsav", ".sas7bdat"):
-        raise UserError(f"--encoding {encoding}: not read for {kind} files", hint="It is for files of text.")
+        raise UserError(f"{option('encoding', encoding)}: not read for {kind} files", hint="It is for files of text.")
     if sheet is not None and kind not in SHEETS:
-        raise UserError(f"--sheet {sheet}: not read for {kind} files", hint="It is for spreadsheets.")
+        raise UserError(f"{option('sheet', sheet)}: not read for {kind} files", hint="It is for spreadsheets.")
     if kind == ".parquet":
         import polars as pl
 

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.findings import SHOWN
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.parse import no_value, text_of
@@ -39,10 +39,12 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
         raise UserError(f"{path}: not a spreadsheet ({error})", hint="Save it again, or export it as CSV.") from None
     filled = {name: rows for name, rows in found.items() if any(v != "" for row in rows for v in row)}
     if sheet is not None and sheet not in found:
-        raise UserError(f"--sheet {sheet}: {path} has none of this name", hint=suggest(sheet, found))
+        raise UserError(f"{option('sheet', sheet)}: {path} has none of this name", hint=suggest(sheet, found))
     if sheet is None and len(filled) != 1:
         names = ", ".join(map(repr, filled))
-        raise UserError(f"{path}: {len(filled)} sheets with cells: {names}", hint="Say which: --sheet NAME.")
+        raise UserError(
+            f"{path}: {len(filled)} sheets with cells: {names}", hint=f"Say which: {option('sheet', 'NAME')}."
+        )
     chosen = sheet if sheet is not None else next(iter(filled))
     rows = found[chosen]
     notes = _merged(path, chosen, rows, book.get_sheet_by_name(chosen))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import cell_texts
@@ -59,7 +59,7 @@ def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> t
         names = ",".join(refused)
         raise UserError(
             f"{frame.source}: no column {', '.join(map(repr, refused))}",
-            hint=" ".join([*hints, f"To do without: absent={names!r} (--absent {names!r} on the command line)."]),
+            hint=" ".join([*hints, f"To do without: {option('absent', names)}."]),
         )
     gone = [name for name in schema.names if name not in frame.names]
     empty = [np.full(len(frame), None, object) for _ in gone]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.dates import Dates, dates_of, odd_days
 from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN, Marks, Spelling, spelling_of
 from unmask.modalities.table.reading.findings import Finding, named, setting
@@ -310,8 +310,8 @@ class _Reading:
                     code="marks_unclear",
                     text=f"column {self.name!r}, row {self.row_name(first)}: {text!r} could be a decimal fraction or a "
                     f"number with thousands",
-                    add='Say which mark parts decimals: --decimal "," or --decimal ".", or decimal = "," in the schema '
-                    "(at its top, or of the column).",
+                    add=f"Say which mark parts decimals: {option('decimal', ',')} or {option('decimal', '.')}, or "
+                    'decimal = "," in the schema (at its top, or of the column).',
                 )
             )
         elif marks != PLAIN and any(isinstance(v, str) for v in self.values):

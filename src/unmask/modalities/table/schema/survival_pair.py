@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.decimal_marks import Marks
 from unmask.modalities.table.reading.findings import Finding
 from unmask.modalities.table.reading.parse import is_missing, measured, text_of
@@ -183,7 +183,7 @@ def event_levels(
     Raises:
         UserError: there is no telling.
     """
-    hint = 'Say at which level the event happened: --event-level LEVEL, event_level="LEVEL", or event = "LEVEL" under the column in the schema.'
+    hint = f"Say at which level the event happened: {option('event_level', 'LEVEL')}, or event = 'LEVEL' under the column in the schema."
     shown = ", ".join(f"{v!r} (row {rows[v]})" if rows else repr(v) for v in seen[:12])
     shown += ", ..." if len(seen) > 12 else ""
     lower = {v.lower(): v for v in seen}
@@ -402,7 +402,7 @@ def _by_name(place: Place) -> tuple[Named | None, str]:
     elif None in exact:
         why = "the names are not certain"
     entry = next((n for n in schema.names if _LIKE_ENTRY.fullmatch(n.strip().lower())), None)
-    late = f"; {entry!r} may be the time from which a row is at risk: --entry {entry} if so" if entry else ""
+    late = f"; {entry!r} may be the time from which a row is at risk: {option('entry', entry)} if so" if entry else ""
     if not why:
         return (
             Named(duration=duration, event=event),
@@ -410,5 +410,5 @@ def _by_name(place: Place) -> tuple[Named | None, str]:
         )
     return None, (
         f"{duration!r} and {event!r} look like follow-up time and event, but NO survival pair is taken: {why}. If they are "
-        f"one, say --duration {duration} --event {event} (and --event-level LEVEL where the coding is not plain){late}"
+        f"one, say {option('duration', duration)} {option('event', event)} (and {option('event_level', 'LEVEL')} where the coding is not plain){late}"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.decimal_marks import PLAIN, Marks, spellings_of
 from unmask.modalities.table.reading.findings import Finding, refuse
 from unmask.modalities.table.reading.frame import Frame
@@ -115,7 +115,7 @@ def _coded(
         )
         says, hint = f" is not {what}", f"The column is {column.kind}: correct the cells or leave them empty."
         if marks is None:
-            hint = 'Say which mark parts decimals: --decimal "," or --decimal ".".'
+            hint = f"Say which mark parts decimals: {option('decimal', ',')} or {option('decimal', '.')}."
     else:
         number = {c: float(i) for i, c in enumerate(column.categories)}
         cache: dict[Any, float] = {}
@@ -129,7 +129,7 @@ def _coded(
             out[i] = np.nan if code < 0 else code
         known = ", ".join(column.categories[:8]) + (", ..." if len(column.categories) > 8 else "")
         says = " was not seen in training"
-        hint = f"Known: {known}. Correct it, or have `impute` treat it as unknown: --unseen missing (unseen='missing' in Python)."
+        hint = f"Known: {known}. Correct it, or have `impute` treat it as unknown: {option('unseen', 'missing')}."
     if not wrong:
         return out, []
     code_ = "value" if column.is_quantity else "unseen"

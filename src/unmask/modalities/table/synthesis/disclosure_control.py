@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.schema.schema import Column
@@ -130,18 +130,18 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
     if named:
         notes.append(
             f"left out, since most of their values belong to fewer than {LEAST} training rows each: {_listed(named)} "
-            "(rare='keep' draws them)"
+            f"({option('rare', 'keep')} draws them)"
         )
     if dropped:
         notes.append(
-            f"never drawn, since fewer than {LEAST} training rows have them: {'; '.join(dropped)} (rare='keep' draws "
-            f"them)"
+            f"never drawn, since fewer than {LEAST} training rows have them: {'; '.join(dropped)} "
+            f"({option('rare', 'keep')} draws them)"
         )
     if pooled:
         notes.append(
             f"values beyond the {LEAST}th smallest and largest of the training rows are put there, in {len(pooled)} "
             f"columns "
-            "(extremes='keep' draws up to the ends)"
+            f"({option('extremes', 'keep')} draws up to the ends)"
         )
     return Guard(bounds=bounds, left_out=tuple(left_out), notes=tuple(notes))
 

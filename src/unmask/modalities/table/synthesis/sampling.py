@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.core.inference import inference_mode, on_cores
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.table.distribution.network import ColumnByColumn, RowModel
 from unmask.modalities.table.distribution.prediction import Quantities
 from unmask.modalities.table.fitting.fitted_table import FittedTable
@@ -75,8 +75,8 @@ class RowSampler:
         if place in self.guard:
             raise UserError(
                 f"no row can meet the condition on {column.name!r}",
-                hint="Values that only a few training rows have are not drawn: rare='keep', extremes='keep' (--rare keep, "
-                "--extremes keep) draw them.",
+                hint="Values that only a few training rows have are not drawn: "
+                f"{option('rare', 'keep')} and {option('extremes', 'keep')} draw them.",
             )
         raise UserError(
             f"no row can meet the condition on {column.name!r}",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.imputation.under_rules import drawn_under
@@ -98,7 +98,7 @@ def synthesize(
         if place in limits or place in rules.touched:
             raise UserError(
                 f"{name!r} is left out: most of its values belong to a few training rows each",
-                hint="rare='keep' (--rare keep) draws it.",
+                hint=f"{option('rare', 'keep')} draws it.",
             )
     if ids not in ("none", "new"):
         raise UserError(f"ids={ids!r}", hint="Expected 'none' or 'new'.")
@@ -113,7 +113,7 @@ def synthesize(
         if place not in guard.left_out
     }
     if not drawn:
-        raise UserError("no column is left to draw", hint="rare='keep' (--rare keep) draws those of rare levels.")
+        raise UserError("no column is left to draw", hint=f"{option('rare', 'keep')} draws those of rare levels.")
     table = model.wrap(drawn)
     if ids == "new":
         table = _with_ids(model, table, list(drawn), rows)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, either, setting, suggest
 from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
@@ -97,7 +97,7 @@ class Classify(TextTask):
         if problem == "single" and len(labels) > len(items) / 2 and len(items) > 4:
             raise UserError(
                 f"{len(labels)} labels in {len(items)} training rows",
-                hint="Is this the label column? For numbers use --set problem=regression; else give more rows per label.",
+                hint=f"Is this the label column? For numbers use {setting('problem', 'regression')}; else give more rows per label.",
             )
         about["labels"] = labels
         weights = None
@@ -137,7 +137,7 @@ class Classify(TextTask):
             given, learnt = ("pairs", "single texts") if pair else ("single texts", "pairs")
             raise UserError(
                 f"{items[0].where}: the model was fine-tuned on {learnt} and is given {given}",
-                hint="Give columns text and text2 (--text2 COLUMN) to a model of pairs, and one column to another.",
+                hint=f"Give columns text and text2 ({either('--text2 COLUMN', 'columns=unmask.text.Columns(text2=...)')}) to a model of pairs, and one column to another.",
             )
         examples = self.encoder.whole([i.text for i in items], [i.text2 for i in items])
         extra = {"target": self._targets(items)} if labelled else {}

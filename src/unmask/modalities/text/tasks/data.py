@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, either, suggest
 from unmask.files import split_lines
 from unmask.modalities.text.quotes import encloses, separated
 from unmask.modalities.text.tasks.header import has_header
@@ -319,7 +319,10 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
         if chosen[part] is None:
             chosen[part] = next((lowered[n] for n in free), None)
     if chosen["text"] is None:
-        raise UserError(f"{where}: no column of texts among {', '.join(names)}", hint="Name it with --text COLUMN.")
+        raise UserError(
+            f"{where}: no column of texts among {', '.join(names)}",
+            hint=f"Name it with {either('--text COLUMN', 'columns=unmask.text.Columns(text=...)')}.",
+        )
     return Columns(**chosen, header=columns.header, learnt=columns.learnt)
 
 
@@ -344,7 +347,10 @@ def read_items(
     names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
     found = choose(names, dataclasses.replace(columns or Columns(), header=headed), where=str(source))
     if labelled and found.label is None:
-        raise UserError(f"{source}: no label column among {', '.join(names)}", hint="Name it with --label COLUMN.")
+        raise UserError(
+            f"{source}: no label column among {', '.join(names)}",
+            hint=f"Name it with {either('--label COLUMN', 'columns=unmask.text.Columns(label=...)')}.",
+        )
     items = noted.each(rows, lambda where, row: _item(where, row, found, labelled=labelled))
     noted.settle("rows")
     if not items:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option, setting
 from unmask.files import check_new_model, written_folder
 from unmask.modalities.text.folder import load_folder
 from unmask.modalities.text.tasks import compare, effort, loop, simpler
@@ -121,7 +121,8 @@ def finetune(
         )
     if resume and chosen.minutes is not None:
         raise UserError(
-            "--resume with --minutes", hint="A run that ends by the clock starts anew: give --epochs to resume."
+            f"{option('resume', True)} with {option('minutes')}",
+            hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
         )
     resumed = keeper.found if keeper else None
     precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
@@ -159,7 +160,7 @@ def finetune(
                 if not again:
                     say(
                         f"not trained again on all {len(items):,} rows: with choosing that would be {work_ratio:.1f} times the work of as "
-                        "many epochs in padded steps of 8 rows (--set refit=true does it)"
+                        f"many epochs in padded steps of 8 rows ({setting('refit', True)} does it)"
                     )
             if stopped != "signal" and taken is not None and again:
                 say(f"chosen on {len(taken[1]):,} rows held out; training on all {len(items):,} by the same recipe")
@@ -252,11 +253,13 @@ def _validation(
         return 0, None
     rest, out = split(items, settings.held, settings.seed)
     if not out:
-        say(f"{len(items):,} rows: too few to hold some out; nothing is compared (--validation DATA gives others)")
+        say(
+            f"{len(items):,} rows: too few to hold some out; nothing is compared ({option('validation', 'DATA')} gives others)"
+        )
         return 0, None
     if hasattr(out[0], "label") and any(item.label is None for item in items):
         return 0, None  # similarity without grades: there is no score to hold rows out for
-    say(f"no validation data: {len(out):,} of {len(items):,} rows are held out (--set held=0 for none)")
+    say(f"no validation data: {len(out):,} of {len(items):,} rows are held out ({setting('held', 0)} for none)")
     return 0, (rest, out)
 
 
@@ -504,4 +507,6 @@ def require_validation(options: Mapping[str, Any], what: str) -> None:
         UserError: there is no validation data to compare `what` on.
     """
     if options.get("validation") is None:
-        raise UserError(f"{what} without validation data", hint="Give --validation DATA: they are compared on it.")
+        raise UserError(
+            f"{what} without validation data", hint=f"Give {option('validation', 'DATA')}: they are compared on it."
+        )

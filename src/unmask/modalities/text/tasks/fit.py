@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.errors import setting
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import compare, loop, simpler
 from unmask.modalities.text.tasks.encoding import ExampleMaker
@@ -92,9 +93,7 @@ class TaskRun:
         fitted, random = self._begin(text, items, held)
         for guess in ("problem", "loss"):
             if guess in fitted.work.about and getattr(settings, guess) == "auto":
-                self.say(
-                    f"{guess}: {fitted.work.about[guess]}, by the labels and columns (--set {guess}=... overrules)"
-                )
+                self.say(f"{guess}: {fitted.work.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
         work, built, training, checked = fitted.work, fitted.folder.model, fitted.training, fitted.checked
         context = fitted.folder.context
         where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}

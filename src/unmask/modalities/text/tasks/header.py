@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from unmask.errors import UserError
+from unmask.errors import UserError, either
 
 Line = tuple[int, Sequence[str]]
 
@@ -41,7 +41,9 @@ def has_header(lines: Sequence[Line], *, known: Collection[str], asked: Collecti
     shown = ", ".join(repr(cell[:40]) for cell in first[:6])
     raise UserError(
         f"{path}:1: {shown}: names of columns, or a row already?",
-        hint="Names: say which with --text COLUMN and --label COLUMN, or call them text and label. A row: --no-header.",
+        hint="Names: say which with "
+        f"{either('--text COLUMN and --label COLUMN', 'columns=unmask.text.Columns(text=..., label=...)')}, or call them "
+        f"text and label. A row: {either('--no-header', 'columns=unmask.text.Columns(header=False)')}.",
     )
 
 

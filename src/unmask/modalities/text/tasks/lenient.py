@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 
 SHOWN = 10
 Made = TypeVar("Made")
@@ -63,7 +63,8 @@ class Trouble:
             return
         if len(self.found) == 1:
             where, what, hint = self.found[0]
-            raise UserError(f"{where}: {what}", hint=f"{hint} --lenient leaves it out.".strip())
+            raise UserError(f"{where}: {what}", hint=f"{hint} {option('lenient', True)} leaves it out.".strip())
         raise UserError(
-            f"{len(self.found):,} {unit} are wrong: {named}{more}", hint="Mend them, or leave them out with --lenient."
+            f"{len(self.found):,} {unit} are wrong: {named}{more}",
+            hint=f"Mend them, or leave them out with {option('lenient', True)}.",
         )

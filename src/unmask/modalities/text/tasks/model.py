@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.embed import Pooling, pool
-from unmask.errors import UserError
+from unmask.errors import UserError, either
 from unmask.families.heads import CLASSES, TaskHead, new_head
 from unmask.modalities.text.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.beside import Beside, load_beside
@@ -103,7 +103,8 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
     name = task_of(path)
     if name is None:
         raise UserError(
-            f"{path}: not a fine-tuned model", hint="Make one: unmask finetune classify MODEL TRAIN --out DIR."
+            f"{path}: not a fine-tuned model",
+            hint=f"Make one: {either('unmask finetune classify MODEL TRAIN --out DIR', 'unmask.finetune')}.",
         )
     text = load_folder(path)
     about = dict(text.settings.get("task") or {})

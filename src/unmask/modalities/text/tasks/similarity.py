@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
@@ -83,9 +83,11 @@ class Similarity(TextTask):
         if chosen == "auto":
             chosen = "simcse" if not pairs else "cosent" if graded else "multiple_negatives"
         if chosen != "simcse" and not pairs:
-            raise UserError(f"loss={chosen} needs pairs", hint="Give columns text and text2, or use loss=simcse.")
+            raise UserError(
+                f"loss={chosen} needs pairs", hint=f"Give columns text and text2, or use {setting('loss', 'simcse')}."
+            )
         if chosen == "cosent" and len({_score(i) for i in items}) < 2:
-            raise UserError("all pairs have the same score", hint="Use --set loss=multiple_negatives.")
+            raise UserError("all pairs have the same score", hint=f"Use {setting('loss', 'multiple_negatives')}.")
         about = {
             "name": "similarity",
             "slots": encoder.slots,

@@ -18,7 +18,7 @@ from scipy.special import log_softmax, logsumexp
 
 from unmask.core.batch import Example
 from unmask.core.score import score
-from unmask.errors import UserError
+from unmask.errors import UserError, either
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.model import BLANK, TextModel
 from unmask.modalities.text.tasks import model as models
@@ -162,7 +162,8 @@ def label_scores(
         ids = tokens.encode([word], specials=False)[0].ids
         if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
             raise UserError(
-                f"label {label!r}: {word!r} is not in the vocabulary", hint="Give other words: --words LABEL=word."
+                f"label {label!r}: {word!r} is not in the vocabulary",
+                hint=f"Give other words: {either('--words LABEL=word', 'verbalisers=')}.",
             )
     fixed = max(
         len(e) for e in tokens.encode([before.replace("{text}", "") + w + after.replace("{text}", "") for _, w in flat])

@@ -1,0 +1,187 @@
+"""Messages name what a caller can give as that caller writes it: every flag and argument that they name is there."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unmask
+from commands import run
+from unmask.cli.app import OWN, _pretrain
+from unmask.cli.dispatch import command_of, readers_of
+from unmask.cli.images.reading import READING, TABLE
+from unmask.errors import UserError, option, setting, with_flags
+from unmask.plugins import resolve
+from unmask.registry import modalities
+from unmask.training.settings import TrainSettings
+
+SOURCE = Path(unmask.__file__).parent
+MODULES = [unmask, unmask.text, unmask.table, unmask.images, unmask.events]
+FLAG = re.compile(r"(?<![\w(-])--([a-z][a-z0-9-]*)")
+ARGUMENT = re.compile(r"(?<![\w.\"'-])([a-z_0-9]+)=(?!=)")
+CALL = re.compile(r"\w\([^()]*\)|`[^`]*`")
+ELSEWHERE = {
+    "modalities/events/sources/known.py": "makes a table of docs/events.md",
+    "modalities/table/pretrain.py": "commands of a report",
+    "training/settings.py": "reads the texts of --set",
+}
+"""Files whose texts name flags for another reader than the caller."""
+PYTHON_ALONE = {
+    "modalities/images/folder.py": {"heads"},
+    "modalities/images/model.py": {"statistics"},
+    "training/settings.py": {"learning_rate"},
+}
+"""Arguments that a hint names for Python callers only; and what stands for a key in the hint of --set itself."""
+
+
+@functools.cache
+def commands() -> list[Any]:
+    found = [command_of(resolve(run), name) for name, run in OWN.items()]
+    for one in modalities().values():
+        found += [command for name in one.commands if name != "pretrain" for command in readers_of(one, name).values()]
+        found += [_pretrain(one.name)] if "pretrain" in one.commands else []
+        found += [command_of(resolve(tool), name) for name, tool in one.tools.items()]
+    return found
+
+
+@functools.cache
+def flags() -> set[str]:
+    options = [p for c in commands() for p in c.params if p.param_type_name == "option"]
+    return {name for p in options for name in (*p.opts, *p.secondary_opts)}
+
+
+@functools.cache
+def settings() -> set[str]:
+    """What --set takes somewhere."""
+    classes = [getattr(m, name) for m in MODULES for name in ("Settings", "FinetuneSettings") if name in dir(m)]
+    fields = {field.name for c in [*classes, TrainSettings] for field in dataclasses.fields(c)}
+    return fields | set(READING) | set(TABLE)
+
+
+@functools.cache
+def arguments() -> set[str]:
+    """Parameters of what is public: functions, classes, their methods."""
+    found: set[str] = set()
+    for public in (getattr(module, name) for module in MODULES for name in dir(module)):
+        methods = [m for _, m in inspect.getmembers(public, callable)] if inspect.isclass(public) else []
+        for function in [public, *methods]:
+            try:
+                found |= set(inspect.signature(function).parameters)
+            except (TypeError, ValueError):
+                continue
+    return found | settings()
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        if not name.startswith("cli/") and name != "errors.py":
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def calls(tree: ast.Module, *names: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            yield node
+
+
+def texts(tree: ast.AST, besides: set[ast.AST]) -> Iterator[ast.Constant]:
+    """Its string constants, less docstrings and those in `besides`."""
+    besides = besides | {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in besides:
+            yield node
+
+
+def faults_of_calls(name: str, tree: ast.Module) -> Iterator[str]:
+    """What its calls of `option`, `setting` and `either` name that is not there."""
+    for call in calls(tree, "option", "setting"):
+        if not isinstance(call.args[0], ast.Constant):
+            continue
+        said, where = call.args[0].value, f"{name}:{call.lineno}"
+        value = call.args[1].value if len(call.args) > 1 and isinstance(call.args[1], ast.Constant) else ...
+        with with_flags():
+            flag = option(said, value).split()[0]
+        if said not in settings() if call.func.id == "setting" else flag not in flags():
+            yield f"{where}: no {call.func.id} {said}"
+        if said not in arguments():
+            yield f"{where}: no argument {said}"
+    for call in calls(tree, "either"):
+        shown = [" ".join(text.value for text in texts(part, set())) for part in call.args]
+        for flag in FLAG.findall(shown[0]):
+            if f"--{flag}" not in flags() | {"--json"}:
+                yield f"{name}:{call.lineno}: no flag --{flag}"
+        for argument in ARGUMENT.findall(shown[1]):
+            if argument not in arguments():
+                yield f"{name}:{call.lineno}: no argument {argument}"
+        for dotted in re.findall(r"unmask((?:\.\w+)+)", shown[1]):
+            if not functools.reduce(lambda o, n: getattr(o, n, None), dotted.split(".")[1:], unmask):
+                yield f"{name}:{call.lineno}: no unmask{dotted}"
+
+
+def test_what_messages_name_is_there_in_both_forms():
+    assert [fault for name, tree in sources() for fault in faults_of_calls(name, tree)] == []
+    assert sum(1 for _, tree in sources() for _ in calls(tree, "option", "setting", "either")) > 100
+
+
+def test_no_message_names_a_flag_to_python():
+    faults = []
+    for name, tree in sources():
+        said = {node for call in calls(tree, "either") for node in ast.walk(call.args[0])}
+        if name not in ELSEWHERE:
+            faults += [f"{name}:{t.lineno}: {t.value}" for t in texts(tree, said) if FLAG.search(t.value)]
+    assert faults == []
+
+
+def test_no_hint_names_an_argument_to_the_command_line():
+    options = {flag.removeprefix("--").replace("-", "_") for flag in flags()} | settings()
+    faults = []
+    for name, tree in sources():
+        said = {node for call in calls(tree, "either") for node in ast.walk(call.args[1])}
+        for hint in (node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "hint"):
+            for text in texts(hint, said):
+                named = set(ARGUMENT.findall(CALL.sub("", text.value))) - PYTHON_ALONE.get(name, set())
+                faults += [f"{name}:{text.lineno}: {text.value}"] if named & options else []
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("value", "flag", "argument"),
+    [
+        (..., "--out", "out="),
+        (True, "--out", "out=True"),
+        (False, "--no-out", "out=False"),
+        ("a b", "--out 'a b'", "out='a b'"),
+    ],
+)
+def test_an_option_in_both_forms(value, flag, argument):
+    assert option("out", value) == argument
+    with with_flags():
+        assert option("out", value) == flag
+    assert option("out", value) == argument
+
+
+def test_a_setting_of_none_is_written_as_set_takes_it():
+    assert setting("patience", None) == "patience=None"
+    with with_flags():
+        assert setting("patience", None) == "--set patience=none"
+
+
+def test_the_caller_is_told_in_his_own_language(tmp_path, capsys):
+    """The same mistake from both sides; and after a command Python is Python again."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "config.json").write_text("{}")
+    data = tmp_path / "t.txt"
+    data.write_text("one\ntwo\n")
+    code, _, err = run(capsys, "pretrain", "text", data, "--out", tmp_path / "here", "--steps", 1)
+    assert (code, "another --out, or add --resume to" in err) == (2, True), err
+    with pytest.raises(UserError, match="another out=, or add resume=True to"):
+        unmask.text.pretrain(str(data), tmp_path / "here")
