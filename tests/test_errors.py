@@ -114,6 +114,10 @@ def faults_of_calls(name: str, tree: ast.Module) -> Iterator[str]:
             yield f"{where}: no {call.func.id} {said}"
         if said not in arguments():
             yield f"{where}: no argument {said}"
+    for call in calls(tree, "naming"):
+        for part in {keyword.arg for keyword in call.keywords} - {None}:
+            if f"--{part}" not in flags() or part not in arguments():
+                yield f"{name}:{call.lineno}: no column {part}"
     for call in calls(tree, "either"):
         shown = [" ".join(text.value for text in texts(part, set())) for part in call.args]
         for flag in FLAG.findall(shown[0]):

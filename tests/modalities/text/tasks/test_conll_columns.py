@@ -92,11 +92,11 @@ def test_comments_are_counted(tmp_path):
     [
         (
             "{w}\t{t}\t{i}",
-            "columns 2 and 3 both hold tags.*[\n].*--label 2 or --label 3",
+            "columns 2 and 3 both hold tags.*[\n].*label='2'.*label='3'",
         ),  # an outer and an inner layer
-        ("{n}\t{w}\t{t}\t{i}", "columns 3 and 4 both hold tags.*[\n].*--label 3 or --label 4"),  # GermEval 2014
-        ("{w}\t{t}\t-\tme", "column 4 holds no tags, column 2 does[\n].*--label 2"),  # universal NER
-        ("{n}\t{t}", "column 1 counts the words.*no column of words[\n].*--text 1"),
+        ("{n}\t{w}\t{t}\t{i}", "columns 3 and 4 both hold tags.*[\n].*label='3'.*label='4'"),  # GermEval 2014
+        ("{w}\t{t}\t-\tme", "column 4 holds no tags, column 2 does[\n].*label='2'"),  # universal NER
+        ("{n}\t{t}", "column 1 counts the words.*no column of words[\n].*text='1'"),
     ],
 )
 def test_what_cannot_be_known_names_the_option(tmp_path, line, message):
@@ -108,7 +108,7 @@ def test_what_cannot_be_known_names_the_option(tmp_path, line, message):
 def test_numbers_that_nearly_count_are_refused(tmp_path):
     path = write(tmp_path / "d.conll", lambda n, w, t, _: f"{n}\t{w}\t{t}")
     path.write_text(path.read_text().replace("2\tvisited", "7\tvisited"))
-    with pytest.raises(UserError, match=r"column 1 counts the words of 1 of 2 sentences[^\n]*[\n].*--text"):
+    with pytest.raises(UserError, match=r"column 1 counts the words of 1 of 2 sentences[^\n]*[\n].*text="):
         read(path)
     assert read(path, text="2")[0] == TEXTS
 
@@ -127,7 +127,7 @@ def test_columns_are_told_by_number(tmp_path):
             read(path, **given)
     path = tmp_path / "d.jsonl"
     path.write_text('{"text": "a", "entities": []}\n')
-    with pytest.raises(UserError, match=r"--text 2.*CoNLL"):
+    with pytest.raises(UserError, match=r"text='2'.*CoNLL"):
         read(path, text="2")
 
 
@@ -170,7 +170,7 @@ def test_columns_in_a_txt_are_columns(tmp_path, text):
 def test_a_txt_that_may_be_either_is_refused(tmp_path, text):
     path = tmp_path / "d.txt"
     path.write_text(text)
-    with pytest.raises(UserError, match=r"d\.txt: words with tags.*or texts[\s\S]*--text 1[\s\S]*jsonl"):
+    with pytest.raises(UserError, match=r"d\.txt: words with tags.*or texts[\s\S]*text='1'[\s\S]*jsonl"):
         read(path, labelled=False)
 
 

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.errors import UserError, either, setting, suggest
+from unmask.errors import UserError, setting, suggest
 from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
+from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -137,7 +138,7 @@ class Classify(TextTask):
             given, learnt = ("pairs", "single texts") if pair else ("single texts", "pairs")
             raise UserError(
                 f"{items[0].where}: the model was fine-tuned on {learnt} and is given {given}",
-                hint=f"Give columns text and text2 ({either('--text2 COLUMN', 'columns=unmask.text.Columns(text2=...)')}) to a model of pairs, and one column to another.",
+                hint=f"Give columns text and text2 ({naming(text2='COLUMN')}) to a model of pairs, and one column to another.",
             )
         examples = self.encoder.whole([i.text for i in items], [i.text2 for i in items])
         extra = {"target": self._targets(items)} if labelled else {}

@@ -16,6 +16,7 @@ from unmask.errors import UserError
 from unmask.files import split_lines
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
 from unmask.modalities.text.tasks.data import Columns, read_rows, read_text, suffix
+from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 
@@ -59,7 +60,7 @@ def as_sentences(
         kind = suffix(path)
         if kind in (".jsonl", ".ndjson", ".parquet", ".csv") or str(data).startswith("hf:"):
             if columns.asked:
-                given = " ".join(f"--{part} {name}" for part, name in columns.named.items())
+                given = naming(**columns.named)
                 raise UserError(
                     f"{data}: {given}: columns of a CoNLL file, by number",
                     hint="Rows of tagged texts have their own: text and entities, or tokens and tags.",
@@ -95,7 +96,7 @@ def _columns_in(path: Path) -> bool:
     if found is None:
         raise UserError(
             f"{path}: words with tags in columns, or texts that end so?",
-            hint='Columns: say which holds the words, --text 1. Texts: give them as .jsonl, {"text": ...} on each line.',
+            hint=f"Columns: say which holds the words, {naming(text=1)}. Texts: give them as .jsonl, one object with text per line.",
         )
     return found
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unmask.errors import UserError
 from unmask.files import split_lines
 from unmask.modalities.text.tasks.data import Columns
+from unmask.modalities.text.tasks.header import naming
 
 OF_NO_WORD = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
 """How CoNLL-U numbers a line that stands for several words, or for none."""
@@ -112,10 +113,11 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
     width = width_of(sentences)
     rows = [[line.cells for line in sentence if len(line.cells) == width] for sentence in sentences]
     rows = [sentence for sentence in rows if sentence]
-    word, tag = (_asked(getattr(columns, part), option, path, width) for part, option in PARTS)
+    word, tag = (_asked(getattr(columns, part), part, path, width) for part in ("text", "label"))
     if word is not None and word == tag:
         raise UserError(
-            f"{path}: both words and tags in column {word + 1}", hint="Give --text and --label two columns."
+            f"{path}: both words and tags in column {word + 1}",
+            hint=f"Say which ones: {naming(text=1, label=2)}, by their numbers.",
         )
     count, constant = None, []
     before = [k for k in range(width if word is None else word) if k != tag]
@@ -126,7 +128,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
         elif word is None and told and 2 * counted >= told:
             raise UserError(
                 f"{path}: column {k + 1} counts the words of {counted:,} of {told:,} sentences and not of the others",
-                hint=f"Say which column holds the words, by its number: --text {k + 1} or --text {k + 2}.",
+                hint=f"Say which column holds the words, by its number: {naming(text=k + 1)} or {naming(text=k + 2)}.",
             )
         elif _stays(rows, k):
             constant.append(k)
@@ -139,7 +141,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
         seen = 1 + (constant[0] if count is None else count)
         raise UserError(
             f"{path}: column {seen} {what}, and there is no column of words",
-            hint=f"If the words are in column {seen}, say --text {seen}.",
+            hint=f"If the words are in column {seen}, say {naming(text=seen)}.",
         )
     if not labelled and columns.text is not None:
         return Layout(word=word, tag=None, width=width, count=count, constant=tuple(constant))
@@ -147,14 +149,13 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
         _check_last(rows, path, word, last, labelled=labelled)
         tag = last
     if word == tag:
-        raise UserError(f"{path}: both words and tags in column {word + 1}", hint="Say --label COLUMN, by its number.")
+        raise UserError(
+            f"{path}: both words and tags in column {word + 1}", hint=f"Say {naming(label='COLUMN')}, by its number."
+        )
     return Layout(word=word, tag=tag, width=width, count=count, constant=tuple(constant))
 
 
-PARTS = (("text", "--text"), ("label", "--label"))
-
-
-def _asked(given: str | None, option: str, path: Path, width: int) -> int | None:
+def _asked(given: str | None, part: str, path: Path, width: int) -> int | None:
     """A column that a person named by its number, from 0.
 
     Raises:
@@ -164,10 +165,13 @@ def _asked(given: str | None, option: str, path: Path, width: int) -> int | None
         return None
     if not given.isdecimal():
         raise UserError(
-            f"{path}: column {given!r}", hint=f"CoNLL columns have no names: {option} 1 is the first, of {width}."
+            f"{path}: column {given!r}",
+            hint=f"CoNLL columns have no names: {naming(**{part: 1})} is the first, of {width}.",
         )
     if not 1 <= int(given) <= width:
-        raise UserError(f"{path}: no column {given}", hint=f"The lines have {width} columns: {option} 1 to {width}.")
+        raise UserError(
+            f"{path}: no column {given}", hint=f"The lines have {width} columns: {naming(**{part: 1})} to {width}."
+        )
     return int(given) - 1
 
 
@@ -213,15 +217,15 @@ def _check_last(rows: Sequence[Sequence[Sequence[str]]], path: Path, word: int, 
             types[k] = {tag[2:] for tag in found if is_tag(tag) and tag != "O"}
     others = [k for k in types if k != last and types[k]]
     if last not in types and others:
-        option = f"--label {others[0] + 1}" if labelled else f"--text {word + 1}"
-        raise UserError(f"{path}: column {last + 1} holds no tags, column {others[0] + 1} does", hint=f"Say {option}.")
+        said = naming(label=others[0] + 1) if labelled else naming(text=word + 1)
+        raise UserError(f"{path}: column {last + 1} holds no tags, column {others[0] + 1} does", hint=f"Say {said}.")
     if not labelled or last not in types:
         return
     for k in others:
         if not types[last] or types[last] & types[k]:
             raise UserError(
                 f"{path}: columns {k + 1} and {last + 1} both hold tags of entities",
-                hint=f"Say which ones are meant: --label {k + 1} or --label {last + 1}.",
+                hint=f"Say which ones are meant: {naming(label=k + 1)} or {naming(label=last + 1)}.",
             )
 
 

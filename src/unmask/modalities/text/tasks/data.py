@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, either, suggest
+from unmask.errors import UserError, suggest
 from unmask.files import split_lines
 from unmask.modalities.text.quotes import encloses, separated
-from unmask.modalities.text.tasks.header import has_header
+from unmask.modalities.text.tasks.header import has_header, naming
 from unmask.modalities.text.tasks.lenient import Trouble
 
 TEXT = (
@@ -321,7 +321,7 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
     if chosen["text"] is None:
         raise UserError(
             f"{where}: no column of texts among {', '.join(names)}",
-            hint=f"Name it with {either('--text COLUMN', 'columns=unmask.text.Columns(text=...)')}.",
+            hint=f"Name it with {naming(text='COLUMN')}.",
         )
     return Columns(**chosen, header=columns.header, learnt=columns.learnt)
 
@@ -349,7 +349,7 @@ def read_items(
     if labelled and found.label is None:
         raise UserError(
             f"{source}: no label column among {', '.join(names)}",
-            hint=f"Name it with {either('--label COLUMN', 'columns=unmask.text.Columns(label=...)')}.",
+            hint=f"Name it with {naming(label='COLUMN')}.",
         )
     items = noted.each(rows, lambda where, row: _item(where, row, found, labelled=labelled))
     noted.settle("rows")

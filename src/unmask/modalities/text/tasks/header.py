@@ -11,6 +11,12 @@ from unmask.errors import UserError, either
 Line = tuple[int, Sequence[str]]
 
 
+def naming(**parts: object) -> str:
+    """Columns, by part, as a caller names them: `--text COLUMN`, or an argument `columns=` in Python."""
+    flags = " ".join(f"--{part} {value}" for part, value in parts.items())
+    return either(flags, f"columns=unmask.text.Columns({', '.join(f'{p}={str(v)!r}' for p, v in parts.items())})")
+
+
 def has_header(lines: Sequence[Line], *, known: Collection[str], asked: Collection[str], path: Path) -> bool:
     """Whether the first of the lines names the columns.
 
@@ -41,9 +47,8 @@ def has_header(lines: Sequence[Line], *, known: Collection[str], asked: Collecti
     shown = ", ".join(repr(cell[:40]) for cell in first[:6])
     raise UserError(
         f"{path}:1: {shown}: names of columns, or a row already?",
-        hint="Names: say which with "
-        f"{either('--text COLUMN and --label COLUMN', 'columns=unmask.text.Columns(text=..., label=...)')}, or call them "
-        f"text and label. A row: {either('--no-header', 'columns=unmask.text.Columns(header=False)')}.",
+        hint=f"Names: say which with {naming(text='COLUMN', label='COLUMN')}, or call them text and label. A row: "
+        f"{either('--no-header', 'columns=unmask.text.Columns(header=False)')}.",
     )
 
 
