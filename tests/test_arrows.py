@@ -23,7 +23,7 @@ LAYERS = {
     "unmask.modalities.images": 6,
     "unmask.modalities.events": 6,
     "unmask.modalities": 7,
-    "unmask.standard": 7,
+    "unmask.standard": 6,
     "unmask.export": 8,
     "unmask.cli": 9,
     "unmask.__main__": 10,
@@ -38,6 +38,11 @@ LAYERS = {
 
 def test_no_arrow_goes_up():
     assert upward(imports(), LAYERS) == []
+
+
+def test_what_serves_every_modality_knows_none():
+    shared = ("unmask.standard", "unmask.cli.app", "unmask.cli.common", "unmask.cli.dispatch", "unmask.cli.standard")
+    assert {m for name in shared for m in imports()[name] if m.startswith("unmask.modalities")} == set()
 
 
 def test_no_modules_import_each_other():

@@ -16,6 +16,7 @@ from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel, Queries
 from unmask.core.prediction import Categorical, Gaussian
+from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.kinds import Local
@@ -23,7 +24,6 @@ from unmask.encoder.packed_attention import lay
 from unmask.encoder.transformer import Encoder
 from unmask.modalities.events.codec import EventPrediction
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
-from unmask.modalities.text.codec import TokenCodec, TokenCodecConfig
 
 ARCHITECTURES = ("in_place", "visible_only")
 RECIPES = ("bert", "modern", "by_example")

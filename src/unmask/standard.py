@@ -26,13 +26,13 @@ from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.core.score import score
+from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig, Rotary
 from unmask.errors import UserError
 from unmask.evaluation.charts import number
 from unmask.evaluation.report import Report, training_curves
 from unmask.files import damaged, demo_folder, read_object, replace_json
-from unmask.modalities.text.codec import TokenCodec, TokenCodecConfig
 from unmask.training.job import Job, RunResult
 from unmask.training.precision import resolve_device
 from unmask.training.run import run

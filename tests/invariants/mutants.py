@@ -43,7 +43,7 @@ def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
 
 
 MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
-PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "modalities/text/codec.py"
+PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "core/token_codec.py"
 CELLS, TABLE_CELLS = "modalities/table/distribution/codec.py", "modalities/table/distribution/cells.py"
 TABLE_PREDICTION = "modalities/table/distribution/prediction.py"
 ATTENTION, FULL = "encoder/attention.py", "encoder/full.py"

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.core.token_codec import TokenCodec
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import Disentangled, Learned, Rotary
 from unmask.errors import UserError, option
-from unmask.modalities.text.codec import TokenCodec
 from unmask.modalities.text.tokenizer import Tokenizer
 
 

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,7 +49,7 @@ class Look:
         return cls(scores=np.array([score]), metrics=metrics or {})
 
 
-class Finetunable:
+class Finetunable(ABC):
     """What a kind of data brings to fine-tuning; a subclass of its own says how.
 
     Args:
@@ -58,23 +59,23 @@ class Finetunable:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
+    @abstractmethod
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
         """The items of each step of an epoch, of as many steps in every epoch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
         """Add up the gradients of a step's loss, in parts where memory asks for it; the loss, detached.
 
         Args:
             step: its number, from 1; epoch: its epoch, from 0.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def look(self) -> Look:
         """How good the module is on held-out data, as it is now."""
-        raise NotImplementedError
 
-    def stepped(self, factor: float, *, applied: bool) -> None:
+    def stepped(self, factor: float, *, applied: bool) -> None:  # noqa: B027 - not every kind needs it
         """Called after each update at `factor` times the peak rate; `applied` is False where gradients were not finite."""
 
     def row(self, factor: float, seconds: float) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Finetunable:
         """What belongs to the present state besides weights, optimiser and torch's random numbers, as JSON."""
         return {}
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: dict[str, Any]) -> None:  # noqa: B027 - nor this
         """Go back to where `saved` was."""
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
 
 
-class LazyArray:
+class LazyArray(ABC):
     """Examples of one shape and type, or some of them; what is asked for is fetched by `fetch` of a subclass.
 
     Args:
@@ -51,17 +52,17 @@ class LazyArray:
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self[i] for i in range(len(self)))
 
+    @abstractmethod
     def fetch(self, numbers: np.ndarray, following: np.ndarray, out: np.ndarray) -> None:
         """Write some examples into `out`, which holds zeros.
 
         Args:
             following: those that will be asked for next, as far as that can be guessed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def part(self, which: np.ndarray) -> Self:
         """Some of the examples, not in memory either."""
-        raise NotImplementedError
 
 
 __all__ = ["LazyArray"]

@@ -15,10 +15,10 @@ import torch
 
 from unmask.core.detection import ReplacedSlotDetection
 from unmask.core.model import MaskedModel
+from unmask.core.token_codec import TokenCodec
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
 from unmask.families import Family, by_name
-from unmask.modalities.text.codec import TokenCodec
 from unmask.modalities.text.folder import assemble, save_folder
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokenizer import Tokenizer

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.core.model import MaskedModel
+from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import Undrawn, make_encoder
 from unmask.encoder.check import check
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
@@ -25,7 +26,6 @@ from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
 from unmask.families.heads import TaskHead, published_head
 from unmask.files import damaged, read_object, written_folder
-from unmask.modalities.text.codec import TokenCodec, TokenCodecConfig
 from unmask.modalities.text.sentences import Sentences, read_sentences
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.checkpoint import read_weights

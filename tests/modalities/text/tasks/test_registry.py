@@ -11,6 +11,7 @@ from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.registry import TASKS, task_class
+from unmask.modalities.text.tasks.task import TextTask
 
 LENGTH = '''
 from pathlib import Path
@@ -102,3 +103,11 @@ def test_a_task_that_cannot_be_had_is_one_clear_line(tmp_path, monkeypatch, entr
 
 def test_every_built_in_name_is_its_class():
     assert [task_class(name).name for name in TASKS.built_in] == list(TASKS.built_in)
+
+
+def test_a_task_that_lacks_a_method_is_refused_when_it_is_made():
+    class Half(TextTask):
+        name, metric = "half", "rmse"
+
+    with pytest.raises(TypeError, match=r"decode.*from_items.*loss.*prepare.*read.*score"):
+        Half(None, {})

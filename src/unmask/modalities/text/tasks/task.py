@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -22,10 +23,10 @@ SHOWN = 300
 """Characters of a text that a report shows."""
 
 
-class TextTask:
+class TextTask(ABC):
     """A task on an encoder of text, the base of every task's class.
 
-    `name`, `metric` and the methods that raise `NotImplementedError` are a task's own; the others have defaults.
+    `name`, `metric` and the abstract methods are a task's own; the others have defaults.
 
     Args:
         encoder: makes examples for the model.
@@ -49,6 +50,7 @@ class TextTask:
         self.encoder, self.about = encoder, about
 
     @classmethod
+    @abstractmethod
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
     ) -> tuple[list[Any], Columns | None]:
@@ -58,7 +60,6 @@ class TextTask:
             labelled: with what is to be predicted.
             trouble: notes rows that are wrong.
         """
-        raise NotImplementedError
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Any], *, labelled: bool) -> list[str]:
@@ -66,9 +67,9 @@ class TextTask:
         return []
 
     @classmethod
+    @abstractmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Any], settings: TaskSettings) -> Self:
         """The task to train, as its training items show it."""
-        raise NotImplementedError
 
     @classmethod
     def outputs_of(cls, about: Mapping[str, Any]) -> int:
@@ -89,9 +90,9 @@ class TextTask:
         """Entries of config.json for transformers."""
         return {}
 
+    @abstractmethod
     def prepare(self, items: Sequence[Any], *, labelled: bool) -> Prepared:
         """Items to examples; with targets where `labelled`."""
-        raise NotImplementedError
 
     def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> Probed | None:
         """Make the head a linear probe of the frozen encoder; None where it starts at random.
@@ -101,9 +102,9 @@ class TextTask:
         """
         return None
 
+    @abstractmethod
     def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         """Mean loss of the items whose examples `numbers` are in the batch, in that order."""
-        raise NotImplementedError
 
     def terms(self, prepared: Prepared, numbers: np.ndarray) -> float | None:
         """Over how many terms (or what sum of weights) the loss of these examples is a mean; None where it compares the
@@ -114,13 +115,13 @@ class TextTask:
         """Model outputs of a batch -> one array per example."""
         return list(logits.cpu().numpy())
 
+    @abstractmethod
     def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
         """Arrays of all examples -> one prediction per item."""
-        raise NotImplementedError
 
+    @abstractmethod
     def score(self, predictions: list[dict[str, Any]], items: Sequence[Any]) -> dict[str, float]:
         """Metrics by name; the first is the task's own."""
-        raise NotImplementedError
 
     def error(self, prediction: dict[str, Any], item: Any) -> float:
         """How wrong one prediction is, for the report's list of the hardest: larger is worse."""
@@ -131,5 +132,5 @@ class TextTask:
         said = ", ".join(f"{key} {value}" for key, value in prediction.items())
         return str(getattr(item, "text", item))[:SHOWN], str(getattr(item, "label", "")), said[:SHOWN]
 
-    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
+    def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:  # noqa: B027 - most have nothing to fit
         """Fit what is fitted on validation data (temperature, thresholds) into `about`."""

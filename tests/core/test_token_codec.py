@@ -6,7 +6,7 @@ import torch
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.core.model import corrupt
-from unmask.modalities.text.codec import TokenCodec, TokenCodecConfig
+from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 
 
 def test_a_hidden_token_keeps_its_sentence_and_nothing_else():

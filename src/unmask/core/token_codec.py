@@ -1,4 +1,5 @@
-"""Tokens in, tokens back: word (and type) embeddings, and the masked-language-model head tied to them."""
+"""The codec of tokens of any kind, such as pieces of words or bases of DNA: their embeddings (and those of types), and the
+masked-language-model head tied to them."""
 
 from __future__ import annotations
 
