@@ -40,10 +40,10 @@ def label_figures(
         McNeil's interval), `auprc` (average precision, bootstrap interval), `precision` and `recall` (Wilson's
         intervals), `f1` (bootstrap),
         and `rule`: AUROC, AUPRC and F1 of giving every example the label's prevalence (F1: of always giving the label).
-            `macro_auroc`,
-        `macro_auprc`, `macro_f1`: means over the labels that hold for some examples and not for others; `micro_auroc`,
+        `macro_auroc`, `macro_auprc`: means over the labels that hold for some examples and not for others; `macro_f1`:
+        over those that hold or are given for some, as in scikit-learn with zero_division=nan; `micro_auroc`,
         `micro_auprc`, `micro_f1`: over all decisions at once; their bootstrap intervals under `intervals`, and the
-        rule's under `rule`. What is not defined is None.
+        rule's under `rule` (F1: of always giving the labels that hold for some). What is not defined is None.
     """
     truth, n = truth.astype(bool), len(truth)
     each = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
@@ -87,7 +87,7 @@ def label_figures(
     constant = _scores(
         ones,
         truth,
-        np.ones_like(given),
+        np.broadcast_to(share > 0, given.shape),
         [_Ranking(truth[:, c], np.zeros(n)) for c in range(k)],
         _Ranking(truth.ravel(), np.tile(share, n)),
         defined,
@@ -156,7 +156,7 @@ def _scores(
         "mean": {
             "macro_auroc": mean([a[0] for a in found.values()]),
             "macro_auprc": mean([a[1] for a in found.values()]),
-            "macro_f1": mean([f1[c] for c in defined]),
+            "macro_f1": mean([value for c, value in f1.items() if said[c] + there[c]]),
             "micro_auroc": whole and whole[0],
             "micro_auprc": whole and whole[1],
             "micro_f1": float(2 * hit.sum() / max(said.sum() + there.sum(), 1e-12)),
