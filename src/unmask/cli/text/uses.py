@@ -94,15 +94,20 @@ def embed(
 
     from unmask.cli.common import Output, in_parts, read_lines, write_array
     from unmask.files import check_results
+    from unmask.modalities.text.lengths import cut_said
     from unmask.registry import load
 
     output = Output(json_)
     check_results([out], [text])
     loaded = load(model, device=device, precision=precision)
-    parts = in_parts(read_lines(text), lambda some: loaded.embed(some, pooling=cast(Any, pooling)), "embedded")
+    texts = read_lines(text)
+    cut = loaded.too_long(texts)
+    for line in cut_said(cut, len(texts), loaded.embedded_slots):
+        print(line, file=sys.stderr)
+    parts = in_parts(texts, lambda some: loaded.embed(some, pooling=cast(Any, pooling)), "embedded")
     array = np.concatenate(parts)
     write_array(array, out)
-    found = {"out": out, "shape": list(array.shape)}
+    found = {"out": out, "shape": list(array.shape), "cut": cut}
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.blanks import marks_spaces, word_of, write_blanks
 from unmask.modalities.text.folder import TextFolder, load_folder, save_folder
+from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.tokenizer import Encoded
 from unmask.training.precision import computing, precision_of, resolve_device
 
@@ -356,8 +357,22 @@ class TextModel:
             for t, s in zip(texts, found, strict=True)
         ]
 
+    @property
+    def embedded_slots(self) -> int:
+        """Longest text that `embed` reads to its end: what the model or a sentence-transformers folder says."""
+        return min(self.slots, self.folder.sentences.slots or self.slots)
+
+    def too_long(self, texts: Sequence[str]) -> int:
+        """How many of the texts `embed` cuts."""
+        return count_longer(self.tokenizer, texts, self.embedded_slots)
+
     def embed(
-        self, texts: str | Sequence[str], *, pooling: Pooling | None = None, normalise: bool | None = None
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: Pooling | None = None,
+        normalise: bool | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> np.ndarray:
         """(texts, width) vectors, order kept.
 
@@ -365,14 +380,18 @@ class TextModel:
             texts: those longer than the model, or than a sentence-transformers folder says, are cut.
             pooling: mean, first or max; default as a sentence-transformers folder says, else mean.
             normalise: to length 1; default as a sentence-transformers folder says, else not.
+            say: called with how many texts are cut, where any is.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         said = self.folder.sentences
         pooling = pooling or said.pooling
         normalise = said.normalise if normalise is None else normalise
-        slots = min(self.slots, said.slots or self.slots)
+        slots = self.embedded_slots
         if pooling not in ("mean", "first", "max"):
             raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
+        if say is not None:
+            for line in cut_said(self.too_long(texts), len(texts), slots):
+                say(line)
         if self._swift is not None:
             return self._swift.embed(self.tokenizer.ids(texts, max_slots=slots), pooling=pooling, normalise=normalise)
         with self.context():

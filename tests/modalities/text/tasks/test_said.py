@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from commands import run
 from tiny_folders import folder
 from unmask.errors import UserError
+from unmask.modalities.text.model import load
 from unmask.modalities.text.tasks.data import as_items, read_items
 from unmask.modalities.text.tasks.finetune import finetune, predict
 from unmask.modalities.text.tasks.squad import as_questions
@@ -35,6 +38,37 @@ def test_texts_that_are_cut_are_counted(tmp_path):
         **QUICK,
     )
     assert not [entry for entry in said if "longer" in entry]  # each of 40 tokens, by itself
+
+
+def test_texts_that_are_cut_are_counted_where_they_are_embedded(tmp_path, capsys):
+    home, said = folder(tmp_path / "model"), []
+    model = load(home, precision="fp32")
+    texts = ["the fox", "the fox " * 31, "the fox " * 40, "the fox " * 200]  # the second fits: 62 words and 2 tokens
+    line = "2 of 4 texts are longer than 64 tokens: their ends are not read"
+    assert model.too_long(texts) == 2
+    vectors = model.embed(texts, say=said.append)
+    assert said == [line]
+    np.testing.assert_array_equal(vectors[2], vectors[3])
+    (tmp_path / "t.txt").write_text("\n".join(texts))
+    code, out, err = run(capsys, "embed", home, tmp_path / "t.txt", "--out", tmp_path / "v.npy", "--json")
+    assert code == 0
+    assert line in err.splitlines()
+    assert json.loads(out)["cut"] == 2
+    code, out, err = run(capsys, "embed", home, texts[1], "--out", tmp_path / "v.npy", "--json")
+    assert (json.loads(out)["cut"], "longer" in err) == (0, False)
+
+
+def test_documents_that_are_cut_are_counted_where_they_are_searched(tmp_path, capsys):
+    home, data = folder(tmp_path / "model"), tmp_path / "beir"
+    (data / "qrels").mkdir(parents=True)
+    (data / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": i, "text": "fox " * (1 + 99 * i)}) + "\n" for i in (0, 1))
+    )
+    (data / "queries.jsonl").write_text('{"_id": "q", "text": "fox"}\n')
+    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t0\t1\n")
+    code, _, err = run(capsys, "evaluate", home, data, "--precision", "fp32")
+    assert code == 0
+    assert "1 of 2 documents are longer than 64 tokens: their ends are not read" in err.splitlines()
 
 
 def test_a_column_that_the_first_row_lacks_is_read(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 
 from unmask.core.batch import Example
 from unmask.errors import UserError
+from unmask.modalities.text.lengths import cut_said, may_be_longer
 from unmask.modalities.text.tokenizer import Encoded, Tokenizer
 
 
@@ -115,12 +116,7 @@ class ExampleMaker:
         pair = second is not None and len(second) > 0 and second[0] is not None
         room = self.slots - (self.pair if pair else self.single).size
         both = list(zip(first, second if pair and second is not None else [""] * len(first), strict=True))
-        # No token is shorter than a byte: most texts need not be tokenised to know.
-        long = [
-            (a, b or "")
-            for a, b in both
-            if len(a.encode("utf-8", "replace")) + len((b or "").encode("utf-8", "replace")) > room
-        ]
+        long = [(a, b or "") for a, b in both if may_be_longer(room, a, b or "")]
         lengths = zip(self.texts([a for a, _ in long]), self.texts([b for _, b in long]), strict=True)
         return sum(len(a) + (len(b) if pair else 0) > room for a, b in lengths)
 
@@ -163,9 +159,7 @@ def cut_line(encoder: ExampleMaker, first: Sequence[str], second: Sequence[str |
     """In words, how many texts (or pairs) are cut to the model's length; nothing where none is."""
     cut = encoder.too_long(first, second)
     what = "pairs" if second is not None and len(second) > 0 and second[0] is not None else "texts"
-    if not cut:
-        return []
-    return [f"{cut:,} of {len(first):,} {what} are longer than {encoder.slots:,} tokens: their ends are not read"]
+    return cut_said(cut, len(first), encoder.slots, what)
 
 
 def _pieces(pieces: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -412,7 +412,7 @@ def evaluate(
         UserError: a label the model was not trained for, with its row.
     """
     if is_collection(data) and not isinstance(model, TaskFolder):
-        return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision)
+        return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision, say=say)
     folder, task = opened(model, device=device, precision=precision)
     trouble = Trouble(lenient=lenient, say=say)
     items = _read_for(task, data, columns, say, labelled=True, trouble=trouble)

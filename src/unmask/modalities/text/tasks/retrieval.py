@@ -8,6 +8,7 @@ DIR/corpus.jsonl       {"_id": "d1", "title": "", "text": "..."}
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.evaluation.metrics import bootstrap_mean
+from unmask.modalities.text.lengths import cut_said
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import read_rows
 from unmask.modalities.text.tasks.features import Index
@@ -103,7 +105,13 @@ def _judgements(home: Path) -> Path:
 
 
 def evaluate_retrieval(
-    model: str | Path, folder: str | Path, *, seed: int = 0, device: str = "auto", precision: str = "auto"
+    model: str | Path,
+    folder: str | Path,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """nDCG, MRR and recall at 10, and recall at 100, means over queries; a 95 % interval of nDCG@10 over queries.
 
@@ -113,6 +121,7 @@ def evaluate_retrieval(
     Args:
         model: fine-tuned for similarity, or any text model whose vectors are to be compared.
         seed: of the interval's resampling.
+        say: called with how many documents and queries are cut.
 
     Raises:
         UserError: a model fine-tuned for something else; and what `read_collection` raises.
@@ -123,6 +132,9 @@ def evaluate_retrieval(
         raise UserError(f"{model}: fine-tuned for {task}", hint="Retrieval needs a model fine-tuned for similarity.")
     data = read_collection(folder)
     loaded = load(model, device=device, precision=precision)
+    for what, texts in (("documents", data.documents), ("queries", data.queries)):
+        for line in cut_said(loaded.too_long(texts), len(texts), loaded.embedded_slots, what):
+            say(line)
     hits = Index(loaded, data.documents).search(data.queries, top=DEEPEST + 1)
     rows: list[dict[str, float]] = []
     for found, truth, itself in zip(hits, data.relevant, data.itself, strict=True):
