@@ -9,7 +9,8 @@ import pytest
 from commands import exit_code
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.modalities.text.tasks.data import Columns, as_items, read_items
+from unmask.modalities.text.tasks.data import Columns, as_items, read_items, read_rows
+from unmask.modalities.text.tasks.lenient import Trouble
 
 NOTES = ["a fine day", "a dull day", "a long night", "a short night", "no end"]
 
@@ -88,11 +89,16 @@ def test_where_it_cannot_be_known_it_must_be_told(tmp_path, rows):
     assert len(read_items(path, Columns(header=False), labelled=False)[0]) == len(rows)
 
 
-def test_empty_rows_between_others_are_kept_and_those_at_the_end_are_not(tmp_path):
+def test_empty_rows_are_kept_where_texts_are_predicted_and_those_at_the_end_are_not_labelled(tmp_path):
     path = write(tmp_path / "d.csv", "text,label\n", ["a,x", ",", "b,y", ",", ","])
-    assert texts(path, labelled=False) == ["a", "", "b"]
+    assert texts(path, labelled=False) == ["a", "", "b", "", ""]
     with pytest.raises(UserError, match=r"d\.csv:3: column 'text' is empty"):
         read_items(path)
+    path = write(tmp_path / "d.csv", "text,label\n", ["a,x", "b,y", ",", ","])
+    said: list[str] = []
+    assert len(read_items(path, trouble=Trouble(say=said.append))[0]) == 2
+    assert said == [f"{path}: 2 rows at the end hold nothing and are left out"]
+    assert len(read_rows(path)) == 2
 
 
 def test_as_many_predictions_as_rows(tmp_path, capsys):

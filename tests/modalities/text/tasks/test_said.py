@@ -80,6 +80,50 @@ def test_a_column_that_the_first_row_lacks_is_read(tmp_path):
     assert [item.label for item in as_items(rows, labelled=False)[0]] == [None, 1]
 
 
+def test_rows_without_a_text_have_null_predictions_in_their_place(tmp_path):
+    model, said = folder(tmp_path / "model"), []
+    path = tmp_path / "d.csv"
+    path.write_text('text\nfox\n""\ndog\n" "\n""\n')
+    finetune("classify", model, [("fox", "a"), ("dog", "b")] * 3, out=tmp_path / "c", **QUICK)
+    rows = predict(tmp_path / "c", path, say=said.append)
+    assert [row["input"]["text"] for row in rows] == ["fox", "", "dog", " ", ""]
+    assert [row["label"] is None for row in rows] == [False, True, False, True, True]
+    assert rows[1] == {"input": {"text": ""}, "label": None, "probability": None, "probabilities": None}
+    assert "3 of 5 rows have no text: their predictions are null" in said
+    finetune("similarity", model, [("fox", "dog", 1.0), ("dog", "ox", 0.0)], out=tmp_path / "s", **QUICK)
+    pairs = [{"text": "fox", "text2": second} for second in ("", "ox")]
+    assert [row["score"] is None for row in predict(tmp_path / "s", pairs)] == [True, False]
+
+
+@pytest.mark.parametrize("spelled", ["NA", "N/A", "#N/A", "nan", "null", "<NA>"])
+def test_missing_labels_spelled_out_are_said(tmp_path, spelled):
+    model, said = folder(tmp_path / "model"), []
+    rows = [("the fox", "a"), ("the dog", "b"), ("the ox", spelled)] * 3
+    finetune("classify", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    (line,) = [line for line in said if "missing" in line]
+    assert line == (
+        f"warning: 3 of 9 labels are {spelled!r}, as missing values are written: they count as a class; "
+        "leave those rows out if they are none"
+    )
+    said.clear()
+    predict(tmp_path / "m", ["the fox", spelled, spelled], say=said.append)
+    assert said == [f"warning: 2 of 3 texts are {spelled!r}, as missing values are written: they are read as words"]
+
+
+@pytest.mark.parametrize("numbers", [("0.5", "1.25"), ("0", "1"), (1.0, 2)])
+@pytest.mark.parametrize("spelled", ["NA", "nan", "null"])
+def test_missing_labels_among_numbers_are_refused(tmp_path, numbers, spelled):
+    model, (a, b) = folder(tmp_path / "model"), numbers
+    rows = [("the fox", a), ("the dog", b), ("the ox", spelled)] * 3
+    with pytest.raises(UserError, match=f"row 3: label '{spelled}' among numbers, and in 2 more rows"):
+        finetune("classify", model, rows, **QUICK)
+    assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
+    with pytest.raises(UserError, match="all 6 labels are how missing values are written"):
+        finetune("classify", model, [("the fox", spelled), ("the dog", "None")] * 3, **QUICK)
+    rows = [("the fox", a), ("the dog", b), ("the ox", "high")] * 3  # classes with odd names
+    assert finetune("classify", model, rows, **QUICK)["metric"] == "accuracy"
+
+
 def test_nan_in_a_carried_row_is_null(tmp_path):
     finetune("classify", folder(tmp_path / "model"), [("fox", "a"), ("dog", "b")] * 3, out=tmp_path / "m", **QUICK)
     (row,) = predict(tmp_path / "m", [{"text": "fox", "age": float("nan"), "dose": float("inf")}])

@@ -158,7 +158,7 @@ def read_text(path: Path) -> str:
 def read_rows(
     source: str | Path, columns: Columns | None = None, *, broken: list[str] | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Rows of a file as ("file:line", column -> value).
+    """Rows of a file as ("file:line", column -> value); without what spreadsheets leave below a table: empty rows.
 
     A csv or tsv without a header is read by position: text, label, or text, text2, label.
 
@@ -169,7 +169,15 @@ def read_rows(
     Raises:
         UserError: the file is missing, empty, broken, or of no known kind; there is no telling whether it has a header.
     """
-    return _rows(source, columns or Columns(), broken)[0]
+    return _table(_rows(source, columns or Columns(), broken)[0])
+
+
+def _table(rows: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    """The rows without the empty ones at the end."""
+    end = len(rows)
+    while end > 1 and not any(value.strip() if isinstance(value, str) else True for value in rows[end - 1][1].values()):
+        end -= 1
+    return rows[:end]
 
 
 def _rows(
@@ -259,8 +267,9 @@ def _separated(
     quoted = separator == "," or encloses(io.StringIO(text, newline=""))
     found = separated(io.StringIO(text, newline=""), path, separator, quoted=quoted)
     lines = [(last, cells) for _, last, cells in found if cells]
+    below = []
     while lines and not any(cell.strip() for cell in lines[-1][1]):
-        lines.pop()  # what spreadsheets leave below a table
+        below.append(lines.pop())
     if not lines:
         return [], True
     known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS}
@@ -276,7 +285,7 @@ def _separated(
         width = len(lines[0][1])
         names = {1: ["text"], 2: ["text", "label"], 3: ["text", "text2", "label"]}.get(width) or _cola(lines, path)
     rows = []
-    for n, cells in lines:
+    for n, cells in [*lines, *reversed(below)]:
         if len(cells) != len(names) and broken is not None:
             broken.append(f"{path}:{n}")
             continue
@@ -343,6 +352,11 @@ def read_items(
     rows, headed = _rows(source, columns or Columns(), broken)
     for where in broken or ():
         noted.add(where, "too few or too many cells")
+    if labelled and suffix(Path(source)) in (".csv", ".tsv"):
+        table = _table(rows)
+        if count := len(rows) - len(table):
+            noted.say(f"{source}: {count:,} {'row' if count == 1 else 'rows'} at the end hold nothing and are left out")
+        rows = table
     # The first object of a jsonl may lack what later ones have.
     names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
     found = choose(names, dataclasses.replace(columns or Columns(), header=headed), where=str(source))

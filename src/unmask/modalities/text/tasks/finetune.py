@@ -25,6 +25,7 @@ from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.fit import FittedTask, TaskRun
 from unmask.modalities.text.tasks.held_out import overlap, split
 from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.missing import without_texts
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
@@ -345,13 +346,14 @@ def predict(
     Returns:
         classify: label, probability, probabilities (and labels, or value); tag: entities, each start, end, label, text,
         probability; answer: answer with text, start, end, probability, and nbest; similarity: score of a pair, or
-        embedding of a text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
+        embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
     """
     folder, task = opened(model, device=device, precision=precision)
     items = _read_for(task, data, columns, say, labelled=False, trouble=Trouble(say=say))
-    return [
-        _carried(item) | row for item, row in zip(items, _predict(folder, task, items, watch=watch)[0], strict=True)
-    ]
+    found, said = without_texts(_predict(folder, task, items, watch=watch)[0], items)
+    for line in said:
+        say(line)
+    return [_carried(item) | row for item, row in zip(items, found, strict=True)]
 
 
 def _carried(item: Any) -> dict[str, Any]:

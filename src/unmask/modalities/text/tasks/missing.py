@@ -1,0 +1,85 @@
+"""What stands for nothing in labelled texts: texts that are blank, and missing values that are spelled out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.modalities.text.tasks.data import Item
+
+SPELLINGS = frozenset({"NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "NULL", "null", "<NA>", "None"})
+"""How R, pandas, databases and spreadsheets write a missing value."""
+
+
+def is_spelled(value: Any) -> bool:
+    """Whether a text or label is how a missing value is written."""
+    return isinstance(value, str) and value.strip() in SPELLINGS
+
+
+def spelled_said(items: Sequence[Item], *, labelled: bool) -> list[str]:
+    """In words, how many texts and labels are spelled as missing."""
+
+    def counted(values: Iterable[Any]) -> tuple[int, str]:
+        found = Counter(str(value).strip() for value in values if is_spelled(value))
+        return found.total(), ", ".join(repr(name) for name in sorted(found))
+
+    out = []
+    texts, named = counted(item.text for item in items)
+    if texts:
+        out.append(
+            f"warning: {texts:,} of {len(items):,} texts are {named}, as missing values are written: they are read as words"
+        )
+    labels, named = counted(item.label for item in items if labelled)
+    if labels:
+        out.append(
+            f"warning: {labels:,} of {len(items):,} labels are {named}, as missing values are written: they count as a "
+            "class; leave those rows out if they are none"
+        )
+    return out
+
+
+def refuse_among_numbers(items: Sequence[Item]) -> None:
+    """Labels that are numbers but for missing ones are no classes, and no numbers either; nor are missing ones alone.
+
+    Raises:
+        UserError: naming the first row of a missing one.
+    """
+    missing = [item for item in items if is_spelled(item.label)]
+    others = [item.label for item in items if not is_spelled(item.label)]
+    if missing and not others:
+        raise UserError(
+            f"all {len(items):,} labels are how missing values are written", hint="Is this the label column?"
+        )
+    if not missing or not all(_is_number(label) for label in others):
+        return
+    more = f", and in {len(missing) - 1:,} more rows" if len(missing) > 1 else ""
+    raise UserError(
+        f"{missing[0].where}: label {missing[0].label!r} among numbers{more}",
+        hint="Leave out rows whose label is missing; --set problem=single takes it for a class.",
+    )
+
+
+def _is_number(label: Any) -> bool:
+    try:
+        float(label)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def has_no_text(item: Any) -> bool:
+    """Whether a text, or one of a pair, is blank."""
+    return isinstance(item, Item) and any(t is not None and not t.strip() for t in (item.text, item.text2))
+
+
+def without_texts(
+    predictions: Iterable[dict[str, Any]], items: Sequence[Any]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The predictions, null where there is no text to predict from; and how many those are, in words."""
+    blank = [has_no_text(item) for item in items]
+    found = [dict.fromkeys(row) if no else row for row, no in zip(predictions, blank, strict=True)]
+    count = sum(blank)
+    said = f"{count:,} of {len(items):,} rows have no text: their predictions are null"
+    return found, [said] if count else []
