@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks.data import Item
 
 SPELLINGS = frozenset({"NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "NULL", "null", "<NA>", "None"})
@@ -57,7 +57,7 @@ def refuse_among_numbers(items: Sequence[Item]) -> None:
     more = f", and in {len(missing) - 1:,} more rows" if len(missing) > 1 else ""
     raise UserError(
         f"{missing[0].where}: label {missing[0].label!r} among numbers{more}",
-        hint="Leave out rows whose label is missing; --set problem=single takes it for a class.",
+        hint=f"Leave out rows whose label is missing; {setting('problem', 'single')} takes it for a class.",
     )
 
 
