@@ -8,6 +8,7 @@ LAYERS = {
     "unmask.errors": 0,
     "unmask.version": 0,
     "unmask.natural": 0,
+    "unmask.progress": 0,
     "unmask.files": 1,
     "unmask.plugins": 1,
     "unmask.modality": 2,

@@ -1,15 +1,25 @@
-"""Long work on texts says how far it is, and works in parts as in one go."""
+"""Long work says how far it is, on a terminal alone, and work in parts gives what the whole gives."""
 
-import functools
-import itertools
 import json
+import sys
 
 import numpy as np
 
 import tiny_folders
 from commands import run
 from text_corpus import SENTENCES
-from unmask.cli import common
+from unmask.cli import common, progress
+
+
+def terminal(monkeypatch):
+    """stderr is a terminal, and every look at the clock takes three seconds."""
+    clock = iter(range(0, 100_000, 3))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+
+def said(err):
+    return [line for line in err.splitlines() if " left" in line]
 
 
 def test_parts_give_what_the_whole_gives(tmp_path, capsys, monkeypatch):
@@ -38,29 +48,22 @@ def test_a_text_that_is_too_long_is_counted_from_the_first(tmp_path, capsys, mon
     assert "text 4 has" in err
 
 
-def test_predict_says_how_far_it_is(tmp_path, capsys, monkeypatch):
-    from unmask.modalities.text.tasks import loop
-    from unmask.modalities.text.tasks.finetune import finetune
-
-    model = tiny_folders.folder(tmp_path / "m")
-    rows = tiny_folders.sentiment(8)
-    finetune("classify", model, rows, out=tmp_path / "out", steps=1, start="plain", precision="fp32")
-    (tmp_path / "t.txt").write_text("the fox jumps\n" * 12)
-    clock = itertools.count(0, 12)
-    monkeypatch.setattr(common.time, "monotonic", lambda: next(clock))
-    small = functools.partial(loop.packed_batches, batch_slots=64)  # one row holds eight of the twelve texts
-    monkeypatch.setattr(loop, "packed_batches", small)
-    for batch_slots, said in ((8192, []), (64, ["predicted"])):
-        small.keywords["batch_slots"] = batch_slots
-        code, _, err = run(capsys, "predict", tmp_path / "out", tmp_path / "t.txt", "--out", tmp_path / "p.jsonl")
-        assert code == 0
-        assert [line.split()[0] for line in err.splitlines()] == said
-    assert "of 12 texts, " in err
-
-
-def test_it_says_how_far_it_is(capsys, monkeypatch):
-    clock = iter(range(0, 1000, 4))
+def test_score_says_how_far_it_is_and_json_stays_json(tmp_path, capsys, monkeypatch):
+    terminal(monkeypatch)
     monkeypatch.setattr(common, "PART", 2)
-    monkeypatch.setattr(common.time, "monotonic", lambda: next(clock))
-    assert common.in_parts(["a"] * 10, len, "scored") == [2] * 5
-    assert "scored 4 of 10 texts, 12 s left" in capsys.readouterr().err
+    model = tiny_folders.folder(tmp_path / "m")
+    (tmp_path / "t.txt").write_text("the fox\n" * 12)
+    code, out, err = run(capsys, "score", model, tmp_path / "t.txt", "--json")
+    assert code == 0
+    assert len(json.loads(out)["results"]) == 12
+    shares = [int(line.removeprefix("score: ").split("%")[0]) for line in said(err)]
+    assert shares == sorted(shares)
+    assert len(shares) > 2
+    assert 0 < shares[0] < shares[-1] < 100
+
+
+def test_nothing_is_said_to_a_file_or_of_a_command_that_trains(monkeypatch):
+    assert not isinstance(progress.shown_for(["score", "m"]), progress.told_to("").__class__)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert isinstance(progress.shown_for(["score", "m"]), progress.told_to("").__class__)
+    assert not isinstance(progress.shown_for(["--quiet", "pretrain", "text"]), progress.told_to("").__class__)

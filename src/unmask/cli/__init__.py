@@ -32,12 +32,13 @@ def _in_one_line(message: Any, category: type[Warning], filename: str, lineno: i
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A person's mistake is one message on stderr and exit code 2, never a traceback."""
     from unmask.cli.app import build
+    from unmask.cli.progress import shown_for
     from unmask.errors import UserError, with_flags
 
     wait_asleep()
     warnings.formatwarning = _in_one_line
     try:
-        with with_flags():
+        with with_flags(), shown_for(sys.argv[1:] if arguments is None else arguments):
             build()(args=arguments, prog_name="unmask")
     except UserError as error:
         print(f"unmask: {error}", file=sys.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from unmask.errors import UserError, suggest
 from unmask.files import split_lines
+from unmask.progress import counted
 
 
 class Output:
@@ -87,34 +87,13 @@ def file_lines(path: str | Path) -> list[str]:
 
 
 PART = 1024
-"""Texts that are worked on between two looks at the clock."""
+"""Texts that are worked on at a time."""
 
 
-def in_parts(texts: Sequence[str], work: Callable[[Sequence[str]], Any], verb: str) -> list[Any]:
-    """What `work` makes of the texts, part by part; how far it is goes to stderr every five seconds."""
-    out, watch = [], watcher(verb, "texts", seconds=5)
-    for start in range(0, len(texts), PART):
-        out.append(work(texts[start : start + PART]))
-        watch(min(start + PART, len(texts)), len(texts))
-    return out
-
-
-def watcher(verb: str, what: str, seconds: float = 10.0) -> Callable[[int, int], None]:
-    """Says on stderr how far work is, when called with how many are done and of how many.
-
-    It prints a line every `seconds` at most, and none at the end.
-    """
-    started = shown = time.monotonic()
-
-    def watch(done: int, total: int) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - shown >= seconds and done < total:
-            left = (now - started) / done * (total - done)
-            print(f"{verb} {done:,} of {total:,} {what}, {left:,.0f} s left", file=sys.stderr, flush=True)
-            shown = now
-
-    return watch
+def in_parts(texts: Sequence[str], work: Callable[[Sequence[str]], Any]) -> list[Any]:
+    """What `work` makes of the texts, part by part; how far it is counts as progress."""
+    parts = [texts[start : start + PART] for start in range(0, len(texts), PART)]
+    return [work(part) for part in counted(parts, len(texts), len)]
 
 
 def check_most(most: int | None) -> None:

@@ -23,6 +23,7 @@ from torch import nn
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.errors import UserError
+from unmask.progress import counted, counts
 
 Item = TypeVar("Item")
 BATCH_SLOTS = 8192
@@ -104,17 +105,18 @@ def on_cores(work: Callable[[Item], None], items: Sequence[Item]) -> None:
     with one_core() as cores:
         if min(cores, len(items)) <= 1:
             with torch.inference_mode():
-                for item in items:
+                for item in counted(items, len(items)):
                     work(item)
             return
         pool = ThreadPoolExecutor(min(cores, len(items)))
         try:
-            for _ in pool.map(alone, items):
+            for _ in counted(pool.map(alone, items), len(items)):
                 pass
         finally:
             pool.shutdown(cancel_futures=True)
 
 
+@counts(lambda item: len(item[0]))
 def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> Iterator[tuple[np.ndarray, int]]:
     """Cut examples into batches: (their numbers, width of a row), longest first, every example once.
 
@@ -134,6 +136,7 @@ def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> I
         start = end
 
 
+@counts(lambda item: len(item[1]))
 def packed_batches(
     examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
@@ -161,6 +164,7 @@ def packed_batches(
             yield pack([examples[i] for i in numbers], slots=width, placement=placement), numbers
 
 
+@counts(lambda item: len(item[1]))
 def similar_length_batches(
     examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS, *, waste: float = 0.1
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:

@@ -137,7 +137,7 @@ def predict(
     json_: options.Json = False,
 ) -> None:
     """Predict with a fine-tuned model of text: one JSON object per input, in order."""
-    from unmask.cli.common import Output, watcher
+    from unmask.cli.common import Output
     from unmask.files import check_results, write_json_lines
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks import model as models
@@ -147,8 +147,7 @@ def predict(
     output = Output(json_, seed)
     folder = models.load(model, device=device, precision=precision)
     columns = Columns(text=text, text2=text2, header=header)
-    what = "windows" if folder.about["name"] in WINDOWED else "texts"
-    rows = tuning.predict(folder, data, columns=columns, say=_say, watch=watcher("predicted", what))
+    rows = tuning.predict(folder, data, columns=columns, say=_say)
     write_json_lines(rows, out)
     found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
     output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)
@@ -168,7 +167,7 @@ def evaluate(
     json_: options.Json = False,
 ) -> None:
     """The metrics of a fine-tuned model of text on labelled data; of any model on queries and documents: retrieval."""
-    from unmask.cli.common import Output, watcher
+    from unmask.cli.common import Output
     from unmask.modalities.text.tasks import figures
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
@@ -185,7 +184,6 @@ def evaluate(
         precision=precision,
         lenient=lenient,
         say=_say,
-        watch=watcher("evaluated", "texts (or windows of them)"),
     )
     shown = found | found.get("metrics", {})
     lines = [f"{name:20}{value:.4f}" for name, value in shown.items() if isinstance(value, float)]

@@ -72,7 +72,7 @@ def score(
     texts = read_lines(text)
     if len(texts) > PART:
         loaded.check(texts)  # a text that is too long is named by its place among all
-    parts = in_parts(texts, lambda some: loaded.score(some, mode=mode), "scored")
+    parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
     lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]
     output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)
@@ -104,7 +104,7 @@ def embed(
     cut = loaded.too_long(texts)
     for line in cut_said(cut, len(texts), loaded.embedded_slots):
         print(line, file=sys.stderr)
-    parts = in_parts(texts, lambda some: loaded.embed(some, pooling=cast(Any, pooling)), "embedded")
+    parts = in_parts(texts, lambda some: loaded.embed(some, pooling=cast(Any, pooling)))
     array = np.concatenate(parts)
     write_array(array, out)
     found = {"out": out, "shape": list(array.shape), "cut": cut}

@@ -13,6 +13,7 @@ from typing import Any
 from unmask.modalities.events.audit_events import CHECKS, Finding
 from unmask.modalities.events.audit_points import TASK_CHECKS
 from unmask.modalities.events.meds import Events, as_events, read_labels
+from unmask.progress import counted
 
 
 def audit(data: str | Path | Events, labels: str | Path | None = None) -> tuple[list[Finding], dict[str, Any]]:
@@ -26,9 +27,9 @@ def audit(data: str | Path | Events, labels: str | Path | None = None) -> tuple[
     """
     events = as_events(data)
     points = None if labels is None else read_labels(labels, events)
-    found = [f for check in CHECKS for f in check(events)]
+    found = [f for check in counted(CHECKS, len(CHECKS)) for f in check(events)]
     if points is not None:
-        found += [f for task_check in TASK_CHECKS for f in task_check(events, points)]
+        found += [f for task_check in counted(TASK_CHECKS, len(TASK_CHECKS)) for f in task_check(events, points)]
     about: dict[str, Any] = {"events": len(events.time), "subjects": len(events), "codes": len(events.codes)}
     about |= {} if points is None else {"points": len(points)}
     return sorted(found, key=lambda f: f.level != "warning"), about

@@ -19,6 +19,7 @@ from unmask.errors import option
 from unmask.modalities.events.cuts import encounters
 from unmask.modalities.events.meds import BIRTH, DEATH, HOUR, STATIC, Events
 from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
+from unmask.progress import counted
 
 LATEST = np.iinfo(np.int64).max
 
@@ -84,7 +85,8 @@ def block_of(events: Events, owners: slice, here: slice) -> Block:
 
 def blocks(events: Events) -> Iterator[Block]:
     """All events, about a million at a time, so that memory does not grow with their number."""
-    return (block_of(events, *both) for both in events.blocks())
+    parts = counted(events.blocks(), len(events), lambda both: both[0].stop - both[0].start)
+    return (block_of(events, *both) for both in parts)
 
 
 def named(events: Events, pattern: re.Pattern[str]) -> np.ndarray:

@@ -22,6 +22,7 @@ from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table
 from unmask.modalities.events.sources.times import Order
+from unmask.progress import counted
 
 
 def convert(
@@ -63,7 +64,7 @@ def convert(
     work = _Work(columns=columns or {}, reading=reading, onset=onset)
     ledger = work.ledger
     with ShardWriter(out) as shards:
-        for frame in work.events(source):
+        for frame in counted(work.events(source), size=len):
             shards.add(frame)
         if not shards.rows:
             first = f"; the first: {ledger.samples[0]['row']}" if ledger.samples else ""

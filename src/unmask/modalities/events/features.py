@@ -19,6 +19,7 @@ from unmask.modalities.events.columns import Pages
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Labels
 from unmask.modalities.events.summaries import names_of, summarise
+from unmask.progress import counted
 from unmask.training.memory import data_in_memory
 
 POINTS = 4096
@@ -81,7 +82,8 @@ class Features:
 def blocks(count: int) -> Iterator[slice]:
     """0..count in parts of `POINTS`."""
     most = POINTS
-    return (slice(start, min(start + most, count)) for start in range(0, count, most))
+    parts = [slice(start, min(start + most, count)) for start in range(0, count, most)]
+    return counted(parts, count, lambda part: part.stop - part.start)
 
 
 def gather(

@@ -24,6 +24,7 @@ from unmask.modalities.events.vocabulary import (
     WEEKS,
     Vocabulary,
 )
+from unmask.progress import counted
 
 YEAR = 365.25 * 24 * HOUR
 BLOCK = 1024
@@ -207,7 +208,7 @@ class Histories:
         Args:
             change: made of every example.
         """
-        for start in range(0, len(numbers), BLOCK):
+        for start in counted(range(0, len(numbers), BLOCK), len(numbers), lambda _: BLOCK):
             examples = []
             for i in numbers[start : start + BLOCK].tolist():
                 subject, time = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps
 
 from unmask.modalities.images.picture import PLAIN, Asked, Broken, Choice, Header, Picture, Source
 from unmask.modalities.images.reader import is_picture, pictures, survey
+from unmask.progress import counted
 
 INLINE = 64
 """Up to this many files are decoded in this process: starting workers costs more."""
@@ -213,7 +214,7 @@ def survey_all(
 ) -> list[list[Header] | Broken | Asked]:
     """What pictures many files hold, in order."""
     with _mapper(len(sources), workers) as mapped:
-        return list(mapped(_survey, ((s, choice) for s in sources)))
+        return list(counted(mapped(_survey, ((s, choice) for s in sources)), len(sources)))
 
 
 def decode_all(
@@ -221,7 +222,7 @@ def decode_all(
 ) -> Iterator[list[Picture] | Broken]:
     """The examples of many files in one form, file by file in order."""
     with _mapper(count, workers) as mapped:
-        yield from mapped(_decode, ((s, form, choice) for s in sources))
+        yield from counted(mapped(_decode, ((s, form, choice) for s in sources)), count)
 
 
 __all__ = [

@@ -8,6 +8,7 @@ import numpy as np
 
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.decode import scale_of
+from unmask.progress import counted
 
 
 def as_floats(pixels: np.ndarray) -> np.ndarray:
@@ -55,7 +56,8 @@ def _measured(images: ImageSet, which: np.ndarray, shift: np.ndarray | float) ->
 
 def chunks(count: int, size: int) -> Iterator[slice]:
     """Slices that cut `count` things into parts of `size`."""
-    return (slice(i, min(i + size, count)) for i in range(0, count, size))
+    parts = [slice(i, min(i + size, count)) for i in range(0, count, size)]
+    return counted(parts, count, lambda part: part.stop - part.start)
 
 
 def evenly(things: np.ndarray, most: int) -> np.ndarray:

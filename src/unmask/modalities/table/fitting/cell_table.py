@@ -28,6 +28,7 @@ from unmask.modalities.table.fitting.imputation_quality import Judged, needed_sh
 from unmask.modalities.table.recipes import TableSettings, settings_of
 from unmask.modalities.table.rules.ruled_cell import Ruled
 from unmask.modalities.table.rules.rules import Rules
+from unmask.progress import counted
 
 ROWS = 512
 """Rows per pass, FEW where there are no more: a short pass is padded to as many, so that shapes stay few. The same
@@ -110,7 +111,7 @@ class CellTable:
     def passes(self, cells: Cells, rows: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, PackedBatch]]:
         """Rows in batches of a fixed size."""
         rows = np.arange(len(cells)) if rows is None else rows
-        for start in range(0, len(rows), ROWS):
+        for start in counted(range(0, len(rows), ROWS), len(rows), lambda _: ROWS):
             yield self._pass(cells, rows, start)
 
     def _pass(self, cells: Cells, rows: np.ndarray, start: int) -> tuple[np.ndarray, PackedBatch]:
@@ -131,7 +132,7 @@ class CellTable:
         rows = len(columns[0]) if len(columns) else 0
         blocks = [
             self._impute_block([x[start : start + BLOCK] for x in columns], interval)
-            for start in range(0, max(rows, 1), BLOCK)
+            for start in counted(range(0, max(rows, 1), BLOCK), rows, lambda _: BLOCK)
         ]
         if len(blocks) == 1:
             return blocks[0]

@@ -17,6 +17,7 @@ from unmask.errors import UserError, suggest
 from unmask.modalities.table.imputation.regressions import Shares, draw_level, draw_linear, draw_shares, match_donors
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.survival.estimators import nelson_aalen, step_values
+from unmask.progress import counted
 
 QUANTITY_METHODS = ("norm", "pmm", "sample")
 CATEGORY_METHODS = ("logreg", "polyreg", "polr", "sample")
@@ -194,7 +195,7 @@ class Chain:
         """Draw every incomplete column in turn, so many times."""
         plan = self.plan
         trace = np.full((rounds, len(plan.order), 2), np.nan)
-        for turn in range(rounds):
+        for turn in counted(range(rounds), rounds):
             self.begin_round()
             for number, place in enumerate(plan.order):
                 self.draw_column(place)

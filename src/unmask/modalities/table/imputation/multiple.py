@@ -51,6 +51,7 @@ from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import decode, encode, match_columns
 from unmask.modalities.table.survival.hazards import MOST_LEVELS
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
+from unmask.progress import counted
 
 WARM = 3
 """Rounds with the outcome among the predictors, before covariates are drawn to agree with the analysis."""
@@ -140,7 +141,7 @@ class MultipleImputation:
         self.incomplete_ = [plan.name(p) for p in plan.order]
         # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
         rounds = self.rounds if len(plan.order) > 1 or self.formula_ is not None else 1
-        found = [self._one(plan, m, rounds) for m in range(self.draws)]
+        found = [self._one(plan, m, rounds) for m in counted(range(self.draws), self.draws)]
         self.trace_ = np.stack([f.trace for f in found])
         stuck = sum(f.stuck for f in found)
         if stuck:

@@ -1,0 +1,95 @@
+"""Every long use of every kind says how far it is, and says nothing in Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import tiny_folders
+import unmask
+from tiny_images import TINY, bars
+from unmask.modalities.events.convert import convert
+from unmask.modalities.images import recipes
+from unmask.progress import told_to
+
+N = 40
+
+
+class Heard:
+    """The shares that a listener was told."""
+
+    def __init__(self):
+        self.shares = []
+
+    def begin(self):
+        self.shares.append(0.0)
+
+    def __call__(self, done, *, whole):
+        self.shares.append(done)
+
+
+def clinic():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(60, 10, N), "crp": rng.normal(5, 2, N), "sex": rng.choice(["f", "m"], N)})
+    frame.loc[::5, "crp"] = np.nan
+    return frame
+
+
+def hospital(folder):
+    rows = [(s, f"2020-01-{d + 1:02} 08:00:00", f"LAB//{(s + d) % 4}", float(d)) for s in range(N) for d in range(6)]
+    pl.DataFrame(rows, schema=["subject_id", "time", "code", "numeric_value"], orient="row").write_csv(folder / "e.csv")
+    convert(folder / "e.csv", folder / "meds")
+    return folder / "meds"
+
+
+def uses_of_text(folder):
+    model = unmask.load(tiny_folders.folder(folder / "m"), precision="fp32", device="cpu")
+    texts = ["the fox jumps over it"] * N
+    yield "fill", lambda: model.fill(["the [MASK] fox"] * N)
+    yield "score", lambda: model.score(texts)
+    yield "embed", lambda: model.embed(texts)
+    yield "evaluate", lambda: model.evaluate(texts, ratio=0.5)
+
+
+def uses_of_table(folder):
+    model = unmask.TableModel.fit(clinic(), steps=0, members=2)
+    yield "impute", lambda: model.impute(clinic())
+    yield "impute, drawn", lambda: model.impute(clinic(), draws=2)
+    yield "impute --proper", lambda: unmask.MultipleImputation(2, rounds=1).fit(clinic())
+    yield "synthesize", lambda: model.synthesize(N)
+    yield "score", lambda: model.score(clinic())
+    yield "embed", lambda: model.embed(clinic())
+
+
+def uses_of_images(folder):
+    settings = recipes.with_overrides(recipes.ImageSettings(), TINY | {"patch": 2, "steps": 1})
+    unmask.images.pretrain(bars(), folder / "m", settings=settings, console=False)
+    model, (pixels, labels) = unmask.load(folder / "m", device="cpu"), bars()
+    yield "fill", lambda: model.reconstruct(pixels, ratio=0.5)
+    yield "embed", lambda: model.embed(pixels)
+    yield "evaluate", lambda: model.evaluate((pixels, labels))
+
+
+def uses_of_events(folder):
+    meds = hospital(folder)
+    sizes = {"width": 32, "layers": 1, "heads": 2, "inner": 32, "slots": 32, "steps": 1, "floor": 1}
+    settings = unmask.events.with_overrides(unmask.events.Settings(), sizes)
+    unmask.events.pretrain(meds, folder / "m", settings=settings, console=False)
+    model = unmask.load(folder / "m", device="cpu")
+    yield "fill", lambda: model.fill(meds)
+    yield "score", lambda: model.score(meds)
+    yield "embed", lambda: model.embed(meds)
+    yield "audit", lambda: unmask.events.audit(meds)
+    yield "convert", lambda: convert(folder / "e.csv", folder / "again")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("uses", [uses_of_text, uses_of_table, uses_of_images, uses_of_events])
+def test_every_long_use_counts(uses, tmp_path, capsys):
+    for name, use in uses(tmp_path):
+        with told_to(heard := Heard()):
+            use()
+        assert heard.shares[-1] >= 1, name
+    assert "left" not in capsys.readouterr().err
