@@ -91,5 +91,5 @@ def test_every_long_use_counts(uses, tmp_path, capsys):
     for name, use in uses(tmp_path):
         with told_to(heard := Heard()):
             use()
-        assert heard.shares[-1] >= 1, name
+        assert heard.shares[-1:] >= [1], name
     assert "left" not in capsys.readouterr().err

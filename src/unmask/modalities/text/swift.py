@@ -21,6 +21,7 @@ from unmask.core.embed import Pooling
 from unmask.encoder.inference_attention import length_groups
 from unmask.encoder.inference_encoder import InferenceEncoder, Ranges, has_eight_bit_form, has_inference_form
 from unmask.errors import UserError, option
+from unmask.progress import counted
 
 BATCH_SLOTS = 2048
 """Few enough that a layer's activations stay in the caches, enough to fill the products."""
@@ -93,7 +94,7 @@ class Swift:
         lengths = np.array([len(i) for i in ids], np.int64)
         some = np.flatnonzero(lengths)
         with torch.inference_mode():
-            for part in batches(lengths[some]):
+            for part in counted(batches(lengths[some]), len(some), len):
                 members = some[part]
                 chosen = [ids[i] for i in members]
                 vectors = _pool(self.states(chosen), [len(i) for i in chosen], pooling).float()
