@@ -31,6 +31,10 @@ def test_a_model_is_shown_in_one_line(model):
     assert "\n" not in shown
 
 
+def test_events_are_shown_in_one_line(events):
+    assert repr(events) == f"Events(12 patients, {len(events.time)} events, {len(events.codes)} codes)"
+
+
 @pytest.fixture(scope="module")
 def events(home: Path) -> Events:
     """The first twelve patients."""

@@ -17,7 +17,8 @@ def model() -> TableModel:
 
 def test_a_model_is_shown_in_one_line(model):
     shown = repr(model)
-    assert shown.startswith(f"TableModel({len(model.schema.modelled)} columns (")
+    assert shown.startswith("TableModel(masked: ")
+    assert f" M parameters, {len(model.schema.modelled)} columns (" in shown
     assert shown.endswith("fitted to 80 rows)")
 
 

@@ -186,6 +186,7 @@ def test_a_model_is_shown_in_one_line(tmp_path):
     assert shown.startswith("TextModel(bert: ")
     assert len(shown.splitlines()) == 1
     assert "fp32 on cpu" in shown
+    assert "M parameters, 2 layers of" in shown
 
 
 def test_tensors_that_the_model_does_not_use_are_said_in_one_line(tmp_path, capsys):

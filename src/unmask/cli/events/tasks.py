@@ -113,7 +113,13 @@ def predict(
     events = read_meds(data)
     frame, points = loaded.predict(events, labels)
     write_predictions(frame, out)
-    found: dict[str, Any] = {"out": out, "points": len(points), "outside": points.outside, **loaded.unknown}
+    found: dict[str, Any] = {
+        "out": out,
+        "rows": len(points),
+        "points": len(points),
+        "outside": points.outside,
+        **loaded.unknown,
+    }
     found["without_events"] = int(without_events(events, points).sum())
     lines = [f"{out}: {len(points)} predictions", *outside_line(points.outside), unknown_line(loaded.unknown)]
     lines += bare_line(found["without_events"])

@@ -80,7 +80,7 @@ def predict(
     described, lines = account(images)
     lines = [*lines, f"{out}: {len(rows)} pictures"]
     output.write(
-        {"out": out, "pictures": len(rows), "data": described},
+        {"out": out, "rows": len(rows), "pictures": len(rows), "data": described},
         lines,
         device=str(loaded.device),
         precision=loaded.precision,

@@ -68,6 +68,9 @@ class Events:
     def __len__(self) -> int:
         return len(self.subjects)
 
+    def __repr__(self) -> str:
+        return f"Events({len(self):,} patients, {len(self.time):,} events, {len(self.codes):,} codes)"
+
     @property
     def held_out(self) -> np.ndarray | None:
         """(subjects,) whether the folder's splits keep a subject from all fitting; None where they hold nobody out."""
@@ -147,6 +150,9 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.subject)
+
+    def __repr__(self) -> str:
+        return f"Labels({len(self):,} prediction points of {len(np.unique(self.subject)):,} patients)"
 
     def take(self, chosen: np.ndarray) -> Labels:
         """The chosen points (numbers or booleans)."""

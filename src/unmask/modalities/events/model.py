@@ -258,6 +258,7 @@ class EventModel:
         """Parameters, codes, and what the model was made with."""
         s = self.folder.settings
         return {
+            "kind": "events",
             "parameters": sum(p.numel() for p in self.folder.model.parameters()),
             "architecture": s.architecture,
             "width": s.width,

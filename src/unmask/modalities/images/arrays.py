@@ -80,6 +80,13 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    def __repr__(self) -> str:
+        height, width = self.size
+        classes = f", {len(self.classes)} classes" if self.classes else ""
+        return (
+            f"ImageSet({len(self):,} pictures of {height} x {width}, {self.channels} channels, {self.depth}{classes})"
+        )
+
     @property
     def size(self) -> tuple[int, int]:
         return (int(self.pixels.shape[1]), int(self.pixels.shape[2]))

@@ -343,6 +343,7 @@ class ImageModel:
             "channels": config.channels,
             "patch": config.patch,
             "patches": config.patches,
+            "slots": config.slots,
             "flops_per_image": config.slots * encoder.flops_per_slot(config.slots),
             "memory_mb_fp32": count["all"] * 4 / 1e6,
             "memory_mb_bf16": count["all"] * 2 / 1e6,

@@ -8,7 +8,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class ImageRun:
     result: RunResult
     settings: ImageSettings
     data: dict[str, Any]
-    model: MaskedModel
+    model: MaskedModel = field(repr=False)
     shown: ImageSet
 
     @property

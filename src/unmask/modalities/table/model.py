@@ -58,7 +58,11 @@ class TableModel(FittedTable):
     def __repr__(self) -> str:
         names = [self.schema.columns[i].name for i in self.schema.modelled]
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        return f"TableModel({len(names)} columns ({shown}), fitted to {self.facts['rows']:,} rows)"
+        count = sum(p.numel() for p in self.table.network.parameters())
+        return (
+            f"TableModel({self.table.settings.recipe}: {count / 1e6:.3g} M parameters, {len(names)} columns ({shown}), "
+            f"fitted to {self.facts['rows']:,} rows)"
+        )
 
     @classmethod
     @one_core()
@@ -283,6 +287,7 @@ class TableModel(FittedTable):
             "parameters": sum(p.numel() for p in self.table.network.parameters()),
             "rows": self.facts["rows"],
             "columns": len(self.schema.modelled),
+            "slots": len(self.schema.modelled),
             "left_out": [c.name for c in self.schema.columns if not c.modelled],
             "structural": {c.name: " = ".join(c.structural) for c in self.schema.columns if c.structural},
             "constraints": list(self.schema.constraints),

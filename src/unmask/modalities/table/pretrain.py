@@ -34,6 +34,7 @@ class TableRun:
         return {
             "folder": str(self.folder),
             **self.model.inspect(),
+            "seconds": self.model.facts["seconds"],
             "fit_seconds": self.model.facts["seconds"],
             "columns_imputed": self.model.facts.get("columns_imputed", []),
         }

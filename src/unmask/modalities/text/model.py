@@ -455,6 +455,7 @@ class TextModel:
         head = 2 * codec.config.vocabulary * codec.config.width
         body = config.flops_per_slot(self.slots)
         return {
+            "kind": "text",
             "family": self.folder.family.name,
             "parameters": total,
             "embedding_parameters": table,
@@ -462,6 +463,7 @@ class TextModel:
             "width": config.width,
             "heads": config.heads,
             "vocabulary": codec.config.vocabulary,
+            "slots": self.slots,
             "longest_context": self.slots,
             "flops_per_token": body + head,
             "head_share_of_flops": head / (body + head),

@@ -113,6 +113,13 @@ class MultipleImputation:
         self.formula, self.rounds, self.overrides = formula, rounds, dict(overrides)
         self.completed: list[Any] = []
 
+    def __repr__(self) -> str:
+        fitted = "not fitted"
+        if self.completed:
+            incomplete = f"{len(self.incomplete_)} of {len(self.schema_.modelled)} columns"
+            fitted = f"{incomplete} completed in {len(self._gone[0]):,} rows"
+        return f"MultipleImputation({self.draws} draws, {fitted})"
+
     def fit(self, data: Any) -> MultipleImputation:
         """Complete the table `draws` times.
 

@@ -1,6 +1,8 @@
-"""Every long use of every kind says how far it is, and says nothing in Python."""
+"""What models of all kinds have in common: every long use says how far it is, `inspect` has the same keys, repr is a line."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,12 @@ from unmask.modalities.images import recipes
 from unmask.progress import told_to
 
 N = 40
+
+
+def test_a_multiple_imputation_is_shown_in_a_line():
+    done = unmask.MultipleImputation(2, rounds=1)
+    assert repr(done) == "MultipleImputation(2 draws, not fitted)"
+    assert repr(done.fit(clinic())) == f"MultipleImputation(2 draws, 1 of 3 columns completed in {N} rows)"
 
 
 class Heard:
@@ -46,6 +54,7 @@ def hospital(folder):
 
 def uses_of_text(folder):
     model = unmask.load(tiny_folders.folder(folder / "m"), precision="fp32", device="cpu")
+    yield "model", model
     texts = ["the fox jumps over it"] * N
     yield "fill", lambda: model.fill(["the [MASK] fox"] * N)
     yield "score", lambda: model.score(texts)
@@ -55,6 +64,7 @@ def uses_of_text(folder):
 
 def uses_of_table(folder):
     model = unmask.TableModel.fit(clinic(), steps=0, members=2)
+    yield "model", model
     yield "impute", lambda: model.impute(clinic())
     yield "impute, drawn", lambda: model.impute(clinic(), draws=2)
     yield "impute --proper", lambda: unmask.MultipleImputation(2, rounds=1).fit(clinic())
@@ -67,6 +77,7 @@ def uses_of_images(folder):
     settings = recipes.with_overrides(recipes.ImageSettings(), TINY | {"patch": 2, "steps": 1})
     unmask.images.pretrain(bars(), folder / "m", settings=settings, console=False)
     model, (pixels, labels) = unmask.load(folder / "m", device="cpu"), bars()
+    yield "model", model
     yield "fill", lambda: model.reconstruct(pixels, ratio=0.5)
     yield "embed", lambda: model.embed(pixels)
     yield "evaluate", lambda: model.evaluate((pixels, labels))
@@ -78,6 +89,7 @@ def uses_of_events(folder):
     settings = unmask.events.with_overrides(unmask.events.Settings(), sizes)
     unmask.events.pretrain(meds, folder / "m", settings=settings, console=False)
     model = unmask.load(folder / "m", device="cpu")
+    yield "model", model
     yield "fill", lambda: model.fill(meds)
     yield "score", lambda: model.score(meds)
     yield "embed", lambda: model.embed(meds)
@@ -87,8 +99,14 @@ def uses_of_events(folder):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("uses", [uses_of_text, uses_of_table, uses_of_images, uses_of_events])
-def test_every_long_use_counts(uses, tmp_path, capsys):
-    for name, use in uses(tmp_path):
+def test_a_model_says_what_it_is_and_its_uses_how_far_they_are(uses, tmp_path, capsys):
+    kind, found = uses.__name__.removeprefix("uses_of_"), uses(tmp_path)
+    _, model = next(found)
+    about = model.inspect()
+    assert about["kind"] == kind
+    assert min(about["parameters"], about["slots"]) > 0
+    assert re.fullmatch(r"\w+Model\(.* M parameters, .*\)", repr(model))
+    for name, use in found:
         with told_to(heard := Heard()):
             use()
         assert heard.shares[-1:] >= [1], name
