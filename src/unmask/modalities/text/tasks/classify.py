@@ -19,7 +19,7 @@ from unmask.modalities.text.tasks.data import Columns, Item, as_items
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.lenient import Trouble
-from unmask.modalities.text.tasks.missing import refuse_among_numbers, spelled_said
+from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, spelled_said
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
@@ -66,7 +66,7 @@ class Classify(TextTask):
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Item], *, labelled: bool) -> list[str]:
-        """Texts that are longer than the model reads, and missing values that are spelled out."""
+        """Texts that are longer than the model reads, missing values that are spelled out, labels spelled in two ways."""
         cut = cut_line(encoder, [i.text for i in items], [i.text2 for i in items])
         return [*cut, *spelled_said(items, labelled=labelled)]
 
@@ -77,10 +77,12 @@ class Classify(TextTask):
         """Look at the training labels: which there are, and what kind of problem they make.
 
         Raises:
-            UserError: fewer than two classes, nearly as many classes as rows, or missing labels among numbers.
+            UserError: fewer than two classes, nearly as many classes as rows, missing labels among numbers, or
+                numbers with commas.
         """
         if settings.problem == "auto":
             refuse_among_numbers(items)
+            refuse_commas(items)
         problem = settings.problem if settings.problem != "auto" else guess_problem(items)
         about: dict[str, Any] = {
             "name": "classify",

@@ -68,6 +68,8 @@ def as_sentences(
             found = noted.each(read_rows(data), lambda where, row: _row(where, row, labelled, noted))
         elif kind == ".txt" and not labelled and not (columns.text or _columns_in(path)):
             lines = split_lines(read_text(path))
+            if not lines:
+                raise UserError(f"{path}: no sentences", hint="Give at least one text.")
             return [Sentence(text=line, where=f"{path}:{n}", row={"text": line}) for n, line in enumerate(lines, 1)]
         else:
             found = read_conll(path, noted, columns=columns, labelled=labelled)

@@ -10,6 +10,7 @@ import dataclasses
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from unmask.errors import UserError, suggest
 from unmask.files import split_lines
 from unmask.modalities.text.quotes import encloses, separated
-from unmask.modalities.text.tasks.header import has_header, naming
+from unmask.modalities.text.tasks.header import has_header, naming, refuse_other_separator
 from unmask.modalities.text.tasks.lenient import Trouble
 
 TEXT = (
@@ -251,13 +252,28 @@ def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_object)
+        except KeyError as error:
+            raise UserError(f"{path}:{n}: {error} is there twice", hint="Rename one of them.") from None
         except ValueError as error:
             raise UserError(f"{path}:{n}: not JSON ({error})", hint="One JSON object per line.") from None
         if not isinstance(row, dict):
             raise UserError(f"{path}:{n}: {type(row).__name__}, not an object", hint="One JSON object per line.")
         rows.append((f"{path}:{n}", row))
     return rows
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys differ.
+
+    Raises:
+        KeyError: naming one that is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise KeyError(next(key for key in keys if keys.count(key) > 1))
+    return found
 
 
 def _separated(
@@ -273,9 +289,11 @@ def _separated(
     if not lines:
         return [], True
     known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS}
-    headed = columns.header
+    headed, asked = columns.header, [*columns.asked, *columns.learnt.values()]
+    if headed is not False:
+        refuse_other_separator(lines[0][1], separator, known=known, asked=asked, path=path)
     if headed is None:
-        headed = has_header(lines, known=known, asked=[*columns.asked, *columns.learnt.values()], path=path)
+        headed = has_header(lines, known=known, asked=asked, path=path)
     if headed:
         names, lines = [cell.strip() for cell in lines[0][1]], lines[1:]
         lowered = [name.lower() for name in names]
@@ -397,13 +415,29 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
         text=texts["text"],
         text2=texts["text2"],
         negative=texts["negative"],
-        label=_label(label),
+        label=_label(label, f"{where}: column {columns.label!r}"),
         where=where,
         row=carried,
     )
 
 
-def _label(value: Any) -> Label:
+_LIST = re.compile(r"""\[\s*(?:(['"]).*\1)?\s*\]""", re.DOTALL)
+"""A list of texts as Python and JSON write it."""
+
+
+def _label(value: Any, where: str) -> Label:
+    """A label as it is kept.
+
+    Raises:
+        UserError: it is no name, number or list of names.
+    """
+    if isinstance(value, Mapping):
+        raise UserError(f"{where} is an object", hint="Expected a name, a number or a list of names.")
+    if isinstance(value, str) and _LIST.fullmatch(value.strip()):
+        raise UserError(
+            f"{where} is a list written as text: {value[:60]!r}",
+            hint="Several labels per text are lists of names in .jsonl or .parquet.",
+        )
     if isinstance(value, list | tuple):
         return tuple(str(v) for v in value)
     if isinstance(value, bool):
@@ -434,5 +468,5 @@ def as_items(
     items = []
     for i, row in enumerate(rows, 1):
         second = row[1] if len(row) == 3 else None
-        items.append(Item(text=row[0], text2=second, label=_label(row[-1]), where=f"row {i}"))
+        items.append(Item(text=row[0], text2=second, label=_label(row[-1], f"row {i}: label"), where=f"row {i}"))
     return items, None

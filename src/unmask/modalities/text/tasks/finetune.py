@@ -349,7 +349,7 @@ def predict(
         embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
     """
     folder, task = opened(model, device=device, precision=precision)
-    items = _read_for(task, data, columns, say, labelled=False, trouble=Trouble(say=say))
+    items = _read_for(task, data, columns, say, labelled=False, trouble=Trouble(say=say, offered=False))
     found, said = without_texts(_predict(folder, task, items, watch=watch)[0], items)
     for line in said:
         say(line)

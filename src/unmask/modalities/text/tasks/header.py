@@ -52,6 +52,35 @@ def has_header(lines: Sequence[Line], *, known: Collection[str], asked: Collecti
     )
 
 
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def refuse_other_separator(
+    first: Sequence[str], separator: str, *, known: Collection[str], asked: Collection[str], path: Path
+) -> None:
+    """A first line that names columns with another separator between them is not taken for one name.
+
+    Args:
+        first: its cells.
+        separator: what was read as one.
+        known, asked: as in `has_header`.
+
+    Raises:
+        UserError: naming the separator that is there.
+    """
+
+    def named(cells: Sequence[str]) -> bool:
+        return any(cell.strip() in asked or cell.strip().lower() in known for cell in cells)
+
+    for mark, plural in SEPARATORS.items():
+        cells = separator.join(first).split(mark)
+        if mark != separator and len(cells) > 1 and named(cells) and not named(first):
+            raise UserError(
+                f"{path}:1: {plural} between the cells: {separator.join(first)[:60]!r}",
+                hint=f"A {path.suffix} has {SEPARATORS[separator]}: write it so, or as .jsonl.",
+            )
+
+
 def _is_number(cell: str) -> bool:
     try:
         float(cell)

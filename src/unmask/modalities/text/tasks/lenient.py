@@ -20,12 +20,14 @@ class Trouble:
 
     Attributes:
         lenient: leave such rows out and say so, instead of refusing them.
+        offered: whether the caller could ask for that.
         say: called with what was left out.
         found: (where, what is wrong, what to do).
         mended: what was put right, and how often.
     """
 
     lenient: bool = False
+    offered: bool = True
     say: Callable[[str], None] = lambda line: None
     found: list[tuple[str, str, str]] = field(default_factory=list)
     mended: Counter[str] = field(default_factory=Counter)
@@ -63,8 +65,7 @@ class Trouble:
             return
         if len(self.found) == 1:
             where, what, hint = self.found[0]
-            raise UserError(f"{where}: {what}", hint=f"{hint} {option('lenient', True)} leaves it out.".strip())
-        raise UserError(
-            f"{len(self.found):,} {unit} are wrong: {named}{more}",
-            hint=f"Mend them, or leave them out with {option('lenient', True)}.",
-        )
+            leave = f"{option('lenient', True)} leaves it out." if self.offered else ""
+            raise UserError(f"{where}: {what}", hint=f"{hint} {leave}".strip())
+        leave = f"Mend them, or leave them out with {option('lenient', True)}." if self.offered else "Mend them."
+        raise UserError(f"{len(self.found):,} {unit} are wrong: {named}{more}", hint=leave)

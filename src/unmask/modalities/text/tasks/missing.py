@@ -1,7 +1,9 @@
-"""What stands for nothing in labelled texts: texts that are blank, and missing values that are spelled out."""
+"""What labelled texts hold that is not what it seems: texts that are blank, missing values that are spelled out, numbers
+with commas, labels that are spelled in two ways."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,6 +13,10 @@ from unmask.modalities.text.tasks.data import Item
 
 SPELLINGS = frozenset({"NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "NULL", "null", "<NA>", "None"})
 """How R, pandas, databases and spreadsheets write a missing value."""
+
+SHOWN = 5
+"""Groups of labels that are named."""
+_NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
 
 
 def is_spelled(value: Any) -> bool:
@@ -37,7 +43,35 @@ def spelled_said(items: Sequence[Item], *, labelled: bool) -> list[str]:
             f"warning: {labels:,} of {len(items):,} labels are {named}, as missing values are written: they count as a "
             "class; leave those rows out if they are none"
         )
-    return out
+    return [*out, *_alike(items)] if labelled else out
+
+
+def _alike(items: Sequence[Item]) -> list[str]:
+    """In words, which labels differ in case, blanks or the spelling of a number alone."""
+    groups: dict[Any, set[str]] = {}
+    for name in {str(item.label).strip() for item in items if isinstance(item.label, str)}:
+        key = float(name) if _is_number(name) and not is_spelled(name) else " ".join(name.split()).casefold()
+        groups.setdefault(key, set()).add(name)
+    found = sorted(sorted(names) for names in groups.values() if len(names) > 1)
+    shown = "; ".join(" and ".join(repr(name) for name in names) for names in found[:SHOWN])
+    more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+    line = f"warning: labels that differ in case or spelling alone count as classes apart: {shown}{more}"
+    return [line] if found else []
+
+
+def refuse_commas(items: Sequence[Item]) -> None:
+    """Labels that are all numbers, some with a comma, are no classes.
+
+    Raises:
+        UserError: naming the first row of such a one.
+    """
+    if all(isinstance(item.label, str) and _NUMBER.fullmatch(item.label.strip()) for item in items):
+        found = next((item for item in items if "," in str(item.label)), None)
+        if found is not None:
+            raise UserError(
+                f"{found.where}: label {found.label!r}: a number with a decimal comma",
+                hint=f"Write it with a point; {setting('problem', 'single')} takes it for a class.",
+            )
 
 
 def refuse_among_numbers(items: Sequence[Item]) -> None:

@@ -33,20 +33,25 @@ def as_pairs(
     """Items; a label is needed for none of the losses but CoSENT.
 
     Raises:
-        UserError: some of the grades are no numbers.
+        UserError: some of the grades are no numbers, or texts to learn from are blank.
     """
     items, read_from = as_items(data, columns, labelled=False, trouble=trouble)
     if not labelled:
         return items, read_from
-    if items[0].label is not None:
-        noted = Trouble() if trouble is None else trouble
-        items = noted.each(((item.where, item) for item in items), _graded)
-        noted.settle("rows")
+    noted = Trouble() if trouble is None else trouble
+    graded = items[0].label is not None
+    items = noted.each(((item.where, item) for item in items), lambda where, item: _learnt(item, graded))
+    noted.settle("rows")
     return [dataclasses.replace(item, row=None) for item in items], read_from
 
 
-def _graded(where: str, item: Item) -> Item:
-    _score(item)
+def _learnt(item: Item, graded: bool) -> Item:
+    """An item to learn from."""
+    for part in ("text", "text2", "negative"):
+        if (text := getattr(item, part)) is not None and not text.strip():
+            raise UserError(f"{item.where}: column {part!r} is empty", hint="Fill it in or leave the row out.")
+    if graded:
+        _score(item)
     return item
 
 

@@ -83,6 +83,11 @@ def _squad(path: Path) -> list[tuple[str, Any]]:
         content = json.loads(read_text(path))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", hint="Expected SQuAD json.") from None
+    if not isinstance(content, dict):
+        what = "a list" if isinstance(content, list) else f"a {type(content).__name__}"
+        raise UserError(
+            f"{path}: {what}, not an object with 'data'", hint="Rows of questions go one per line into a .jsonl."
+        )
     out = []
     try:
         for article in content["data"]:

@@ -1,0 +1,119 @@
+"""Files as people have them: each is read right, or refused in one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from commands import run
+from tiny_folders import folder
+from unmask.errors import UserError
+from unmask.modalities.text.tasks.conll import as_sentences
+from unmask.modalities.text.tasks.data import Columns, read_items
+from unmask.modalities.text.tasks.finetune import finetune
+from unmask.modalities.text.tasks.similarity import as_pairs
+from unmask.modalities.text.tasks.squad import as_questions
+
+QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "marks"),
+    [
+        ("d.csv", "\ufefftext;label\r\nthe fox, red;a\r\nthe dog;b\r\n", "semicolons"),
+        ("d.csv", "text\tlabel\nthe fox\ta\nthe dog\tb\n", "tabs"),
+        ("d.tsv", "text,label\nthe fox,a\nthe dog,b\n", "commas"),
+    ],
+)
+def test_another_separator_is_named(tmp_path, name, text, marks):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=f":1: {marks} between the cells"):
+        read_items(path)
+    with pytest.raises(UserError, match=f":1: {marks} between the cells"):
+        read_items(path, Columns(header=True), labelled=False)
+
+
+def test_a_name_with_a_semicolon_is_a_name(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("text,label;old,label\nthe fox,x,a\nthe dog,y,b\n")
+    assert [item.label for item in read_items(path)[0]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ({"a": 1}, "is an object"),
+        ("['fault', 'fire']", "is a list written as text"),
+        ('["fault"]', "is a list written as text"),
+        ("[]", "is a list written as text"),
+    ],
+)
+def test_labels_that_are_no_names(tmp_path, label, message):
+    path = tmp_path / "d.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": f"the fox {i}", "label": x}) + "\n" for i, x in enumerate(["[a", label]))
+    )
+    with pytest.raises(UserError, match=rf"d\.jsonl:2: column 'label' {message}"):
+        read_items(path)
+
+
+def test_a_key_given_twice(tmp_path):
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "x", "label": "y"}\n')
+    with pytest.raises(UserError, match=r"d\.jsonl:2: 'label' is there twice"):
+        read_items(path)
+
+
+def test_numbers_with_commas_are_no_classes(tmp_path):
+    rows = [("the fox", "0,5"), ("the dog", "1,25"), ("the ox", "2")] * 3
+    model = folder(tmp_path / "model")
+    with pytest.raises(UserError, match="row 1: label '0,5': a number with a decimal comma"):
+        finetune("classify", model, rows, **QUICK)
+    assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
+
+
+def test_labels_that_differ_in_case_or_spelling_are_said(tmp_path):
+    said: list[str] = []
+    rows = [("the fox", "Good"), ("the dog", "bad"), ("the ox", "good"), ("a fox", "1.0"), ("an ox", "1")] * 3
+    finetune("classify", folder(tmp_path / "model"), rows, say=said.append, **QUICK)
+    (line,) = [line for line in said if "differ" in line]
+    assert (
+        line
+        == "warning: labels that differ in case or spelling alone count as classes apart: '1' and '1.0'; 'Good' and 'good'"
+    )
+
+
+def test_a_pair_with_one_text_is_not_learnt(tmp_path):
+    rows = [{"text": "a fox", "text2": second, "score": 1} for second in ("the fox", " ")]
+    with pytest.raises(UserError, match="row 2: column 'text2' is empty"):
+        as_pairs(rows, None, labelled=True)
+    assert len(as_pairs(rows, None, labelled=False)[0]) == 2
+
+
+def test_json_that_is_no_squad(tmp_path):
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps([{"question": "who", "context": "the fox", "answers": []}]))
+    with pytest.raises(UserError, match=r"d\.json: a list, not an object[\s\S]*\.jsonl"):
+        as_questions(path, labelled=True)
+
+
+def test_nothing_to_tag(tmp_path):
+    path = tmp_path / "d.txt"
+    path.write_text("")
+    with pytest.raises(UserError, match=r"d\.txt: no sentences"):
+        as_sentences(path, labelled=False)
+
+
+def test_predict_offers_no_option_that_it_has_not(tmp_path, capsys):
+    model = folder(tmp_path / "model")
+    finetune("classify", model, [("the fox", "a"), ("the dog", "b")] * 3, out=tmp_path / "m", **QUICK)
+    path = tmp_path / "d.jsonl"
+    for rows in ([{"text": 7}], [{"text": 7}, {"text": None}]):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        code, _, err = run(capsys, "predict", tmp_path / "m", path, "--out", tmp_path / "p.jsonl")
+        assert code == 2
+        assert "lenient" not in err
+        code, _, err = run(capsys, "evaluate", tmp_path / "m", path)
+        assert code == 2
