@@ -151,8 +151,8 @@ def questions_of(events: Any, folder: Any, asked: np.ndarray, mixed: Any) -> lis
 def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: argparse.Namespace) -> dict[str, Any]:
     """Accuracy at 1, 5 and 10 of the model and of simple rules, on the same hidden codes; ties are shuffled."""
     from events_rivals import KNOBS, Rules, shuffled
+    from unmask.core.ask import Question, answers
     from unmask.core.hashing import uniform
-    from unmask.modalities.events.fill import Question, answers
     from unmask.modalities.events.histories import Histories
     from unmask.modalities.events.vocabulary import FIRST
 
@@ -178,11 +178,12 @@ def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: arg
         looked = one_by_one(looked) if a.alone else looked
         knobs = tuned(rules["inner"], [s for q in looked for s in around(q, rows, mixed)], KNOBS)
         print(f"naive Bayes as chosen on left-out training patients: {knobs}", flush=True)
-    for n, prediction, places in answers(folder, asked):
-        scores = prediction.logits[places][:, FIRST:].cpu().numpy()
-        true = questions[n]["code"][questions[n]["hidden"] - 1] - FIRST
-        for row, code in zip(scores, true.tolist(), strict=True):
-            ranks.setdefault("model", []).append(rank_of(row, code))
+    for numbers, prediction, places in answers(folder.model, asked, slots=folder.settings.slots):
+        for n, at in zip(numbers, places, strict=True):
+            scores = prediction.logits[at][:, FIRST:].cpu().numpy()
+            true = questions[n]["code"][questions[n]["hidden"] - 1] - FIRST
+            for row, code in zip(scores, true.tolist(), strict=True):
+                ranks.setdefault("model", []).append(rank_of(row, code))
     for q in questions if a.rules else ():
         for code, *given in around(q, rows, mixed):
             for name, score in rules["all"].scores(*given, knobs).items():

@@ -21,7 +21,7 @@ from safetensors.torch import load_model, save_model
 from unmask.core.batch import Example, pack, packer, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption
 from unmask.core.embed import embed
-from unmask.core.fill import fill
+from unmask.core.fill import fill_examples
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
@@ -198,21 +198,28 @@ class StandardModel(ABC):
 
     def fill(self, data: Any, *, steps: int = 1, temperature: float = 0.0, seed: int = 0) -> list[dict[str, Any]]:
         """Fill the missing slots of every example; arguments as `unmask.core.fill.fill` has them."""
-        found, draw = [], torch.Generator(self.device).manual_seed(seed)
-        for name, one in self.read(data):
-            batch = pack([one], slots=len(one)).to(self.device)
-            missing = (~batch.observed).flatten().nonzero().flatten()
-            done = fill(self.model, batch, missing, steps=steps, temperature=temperature, generator=draw)
-            values = {channel: value[0].cpu().numpy() for channel, value in done.values.items()}
-            found.append(
-                {
-                    "name": name,
-                    "filled": self.shown(one, values),
-                    "slots": len(missing),
-                    "log_prob": float(done.log_prob.sum()),
-                }
-            )
-        return found
+        named = self.read(data)
+        examples = [one for _, one in named]
+        missing = [np.zeros(0, int) if e.observed is None else np.flatnonzero(~e.observed) for e in examples]
+        draw = torch.Generator(self.device).manual_seed(seed)
+        found = fill_examples(
+            self.model,
+            examples,
+            missing,
+            slots=self.settings.slots,
+            steps=steps,
+            temperature=temperature,
+            generator=draw,
+        )
+        return [
+            {
+                "name": name,
+                "filled": self.shown(one, done.values),
+                "slots": len(done.slots),
+                "log_prob": float(done.log_prob.sum()),
+            }
+            for (name, one), done in zip(named, found, strict=True)
+        ]
 
     def score(self, data: Any) -> list[dict[str, Any]]:
         """Pseudo-log-likelihood of every example."""

@@ -6,7 +6,7 @@ import torch
 
 from tiny import MODALITIES, Setup, make_model
 from unmask.core.batch import Example, pack
-from unmask.core.embed import embed, pool
+from unmask.core.embed import embed, embed_batches, pool, pooled_by
 from unmask.core.inference import packed_batches
 from unmask.errors import UserError
 
@@ -29,6 +29,16 @@ def test_an_example_without_slots_is_zero(pooling: str, shared_rows: bool) -> No
     found = embed(model, [none, example], slots=64, pooling=pooling, shared_rows=shared_rows)  # type: ignore[arg-type]
     np.testing.assert_allclose(found[0], 0)
     np.testing.assert_allclose(found[1], embed(model, [example], slots=64, pooling=pooling)[0], atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_batches_of_the_callers_own(setup: Setup) -> None:
+    """Vectors stand where the caller's numbers say; an example of no batch is zero."""
+    examples = setup.examples(11, 3, 18, 7)
+    batches = ((pack([examples[i]], slots=32), np.array([i])) for i in (3, 0, 1))
+    found = embed_batches(setup.model, batches, pooled_by("mean"), count=4, normalise=True)
+    expected = embed(setup.model, examples, slots=32, normalise=True)
+    np.testing.assert_allclose(found[[0, 1, 3]], expected[[0, 1, 3]], atol=1e-5)
+    assert not found[2].any()
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

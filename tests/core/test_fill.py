@@ -1,5 +1,6 @@
 """Filling: the chain rule on real models, and on one whose joint distribution is known."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,9 +8,10 @@ from torch import Tensor, nn
 from tiny import Setup, make_model
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.corruption import Hidden, hide
-from unmask.core.fill import fill
+from unmask.core.fill import fill, fill_examples
 from unmask.core.model import MaskedModel
 from unmask.core.prediction import Categorical
+from unmask.core.score import scorable
 from unmask.errors import UserError
 
 ORDERS = ("confidence", "random", "left_to_right")
@@ -177,3 +179,54 @@ def test_wrong_settings_are_named(wrong: dict) -> None:
     batch, flat = blanks(1)
     with pytest.raises(UserError, match=next(iter(wrong))):
         fill(Known(), batch, flat, **wrong)
+
+
+def test_examples_are_filled_as_each_alone(setup: Setup) -> None:
+    """Batched with others in rows that they share: the same values, log-probabilities and what was kept."""
+    examples = setup.examples(9, 14, 6, 11)
+    missing = [scorable(e)[[3, 0, 2]] for e in examples]
+    options = {"slots": 64, "steps": 3, "keep": lambda prediction, places: prediction.confidence()[places].tolist()}
+    together = fill_examples(setup.model, examples, missing, batch_slots=64, **options)
+    for example, gone, found in zip(examples, missing, together, strict=True):
+        (alone,) = fill_examples(setup.model, [example], [gone], **options)
+        assert found.slots.tolist() == alone.slots.tolist() == sorted(gone.tolist())
+        np.testing.assert_allclose(found.new, alone.new, atol=1e-4)
+        np.testing.assert_allclose(found.log_prob, alone.log_prob, atol=1e-4)
+        np.testing.assert_allclose(found.kept, alone.kept, atol=1e-4)
+        batch = pack([example], slots=len(example))
+        whole = fill(setup.model, batch, torch.from_numpy(gone), steps=3)
+        for channel, value in whole.values.items():
+            np.testing.assert_allclose(found.values[channel], value[0].numpy(), atol=1e-4)
+
+
+def test_turns_are_taken_in_their_order(setup: Setup) -> None:
+    """Given turns fill all slots of a turn in one pass, the lowest first; places are turns of one slot each."""
+    batch = pack(setup.examples(9, 7), slots=16)
+    flat = batch.maskable.flatten().nonzero().flatten()[:6]
+    chain = fill(setup.model, batch, flat, steps=16, order="left_to_right")
+    seen: list[list[int]] = []
+    given = fill(setup.model, batch, flat.flip(0), order=flat.flip(0), watch=lambda w, _, __: seen.append(w.tolist()))
+    assert seen == [[slot] for slot in flat.tolist()]
+    torch.testing.assert_close(given.new, chain.new, atol=1e-4, rtol=1e-4)
+    seen.clear()
+    turns = torch.tensor([5, 1, 5, 1, 0, 5])
+    fill(setup.model, batch, flat, order=turns, watch=lambda w, _, __: seen.append(w.tolist()))
+    assert seen == [flat[turns == turn].tolist() for turn in (0, 1, 5)]
+
+
+def test_own_draws_are_written_and_other_slots_stay_hidden() -> None:
+    batch, flat = blanks(4)
+    hidden: list[list[int]] = []
+
+    class Watched(Known):
+        def forward(self, batch, hidden_, ask=None):
+            hidden.append(hidden_.flat.tolist())
+            return super().forward(batch, hidden_, ask)
+
+    middle = flat[flat % 3 == 1]
+    made = fill(
+        Watched(), batch, middle, draw=lambda p, slots: (slots // 3) % 2, hidden=flat[flat % 3 == 2], log_prob=False
+    )
+    assert made.new.tolist() == [0, 1, 0, 1]
+    assert made.log_prob.tolist() == [0.0] * 4
+    assert hidden == [[slot for slot in flat.tolist() if slot % 3]]

@@ -11,7 +11,7 @@ from unmask.core import score as module
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.core.inference import chunks
-from unmask.core.score import scorable, score
+from unmask.core.score import scorable, score, score_rows
 from unmask.errors import UserError
 
 
@@ -52,6 +52,15 @@ def test_the_two_modes_differ_within_words_only() -> None:
     assert inner.any()
     np.testing.assert_allclose(slot[last & (word >= 0)], unit[last & (word >= 0)], atol=1e-6)
     assert (np.abs(slot[inner] - unit[inner]) > 1e-4).all()
+
+
+def test_rows_of_one_example_are_scored_without_copies(setup: Setup) -> None:
+    examples = setup.examples(9, 14, 6)
+    found = score_rows(setup.model, pack(examples, slots=16, placement=[[0], [1], [2], []])).numpy()
+    assert found.shape == (4, 16)
+    assert np.isnan(found[3]).all()
+    for row, expected in zip(found, score(setup.model, examples, slots=64, mode="slot"), strict=False):
+        np.testing.assert_allclose(row[: len(expected.per_slot)], expected.per_slot, atol=2e-5, rtol=1e-5)
 
 
 def test_chosen_targets_only() -> None:

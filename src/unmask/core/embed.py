@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, packed_batches, similar_length_batches
@@ -16,6 +16,8 @@ from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 
 Pooling = Literal["mean", "first", "max"]
+Pool = Callable[[Any, PackedBatch, int], Tensor]
+"""(model, batch on its device, examples in the batch) -> one vector per example, (examples, width)."""
 
 
 def embed(
@@ -40,19 +42,54 @@ def embed(
     Raises:
         UserError: an example is longer than `slots`, or the pooling is unknown.
     """
-    device = next(model.parameters()).device
-    out = np.zeros((len(examples), model.encoder.config.width), np.float32)
     some = np.flatnonzero([len(e) for e in examples])
+    batches = (packed_batches if shared_rows else similar_length_batches)(
+        [examples[int(i)] for i in some], slots, batch_slots
+    )
+    return embed_batches(
+        model,
+        ((batch, some[numbers]) for batch, numbers in batches),
+        pooled_by(pooling),
+        count=len(examples),
+        width=model.encoder.config.width,
+        normalise=normalise,
+    )
+
+
+def embed_batches(
+    model: nn.Module,
+    batches: Iterable[tuple[PackedBatch, np.ndarray]],
+    pool: Pool,
+    *,
+    count: int,
+    width: int | None = None,
+    normalise: bool = False,
+) -> np.ndarray:
+    """One vector per example of batches that the caller makes, (count, width) float32; zeros for examples of no batch.
+
+    Args:
+        batches: each with the numbers of its examples, (count,): row `numbers[i]` of the result is the vector of the
+            example whose `batch.index` is i.
+        pool: makes the vectors of a batch; see `Pool`.
+        width: of a vector; default as `pool` makes them (0 without a batch).
+        normalise: to length 1, so that a dot product is the cosine.
+    """
+    device = next(model.parameters()).device
+    out = None if width is None else np.zeros((count, width), np.float32)
     with inference_mode(model):
-        for batch, numbers in (packed_batches if shared_rows else similar_length_batches)(
-            [examples[int(i)] for i in some], slots, batch_slots
-        ):
-            batch = batch.to(device)
-            vectors = pool(model, batch, len(numbers), pooling, True)
+        for batch, numbers in batches:
+            vectors = pool(model, batch.to(device), len(numbers))
             if normalise:
                 vectors = torch.nn.functional.normalize(vectors, dim=-1)
-            out[some[numbers]] = vectors.cpu().numpy()
-    return out
+            if out is None:
+                out = np.zeros((count, vectors.shape[1]), np.float32)
+            out[numbers] = vectors.cpu().numpy()
+    return np.zeros((count, 0), np.float32) if out is None else out
+
+
+def pooled_by(pooling: Pooling, include_special: bool = True) -> Pool:
+    """`pool` with its settings given, for `embed_batches`."""
+    return lambda model, batch, count: pool(model, batch, count, pooling, include_special)
 
 
 def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: str, include_special: bool) -> Tensor:

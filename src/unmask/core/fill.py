@@ -9,17 +9,18 @@ Shape letters: rows, slots, filled (slots to fill), open (those still hidden).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.core.batch import PackedBatch
+from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import hide
-from unmask.core.inference import inference_mode
+from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
 from unmask.core.prediction import Prediction
 from unmask.errors import UserError
@@ -28,6 +29,8 @@ Order = Literal["confidence", "random", "left_to_right"]
 
 Watch = Callable[[Tensor, Prediction, Tensor], None]
 """Told of every commit: (flat slots, the prediction they were drawn from, their places in it)."""
+Draw = Callable[[Prediction, Tensor], Tensor]
+"""(prediction, its flat slots) -> a value for each, in the codec's form."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +41,9 @@ class Filled:
         values: the batch's values with the new ones written in.
         flat: ascending slot numbers that were filled.
         new: their values, in the codec's form.
-        log_prob: log-probability of each value when it was drawn, at temperature 1. Their sum over an example is the
-            joint log-probability along the order; after Gibbs sweeps each is conditional on all others but its share.
+        log_prob: log-probability of each value when it was drawn, at temperature 1 (0 where not wanted). Their sum over
+            an example is the joint log-probability along the order; after Gibbs sweeps each is conditional on all others
+            but its share.
     """
 
     values: dict[str, Tensor]
@@ -68,13 +72,16 @@ def fill(
     flat: Int[Tensor, " filled"],
     *,
     steps: int = 1,
-    order: Order = "confidence",
+    order: Order | Int[Tensor, " filled"] = "confidence",
     temperature: float = 0.0,
     top_k: int | None = None,
     sweeps: int = 0,
     shares: int = 8,
     generator: torch.Generator | None = None,
     watch: Watch | None = None,
+    draw: Draw | None = None,
+    log_prob: bool = True,
+    hidden: Int[Tensor, " others"] | None = None,
 ) -> Filled:
     """Fill the slots in `flat`, whatever stands there now; they may be missing ones.
 
@@ -83,7 +90,8 @@ def fill(
         steps: passes of the model. Each example commits ceil(open / steps left) slots per pass; `steps` at least the
             number of slots means one at a time. 1: all at once, independent of each other.
         order: which go first within an example: the surest, at random, or by place. The surest are those whose
-            *distribution* is sharpest, before any value is drawn, so sampling along this order is not biased.
+            *distribution* is sharpest, before any value is drawn, so sampling along this order is not biased. Or the
+            turn of each slot in `flat`: a pass fills all slots of one turn, the lowest first, and `steps` has no say.
         temperature: 0 takes the likeliest value, 1 samples from the model.
         top_k: sample among the k likeliest only.
         sweeps: how often every filled slot is hidden once more and drawn again, given all others (Gibbs; at
@@ -91,37 +99,53 @@ def fill(
         shares: a sweep hides a random 1/shares of an example's filled slots at a time.
         generator: on the batch's device.
         watch: called with every commit.
+        draw: makes the values in place of `temperature` and `top_k`.
+        log_prob: whether that of the values is wanted; it costs a reading of every prediction.
+        hidden: other slots that are hidden all the time and not filled.
 
     Raises:
         UserError: settings out of range.
     """
-    if order not in ("confidence", "random", "left_to_right"):
+    turns = order if isinstance(order, Tensor) else None
+    if turns is None and order not in ("confidence", "random", "left_to_right"):
         raise UserError(f"order={order}", hint="Expected confidence, random or left_to_right.")
     if steps < 1 or sweeps < 0 or shares < 1 or temperature < 0:
         raise UserError(
             f"steps={steps}, sweeps={sweeps}, shares={shares}, temperature={temperature}",
             hint="Expected steps and shares of at least 1, sweeps and temperature not below 0.",
         )
-    flat = flat.unique()
+    flat, place = flat.unique(return_inverse=True)
+    if turns is not None:
+        turns = torch.empty_like(turns).index_copy(0, place, turns)
     device = batch.segment.device
     group = (flat // batch.shape[1]) * (batch.shape[1] + 1) + batch.segment.flatten()[flat]
     group = group.unique(return_inverse=True)[1]
     examples = int(group.max()) + 1 if len(flat) else 0
     observed = batch.observed.flatten().index_fill(0, flat, True).view(batch.shape)
-    work = _Work(model, replace(batch, observed=observed), flat, watch)
+    work = _Work(model, replace(batch, observed=observed), flat, hidden, watch, log_prob)
 
     def noise(n: int) -> Tensor:
         return torch.rand(n, generator=generator, device=device)
 
-    def draw(prediction: Prediction) -> Tensor:
+    def drawn(prediction: Prediction, asked: Tensor) -> Tensor:
+        if draw is not None:
+            return draw(prediction, flat[asked])
         if temperature == 0:
             return prediction.mode()
         return prediction.sample(generator=generator, temperature=temperature, top_k=top_k)
 
+    def fill_all(hidden: Tensor, chosen: Tensor) -> None:
+        prediction = work.predict(hidden, chosen)
+        work.commit(chosen, prediction, torch.arange(len(chosen), device=device), drawn(prediction, chosen))
+
     with inference_mode(model):
-        hidden = torch.ones(len(flat), dtype=torch.bool, device=device)
+        unfilled = torch.ones(len(flat), dtype=torch.bool, device=device)
+        for turn in () if turns is None else turns.unique():
+            chosen = (turns == turn).nonzero().flatten()
+            fill_all(unfilled.nonzero().flatten(), chosen)
+            unfilled[chosen] = False
         for left in range(steps, 0, -1):
-            still = hidden.nonzero().flatten()
+            still = unfilled.nonzero().flatten()
             if not len(still):
                 break
             here = group[still]
@@ -129,13 +153,13 @@ def fill(
             if order == "confidence" and left > 1:
                 prediction = work.predict(still, still)
                 places = (rank_within(here, prediction.confidence()) < count[here]).nonzero().flatten()
+                chosen = still[places]
+                work.commit(chosen, prediction, places, drawn(prediction, still))
             else:
                 score = noise(len(still)) if order == "random" else -torch.arange(len(still), device=device).double()
                 chosen = still[rank_within(here, score) < count[here]]
-                prediction = work.predict(still, chosen)
-                still, places = chosen, torch.arange(len(chosen), device=device)
-            work.commit(still[places], prediction, places, draw(prediction))
-            hidden[still[places]] = False
+                fill_all(still, chosen)
+            unfilled[chosen] = False
         size = torch.bincount(group, minlength=examples)
         for _ in range(sweeps):
             share = rank_within(group, noise(len(flat))) * size.clamp_max(shares)[group] // size[group]
@@ -143,29 +167,108 @@ def fill(
                 again = (share == number).nonzero().flatten()
                 if not len(again):
                     continue
-                prediction = work.predict(again, again)
-                work.commit(again, prediction, torch.arange(len(again), device=device), draw(prediction))
+                fill_all(again, again)
     return work.result()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilledExample:
+    """What was filled in of one example.
+
+    Attributes:
+        slots: (filled,) its slots that were filled, ascending.
+        new: their values, in the codec's form.
+        log_prob: (filled,) as in `Filled`.
+        values: the example's values with the new ones written in.
+        kept: for each slot what `keep` made of the prediction it was drawn from; empty without `keep`.
+    """
+
+    slots: np.ndarray
+    new: np.ndarray
+    log_prob: np.ndarray
+    values: dict[str, np.ndarray]
+    kept: list[Any]
+
+
+def fill_examples(
+    model: MaskedModel,
+    examples: Sequence[Example],
+    missing: Sequence[np.ndarray],
+    *,
+    slots: int,
+    batch_slots: int = BATCH_SLOTS,
+    keep: Callable[[Prediction, Tensor], Sequence[Any]] | None = None,
+    **options: Any,
+) -> list[FilledExample]:
+    """Fill slots of examples, batched like any others; in the order given.
+
+    Args:
+        missing: of each example the slots to fill, whatever stands there now.
+        slots: longest example the model takes.
+        keep: makes something of a prediction and places in it, an entry per place: the likeliest values, say.
+        options: as `fill` has them.
+
+    Raises:
+        UserError: an example is longer than `slots`, or settings out of range.
+    """
+    device = next(model.parameters()).device
+    out: list[FilledExample | None] = [None] * len(examples)
+    for batch, numbers in packed_batches(examples, slots, batch_slots):
+        first = first_slots(batch, len(numbers))
+        batch = batch.to(device)
+        flat = [at + np.sort(missing[n]) for at, n in zip(first, numbers.tolist(), strict=True)]
+        kept: dict[int, Any] = {}
+
+        def watch(where: Tensor, prediction: Prediction, places: Tensor, kept: dict[int, Any] = kept) -> None:
+            if keep is not None:
+                kept.update(zip(where.tolist(), keep(prediction, places), strict=True))
+
+        found = fill(model, batch, torch.from_numpy(np.concatenate(flat)).to(device), watch=watch, **options)
+        ordered, new, log_prob = (x.cpu().numpy() for x in (found.flat, found.new, found.log_prob))
+        values = {channel: x.flatten(0, 1).cpu().numpy() for channel, x in found.values.items()}
+        for at, n, mine in zip(first.tolist(), numbers.tolist(), flat, strict=True):
+            place = np.searchsorted(ordered, mine)
+            out[n] = FilledExample(
+                slots=mine - at,
+                new=new[place],
+                log_prob=log_prob[place],
+                values={channel: x[at : at + len(examples[n])] for channel, x in values.items()},
+                kept=[kept[slot] for slot in mine.tolist()] if keep is not None else [],
+            )
+    return [one for one in out if one is not None]
 
 
 class _Work:
     """The values so far; slots are named by their number in `flat`."""
 
-    def __init__(self, model: MaskedModel, batch: PackedBatch, flat: Tensor, watch: Watch | None) -> None:
+    def __init__(
+        self,
+        model: MaskedModel,
+        batch: PackedBatch,
+        flat: Tensor,
+        others: Tensor | None,
+        watch: Watch | None,
+        wants_log_prob: bool,
+    ) -> None:
         self.model, self.batch, self.flat, self.watch = model, batch, flat, watch
+        self.others, self.wants_log_prob = others, wants_log_prob
         self.new: Tensor | None = None
         self.log_prob = torch.zeros(len(flat), device=flat.device)
 
     def predict(self, hidden: Tensor, ask: Tensor) -> Prediction:
-        return self.model(self.batch, hide(self.flat[hidden]), ask=self.flat[ask])
+        gone = self.flat[hidden]
+        return self.model(
+            self.batch, hide(gone if self.others is None else torch.cat([gone, self.others])), ask=self.flat[ask]
+        )
 
     def commit(self, chosen: Tensor, prediction: Prediction, places: Tensor, drawn: Tensor) -> None:
         """Write the drawn values of the chosen slots, `places` of the prediction."""
-        new, log_prob = drawn[places], prediction.log_prob(drawn)[places]
+        new = drawn[places]
         if self.new is None:
             self.new = new.new_zeros((len(self.flat), *new.shape[1:]))
         self.new[chosen] = new
-        self.log_prob[chosen] = log_prob.to(self.log_prob.dtype)
+        if self.wants_log_prob:
+            self.log_prob[chosen] = prediction.log_prob(drawn)[places].to(self.log_prob.dtype)
         where = self.flat[chosen]
         self.batch = replace(self.batch, values=self.model.codec.write(self.batch.values, where, new))
         if self.watch is not None:

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 import torch
 
+from unmask.core.ask import Question, answers
 from unmask.modalities.events.codec import log_density
-from unmask.modalities.events.fill import Question, answers
 from unmask.modalities.events.folder import load_folder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import read_meds
@@ -53,9 +53,10 @@ def test_codes_are_learnt_from_the_rest_of_their_visit(tmp_path: Path, seed: int
         for e in examples
     ]
     right = []
-    for n, prediction, places in answers(folder, asked):
-        truth = np.asarray(asked[n].example.values["code"])[asked[n].hidden]
-        right.append(prediction.code.mode().numpy()[places] == truth)
+    for numbers, prediction, places in answers(folder.model, asked, slots=folder.settings.slots):
+        for n, at in zip(numbers, places, strict=True):
+            truth = np.asarray(asked[n].example.values["code"])[asked[n].hidden]
+            right.append(prediction.code.mode().numpy()[at] == truth)
     # Two events hidden in one visit cannot be told apart: of each visit one can be right at best.
     best = sum(len(np.unique(np.asarray(q.example.unit)[q.hidden])) for q in asked) / sum(len(q.hidden) for q in asked)
     assert 0.6 < best < 0.85

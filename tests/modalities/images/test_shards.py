@@ -232,7 +232,7 @@ def test_streamed_embeddings_and_labels_are_those_from_memory(tmp_path, monkeypa
     whole = model.embed(str(tmp_path / "p"))
     scores = model.evaluate(str(tmp_path / "p"), most=10)
     monkeypatch.setattr(rooms, "PASSING", Store(folder=None, most=0))
-    monkeypatch.setattr(rooms, "rows_at_rest", lambda _: 7)
+    monkeypatch.setattr(rooms, "inference_rows", lambda _: 7)
     found = model.read(str(tmp_path / "p"), store=rooms.PASSING)
     streamed = model.embed(found)
     assert [name for name, _ in found.skipped] == ["dog/008.png"]

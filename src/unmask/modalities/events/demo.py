@@ -17,9 +17,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.batch import pack
-from unmask.core.corruption import hide
-from unmask.core.inference import inference_mode
+from unmask.core.ask import Question, answers
 from unmask.files import demo_folder
 from unmask.modalities.events.meds import BIRTH
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
@@ -131,18 +129,17 @@ def recovered(folder: Path, meds: Path) -> dict[str, dict[str, float]]:
 
     model = load(folder, precision="fp32", device="cpu")
     histories, network = model.histories(read_meds(meds)), model.folder.model
-    vocabulary = model.folder.vocabulary
+    vocabulary, slots = model.folder.vocabulary, model.folder.settings.slots
     found: dict[str, dict[str, float]] = {}
     for name in RULES:
         code, cause = vocabulary.numbers([name, CAUSE[name]])
         expected: dict[str, list[float]] = {"with": [], "without": []}
-        for subject in range(len(histories.events)):
-            example = histories.example(subject, slots=model.folder.settings.slots)
-            place = int(np.flatnonzero(example.values["code"] == code)[-1])
-            with inference_mode(network):
-                prediction = network(pack([example], slots=len(example)), hide(torch.tensor([place])))
-                location, _ = prediction.of_code(torch.tensor([int(code)]))
-            kind = "with" if (example.values["code"] == cause).any() else "without"
-            expected[kind].append(float(vocabulary.unscale(int(code), location.numpy())[0]))
+        examples = [histories.example(i, slots=slots) for i in range(len(histories.events))]
+        questions = [Question(example=e, hidden=np.flatnonzero(e.values["code"] == code)[-1:]) for e in examples]
+        for numbers, prediction, places in answers(network, questions, slots=slots):
+            location, _ = prediction.of_code(torch.full((len(prediction),), int(code)))
+            for number, at in zip(numbers, places, strict=True):
+                kind = "with" if (examples[number].values["code"] == cause).any() else "without"
+                expected[kind].append(float(vocabulary.unscale(int(code), location[at].numpy())[0]))
         found[name] = {kind: float(np.mean(values)) for kind, values in expected.items()}
     return found

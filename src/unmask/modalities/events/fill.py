@@ -1,14 +1,10 @@
 """What a trained model says of hidden events: a missing value with its interval, the likeliest next events, and what
-it expected at each visit of a record.
-
-Each question hides its slots in a copy of the patient, so no answer has seen what it answers.
-"""
+it expected at each visit of a record."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -16,9 +12,8 @@ import numpy as np
 import polars as pl
 import torch
 
+from unmask.core.ask import Question, answers
 from unmask.core.batch import Example
-from unmask.core.corruption import hide
-from unmask.core.inference import first_slots, inference_mode, packed_batches
 from unmask.modalities.events.clock import squash, stretch
 from unmask.modalities.events.codec import EventPrediction
 from unmask.modalities.events.folder import EventFolder
@@ -36,32 +31,6 @@ SCHEMA: dict[str, Any] = {
     "low": pl.Float64,
     "high": pl.Float64,
 }
-BLOCK = 256
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Question:
-    """Slots of an example to hide and ask for."""
-
-    example: Example
-    hidden: np.ndarray
-
-
-def answers(folder: EventFolder, questions: Sequence[Question]) -> Iterator[tuple[int, EventPrediction, np.ndarray]]:
-    """(question number, prediction of a batch, its rows that answer the question, in the order of `hidden`)."""
-    model = folder.model
-    device = next(model.parameters()).device
-    with inference_mode(model):
-        for start in range(0, len(questions), BLOCK):
-            asked = questions[start : start + BLOCK]
-            for batch, numbers in packed_batches([q.example for q in asked], folder.settings.slots):
-                first = first_slots(batch, len(numbers))
-                flat = [first[i] + asked[n].hidden for i, n in enumerate(numbers.tolist())]
-                whole = torch.from_numpy(np.concatenate(flat))
-                prediction = model(batch.to(device), hide(whole.to(device)))
-                ordered = np.sort(whole.numpy())
-                for i, n in enumerate(numbers.tolist()):
-                    yield start + n, prediction, np.searchsorted(ordered, flat[i])
 
 
 def quantiles(folder: EventFolder, code: int, location: float, log_variance: float, level: float) -> list[float]:
@@ -98,16 +67,30 @@ def missing_values(
             questions.append(Question(example=example, hidden=where + 1))
             about.append((subject, rows[where], codes[where]))
     out: list[tuple[Any, ...]] = []
-    for number, prediction, places in answers(folder, questions):
-        subject, rows, codes = about[number]
-        asked = torch.zeros(len(prediction), dtype=torch.int64)
-        asked[torch.from_numpy(places)] = torch.from_numpy(codes)
-        location, log_variance = (t.cpu().numpy() for t in prediction.of_code(asked.to(prediction.logits.device)))
-        for place, row, code in zip(places.tolist(), rows.tolist(), codes.tolist(), strict=True):
-            found = quantiles(folder, code, float(location[place]), float(log_variance[place]), level)
-            name = vocabulary.codes[code - FIRST]
-            out.append((int(events.subjects[subject]), "value", int(events.time[row]), name, None, *found))
+    for numbers, prediction, places in answers(folder.model, questions, slots=folder.settings.slots):
+        asked = [about[number] for number in numbers]
+        location, log_variance = _values(prediction, places, [codes for _, _, codes in asked])
+        for (subject, rows, codes), at in zip(asked, places, strict=True):
+            for place, row, code in zip(at.tolist(), rows.tolist(), codes.tolist(), strict=True):
+                found = quantiles(folder, code, float(location[place]), float(log_variance[place]), level)
+                name = vocabulary.codes[code - FIRST]
+                out.append((int(events.subjects[subject]), "value", int(events.time[row]), name, None, *found))
     return _frame(out)
+
+
+def _codes(prediction: EventPrediction, places: Sequence[np.ndarray], codes: Sequence[np.ndarray]) -> torch.Tensor:
+    """(asked,) the code given for each place, 0 elsewhere."""
+    out = torch.zeros(len(prediction), dtype=torch.int64)
+    out[torch.from_numpy(np.concatenate(places))] = torch.from_numpy(np.concatenate(codes))
+    return out.to(prediction.logits.device)
+
+
+def _values(
+    prediction: EventPrediction, places: Sequence[np.ndarray], codes: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(asked,) location and log-variance of the value expected beside the code of each place; 0 elsewhere."""
+    location, log_variance = prediction.of_code(_codes(prediction, places, codes))
+    return location.cpu().numpy(), log_variance.cpu().numpy()
 
 
 def _usual(histories: Histories) -> np.ndarray:
@@ -140,24 +123,25 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
     living = np.flatnonzero(~died(events))
     questions = [Question(example=e, hidden=np.array([len(e) - 1])) for e in _longer(folder, histories, living)]
     out: list[tuple[Any, ...]] = []
-    for number, prediction, places in answers(folder, questions):
-        place = int(places[0])
-        codes, log_probs = prediction.code.top(top)
-        subject = int(living[number])
-        last = int(events.time[events.offsets[subject + 1] - 1])
-        hours = float(questions[number].example.values["hours"][-1])
-        when = None
-        if prediction.time is not None and folder.settings.time_weight and last != STATIC:
-            guess = prediction.time[place].double().cpu()
-            when = last + max(1, int((later_than(hours, float(guess[0]), float(guess[1])) - hours) * HOUR))
-        for code, log_prob in zip(codes[place].tolist(), log_probs[place].tolist(), strict=True):
-            found: list[float | None] = [None, None, None]
-            if usual[code] and folder.settings.value_weight:
-                asked = torch.full((len(prediction),), code, device=prediction.logits.device)
-                location, log_variance = prediction.of_code(asked)
-                found = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), level)]
-            name = vocabulary.codes[code - FIRST]
-            out.append((int(events.subjects[subject]), "next", when, name, math.exp(log_prob), *found))
+    for numbers, prediction, places in answers(folder.model, questions, slots=folder.settings.slots):
+        codes, log_probs = (x.cpu() for x in prediction.code.top(top))
+        values = [prediction.of_code(codes[:, k].to(prediction.logits.device)) for k in range(top)]
+        for number, (place,) in zip(numbers, places, strict=True):
+            subject = int(living[number])
+            last = int(events.time[events.offsets[subject + 1] - 1])
+            hours = float(questions[number].example.values["hours"][-1])
+            when = None
+            if prediction.time is not None and folder.settings.time_weight and last != STATIC:
+                guess = prediction.time[place].double().cpu()
+                when = last + max(1, int((later_than(hours, float(guess[0]), float(guess[1])) - hours) * HOUR))
+            for code, log_prob, (location, log_variance) in zip(
+                codes[place].tolist(), log_probs[place].tolist(), values, strict=True
+            ):
+                found: list[float | None] = [None, None, None]
+                if usual[code] and folder.settings.value_weight:
+                    found = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), level)]
+                name = vocabulary.codes[code - FIRST]
+                out.append((int(events.subjects[subject]), "next", when, name, math.exp(log_prob), *found))
     return _frame(out)
 
 
@@ -210,31 +194,31 @@ def timeline(
     unit = np.asarray(example.unit)
     visits = [np.flatnonzero(unit == u) for u in np.unique(unit[unit >= 0])]
     out: list[dict[str, Any]] = []
-    for number, prediction, places in answers(folder, [Question(example=example, hidden=v) for v in visits]):
-        asked = torch.zeros(len(prediction), dtype=torch.int64)
-        asked[torch.from_numpy(places)] = torch.from_numpy(codes[visits[number] - 1])
-        asked = asked.to(prediction.logits.device)
-        location, log_variance = prediction.of_code(asked)
-        likely, log_probs = prediction.code.mode(), prediction.code.log_prob(asked)
-        for place, slot in zip(places.tolist(), visits[number].tolist(), strict=True):
-            code, row = int(codes[slot - 1]), int(rows[slot - 1])
-            shown: list[float | None] = [None, None, None]
-            if code >= FIRST and vocabulary.valued[code] and folder.settings.value_weight:
-                shown = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), 0.8)]
-            value = float(histories.events.value[row])
-            out.append(
-                {
-                    "time": int(histories.events.time[row]),
-                    "code": name_of(vocabulary.codes, code),
-                    "value": value if math.isfinite(value) else None,
-                    "probability": float(log_probs[place].exp()),
-                    "likeliest": name_of(vocabulary.codes, int(likely[place])),
-                    "expected": shown[0],
-                    "low": shown[1],
-                    "high": shown[2],
-                    "slot": slot,
-                }
-            )
+    questions = [Question(example=example, hidden=v) for v in visits]
+    for numbers, prediction, places in answers(folder.model, questions, slots=slots):
+        stood = [codes[visits[number] - 1] for number in numbers]
+        location, log_variance = _values(prediction, places, stood)
+        likely, log_probs = prediction.code.mode(), prediction.code.log_prob(_codes(prediction, places, stood))
+        for number, at in zip(numbers, places, strict=True):
+            for place, slot in zip(at.tolist(), visits[number].tolist(), strict=True):
+                code, row = int(codes[slot - 1]), int(rows[slot - 1])
+                shown: list[float | None] = [None, None, None]
+                if code >= FIRST and vocabulary.valued[code] and folder.settings.value_weight:
+                    shown = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), 0.8)]
+                value = float(histories.events.value[row])
+                out.append(
+                    {
+                        "time": int(histories.events.time[row]),
+                        "code": name_of(vocabulary.codes, code),
+                        "value": value if math.isfinite(value) else None,
+                        "probability": float(log_probs[place].exp()),
+                        "likeliest": name_of(vocabulary.codes, int(likely[place])),
+                        "expected": shown[0],
+                        "low": shown[1],
+                        "high": shown[2],
+                        "slot": slot,
+                    }
+                )
     return sorted(out, key=lambda r: r["slot"])
 
 

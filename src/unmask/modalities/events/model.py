@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.inference import inference_mode
+from unmask.core.embed import embed_batches
 from unmask.core.score import Mode
 from unmask.errors import UserError, option
 from unmask.files import written
@@ -88,11 +88,9 @@ class EventModel:
         """Pooled states; of each point the events known at its time."""
         settings, model = self.folder.settings, self.folder.model.to(self.device)
         numbers = np.arange(len(histories.events) if points is None else len(points))
-        out = np.zeros((len(numbers), 2 * settings.width), np.float32)
-        with inference_mode(model), self._computing():
-            for batch, held in histories.batches(points, numbers, slots=settings.slots):
-                out[held] = mean_and_maximum(model, batch.to(self.device), len(held)).cpu().numpy()
-        return out
+        batches = histories.batches(points, numbers, slots=settings.slots)
+        with self._computing():
+            return embed_batches(model, batches, mean_and_maximum, count=len(numbers), width=2 * settings.width)
 
     def features(self, histories: Histories, points: Labels, *, states: bool, summaries: bool) -> Features:
         """What the outcome head reads: summaries, then pooled states."""

@@ -16,10 +16,11 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from unmask.core.ask import BLOCK
 from unmask.core.score import Mode, score
 from unmask.errors import UserError
 from unmask.modalities.events.codec import EventPrediction
-from unmask.modalities.events.fill import BLOCK, name_of
+from unmask.modalities.events.fill import name_of
 from unmask.modalities.events.folder import EventFolder
 from unmask.modalities.events.histories import Histories
 

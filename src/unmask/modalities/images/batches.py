@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -75,6 +75,17 @@ def batch_of_parts(
         identity=torch.from_numpy(np.asarray(identity, np.int64))[:, None].expand(-1, slots).contiguous(),
         index=torch.arange(n)[:, None].expand(-1, slots).contiguous(),
     )
+
+
+def image_batches(codec: PatchCodec, images: ImageSet, rows: int) -> Iterator[tuple[PackedBatch, np.ndarray]]:
+    """Pictures of the model's size, `rows` to a batch, on the CPU, and their numbers; a picture's identity is its
+    number."""
+    mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
+    for part in chunks(len(images), rows):
+        missing = None if images.missing is None else images.missing[part]
+        seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
+        numbers = np.arange(part.start, part.stop)
+        yield image_batch(codec.config, seen, numbers), numbers
 
 
 def nothing(config: PatchCodecConfig) -> PackedBatch:

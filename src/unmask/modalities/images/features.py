@@ -6,15 +6,11 @@ import contextlib
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from unmask.core.embed import Pooling, pool
-from unmask.core.inference import inference_mode
+from unmask.core.embed import Pooling, embed_batches, pooled_by
 from unmask.core.model import MaskedModel
 from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.batches import image_batch
-from unmask.modalities.images.floats import chunks, model_floats
+from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.streaming import StreamedArray
 
@@ -24,37 +20,27 @@ RESTING = 512e6
 """Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""
 
 
-def rows_at_rest(model: MaskedModel) -> int:
+def inference_rows(model: MaskedModel) -> int:
     """Pictures in a batch of a model that is used, not trained: 256, fewer where a layer's states would take over 0.5
     GB."""
     config = model.codec.config
     return min(256, max(1, int(RESTING / (config.slots * max(config.width, config.head_width) * 12 * 4))))
 
 
-@torch.inference_mode()
 def features(
     model: MaskedModel,
     images: ImageSet,
     context: contextlib.AbstractContextManager[Any],
-    device: torch.device,
     *,
     pooling: Pooling = "mean",
     normalise: bool = False,
     rows: int | None = None,
 ) -> np.ndarray:
     """Pooled encoder states of pictures of the model's size, (pictures, width) float32."""
-    rows = rows or rows_at_rest(model)
-    config, codec = model.codec.config, model.codec
-    mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
-    out = np.zeros((len(images), model.encoder.config.width), np.float32)
-    with inference_mode(model), context:
-        for part in chunks(len(images), rows):
-            missing = None if images.missing is None else images.missing[part]
-            seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
-            batch = image_batch(config, seen, np.arange(part.start, part.stop)).to(device)
-            vectors = pool(model, batch, part.stop - part.start, pooling, False)
-            out[part] = (nn.functional.normalize(vectors, dim=-1) if normalise else vectors).cpu().numpy()
-    return out
+    batches = image_batches(model.codec, images, rows or inference_rows(model))
+    pool, width = pooled_by(pooling, include_special=False), model.encoder.config.width
+    with context:
+        return embed_batches(model, batches, pool, count=len(images), width=width, normalise=normalise)
 
 
 def settled(images: ImageSet) -> np.ndarray:

@@ -24,12 +24,12 @@ from unmask.errors import UserError, option, setting
 from unmask.files import damaged
 from unmask.modalities.images.account import check_fit
 from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.batches import image_batch
+from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.build import at_size
 from unmask.modalities.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
 from unmask.modalities.images.decode import scale_of
-from unmask.modalities.images.features import PASSING, features, pooled, rows_at_rest, settled
-from unmask.modalities.images.floats import as_floats, chunks, evenly, model_floats
+from unmask.modalities.images.features import PASSING, features, inference_rows, pooled, settled
+from unmask.modalities.images.floats import as_floats, evenly
 from unmask.modalities.images.folder import ImageFolder, load_folder, save_folder
 from unmask.modalities.images.masking import (
     image_corruption,
@@ -113,12 +113,8 @@ class ImageModel:
     def batches(self, images: ImageSet, rows: int | None = None) -> Iterator[tuple[slice, PackedBatch]]:
         """Pictures in batches on the model's device, of `rows` or what memory asks for; a picture's identity is its
         place."""
-        config, rows = self.config, rows or rows_at_rest(self.model)
-        mean, deviation = self.model.codec.mean.cpu(), self.model.codec.deviation.cpu()
-        for part in chunks(len(images), rows):
-            missing = None if images.missing is None else images.missing[part]
-            seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
-            yield part, image_batch(config, seen, np.arange(part.start, part.stop)).to(self.device)
+        for batch, numbers in image_batches(self.model.codec, images, rows or inference_rows(self.model)):
+            yield slice(int(numbers[0]), int(numbers[-1]) + 1), batch.to(self.device)
 
     def reconstruct(
         self,
@@ -235,9 +231,7 @@ class ImageModel:
             raise UserError("pooling=first, but the model has no class token", hint=f"Use {option('pooling', 'mean')}.")
         found = self.read(images, store=PASSING)
         whole = found.tiles is None
-        vectors = features(
-            self.model, found, self._context(), self.device, pooling=pooling, normalise=normalise and whole
-        )
+        vectors = features(self.model, found, self._context(), pooling=pooling, normalise=normalise and whole)
         if whole:
             return vectors[settled(found)]
         vectors = pooled(vectors, found)
@@ -295,7 +289,7 @@ class ImageModel:
 
     def _features_and_labels(self, part: ImageSet, pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
         """Features and labels of the pictures that can be read."""
-        vectors = features(self.model, part, self._context(), self.device, pooling=pooling)
+        vectors = features(self.model, part, self._context(), pooling=pooling)
         whole = settled(part)
         assert part.labels is not None
         return vectors[whole], part.labels[whole]

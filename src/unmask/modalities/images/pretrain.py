@@ -261,8 +261,7 @@ def live_probe(
         begun = time.monotonic()
         if spent > PROBE_SHARE * (begun - started):
             return {}
-        device = next(model.parameters()).device
-        a, b = (features(model, part, contextlib.nullcontext(), device) for part in (known, asked))
+        a, b = (features(model, part, contextlib.nullcontext()) for part in (known, asked))
         assert known.labels is not None
         near = knn_predict(a, known.labels, b, k=10)
         linear = linear_predict(fit_linear(a, known.labels, penalty=1e-3, steps=30), b)

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.core.batch import Example, pack
-from unmask.core.corruption import hide
+from unmask.core.ask import Question, answers
+from unmask.core.batch import Example
 from unmask.core.embed import Pooling, embed
-from unmask.core.fill import Order, fill
+from unmask.core.fill import Order, fill_examples
 from unmask.core.inference import packed_batches
 from unmask.core.score import score
 from unmask.encoder.config import Disentangled
@@ -204,46 +204,37 @@ class TextModel:
             found = {text: self.answers(text, lengths=range(1, longest + 1), top=top) for text in texts}
             return [{"text": text, **_best(found[text])} for text in texts]
         examples = self._blank_examples(masked)
-        generator = torch.Generator(device=self.device).manual_seed(seed)
-        results: list[dict[str, Any]] = [{} for _ in texts]
-        for batch, members in packed_batches(examples, self.slots, 4096):
-            batch = batch.to(self.device)
-            flat = (batch.values["token"] == self.tokenizer.mask_id).flatten().nonzero().flatten()
-            best: dict[int, list[dict[str, Any]]] = {}
+        blanks = [np.flatnonzero(e.values["token"] == self.tokenizer.mask_id) for e in examples]
 
-            def watch(
-                where: Tensor, prediction: Any, places: Tensor, best: dict[int, list[dict[str, Any]]] = best
-            ) -> None:
-                values, chances = (found[places].tolist() for found in prediction.top(top))
-                for slot, value, chance in zip(where.tolist(), values, chances, strict=True):
-                    best[slot] = [
-                        {"value": word_of(self.tokenizer, v), "probability": math.exp(p)}
-                        for v, p in zip(value, chance, strict=True)
-                    ]
+        def likeliest(prediction: Any, places: Tensor) -> list[list[dict[str, Any]]]:
+            values, chances = (x[places].tolist() for x in prediction.top(top))
+            return [
+                [{"value": word_of(self.tokenizer, v), "probability": math.exp(p)} for v, p in zip(*one, strict=True)]
+                for one in zip(values, chances, strict=True)
+            ]
 
-            with self.context():
-                filled = fill(
-                    self.model,
-                    batch,
-                    flat,
-                    steps=steps,
-                    order=order,
-                    temperature=temperature,
-                    generator=generator,
-                    watch=watch,
-                )
-            blanks: list[list[int]] = [[] for _ in members]
-            for i, row in enumerate(batch.index.flatten()[flat].tolist()):
-                blanks[row].append(i)
-            slots, new, log_prob = flat.tolist(), filled.new.tolist(), filled.log_prob.tolist()
-            for member, mine in zip(members.tolist(), blanks, strict=True):
-                results[member] = {
-                    "text": texts[member],
-                    "filled": write_blanks(self.tokenizer, masked[member], [new[i] for i in mine]),
-                    "slots": [{"candidates": best[slots[i]]} for i in mine],
-                    "log_probability": math.fsum(log_prob[i] for i in mine),
-                }
-        return results
+        with self.context():
+            filled = fill_examples(
+                self.model,
+                examples,
+                blanks,
+                slots=self.slots,
+                batch_slots=4096,
+                keep=likeliest,
+                steps=steps,
+                order=order,
+                temperature=temperature,
+                generator=torch.Generator(device=self.device).manual_seed(seed),
+            )
+        return [
+            {
+                "text": text,
+                "filled": write_blanks(self.tokenizer, shown, one.new.tolist()),
+                "slots": [{"candidates": best} for best in one.kept],
+                "log_probability": math.fsum(one.log_prob.tolist()),
+            }
+            for text, shown, one in zip(texts, masked, filled, strict=True)
+        ]
 
     def answers(
         self, text: str, *, lengths: Sequence[int] = (1, 2, 3), top: int = 5, beam: int | None = None
@@ -278,17 +269,14 @@ class TextModel:
                         np.int64
                     )
                     examples.append(text_example(whole, np.arange(len(whole)), np.zeros(len(whole), bool), 0))
-                slots = len(examples[0])
-                batch = pack(examples, slots=slots, placement=[[i] for i in range(len(examples))]).to(self.device)
-                start = torch.arange(len(beams), device=self.device) * slots + place
-                gone = (start[:, None] + torch.arange(done, length, device=self.device)).flatten()
-                with torch.inference_mode(), self.context():
-                    values, chances = self.model(batch, hide(gone), ask=start + done).top(width)
-                grown = [
-                    ([*tokens, v], total + p)
-                    for (tokens, total), vs, ps in zip(beams, values.tolist(), chances.tolist(), strict=True)
-                    for v, p in zip(vs, ps, strict=True)
-                ]
+                rest, next_one = np.arange(place + done, place + length), np.array([place + done])
+                questions = [Question(example=e, hidden=rest, wanted=next_one) for e in examples]
+                grown = []
+                with self.context():
+                    for numbers, prediction, places in answers(self.model, questions, slots=self.slots):
+                        values, chances = (x.tolist() for x in prediction.top(width))
+                        for (tokens, total), (at,) in zip((beams[n] for n in numbers), places, strict=True):
+                            grown += [([*tokens, v], total + p) for v, p in zip(values[at], chances[at], strict=True)]
                 beams = sorted(grown, key=lambda b: -b[1])[:width]
             seen: set[str] = set()
             for tokens, total in beams:

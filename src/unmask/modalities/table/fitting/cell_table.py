@@ -6,7 +6,6 @@ kinds of tables and files.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +16,12 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, hide
+from unmask.core.embed import embed_batches
+from unmask.core.fill import fill
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.core.inference import inference_mode, on_cores, one_core
+from unmask.core.model import MaskedModel
+from unmask.core.score import score_rows
 from unmask.modalities.table.distribution.cells import CellMasks, Cells, batch_of, to_cells
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.mcm import FilterModel
@@ -157,7 +160,7 @@ class CellTable:
         incomplete = np.flatnonzero(~cells.seen.all(1))
         shares: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
 
-        def fill(take: np.ndarray, batch: PackedBatch) -> None:
+        def points(take: np.ndarray, batch: PackedBatch) -> None:
             flat = missing_slots(batch, len(take))
             prediction = self.network(batch, hide(flat))
             row, column = take[(flat // batch.shape[1]).numpy()], (flat % batch.shape[1]).numpy()
@@ -168,7 +171,7 @@ class CellTable:
                 for c, part in self._shares(prediction, row, column):
                     shares.setdefault(c, []).append(part)
 
-        self.on_cores(fill, cells, incomplete)
+        self.on_cores(points, cells, incomplete)
         if interval is None:
             return Imputed(point=point)
         return Imputed(point=point, low=low, high=high, shares={c: _by_row(parts) for c, parts in shares.items()})
@@ -304,10 +307,10 @@ class CellTable:
         incomplete = np.flatnonzero(~cells.seen.all(1)) if rows is None else rows
         ruled = None if not rules else Ruled(rules, self.codings, shift or {}, best)
 
-        def fill(take: np.ndarray, batch: PackedBatch) -> None:
+        def complete(take: np.ndarray, batch: PackedBatch) -> None:
             self._draw_batch(take, batch, out, seed, member, shift or {}, ruled)
 
-        self.on_cores(fill, cells, incomplete)
+        self.on_cores(complete, cells, incomplete)
         return out
 
     def _draw_batch(
@@ -322,14 +325,16 @@ class CellTable:
     ) -> None:
         slots = batch.shape[1]
         flat = missing_slots(batch, len(take))
-        column = (flat % slots).numpy()
-        members = self.network.codec.members
-        gone = torch.ones(len(flat), dtype=torch.bool)
         order = visiting_order(slots, seed)
-        for c in (c for c in (order if ruled is None else ruled.order(order)) if (column == c).any()):
-            here = torch.from_numpy(column == c)
-            prediction = self.network(batch, hide(flat[gone]), ask=flat[here])
-            identity = take[(flat[here] // slots).numpy()]
+        order = order if ruled is None else ruled.order(order)
+        turn = torch.full((slots,), -1)
+        turn[order] = torch.arange(len(order))
+        turns = turn[flat % slots]
+        members = self.network.codec.members
+
+        def draw(prediction: Any, cells: Tensor) -> Tensor:
+            """Values of the cells of one column."""
+            c, identity = int(cells[0]) % slots, take[(cells // slots).numpy()]
             u = np.stack([uniform(seed, identity, c, salt, 0) for salt in _CELL_SALTS], -1)
             if member is None:
                 which = (hash_keys(seed, identity, Salt.CELL_MEMBER) % np.uint64(members)).astype(np.int64)
@@ -346,9 +351,11 @@ class CellTable:
             if c in shift or under:
                 number, score = self.codings[c].encode(value)
                 new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)
-            batch = dataclasses.replace(batch, values=self.network.codec.write(batch.values, flat[here], new))
             out[c][identity] = value
-            gone &= ~here
+            return new
+
+        filled, rest = flat[turns >= 0], flat[turns < 0]
+        fill(self.network, batch, filled, order=turns[turns >= 0], draw=draw, log_prob=False, hidden=rest)
 
     def log_prob(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """(rows, columns) log-probability of every observed cell given the others of its row (pseudo-likelihood)."""
@@ -356,14 +363,7 @@ class CellTable:
         out = np.full(cells.number.shape, np.nan)
 
         def score(take: np.ndarray, batch: PackedBatch) -> None:
-            slots = batch.shape[1]
-            for c in range(slots):
-                row = batch.observed[:, c].nonzero().flatten()
-                if len(row):
-                    flat = row * slots + c
-                    prediction = self.network(batch, hide(flat))
-                    target = self.network.codec.targets(batch.values, flat)
-                    out[take[row.numpy()], c] = prediction.log_prob(target).numpy()
+            out[take] = score_rows(self.network, batch)[: len(take)].numpy()
 
         self.on_cores(score, cells, np.arange(len(cells)))
         return out
@@ -371,11 +371,13 @@ class CellTable:
     @one_core()
     def embed(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """(rows, members * state) states of the rows with nothing hidden."""
-        parts = []
-        with inference_mode(self.network):
-            for take, batch in self.passes(self.cells(columns)):
-                parts.append(self.network.states(batch).float().mean(1)[: len(take)].numpy())
-        return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
+        batches = ((batch, take) for take, batch in self.passes(self.cells(columns)))
+        return embed_batches(self.network, batches, _states_of_rows, count=len(columns[0]) if len(columns) else 0)
+
+
+def _states_of_rows(network: MaskedModel, batch: PackedBatch, rows: int) -> Tensor:
+    """(rows, members * state): a row's state, or the mean over all its columns', missing ones too."""
+    return network.states(batch).float().mean(1)[:rows]
 
 
 def missing_slots(batch: PackedBatch, rows: int) -> Tensor:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unmask.errors import UserError
 from unmask.modalities.text.tasks import linear
@@ -268,18 +267,12 @@ def vectors_apart(
     model: Any, encoder: Any, items: Sequence[Any], *, slots: int, context: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean states of the first and of the second texts, each read alone."""
-    from unmask.core.embed import pool_states
-    from unmask.core.inference import inference_mode, packed_batches
+    from unmask.core.embed import embed
 
     texts = list(dict.fromkeys(t for item in items for t in (item.text, item.text2)))
     place = {t: i for i, t in enumerate(texts)}
-    out: Tensor = torch.empty(len(texts), model.encoder.config.width)
-    device = next(model.parameters()).device
-    with inference_mode(model), context():
-        for batch, numbers in packed_batches(encoder.whole(texts), slots):
-            batch = batch.to(device)
-            out[numbers] = pool_states(model.states(batch), batch, len(numbers), "mean", True).float().cpu()
-    found = out.numpy()
+    with context():
+        found = embed(model, encoder.whole(texts), slots=slots)
     return found[[place[i.text] for i in items]], found[[place[i.text2] for i in items]]
 
 

@@ -16,7 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unmask.core.batch import PackedBatch
+from unmask.core.embed import embed_batches
 from unmask.core.inference import inference_mode, packed_batches
+from unmask.core.model import MaskedModel
 from unmask.encoder.transformer import activation
 from unmask.families.heads import TaskHead
 from unmask.modalities.text.folder import TextFolder
@@ -199,10 +202,14 @@ def start_answerer(
 def pooled(text: TextFolder, prepared: Prepared, *, slots: int, context: Callable[[], Any]) -> tuple[Tensor, Tensor]:
     """(first, mean) states of each example, each (n, width) fp32 on the CPU."""
     width = text.model.encoder.config.width
-    first, mean = torch.empty(len(prepared.examples), width), torch.empty(len(prepared.examples), width)
-    for x, batch, numbers in _passes(text, prepared.examples, slots, context):
-        a, b = pooled_both(x, batch, len(numbers))
-        first[numbers], mean[numbers] = a.cpu(), b.cpu()
+
+    def both(model: MaskedModel, batch: PackedBatch, count: int) -> Tensor:
+        return torch.cat(pooled_both(model.states(batch), batch, count), 1)
+
+    with context():
+        batches = packed_batches(prepared.examples, slots)
+        found = embed_batches(text.model, batches, both, count=len(prepared.examples), width=2 * width)
+    first, mean = torch.from_numpy(found).split(width, 1)
     return first, mean
 
 
