@@ -188,7 +188,7 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         theirs = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
         model = unmask.load(folder, precision="fp32", device="cpu")
         ids = _texts(model.tokenizer, arguments.count)
-        laid = {precision: _laid_out(model, precision, ids) for precision in arguments.precisions}
+        embedders = {precision: _padding_free(model, precision, ids) for precision in arguments.precisions}
         for theirs_in in [p for p in ("fp32", "bf16") if p in arguments.precisions]:
             net = theirs.to(torch.bfloat16) if theirs_in == "bf16" else theirs
 
@@ -204,35 +204,35 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                         net(input_ids=padded, attention_mask=seen)
 
             sides: dict[str, Callable[[], object]] = {str(n): lambda n=n: run_theirs(n) for n in (16, 32)}  # type: ignore[misc]
-            times = alternate(sides | _beside(laid, theirs_in, ids), arguments.rounds)
+            times = alternate(sides | _beside(embedders, theirs_in, ids), arguments.rounds)
             rows += _ratios(
                 f"DeBERTa-v3-base shape, {arguments.layers} layers", f"transformers {theirs_in}", times, len(ids)
             )
-        rows += _cosines("DeBERTa", laid, ids)
+        rows += _cosines("DeBERTa", embedders, ids)
     return rows
 
 
-def _laid_out(model: Any, precision: str, calibration: list[np.ndarray]) -> Any:
-    from unmask.modalities.text.swift import Swift
+def _padding_free(model: Any, precision: str, calibration: list[np.ndarray]) -> Any:
+    from unmask.modalities.text.padding_free import PaddingFreeEmbedder
 
-    laid = Swift.of(model.model, precision, calibration if precision == "int8" else ())
-    assert laid is not None
-    return laid
+    embedder = PaddingFreeEmbedder.of(model.model, precision, calibration if precision == "int8" else ())
+    assert embedder is not None
+    return embedder
 
 
-def _beside(laid: dict[str, Any], theirs: str, ids: list[np.ndarray]) -> dict[str, Callable[[], object]]:
+def _beside(embedders: dict[str, Any], theirs: str, ids: list[np.ndarray]) -> dict[str, Callable[[], object]]:
     """Our sides to run beside transformers in this number format: the same one, and 8 bits beside bf16."""
-    formats = [p for p in laid if p == theirs or (p == "int8" and theirs == "bf16")]
-    return {f"unmask {p}": lambda side=laid[p]: side.embed(ids) for p in formats}  # type: ignore[misc]
+    formats = [p for p in embedders if p == theirs or (p == "int8" and theirs == "bf16")]
+    return {f"unmask {p}": lambda side=embedders[p]: side.embed(ids) for p in formats}  # type: ignore[misc]
 
 
-def _cosines(what: str, laid: dict[str, Any], ids: list[np.ndarray]) -> list[dict[str, Any]]:
+def _cosines(what: str, embedders: dict[str, Any], ids: list[np.ndarray]) -> list[dict[str, Any]]:
     """Mean and smallest cosine of each number format's vectors to fp32's."""
-    if "fp32" not in laid:
+    if "fp32" not in embedders:
         return []
-    exact, rows = laid["fp32"].embed(ids), []
-    for precision in [p for p in laid if p != "fp32"]:
-        other = laid[precision].embed(ids)
+    exact, rows = embedders["fp32"].embed(ids), []
+    for precision in [p for p in embedders if p != "fp32"]:
+        other = embedders[precision].embed(ids)
         cosine = (exact * other).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(other, axis=1)
         rows.append(
             {"what": what, "format": precision, "cosine": float(cosine.mean()), "smallest": float(cosine.min())}
@@ -308,7 +308,7 @@ def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             model = unmask.load(folder, precision="fp32", device="cpu")
         sample = [np.random.default_rng(1).integers(5, 2000, 512) for _ in range(8)]
         precisions = [p for p in arguments.precisions if p != "int8" or kind != "ModernBert"]
-        laid = {precision: _laid_out(model, precision, sample) for precision in precisions}
+        embedders = {precision: _padding_free(model, precision, sample) for precision in precisions}
         for theirs_in in [p for p in ("fp32", "bf16") if p in precisions]:
             net = theirs.to(torch.bfloat16) if theirs_in == "bf16" else theirs
             for slots in (1024, 2048, 4096):
@@ -318,10 +318,10 @@ def long(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                     with torch.inference_mode():
                         net(input_ids=torch.tensor(ids)[None])
 
-                times = alternate({"1": run_theirs} | _beside(laid, theirs_in, [ids]), arguments.rounds)
+                times = alternate({"1": run_theirs} | _beside(embedders, theirs_in, [ids]), arguments.rounds)
                 what = f"{kind}, {arguments.layers} layers, {slots} tokens"
                 rows += _ratios(what, f"transformers {theirs_in}", times, slots)
-        rows += _cosines(kind, laid, sample)
+        rows += _cosines(kind, embedders, sample)
     return rows
 
 

@@ -30,7 +30,7 @@ from unmask.modalities.text.tokenizer import Encoded
 from unmask.training.precision import computing, precision_of, resolve_device
 
 if TYPE_CHECKING:
-    from unmask.modalities.text.swift import Swift
+    from unmask.modalities.text.padding_free import PaddingFreeEmbedder
 
 BLANK = "[MASK]"
 """Accepted in texts for every model, whatever its own mask token is."""
@@ -79,26 +79,26 @@ class TextModel:
             )
 
     @cached_property
-    def _swift(self) -> Swift | None:
-        """The encoder laid out for embedding, None where it is of another kind."""
+    def _padding_free(self) -> PaddingFreeEmbedder | None:
+        """The embedder without padding, None where the encoder is of another kind."""
         if self.precision != "int8":
-            return self._laid_out([])
+            return self._new_padding_free([])
         from unmask.modalities.text.docstrings import docstrings
 
-        return self._laid_out([text for _, text in docstrings(40_000)])
+        return self._new_padding_free([text for _, text in docstrings(40_000)])
 
-    def _laid_out(self, texts: Sequence[str]) -> Swift | None:
-        """Layers laid out; for int8 `texts` show how large the activations get."""
-        from unmask.modalities.text.swift import Swift
+    def _new_padding_free(self, texts: Sequence[str]) -> PaddingFreeEmbedder | None:
+        """For int8 `texts` show how large the activations get."""
+        from unmask.modalities.text.padding_free import PaddingFreeEmbedder
 
         if self.device.type != "cpu":
             return None
         ids = self.tokenizer.ids(list(texts)[:256], max_slots=min(self.slots, 128))
-        return Swift.of(self.model, self.precision, ids, compiled=self.compiled)
+        return PaddingFreeEmbedder.of(self.model, self.precision, ids, compiled=self.compiled)
 
     def calibrate(self, texts: Sequence[str]) -> None:
         """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
-        self.__dict__["_swift"] = self._laid_out(texts)
+        self.__dict__["_padding_free"] = self._new_padding_free(texts)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Within, the model computes in its precision.
@@ -380,8 +380,10 @@ class TextModel:
         if say is not None:
             for line in cut_said(self.too_long(texts), len(texts), slots):
                 say(line)
-        if self._swift is not None:
-            return self._swift.embed(self.tokenizer.ids(texts, max_slots=slots), pooling=pooling, normalise=normalise)
+        if self._padding_free is not None:
+            return self._padding_free.embed(
+                self.tokenizer.ids(texts, max_slots=slots), pooling=pooling, normalise=normalise
+            )
         with self.context():
             return embed(
                 self.model,

@@ -1,4 +1,4 @@
-"""Text models at rest, fast: ids in, vectors out, nothing packed, padded or masked on the way.
+"""Embedding texts without padding: ids in, vectors out, nothing packed, padded or masked on the way.
 
 Used for embedding where the encoder allows it (see `unmask.encoder.inference_encoder`); everything else goes through
 `unmask.core`.
@@ -28,8 +28,8 @@ BATCH_SLOTS = 2048
 
 
 @dataclass
-class Swift:
-    """A text model's embeddings and encoder, laid out for use."""
+class PaddingFreeEmbedder:
+    """A text model's word embeddings and the inference form of its encoder."""
 
     codec: Any
     encoder: InferenceEncoder
@@ -39,7 +39,7 @@ class Swift:
     @classmethod
     def of(
         cls, model: Any, precision: str, calibration: Sequence[np.ndarray] = (), *, compiled: bool = False
-    ) -> Swift | None:
+    ) -> PaddingFreeEmbedder | None:
         """None where the encoder is of another kind.
 
         Args:

@@ -1,4 +1,4 @@
-"""Encoders laid out for use say what they say in training: every family, every length, every number format."""
+"""Encoders without padding say what they say in training: every family, every length, every number format."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from unmask.core.batch import Example, pack
 from unmask.encoder import inference_attention, local
 from unmask.encoder.inference_encoder import has_eight_bit_form, has_inference_form
 from unmask.errors import UserError
-from unmask.modalities.text.swift import Swift
+from unmask.modalities.text.padding_free import PaddingFreeEmbedder
 
 pytest.importorskip("transformers")
 
@@ -32,12 +32,12 @@ def test_every_state_is_the_cores(name, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     texts = [rng.integers(5, VOCABULARY, n) for n in (64, 63, 40, 40, 17, 9, 9, 9, 2, 1)]
     for precision, tolerance in (("fp32", 2e-5), ("bf16", 0.15)):
-        laid = Swift.of(model, precision)
+        embedder = PaddingFreeEmbedder.of(model, precision)
         if name in SLOW:
-            assert laid is None
+            assert embedder is None
             continue
         with torch.inference_mode():
-            found = laid.states(texts).float().split([len(t) for t in texts])
+            found = embedder.states(texts).float().split([len(t) for t in texts])
             for text, mine in zip(texts, found, strict=True):
                 batch = pack([Example(values={"token": text}, identity=0)], slots=len(text))
                 exact = model.states(batch)[0]
@@ -53,9 +53,9 @@ def test_embeddings_in_every_number_format(name, tmp_path):
     texts = [s[:60] for s in SENTENCES] + ["x"]
     for pooling in ("mean", "first", "max"):
         fast = model.embed(texts, pooling=pooling)
-        model.__dict__["_swift"] = None
+        model.__dict__["_padding_free"] = None
         plain = model.embed(texts, pooling=pooling)
-        del model.__dict__["_swift"]
+        del model.__dict__["_padding_free"]
         np.testing.assert_allclose(fast, plain, atol=1e-4, rtol=1e-4)
     exact = model.embed(texts, normalise=True)
     half = unmask.load(tmp_path, precision="bf16", device="cpu").embed(texts, normalise=True)
