@@ -109,7 +109,8 @@ class StandardModel(ABC):
 
     @classmethod
     def demo_data(cls, folder: Path, seed: int) -> tuple[Any, Any, dict[str, Any]]:
-        """Data for `unmask demo`, written below a folder: what to train on, what to evaluate on, and settings by key."""
+        """Data for `unmask demo`, written below a folder: what to train on, what to evaluate on, and
+        settings by key."""
         raise UserError(f"no demo of {cls.kind}", hint="Its model class has no demo_data.")
 
     @classmethod

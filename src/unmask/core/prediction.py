@@ -76,7 +76,8 @@ class Prediction(Protocol):
         ...
 
     def confidence(self) -> Float[Tensor, " hidden"]:
-        """Larger is surer: log-probability of the mode's first part, or, of numbers alone, minus their log-variances."""
+        """Larger is surer: log-probability of the mode's first part, or, of numbers alone, minus their
+        log-variances."""
         ...
 
     def correct(self, target: Tensor) -> Tensor | None:
@@ -122,7 +123,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> tuple[Tensor, Tensor]:
-        """`h` may have more rows than `target`: those are computed, for the sake of the shape, and count for nothing."""
+        """`h` may have more rows than `target`: those are computed, for the sake of the shape, and count
+        for nothing."""
         cls = _LinearCrossEntropy
         w = weight.to(h.dtype)
         b = None if bias is None else bias.to(h.dtype)
@@ -212,7 +214,8 @@ class Categorical:
 
     @property
     def logits(self) -> Float[Tensor, "hidden values"]:
-        """In fp32 whatever the encoder computes in: a bf16 logit of 15 is off by up to 0.06, and a score adds up many."""
+        """In fp32 whatever the encoder computes in: a bf16 logit of 15 is off by up to 0.06, and a score
+        adds up many."""
         bias = None if self.bias is None else self.bias.float()
         with torch.autocast(self.features.device.type, enabled=False):
             return F.linear(self.features.float(), self.weight.float(), bias)

@@ -1,5 +1,5 @@
-"""The codec of tokens of any kind, such as pieces of words or bases of DNA: their embeddings (and those of types), and the
-masked-language-model head tied to them."""
+"""The codec of tokens of any kind, such as pieces of words or bases of DNA: their embeddings (and those of types), and
+the masked-language-model head tied to them."""
 
 from __future__ import annotations
 

@@ -229,7 +229,8 @@ class EncoderConfig:
         return self.width // self.heads * self.kv_heads
 
     def flops_per_slot(self, context: float) -> float:
-        """Multiply-adds x 2 of one forward pass, per slot that attends to `context` slots (inference; training is 3x)."""
+        """Multiply-adds x 2 of one forward pass, per slot that attends to `context` slots (inference;
+        training is 3x)."""
         inner = self.feedforward.inner * (3 if isinstance(self.feedforward, Gated) else 2)
         seen = sum(self.attention.slots_seen(i, context) for i in range(self.layers))
         # Relative positions cost two more products of queries and keys with a row for each distance.

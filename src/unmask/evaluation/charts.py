@@ -85,7 +85,8 @@ def scatter_chart(
     if diagonal:
         ends = [_px(at) for at in (axes.x(low), axes.y(low), axes.x(high), axes.y(high))]
         line = Markup(
-            '<line class="diagonal" x1="{}" y1="{}" x2="{}" y2="{}" stroke="var(--muted, #666)" stroke-dasharray="5 4"/>'
+            '<line class="diagonal" x1="{}" y1="{}" x2="{}" y2="{}" stroke="var(--muted, #666)" stroke-dasharray="5 '
+            '4"/>'
         )
         drawn.append(line.format(*ends))
     drawn += [dot.format(_px(axes.x(x)), _px(axes.y(y)), colour, number(float(x)), number(float(y))) for x, y in known]

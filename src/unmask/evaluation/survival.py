@@ -41,7 +41,8 @@ def _lived_longer(rank: np.ndarray, time: np.ndarray, happened: np.ndarray) -> n
 
 
 def _entered_later(rank: np.ndarray, time: np.ndarray, happened: np.ndarray, entry: np.ndarray) -> np.ndarray:
-    """Pairs of an event and one that entered at its time or later, and so lived longer: as `_lived_longer` counts them."""
+    """Pairs of an event and one that entered at its time or later, and so lived longer: as `_lived_longer`
+    counts them."""
     failed = time[happened]
     at = np.r_[failed, entry]
     is_event = np.arange(len(at)) < len(failed)

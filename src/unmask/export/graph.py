@@ -54,7 +54,8 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
     if about.get("beside"):
         raise UserError(
             f"the folder predicts with a simpler model beside its encoder ({about.get('kept')}), which no export holds",
-            hint='For an export of encoder and head alone, remove "beside" from the task in unmask.json: it does worse on held-out rows.',
+            hint='For an export of encoder and head alone, remove "beside" from the task in unmask.json: it does '
+            "worse on held-out rows.",
         )
     task = about.get("name")
     classes = [str(c) for c in folder.hf_config.get("architectures") or ()]
@@ -67,7 +68,8 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
     if said in _TASKS.values():
         raise UserError(
             f"{folder.family.name}: made for {task or classes[0]}, and no trained head of that kind in the file",
-            hint=f"Fine-tune it: {either('unmask finetune', 'unmask.finetune')}. For its encoder alone: {option('pooling', 'mean')}.",
+            hint=f"Fine-tune it: {either('unmask finetune', 'unmask.finetune')}. For its encoder alone: "
+            f"{option('pooling', 'mean')}.",
         )
     if task == "similarity" or folder.sentences.given:
         return SENTENCE, None

@@ -1,4 +1,5 @@
-"""ONNX out: one graph for every batch and length, of the head that the model is for, checked against our own outputs."""
+"""ONNX out: one graph for every batch and length, of the head that the model is for, checked against our
+own outputs."""
 
 from __future__ import annotations
 
@@ -204,7 +205,8 @@ def _named(path: Path, graph: Graph, family: str) -> None:
         )
         if twin is not None:
             same[name] = twin
-        else:  # weights that these outputs do not read (Longformer's for global slots) belong to the encoder all the same
+        else:
+            # Weights that these outputs do not read (Longformer's for global slots) belong to the encoder all the same.
             file.graph.initializer.append(numpy_helper.from_array(tensor.detach().numpy(), name))
     note = file.metadata_props.add()
     note.key, note.value = NOTE, json.dumps({"version": 1, "family": family, "head": graph.kind, "same": same})

@@ -305,7 +305,8 @@ def by_published_names(family: Family, state: Mapping[str, Tensor], config: Enco
 
 
 def _settle_aliases(family: Family, left: dict[str, Tensor], found: Loaded, tied: bool) -> None:
-    """Move copies to the name of their original. A bias that differs from its copy is dead: transformers adds the copy."""
+    """Move copies to the name of their original. A bias that differs from its copy is dead: transformers
+    adds the copy."""
     original = {ours: names[0] for names, ours in family.rules(0)}
     for alias, ours in family.aliases.items():
         name = original[ours]

@@ -318,7 +318,8 @@ def recommend(
                 best = min(found, key=lambda c: (c.domain != domain, -c.context if name == "context" else c.parameters))
                 ways.append(f"without the wish for {name}: {best.name} ({_size(best)}, {best.context} tokens)")
         raise UserError(
-            f"no known checkpoint: {'+'.join(languages)}, {context} tokens, at most {SIZES[size] / 1e6:.0f} M ({size}), {domain}",
+            f"no known checkpoint: {'+'.join(languages)}, {context} tokens, at most {SIZES[size] / 1e6:.0f} M "
+            f"({size}), {domain}",
             hint="; ".join(ways or ["Several wishes stand in the way: ask for less"])
             + ". Or pretrain: unmask pretrain text.",
         )

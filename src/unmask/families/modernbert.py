@@ -1,4 +1,5 @@
-"""ModernBERT (Warner et al. 2024): pre-norm, rotary, gated, no biases, local attention with every third layer global."""
+"""ModernBERT (Warner et al. 2024): pre-norm, rotary, gated, no biases, local attention with every third
+layer global."""
 
 from __future__ import annotations
 
@@ -46,7 +47,11 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
         heads=config["num_attention_heads"],
         norm=norm,
         positions=Rotary(base=full, local_base=local, slots=config.get("max_position_embeddings", 8192)),
-        feedforward=Gated(inner=config["intermediate_size"], activation=act, bias=bool(config.get("mlp_bias", False))),  # type: ignore[arg-type]
+        feedforward=Gated(
+            inner=config["intermediate_size"],
+            activation=act,  # type: ignore[arg-type]
+            bias=bool(config.get("mlp_bias", False)),
+        ),
         attention=Local(
             window=config.get("local_attention", 128) // 2,
             global_every=_every(config),

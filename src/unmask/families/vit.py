@@ -124,11 +124,13 @@ SPELLINGS = {s.name: s for s in (OFFICIAL, TRANSFORMERS)}
 _QKV = {"q": "query", "k": "key", "v": "value"}
 _IN_MEMORY = (
     (
-        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.attention\.([qkv])_proj\.",
+        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\."
+        r"attention\.([qkv])_proj\.",
         lambda m: f"{_home(m[1])}{m[2]}.attention.attention.{_QKV[m[3]]}.",
     ),
     (
-        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.attention\.o_proj\.",
+        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\."
+        r"attention\.o_proj\.",
         lambda m: f"{_home(m[1])}{m[2]}.attention.output.dense.",
     ),
     (
@@ -153,7 +155,8 @@ def _home(prefix: str) -> str:
 
 
 def canonical(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names of transformers 5 in memory, and of a bare ViT without its prefix, as they are on disk; others unchanged."""
+    """Names of transformers 5 in memory, and of a bare ViT without its prefix, as they are on disk; others
+    unchanged."""
     bare = any(name.startswith(("embeddings.", "encoder.layer.")) for name in tensors)
     out = {}
     for name, tensor in tensors.items():

@@ -253,8 +253,8 @@ def fit(
         if need.of(1) > free.bytes:
             one = unit.removesuffix("s")
             raise UserError(
-                f"too little memory: training with one {one} at a time takes about {gigabytes(held + need.of(1))}, of which "
-                f"{gigabytes(held)} are held already; {gigabytes(free.bytes)} more are free ({free.told})",
+                f"too little memory: training with one {one} at a time takes about {gigabytes(held + need.of(1))}, of "
+                f"which {gigabytes(held)} are held already; {gigabytes(free.bytes)} more are free ({free.told})",
                 hint="Use a smaller model or smaller examples, or free memory.",
             )
         most = 1

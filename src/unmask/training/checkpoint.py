@@ -124,8 +124,8 @@ def save_checkpoint(
         full = getattr(error, "errno", None) == errno.ENOSPC or re.search(r"os error 28\b|No space left", str(error))
         raise UserError(
             f"could not write checkpoint {final}: {'disk full' if full else error}",
-            hint=f"Free some space ({setting('keep', 1)} keeps fewer checkpoints) or choose another {option('out')}, then {option('resume', True)}: "
-            "earlier checkpoints are untouched.",
+            hint=f"Free some space ({setting('keep', 1)} keeps fewer checkpoints) or choose another {option('out')}, "
+            f"then {option('resume', True)}: earlier checkpoints are untouched.",
         ) from error
     _prune(root, step, keep)
     return final

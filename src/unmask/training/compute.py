@@ -1,4 +1,5 @@
-"""What a run computes on and in: the processes of its launcher, device, precision, and steps split to fit the memory."""
+"""What a run computes on and in: the processes of its launcher, device, precision, and steps split to fit
+the memory."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ class Finetunable(ABC):
         """How good the module is on held-out data, as it is now."""
 
     def stepped(self, factor: float, *, applied: bool) -> None:  # noqa: B027 - not every kind needs it
-        """Called after each update at `factor` times the peak rate; `applied` is False where gradients were not finite."""
+        """Called after each update at `factor` times the peak rate; `applied` is False where gradients were
+        not finite."""
 
     def row(self, factor: float, seconds: float) -> dict[str, Any]:
         """What a line of metrics.jsonl holds besides loss, gradient norm and epoch."""

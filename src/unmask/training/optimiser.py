@@ -212,7 +212,8 @@ class NanGuard:
         if self.in_a_row >= self.limit:
             raise UserError(
                 f"loss or gradient was not finite for {self.in_a_row} steps in a row",
-                hint="Look for infinite values in the data. Start anew with a lower learning_rate (try a third), a longer "
-                f"warmup, {setting('optimiser', 'stable_adamw')} or {option('precision', 'fp32')}: {option('resume', True)} would go on with the same settings.",
+                hint="Look for infinite values in the data. Start anew with a lower learning_rate (try a third), a "
+                f"longer warmup, {setting('optimiser', 'stable_adamw')} or {option('precision', 'fp32')}: "
+                f"{option('resume', True)} would go on with the same settings.",
             )
         return False

@@ -172,7 +172,8 @@ def check_same_everywhere(accelerator: Any, run: Mapping[str, Any]) -> None:
             if value != everyone[0].get(name):
                 raise UserError(
                     f"{name} of process {rank} is not that of process 0",
-                    hint="Give every node the same data, tokenizer and run folder (its checkpoints, where the run is resumed).",
+                    hint="Give every node the same data, tokenizer and run folder (its checkpoints, where the run is "
+                    "resumed).",
                 )
 
 

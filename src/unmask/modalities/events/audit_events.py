@@ -146,7 +146,8 @@ def midnights(events: Events) -> Iterator[Finding]:
         check="midnight",
         level="warning",
         sentence=what + "; what happened later that day is known from its start.",
-        todo="Convert dates to the end of their day (unmask events convert does), or keep prediction times at midnight.",
+        todo="Convert dates to the end of their day (unmask events convert does), or keep prediction times at "
+        "midnight.",
         columns=("code", "events", "share at midnight"),
         rows=[
             (events.codes[i], int(counted.count[i]), round(float(share[i]), 3))
@@ -211,7 +212,8 @@ def without_time(events: Events) -> Iterator[Finding]:
         check="facts without a time",
         level="warning",
         sentence=f"{what}: they count as known from the start, before they happened.",
-        todo=f"Give them their time, or leave them out (converting rejects them, unless {option('static', True)} is said).",
+        todo=f"Give them their time, or leave them out (converting rejects them, unless {option('static', True)} is "
+        "said).",
         columns=("code", "without a time", "with one"),
         rows=[
             (events.codes[i], int(count[i]), int(timed.count[i]))
@@ -241,7 +243,8 @@ def before_birth(events: Events) -> Iterator[Finding]:
         yield Finding(
             check="before birth",
             level="warning",
-            sentence=f"{early.events:,} events of {early.subjects:,} of {len(events):,} subjects stand before their birth.",
+            sentence=f"{early.events:,} events of {early.subjects:,} of {len(events):,} subjects stand before their "
+            "birth.",
             todo="Look whether births or times are wrong (another patient, another unit, a birth that was moved): the "
             "model sees ages below 0, and the birth counts as known from the start.",
             columns=("subject", "born", "events before", "the first", "on"),
@@ -272,9 +275,10 @@ def dates_for_none(events: Events) -> Iterator[Finding]:
         yield Finding(
             check="dates for none",
             level="warning",
-            sentence=f"{none.events:,} events of {none.subjects:,} subjects stand on dates that programs write for none.",
-            todo="Leave them out, or their times: births of 1900-01-01 make ages above 100, and events of 9999-12-31 are "
-            "never known.",
+            sentence=f"{none.events:,} events of {none.subjects:,} subjects stand on dates that programs write for "
+            "none.",
+            todo="Leave them out, or their times: births of 1900-01-01 make ages above 100, and events of 9999-12-31 "
+            "are never known.",
             columns=_Dates.COLUMNS,
             rows=none.rows(events),
         )
@@ -283,7 +287,8 @@ def dates_for_none(events: Events) -> Iterator[Finding]:
             check="dates in the future",
             level="warning",
             sentence=f"{future.events:,} of {whole:,} events, of {future.subjects:,} subjects, stand after today.",
-            todo="What is planned is known when it is planned: put it there. A date that means none (2100-01-01) is none.",
+            todo="What is planned is known when it is planned: put it there. A date that means none (2100-01-01) is "
+            "none.",
             columns=_Dates.COLUMNS,
             rows=future.rows(events),
         )
@@ -343,8 +348,8 @@ def order(events: Events) -> Iterator[Finding]:
     yield Finding(
         check="row order",
         level="note",
-        sentence=f"{len(hit)} codes stand at nearly the same place always among the rows of their time stamp ({how}): a model that "
-        "reads the order of rows learns the order, not the patient.",
+        sentence=f"{len(hit)} codes stand at nearly the same place always among the rows of their time stamp ({how}): "
+        "a model that reads the order of rows learns the order, not the patient.",
         todo="MEDS defines no order there: shuffle the rows of each time stamp before a model that reads it.",
         columns=("code", "events", "place (0 first, 1 last)"),
         rows=[(events.codes[i], int(count[i]), round(float(mean[i]), 2)) for i in hit[np.argsort(-count[hit])][:SHOWN]],
@@ -389,7 +394,8 @@ def duplicates(events: Events) -> Iterator[Finding]:
         yield Finding(
             check="patients twice",
             level="warning",
-            sentence=f"{len(twins)} subjects have exactly the events of another one: on two sides of a split they are a leak.",
+            sentence=f"{len(twins)} subjects have exactly the events of another one: on two sides of a split they are "
+            "a leak.",
             todo="Keep one of each, or give both the same id.",
             columns=("subject", "the same as"),
             rows=twins[:SHOWN],
@@ -397,7 +403,8 @@ def duplicates(events: Events) -> Iterator[Finding]:
 
 
 def coded_early(events: Events) -> Iterator[Finding]:
-    """Billing codes at the first moment of encounters that last a day or more: written at the end, dated to the start."""
+    """Billing codes at the first moment of encounters that last a day or more: written at the end, dated to
+    the start."""
     if events.visit is None:
         return
     coded, asked, early = named(events, CODED), 0, Tally(len(events.codes))
@@ -413,8 +420,8 @@ def coded_early(events: Events) -> Iterator[Finding]:
     yield Finding(
         check="coded early",
         level="warning",
-        sentence=f"{early.events:,} of {asked:,} diagnoses of encounters of a day or more stand at the encounter's first "
-        "moment: what was coded at its end is known from its start.",
+        sentence=f"{early.events:,} of {asked:,} diagnoses of encounters of a day or more stand at the encounter's "
+        "first moment: what was coded at its end is known from its start.",
         todo="Put diagnoses that are coded for billing at the discharge.",
         columns=("code", "events"),
         rows=most_frequent(events, early.count),

@@ -49,8 +49,8 @@ def told(events: Events, points: Labels) -> Iterator[Finding]:
             check="tells the outcome",
             level="warning",
             sentence=f"{codes} codes of the last 24 hours (or without a time) tell the outcome almost by themselves.",
-            todo="Look what each is: a consequence of the outcome, its recording, or a code that is given once it is known, "
-            "must come later or be left out.",
+            todo="Look what each is: a consequence of the outcome, its recording, or a code that is given once it is "
+            "known, must come later or be left out.",
             columns=("code", "outcome", "patients with it", "share of the outcome with it", "without it"),
             rows=sorted(rows, key=lambda r: -r[2])[:SHOWN],
         )
@@ -207,7 +207,8 @@ def points_without_events(events: Events, points: Labels) -> Iterator[Finding]:
         yield Finding(
             check="points without events",
             level="warning" if bare.mean() >= BARE else "note",
-            sentence=f"{int(bare.sum()):,} of {len(points):,} prediction points lie before the first event of their patient.",
+            sentence=f"{int(bare.sum()):,} of {len(points):,} prediction points lie before the first event of their "
+            "patient.",
             todo="Look whether prediction times are right; what is said there is of nobody in particular.",
             columns=("subject", "label"),
             rows=[(int(events.subjects[points.subject[i]]), _label(points, i)) for i in np.flatnonzero(bare)[:SHOWN]],
@@ -268,7 +269,8 @@ def encounter_goes_on(events: Events, points: Labels) -> Iterator[Finding]:
         yield Finding(
             check="the end is known",
             level="warning",
-            sentence=f"{knows:,} of {len(points):,} prediction points know how an encounter ended that goes on for more than a day.",
+            sentence=f"{knows:,} of {len(points):,} prediction points know how an encounter ended that goes on for "
+            "more than a day.",
             todo="Look whether ends of encounters are stamped at their start.",
             columns=("code", "points"),
             rows=rows_found,
@@ -294,7 +296,8 @@ def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
         yield Finding(
             check="at the prediction time",
             level="note",
-            sentence=f"{hits:,} of {len(points):,} prediction points have events at exactly their time, which count as known.",
+            sentence=f"{hits:,} of {len(points):,} prediction points have events at exactly their time, which count "
+            "as known.",
             todo="Where one of them is what is predicted, put the prediction time a moment before it.",
             columns=("code", "points"),
             rows=most_frequent(events, count),

@@ -125,8 +125,8 @@ def calibration_words(y: np.ndarray, p: np.ndarray, intervals: dict[str, list[fl
     )
     edge = _verdict(intervals.get("slope"), 1, "predictions are too extreme", "predictions are not extreme enough")
     return (
-        f"Slope {slope:.2f} (1 is right; {edge}), intercept {intercept:+.2f} (0 is right; {level}): {float(p.mean()):.1%} "
-        f"predicted, {float(y.mean()):.1%} observed."
+        f"Slope {slope:.2f} (1 is right; {edge}), intercept {intercept:+.2f} (0 is right; {level}): "
+        f"{float(p.mean()):.1%} predicted, {float(y.mean()):.1%} observed."
     )
 
 

@@ -293,7 +293,8 @@ def _check_order(
         row = int(back[0])
         was = pl.Series([int(earlier[row])]).cast(pl.Datetime("us"))[0]
         raise UserError(
-            f"{path}: row {first + row}: the time of subject {subject[row]} goes backwards ({was} to {frame['time'][row]})",
+            f"{path}: row {first + row}: the time of subject {subject[row]} goes backwards ({was} to "
+            f"{frame['time'][row]})",
             hint="Sort by subject_id, then time, nulls first.",
         )
 

@@ -31,7 +31,8 @@ OFTEN = 0.8
 
 
 def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
-    """Write OUT/meds and OUT/task; returns the MEDS folder. Outcomes lie after the prediction time and are no events."""
+    """Write OUT/meds and OUT/task; returns the MEDS folder. Outcomes lie after the prediction time and are
+    no events."""
     rng = np.random.default_rng(seed)
     rows: list[tuple[int, datetime | None, str, float | None]] = []
     labels = []

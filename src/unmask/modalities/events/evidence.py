@@ -66,7 +66,8 @@ class Evidence(nn.Module):
 
     @torch.no_grad()
     def start(self, histories: Histories, train: np.ndarray) -> np.ndarray:
-        """Begin at the counts of the training patients; returns each code's log share, what the head's bias begins at."""
+        """Begin at the counts of the training patients; returns each code's log share, what the head's bias
+        begins at."""
         pairs, count, there, total = counted(histories, train, self.telling)
         share = (total + 0.5) / (total.sum() + 0.5 * len(total))
         chance = (pairs + PSEUDO * there) / (count[:, None] + PSEUDO)

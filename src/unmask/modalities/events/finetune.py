@@ -337,7 +337,8 @@ class OutcomeWork:
         return {name + told: p[:, -self.target.outputs :] for name, p in found.items()}
 
     def _number_baselines(self, few: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        """The training mean, the last value of a code, and models on summaries and last values, fitted on `few` points."""
+        """The training mean, the last value of a code, and models on summaries and last values, fitted on
+        `few` points."""
         target, codes = self.target, codes_of(self.histories)
         assert isinstance(target, Number)
         values = tuple(last_values_in_units(self.histories, self.points.take(part), codes) for part in (few, test))

@@ -276,8 +276,8 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
         need_value: every point has a label; else they may lack it (`Labels.null`), also all of them.
 
     Raises:
-        UserError: naming file and row of a null that is needed, a point given twice, a time that is no number of days, a number that
-            is not finite; or when there is none, or none of a subject in the data.
+        UserError: naming file and row of a null that is needed, a point given twice, a time that is no number of days,
+            a number that is not finite; or when there is none, or none of a subject in the data.
     """
     root = Path(folder)
     shards = [root] if root.is_file() else shards_of(root, "a MEDS task folder with *.parquet")
@@ -334,8 +334,8 @@ def _values(frame: pl.DataFrame, root: Path, need_value: bool) -> dict[str, Any]
     if len(have) > 1 and not both:
         raise UserError(
             f"{root}: labels in {', '.join(have)}",
-            hint="Expected one of boolean_value, integer_value, float_value and categorical_value, or float_value (days) with "
-            "boolean_value (whether the event was seen).",
+            hint="Expected one of boolean_value, integer_value, float_value and categorical_value, or float_value "
+            "(days) with boolean_value (whether the event was seen).",
         )
     if need_value and not have:
         raise UserError(f"{root}: no column of labels", hint=f"Expected one of {', '.join(LABELS)}.")

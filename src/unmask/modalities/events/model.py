@@ -76,7 +76,8 @@ class EventModel:
         if self.unknown["unknown_share"] > self.most_unknown:
             raise UserError(
                 f"{unknown_line(self.unknown)}, above the limit of {self.most_unknown:.0%}",
-                hint=f"Convert the data as the model's was, or pretrain on it; {option('most_unknown')} raises the limit.",
+                hint=f"Convert the data as the model's was, or pretrain on it; {option('most_unknown')} raises the "
+                "limit.",
             )
         return made
 
@@ -200,9 +201,11 @@ class EventModel:
         trained = np.asarray(self.met.split[points.subject] == "train", bool)
         if len(points) and trained.all():
             raise UserError(
-                f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the model by",
-                hint="Evaluate at points of other patients; held-out figures are in the model's report.html. Patients are known by "
-                "their ids: if these are other people with the same numbers, give them numbers of their own, or births.",
+                f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the model "
+                "by",
+                hint="Evaluate at points of other patients; held-out figures are in the model's report.html. Patients "
+                "are known by their ids: if these are other people with the same numbers, give them numbers of their "
+                "own, or births.",
             )
         return points.take(~trained), int(trained.sum()), None
 

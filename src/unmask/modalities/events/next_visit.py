@@ -168,7 +168,8 @@ def finetune_next_visit(
 
 
 def baselines(visits: NextVisits, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-    """Frequency; what the patient had before; and co-occurrence: the mean of P(code | earlier code) over earlier ones."""
+    """Frequency; what the patient had before; and co-occurrence: the mean of P(code | earlier code) over
+    earlier ones."""
     came, before = visits.came[train], visits.before[train]
     share = (came.sum(0) + 0.5) / (len(came) + 1)
     together = (before.T @ came + 2 * share) / (before.sum(0)[:, None] + 2)
@@ -253,8 +254,8 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
         "nothing of that visit is known.",
     )
     note = (
-        "Held-out patients; pairs of a patient and a code; 95 % intervals resample patients. Higher is better. Beside ours: how "
-        "frequent a code is, what the patient had before, and which codes follow which."
+        "Held-out patients; pairs of a patient and a code; 95 % intervals resample patients. Higher is better. Beside "
+        "ours: how frequent a code is, what the patient had before, and which codes follow which."
     )
     keys = ("auroc", "auprc", *(f"recall_at_{k}" for k in RANKS))
     for part in PARTS:
@@ -284,8 +285,8 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
         page.section(
             "The most frequent codes",
             table(headers, rows),
-            note="Ours. Predicted: the mean probability given to patients who then had the code, and to those who did not. AUROC: how "
-            "often a patient with it is given more than one without (0.5 is chance).",
+            note="Ours. Predicted: the mean probability given to patients who then had the code, and to those who did "
+            "not. AUROC: how often a patient with it is given more than one without (0.5 is chance).",
         )
     page.write(out / "report.html")
 

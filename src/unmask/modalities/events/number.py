@@ -109,7 +109,8 @@ class Number:
         return np.stack([location, np.mean([v[:, 1] for v in voices if v.shape[1] > 1], 0)], 1)
 
     def mixed(self, p: np.ndarray, said: np.ndarray) -> np.ndarray:
-        """Predictions (points, 2) with the rule's share in them; `said` (points,) is what the rule says, in its unit."""
+        """Predictions (points, 2) with the rule's share in them; `said` (points,) is what the rule says, in
+        its unit."""
         assert self.rule is not None
         w = self.rule.weight
         location = (1 - w) * p[:, 0] + w * (said - self.centre) / self.spread

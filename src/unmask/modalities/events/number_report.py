@@ -34,12 +34,13 @@ def sections(page: Report, points: Labels, p: np.ndarray, target: Number, name: 
         )
     )
     note = (
-        "Held-out points in {} ranges of equal count by what was {}, each mean and share with its 95 % interval over resampled patients. "
-        "{}"
+        "Held-out points in {} ranges of equal count by what was {}, each mean and share with its 95 % interval over "
+        "resampled patients. {}"
     )
     for by, way in (("predicted", seen[:, 0]), ("observed", y)):
         more = {
-            "predicted": "Where the observed mean is not near the predicted one, predictions of that size are off as a whole.",
+            "predicted": "Where the observed mean is not near the predicted one, predictions of that size are off as "
+            "a whole.",
             "observed": "The lowest are predicted too high and the highest too low by every model that is not perfect.",
         }[by]
         page.section(
@@ -52,22 +53,23 @@ def in_words(y: np.ndarray, seen: np.ndarray, target: Number) -> str:
     off, rule = np.abs(y - seen[:, 0]), np.abs(y - target.centre)
     half, most = np.quantile(off, [0.5, 0.9])
     words = [
-        f"Half of the predictions are off by {told(half)} or less, nine in ten by {told(most)} or less; {told(off.mean())} on "
-        f"average. Who always says {told(target.centre)}, the mean of the training labels, is off by {told(rule.mean())} on average."
+        f"Half of the predictions are off by {told(half)} or less, nine in ten by {told(most)} or less; "
+        f"{told(off.mean())} on average. Who always says {told(target.centre)}, the mean of the training labels, is "
+        f"off by {told(rule.mean())} on average."
     ]
     if target.rule is not None and target.rule.weight:
         words.append(
-            f"Every prediction is {target.rule.weight:.0%} the {target.rule.name.removeprefix('the ')}, which came nearer to training "
-            "patients set apart than networks and trees without it."
+            f"Every prediction is {target.rule.weight:.0%} the {target.rule.name.removeprefix('the ')}, which came "
+            "nearer to training patients set apart than networks and trees without it."
         )
     elif target.rule is not None:
         words.append(f"Mixing in the {target.rule.name} gained nothing for training patients set apart.")
     if seen.shape[1] > 1:
         held = float(((y >= seen[:, 1]) & (y <= seen[:, 2])).mean())
         words.append(
-            f"The intervals are meant to hold {target.level:.0%} of the numbers and hold {held:.1%}; in the middle they are "
-            f"{told(float(np.median(seen[:, 2] - seen[:, 1])))} wide. Their width comes from {target.points:,} training points that the "
-            "predictions about them were not fitted on."
+            f"The intervals are meant to hold {target.level:.0%} of the numbers and hold {held:.1%}; in the middle "
+            f"they are {told(float(np.median(seen[:, 2] - seen[:, 1])))} wide. Their width comes from "
+            f"{target.points:,} training points that the predictions about them were not fitted on."
         )
     if target.points and target.points < 2 / (1 - target.level):
         words.append("So few say little of how wide intervals must be.")

@@ -101,15 +101,16 @@ def write(
     page.section(
         "On held-out patients",
         figures_table(found["results"], "model"),
-        note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. "
-        "Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and calibration error (10 bins "
-        "of equal count); a calibration slope of 1 and an intercept of 0 are right. The row 'prevalence' is what a rule that "
-        "knows nothing of the patient scores."
+        note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
+        "labels. Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and "
+        "calibration error (10 bins of equal count); a calibration slope of 1 and an intercept of 0 are right. The "
+        "row 'prevalence' is what a rule that knows nothing of the patient scores."
         if not isinstance(target, Number)
-        else "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' labels. RMSE and the "
-        "mean error (both in the unit of the labels) are better when lower; R² (share of the variance that is explained) and rank "
-        f"correlation when higher; of the intervals {target.level:.0%} should hold the number. 'training mean' is a rule that knows nothing "
-        "of the patient, 'last value of ...' one that knows a single value.",
+        else "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
+        "labels. RMSE and the mean error (both in the unit of the labels) are better when lower; R² (share of the "
+        f"variance that is explained) and rank correlation when higher; of the intervals {target.level:.0%} should "
+        "hold the number. 'training mean' is a rule that knows nothing of the patient, 'last value of ...' one that "
+        "knows a single value.",
     )
     if isinstance(target, Binary) and len(points) >= 20 and predicted:
         assert points.value is not None
@@ -125,9 +126,9 @@ def write(
             page.section(
                 "If patients were flagged at a threshold",
                 clinical.threshold_table(found["thresholds"]),
-                note="Ours, on held-out prediction points. PPV: of those flagged, the share that had the outcome; NPV: of those not "
-                "flagged, the share that did not. Thresholds are fixed, not chosen on these patients; intervals of 95 % resample "
-                "patients.",
+                note="Ours, on held-out prediction points. PPV: of those flagged, the share that had the outcome; "
+                "NPV: of those not flagged, the share that did not. Thresholds are fixed, not chosen on these "
+                "patients; intervals of 95 % resample patients.",
             )
     if isinstance(target, Number) and len(points) and predicted:
         number_report.sections(page, points, predicted["ours"], target, outcome)

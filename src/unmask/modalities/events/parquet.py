@@ -1,4 +1,5 @@
-"""Parquet files with columns of known types, checked: whole (labels, metadata) or in batches of bounded size (events)."""
+"""Parquet files with columns of known types, checked: whole (labels, metadata) or in batches of bounded
+size (events)."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
 
 
 def constant(target: Binary | Classes | Number, labels: Labels) -> np.ndarray:
-    """(points, outputs) of a prediction that is the same for all: the shares (or the mean) of these labels themselves."""
+    """(points, outputs) of a prediction that is the same for all: the shares (or the mean) of these labels
+    themselves."""
     if isinstance(target, Number):
         return np.full((len(labels), 1), target.encode(labels).mean(dtype=np.float64))
     y = target.encode(labels)[:, 0].astype(np.int64)

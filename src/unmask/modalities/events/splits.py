@@ -53,9 +53,9 @@ class Met:
         """Why splits are not known, in a sentence; None where they are."""
         if self.others:
             return (
-                f"of {self.compared:,} subjects with the id of a patient of the fine-tuning, only as many have the same birth as by "
-                "chance: these are other patients, or their ids were numbered anew. Who trained the head is not known by id; "
-                "figures are of new patients only if these are others"
+                f"of {self.compared:,} subjects with the id of a patient of the fine-tuning, only as many have the "
+                "same birth as by chance: these are other patients, or their ids were numbered anew. Who trained the "
+                "head is not known by id; figures are of new patients only if these are others"
             )
         if len(self.split) and self.split[0] is None:
             return "this model does not say who trained its head; fine-tune it again"

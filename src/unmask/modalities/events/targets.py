@@ -298,7 +298,8 @@ def _of_numbers(labels: Labels, problem: Problem) -> Labelled:
     if problem == "single" and len(parts):
         raise UserError(
             f"problem=single, with fractions among the labels, such as {parts[0]:g}",
-            hint=f"Classes are whole numbers or categorical_value; {setting('problem', 'regression')} predicts amounts.",
+            hint=f"Classes are whole numbers or categorical_value; {setting('problem', 'regression')} predicts "
+            "amounts.",
         )
     if problem == "auto" and may_be_classes(distinct):
         shown = ", ".join(f"{n:g}" for n in distinct[:8]) + (", ..." if len(distinct) > 8 else "")

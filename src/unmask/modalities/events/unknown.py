@@ -26,5 +26,8 @@ def unknown_of(histories: Histories) -> dict[str, Any]:
 def unknown_line(found: dict[str, Any]) -> str:
     """One line about them."""
     named = ", ".join(f"{code} ({count:,})" for code, count in found["unknown_codes"].items())
-    line = f"{found['unknown_share']:.1%} of the events ({found['unknown_events']:,}) have codes that the model does not know"
+    line = (
+        f"{found['unknown_share']:.1%} of the events ({found['unknown_events']:,}) have codes that the model does not "
+        "know"
+    )
     return f"{line}: {named}" if named else line

@@ -123,7 +123,8 @@ class Vocabulary:
 
     @cached_property
     def _lines(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(codes, KNOTS) distinct knots, then infinity; the scores in the middle of them; (codes,) how many they are."""
+        """(codes, KNOTS) distinct knots, then infinity; the scores in the middle of them; (codes,) how many
+        they are."""
         starts = np.ones(self.knots.shape, bool)
         starts[:, 1:] = self.knots[:, 1:] != self.knots[:, :-1]
         row, first = np.nonzero(starts)

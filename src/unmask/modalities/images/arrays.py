@@ -438,7 +438,8 @@ def mixed_sizes(found: Sequence[tuple[str, int, int]]) -> UserError:
     known = sorted({f[1:] for f in found})
     middle = known[len(known) // 2]
     return UserError(
-        f"pictures of {len(known)} sizes: {first[0]} has {first[2]} x {first[1]} pixels, {other[0]} has {other[2]} x {other[1]}",
+        f"pictures of {len(known)} sizes: {first[0]} has {first[2]} x {first[1]} pixels, {other[0]} has {other[2]} x "
+        f"{other[1]}",
         hint=f"Say which size to bring them to, for example {setting('image_size', min(middle))}.",
     )
 

@@ -141,7 +141,8 @@ def position_tables(model: MaskedModel) -> list[Any]:
 
 @torch.no_grad()
 def set_positions(model: MaskedModel) -> None:
-    """Fill the position tables with 2-D sines and cosines where they are fixed (learned ones start small and random)."""
+    """Fill the position tables with 2-D sines and cosines where they are fixed (learned ones start small
+    and random)."""
     config = model.codec.config
     for table in position_tables(model):
         if table.requires_grad:

@@ -94,7 +94,8 @@ def examples(picture: Picture, form: Form) -> list[Picture]:
 
 
 def fitted(array: np.ndarray, missing: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray | None]:
-    """A picture shrunk or enlarged to cover the form's size and cut to the middle, from the pixels that were measured."""
+    """A picture shrunk or enlarged to cover the form's size and cut to the middle, from the pixels that
+    were measured."""
     size = (form.height, form.width)
     if missing is None or array.shape[:2] == size:
         return resize(array, *size), missing

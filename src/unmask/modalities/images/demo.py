@@ -57,8 +57,8 @@ def run_demo(
     found = look(finished, images)
     (out / "demo.json").write_text(json.dumps(found, indent=1))
     lines = [
-        f"linear probe on features learnt without labels: {found['probe_accuracy']:.1%} "
-        f"(raw pixels {found['raw_probe_accuracy']:.1%}, the same network untrained {found['untrained_probe_accuracy']:.1%})",
+        f"linear probe on features learnt without labels: {found['probe_accuracy']:.1%} (raw pixels "
+        f"{found['raw_probe_accuracy']:.1%}, the same network untrained {found['untrained_probe_accuracy']:.1%})",
         f"20 nearest neighbours: {found['knn_accuracy']:.1%} (raw pixels {found['raw_knn_accuracy']:.1%})",
     ]
     return found | {"lines": lines}

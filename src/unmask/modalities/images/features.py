@@ -1,4 +1,5 @@
-"""Vectors of pictures: pooled states of an image model's encoder, and of a picture cut into tiles the mean over them."""
+"""Vectors of pictures: pooled states of an image model's encoder, and of a picture cut into tiles the mean
+over them."""
 
 from __future__ import annotations
 

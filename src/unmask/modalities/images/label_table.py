@@ -144,8 +144,8 @@ def _refusal(path: Path, bad: Sequence[str], rows: int, pictures: str | None) ->
     whose = "the table's folder" if pictures is None else pictures
     return UserError(
         f"{path}: {len(bad)} of {rows} rows cannot be used:\n{shown}{more}",
-        hint=f"Every row is a picture once, with its label; paths are relative to {whose} ({setting('pictures')} names another). "
-        "Several labels stand in one cell, parted by |. Mend these rows or leave them out.",
+        hint=f"Every row is a picture once, with its label; paths are relative to {whose} ({setting('pictures')} "
+        "names another). Several labels stand in one cell, parted by |. Mend these rows or leave them out.",
     )
 
 
@@ -163,7 +163,8 @@ def _file_column(path: Path, names: Sequence[str], asked: str | None) -> str:
 
 
 def _labels(path: Path, rows: _Rows, others: list[str], how: Reading) -> Parsed:
-    """The labels: of columns that were named, of the one that is called so, of the only one, or of several of 0 and 1."""
+    """The labels: of columns that were named, of the one that is called so, of the only one, or of several
+    of 0 and 1."""
     problem = how.problem or "auto"
     if how.label_column is not None:
         asked = [n.strip() for n in how.label_column.split(",")]

@@ -189,7 +189,8 @@ def observed_patches(config: PatchCodecConfig, missing: np.ndarray | None) -> np
 
 
 def random_patches(config: PatchCodecConfig, count: int, ratio: float, seed: int) -> np.ndarray:
-    """(count, patches) booleans: patches hidden at random, the same number in every image; a pure function of the seed."""
+    """(count, patches) booleans: patches hidden at random, the same number in every image; a pure function
+    of the seed."""
     hidden = hidden_count(config.patches, ratio)
     score = hash_keys(seed, np.arange(count)[:, None], np.arange(config.patches)[None], Salt.HIDDEN_PATCHES)
     rank = score.argsort(1).argsort(1)

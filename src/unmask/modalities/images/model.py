@@ -78,8 +78,9 @@ class ImageModel:
         count = sum(p.numel() for p in self.model.parameters())
         height, width = config.image
         return (
-            f"ImageModel({count / 1e6:.3g} M parameters, {encoder.layers} layers of {encoder.width}, pictures of {height} x {width}, "
-            f"{config.channels} channels, patches of {config.patch}, {self.precision} on {self.device})"
+            f"ImageModel({count / 1e6:.3g} M parameters, {encoder.layers} layers of {encoder.width}, pictures of "
+            f"{height} x {width}, {config.channels} channels, patches of {config.patch}, {self.precision} on "
+            f"{self.device})"
         )
 
     @property

@@ -210,7 +210,8 @@ class Number:
         if images.targets is None or images.targets.problem != "regression":
             raise UserError(
                 "the pictures have no number each",
-                hint=f"Give a table of files and numbers; where it holds whole ones say {setting('problem', 'regression')}.",
+                hint="Give a table of files and numbers; where it holds whole ones say "
+                f"{setting('problem', 'regression')}.",
             )
         return images.targets.values
 

@@ -121,8 +121,8 @@ def pretrain(
         )
     shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
     say(
-        f"{len(train)} training and {len(held_out)} held-out pictures of {shape}, {model.codec.config.patches} patches, "
-        f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters"
+        f"{len(train)} training and {len(held_out)} held-out pictures of {shape}, {model.codec.config.patches} "
+        f"patches, {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters"
     )
 
     def save(trained: Any) -> None:

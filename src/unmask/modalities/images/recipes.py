@@ -183,7 +183,8 @@ class ImageSettings:
         if self.view == "crop" and self.crop not in (None, (1.0, 1.0)):
             raise UserError(
                 f"crop={self.crop[0]},{self.crop[1]} with view=crop" if self.crop else "",
-                hint=f"Resized crops are not at native resolution: leave crop out ({setting('crop', None)}), or say {setting('view', 'tile')}.",
+                hint=f"Resized crops are not at native resolution: leave crop out ({setting('crop', None)}), or say "
+                f"{setting('view', 'tile')}.",
             )
         kept = sides(self.kept_size or self.image_size)
         if self.view == "tile" and kept != sides(self.image_size):

@@ -81,26 +81,29 @@ def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
         page.section(
             "What is taken for what",
             confusion_table(told, found["classes"]),
-            note=f"{n}: the true class by row, the predicted one by column; darker where a larger share of the row is.{chosen}",
+            note=f"{n}: the true class by row, the predicted one by column; darker where a larger share of the row "
+            f"is.{chosen}",
         )
         page.section(
             "By class",
             class_table(told),
-            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, Hanley and McNeil's of the area under the ROC "
-            "curve, one class against the rest. They take pictures as independent of each other.",
+            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, Hanley and McNeil's of the area "
+            "under the ROC curve, one class against the rest. They take pictures as independent of each other.",
         )
     elif found["problem"] == "multi":
         page.section(
             "All labels",
             means_table(told),
-            note=f"{n}. Macro: the mean over labels; micro: over all decisions. Beside them what the labels' shares alone give, without "
-            f"a look at a picture (F1: always giving every label). 95 % intervals by bootstrap of whole groups.{chosen}",
+            note=f"{n}. Macro: the mean over labels; micro: over all decisions. Beside them what the labels' shares "
+            "alone give, without a look at a picture (F1: always giving every label). 95 % intervals by bootstrap of "
+            f"whole groups.{chosen}",
         )
         page.section(
             "By label",
             label_table(told),
-            note=f"A label is given from a probability of {found['threshold']:g} on. Without a look at a picture AUROC is 0.5 and "
-            "AUPRC the label's share. Intervals: Hanley and McNeil's of AUROC, Wilson's of precision and recall, bootstrap of AUPRC and F1.",
+            note=f"A label is given from a probability of {found['threshold']:g} on. Without a look at a picture "
+            "AUROC is 0.5 and AUPRC the label's share. Intervals: Hanley and McNeil's of AUROC, Wilson's of precision "
+            "and recall, bootstrap of AUPRC and F1.",
         )
     else:
         page.section("Errors", value_table(told), note=f"{n}; 95 % intervals by bootstrap of whole groups.{chosen}")

@@ -267,7 +267,8 @@ def _folder_group(file: Path, root: Path, group: str | None) -> str | None:
     if not group.isdigit() or not 1 <= int(group) <= max(len(folders), 1):
         raise UserError(
             f"group={group}, of files in folders",
-            hint="Expected 'folder', 'file' or a folder level from 1 below the one given; a column's name is for tables.",
+            hint="Expected 'folder', 'file' or a folder level from 1 below the one given; a column's name is for "
+            "tables.",
         )
     if not folders:
         raise UserError(

@@ -1,4 +1,5 @@
-"""Labels beyond one class per picture: several labels, or a number. Read from cells, columns or arrays; pure functions."""
+"""Labels beyond one class per picture: several labels, or a number. Read from cells, columns or arrays;
+pure functions."""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ def _classes(texts: list[str], column: str, *, whole: bool, asked: bool = False)
     if not asked and len(texts) > 4 and len(known) > len(texts) / 2:
         raise UserError(
             f"column {column!r}: {len(known)} different labels in {len(texts)} rows",
-            hint=f"Classes or numbers? Say {setting('problem', 'single')}, multi or regression, or another {setting('label_column')}.",
+            hint=f"Classes or numbers? Say {setting('problem', 'single')}, multi or regression, or another "
+            f"{setting('label_column')}.",
         )
     if whole and len({float(text) for text in known}) < len(known):
         raise UserError(
@@ -174,7 +176,8 @@ def _several(cells: Sequence[Any], column: str) -> Parsed:
     if len(cells) and all(not isinstance(c, list | tuple | np.ndarray) and zero_or_one(cell_text(c)) for c in cells):
         raise UserError(
             f"column {column!r} with problem=multi holds 0 and 1 alone",
-            hint=f"One yes or no per picture is {setting('problem', 'single')}; of several columns name all: {setting('label_column', 'a,b')}.",
+            hint=f"One yes or no per picture is {setting('problem', 'single')}; of several columns name all: "
+            f"{setting('label_column', 'a,b')}.",
         )
     rows: list[list[str]] = []
     bad: dict[int, str] = {}

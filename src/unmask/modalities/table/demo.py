@@ -159,8 +159,8 @@ def show(
     report.section(
         "Imputed",
         table(("column", "measure", "unmask", "mean or mode", "what the fit said beforehand"), rows),
-        note=f"Lower is better. {behind(imputed)}The last column is the verdict of the fit, from cells that it hid itself and "
-        "without the truth that is used here: it stands in every fit's report.",
+        note=f"Lower is better. {behind(imputed)}The last column is the verdict of the fit, from cells that it hid "
+        "itself and without the truth that is used here: it stands in every fit's report.",
     )
     cells = [(r["row"] + 1, r["column"], study[r["column"]][r["row"]], *told(r)) for r in records[:24]]
     report.section("Cells", table(("row", "column", "truth", "imputed", "90 % interval, or probability"), cells))
@@ -169,13 +169,14 @@ def show(
 
 
 def behind(imputed: list[dict[str, Any]]) -> str:
-    """A sentence on the columns whose imputed values are further from the truth than the mean or mode; "" without any."""
+    """A sentence on the columns whose imputed values are further from the truth than the mean or mode; ""
+    without any."""
     names = [r["column"] for r in imputed if r["ours"] > r["plain"]]
     if not names:
         return ""
     return (
-        f"The mean or mode was nearer to the truth for {', '.join(names)}: the other columns say next to nothing there, and "
-        "what little they seem to say is as often chance. "
+        f"The mean or mode was nearer to the truth for {', '.join(names)}: the other columns say next to nothing "
+        "there, and what little they seem to say is as often chance. "
     )
 
 

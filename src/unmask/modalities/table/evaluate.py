@@ -109,7 +109,8 @@ def _overlap(train: list[np.ndarray], held_out: list[np.ndarray]) -> str | None:
 
 
 def complete(model: TableModel, data: Any, seed: int) -> list[np.ndarray]:
-    """The modelled columns of a table with missing cells drawn; cells empty by their meaning get a category of chance."""
+    """The modelled columns of a table with missing cells drawn; cells empty by their meaning get a category
+    of chance."""
     return _filled(model, model.table.draw(encode(read_frame(data), model.schema), seed=seed))
 
 

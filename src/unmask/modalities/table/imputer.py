@@ -198,8 +198,8 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 )
             if c.kind in LEFT_OUT and self.identifiers == "keep" and empty.any():
                 warnings.warn(
-                    f"{c.name!r} looks like an identifier or free text and is not imputed: its {int(empty.sum())} empty "
-                    "cells stay empty; identifiers='drop' leaves it out, a kind in `schema` overrules",
+                    f"{c.name!r} looks like an identifier or free text and is not imputed: its {int(empty.sum())} "
+                    "empty cells stay empty; identifiers='drop' leaves it out, a kind in `schema` overrules",
                     stacklevel=3,
                 )
             if c.kind not in LEFT_OUT and not c.modelled and not self.keep_empty_features:

@@ -96,7 +96,8 @@ def pretrain(
 
 
 def write_report(model: TableModel, out: Path) -> Path:
-    """report.html of a fit: how well each column is imputed, columns, what was noticed, the curve, and what to do next."""
+    """report.html of a fit: how well each column is imputed, columns, what was noticed, the curve, and what
+    to do next."""
     from unmask.evaluation.charts import table
     from unmask.evaluation.report import Report, training_curves
 

@@ -33,7 +33,8 @@ from unmask.training.checkpoint import read_weights
 DECODER = "decoder.safetensors"
 """Tensors of the visible-only architecture's decoder; transformers does not look at them."""
 _HEADS = re.compile(
-    r"(^|\.)(pooler\w*|\w*classifier|qa_outputs|score|cls|head|lm_head|vocab_\w+|seq_relationship|\w*predictions|generator_\w+)(\.|$)"
+    r"(^|\.)(pooler\w*|\w*classifier|qa_outputs|score|cls|head|lm_head|vocab_\w+|seq_relationship|\w*predictions"
+    r"|generator_\w+)(\.|$)"
 )
 _INSIDE = re.compile(r"(^|\.)(layers?|h|embeddings)\.")
 _DECODER_PREFIX = "unmask_decoder."
@@ -192,7 +193,8 @@ def unexpected(names: Collection[str]) -> list[str]:
     """Of tensors without a place in a model those that are no task head or pooler either: layers beyond config.json,
     another model's.
 
-    >>> unexpected(["classifier.weight", "bert.pooler.dense.bias", "bert.encoder.layer.6.output.dense.bias", "adapter.up"])
+    >>> names = ["classifier.weight", "bert.pooler.dense.bias", "bert.encoder.layer.6.output.dense.bias", "adapter.up"]
+    >>> unexpected(names)
     ['bert.encoder.layer.6.output.dense.bias', 'adapter.up']
     """
     return [name for name in names if _INSIDE.search(name) or not _HEADS.search(name)]

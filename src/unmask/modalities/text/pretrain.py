@@ -63,8 +63,8 @@ def check_unknown(cache: TokenCache, say: Callable[[str], None]) -> None:
     if share > MOST_UNKNOWN:
         raise UserError(
             f"{share:.1%} of the corpus is unknown to the tokenizer ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
-            hint=f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make {setting('vocabulary')} larger, or "
-            f"say {setting('tokenizer_kind', 'bpe')}, which knows every character.",
+            hint=f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make "
+            f"{setting('vocabulary')} larger, or say {setting('tokenizer_kind', 'bpe')}, which knows every character.",
         )
     if share > 0.001:
         say(f"{share:.2%} of the tokens are unknown to the tokenizer")

@@ -88,7 +88,8 @@ class TextSettings:
         if self.objective == "detection" and (self.recipe, self.architecture) != ("bert", "in_place"):
             raise UserError(
                 f"objective=detection with recipe={self.recipe}, architecture={self.architecture}",
-                hint=f"Use {option('recipe', 'electra')}, or {option('recipe', 'bert')} and {setting('architecture', 'in_place')}.",
+                hint=f"Use {option('recipe', 'electra')}, or {option('recipe', 'bert')} and "
+                f"{setting('architecture', 'in_place')}.",
             )
         require_whole_rows(self)
 

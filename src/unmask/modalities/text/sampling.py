@@ -1,4 +1,5 @@
-"""A share of a stream of texts that does not depend on their order: for a tokenizer that hears every file and language."""
+"""A share of a stream of texts that does not depend on their order: for a tokenizer that hears every file
+and language."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def read_sentences(folder: Path, task: Mapping[str, Any]) -> Sentences:
     if task.get("name") == "similarity":
         if task.get("pooling") not in WAYS or not _length(task.get("slots")):
             raise UserError(
-                f"{folder}/unmask.json: a similarity task with pooling {task.get('pooling')!r} and slots {task.get('slots')!r}",
+                f"{folder}/unmask.json: a similarity task with pooling {task.get('pooling')!r} and slots "
+                f"{task.get('slots')!r}",
                 hint=f"Expected one of {', '.join(WAYS)}, and a whole number.",
             )
         return Sentences(pooling=task["pooling"], normalise=True, slots=task["slots"], given=True)

@@ -47,7 +47,8 @@ def stem_of(file: Path) -> str | None:
 
 
 def table_of(file: Path, root: Path, known: Sequence[str]) -> str | None:
-    """Which of the known tables a file belongs to: by its name, its name without the shard's number, or its folder's."""
+    """Which of the known tables a file belongs to: by its name, its name without the shard's number, or its
+    folder's."""
     stem = stem_of(file)
     if stem is None:
         return None

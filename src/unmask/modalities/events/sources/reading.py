@@ -95,7 +95,8 @@ class Reading:
             raise UserError(
                 f"{where}: the value {text.filter(commas.fill_null(False))[0]!r} may have a decimal comma "
                 f"({open_:,} of {len(text) - text.null_count():,} values)",
-                hint=f"Say {option('decimal', ',')} or, where commas part thousands, {option('decimal', '.')} (a point).",
+                hint=f"Say {option('decimal', ',')} or, where commas part thousands, {option('decimal', '.')} (a "
+                "point).",
             )
         if self.decimal == ",":
             plain = text.str.contains(READ[","])

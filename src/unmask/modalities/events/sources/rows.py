@@ -1,4 +1,5 @@
-"""Rows of raw columns -> events, in chunks; every row that cannot be an event is counted by its reason, a few are kept."""
+"""Rows of raw columns -> events, in chunks; every row that cannot be an event is counted by its reason, a
+few are kept."""
 
 from __future__ import annotations
 

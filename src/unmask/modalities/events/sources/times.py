@@ -34,7 +34,8 @@ NONE_DAYS = (date(1900, 1, 1), date(1899, 12, 30), date(1899, 12, 31))
 """Days that spreadsheets and data bases write where there is none; births there are named, for people were born then.
 """
 DOUBTFUL_DAYS = (date(2099, 12, 31), date(2100, 1, 1), date(2100, 12, 31))
-"""Days that are written for "no end" and that patients whose dates were moved may have: events there are kept and named.
+"""Days that are written for "no end" and that patients whose dates were moved may have: events there are
+kept and named.
 """
 
 

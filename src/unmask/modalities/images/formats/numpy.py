@@ -82,6 +82,6 @@ def _leading(shape: tuple[int, ...], channels: int | None) -> bool:
         return first <= FEW_CHANNELS
     raise Question(
         f"an array of shape {shape}: {first} or {last} channels, or a stack?",
-        f"Say how many channels there are: {setting('channels')}. A stack of pictures in one array is read where it is given "
-        "alone, as (pictures, height, width).",
+        f"Say how many channels there are: {setting('channels')}. A stack of pictures in one array is read where it "
+        "is given alone, as (pictures, height, width).",
     )

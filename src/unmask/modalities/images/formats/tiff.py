@@ -153,7 +153,8 @@ def _own_planes(file: Any, series: Any) -> None:
 
 
 def _calibration(file: Any) -> tuple[float, float]:
-    """(slope, intercept) of ImageJ's linear calibration: it stores signed numbers as unsigned ones with an intercept."""
+    """(slope, intercept) of ImageJ's linear calibration: it stores signed numbers as unsigned ones with an
+    intercept."""
     about = file.imagej_metadata or {}
     if about.get("cf") != 0:  # no function, or one of ImageJ's others (optical density), which is said by no one
         return 1.0, 0.0

@@ -87,8 +87,8 @@ class Layout:
             count = int(np.prod([self.size[a] for a in self.unnamed]))
             raise Question(
                 f"{count} pages, and the file does not say whether they are channels or a stack",
-                f"Say {setting('planes', 'channels')}, or for a stack {setting('planes', 'all')} (each page a picture), max, mean or a page's number "
-                "from 0.",
+                f"Say {setting('planes', 'channels')}, or for a stack {setting('planes', 'all')} (each page a "
+                "picture), max, mean or a page's number from 0.",
             )
 
     def _notes(self) -> list[str]:

@@ -1,4 +1,5 @@
-"""What the samples of a TIFF's pages mean: palettes, inverted greys, transparency, few bits, nodata, calibrated values."""
+"""What the samples of a TIFF's pages mean: palettes, inverted greys, transparency, few bits, nodata,
+calibrated values."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class Values:
         if choice.alpha is None and self.page.is_geotiff:
             raise Question(
                 "a band is marked as transparency, as some programs mark every fourth band",
-                f"Say {setting('alpha', 'band')} (one more channel), missing (where it is 0 nothing was measured) or white.",
+                f"Say {setting('alpha', 'band')} (one more channel), missing (where it is 0 nothing was measured) or "
+                "white.",
             )
         if choice.alpha is None and self.page.photometric not in (_RGB, _BLACK_IS_ZERO):
             return "band"

@@ -94,7 +94,8 @@ class RowModel(MaskedModel):
         return Given(values=values, masked=masked, linear=self.linear(values, masked), lift=lift)
 
     def skip_if_zero(self) -> None:
-        """Say once that no head has learnt anything: then the other parts alone are the very same prediction, sooner."""
+        """Say once that no head has learnt anything: then the other parts alone are the very same
+        prediction, sooner."""
         self.linear_only = self.base is not None and all(not h.any() for h in (*self.codec.head, *self.codec.head_bias))
 
     def rows(
@@ -202,7 +203,8 @@ class RowModel(MaskedModel):
         place: Tensor,
         lift: Float[Tensor, "rows outputs"],
     ) -> Float[Tensor, "*members asked each"]:
-        """What the network says of some cells of a block and, added in place, the additive part: a shift, or log-odds."""
+        """What the network says of some cells of a block and, added in place, the additive part: a shift,
+        or log-odds."""
         own = getattr(self, f"own{block}")[place]
         if self.codec.blocks[block].quantity:
             raw[..., -2] += lift[row, own]

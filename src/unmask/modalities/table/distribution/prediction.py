@@ -153,7 +153,8 @@ class Quantities:
         return torch.where(atom, exact, low + share * (high - low))
 
     def shares_at(self, value: Float[Tensor, " asked"]) -> tuple[Tensor, Tensor]:
-        """How much of the distribution lies below a value in the column's unit, and up to it: they differ at an atom."""
+        """How much of the distribution lies below a value in the column's unit, and up to it: they differ
+        at an atom."""
         p, border = self.fine_probs(), self.grid.border[self.column]
         p = p / p.sum(-1, keepdim=True)
         low, high = border[:, :-1], border[:, 1:]

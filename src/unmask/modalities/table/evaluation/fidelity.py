@@ -200,7 +200,8 @@ def bootstrap(columns: Columns, seed: int, rows: int | None = None) -> list[np.n
 
 
 def two_sample_auc(real: Columns, synthetic: Columns, seed: int = 0) -> float:
-    """AUC of gradient-boosted trees that tell real from synthetic, in 3-fold cross-validation; 0.5 is as good as real."""
+    """AUC of gradient-boosted trees that tell real from synthetic, in 3-fold cross-validation; 0.5 is as
+    good as real."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold, cross_val_predict

@@ -42,7 +42,8 @@ MEANINGS: dict[str, Meaning] = {
         "Overlap of 95 % intervals",
         "higher",
         1,
-        "How much the confidence intervals of synthetic and real hazard ratios share; 1 is all, below 0 they are apart.",
+        "How much the confidence intervals of synthetic and real hazard ratios share; 1 is all, below 0 they are "
+        "apart.",
         "intervals",
     ),
     "sign_flips": Meaning(
@@ -251,7 +252,8 @@ def text_lines(found: Sequence[Reading]) -> list[str]:
 
 
 def add_figures(report: Any, found: Mapping[str, Any]) -> None:
-    """The figures onto a report: a picture of where each stands between floor and ceiling, a table, and what they mean."""
+    """The figures onto a report: a picture of where each stands between floor and ceiling, a table, and
+    what they mean."""
     from unmask.evaluation.charts import bars, table
 
     shown = readings(found)

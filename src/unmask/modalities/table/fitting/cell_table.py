@@ -122,7 +122,8 @@ class CellTable:
         return take, batch_of(cells[take], take, rows=ROWS if len(rows) > FEW else FEW)
 
     def on_cores(self, work: Callable[[np.ndarray, PackedBatch], None], cells: Cells, rows: np.ndarray) -> None:
-        """`work` on every pass over the rows, each on a core of its own: a pass's products are too small for several."""
+        """`work` on every pass over the rows, each on a core of its own: a pass's products are too small
+        for several."""
         with inference_mode(self.network):
             on_cores(lambda start: work(*self._pass(cells, rows, start)), range(0, len(rows), ROWS))
 
@@ -208,7 +209,8 @@ class CellTable:
         return ends[0], ends[1]
 
     def level(self, column: int, interval: float) -> float:
-        """How much of the predicted distribution the interval must hold, so that the truth is in it as often as asked."""
+        """How much of the predicted distribution the interval must hold, so that the truth is in it as
+        often as asked."""
         scores = self.scores.get(column)
         if scores is None or len(scores) < CALIBRATION_LEAST:
             return interval
@@ -395,7 +397,8 @@ def _by_row(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.
 
 
 def visiting_order(slots: int, seed: int) -> list[int]:
-    """Columns in an order that is random but the same for every row of a draw, so that rows do not depend on company."""
+    """Columns in an order that is random but the same for every row of a draw, so that rows do not depend
+    on company."""
     return np.argsort(hash_keys(seed, np.arange(slots), Salt.COLUMN_ORDER), kind="stable").tolist()
 
 

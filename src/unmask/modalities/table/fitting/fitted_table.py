@@ -30,7 +30,8 @@ class FittedTable:
         self.extra: dict[str, np.ndarray] = {}
 
     def wrap(self, columns: dict[int, list[Any]]) -> Any:
-        """New plain values, by column of the schema, as a table of the kind the model was fitted to; texts for a file."""
+        """New plain values, by column of the schema, as a table of the kind the model was fitted to; texts
+        for a file."""
         if self.like is not None and self.like.native is not None:
             return new_table(self.schema, columns, self.like)
         return new_frame(self.schema, columns, self.facts["point"])

@@ -156,7 +156,10 @@ def sentence(verdict: str, rule: str, coverage: float | None) -> str:
         "too_few": "Too few observed cells to judge.",
     }[verdict]
     if coverage is not None and verdict != "too_few" and abs(coverage - COVERAGE) > 0.05:
-        said += f" Its {COVERAGE:.0%} intervals held the truth in {coverage:.0%} of the cells: too {'narrow' if coverage < COVERAGE else 'wide'}."
+        said += (
+            f" Its {COVERAGE:.0%} intervals held the truth in {coverage:.0%} of the cells: too "
+            f"{'narrow' if coverage < COVERAGE else 'wide'}."
+        )
     return said
 
 

@@ -121,7 +121,8 @@ class Plan:
         return self.schema.columns[self.schema.modelled[place]].name
 
     def select(self) -> None:
-        """Choose the regressors of every incomplete column: no copies of another, and no more than its rows can bear."""
+        """Choose the regressors of every incomplete column: no copies of another, and no more than its rows
+        can bear."""
         filled = [
             np.where(g, np.nanmean(x) if (~g).any() else 0.0, x) for x, g in zip(self.columns, self.gone, strict=True)
         ]

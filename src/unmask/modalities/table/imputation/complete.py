@@ -241,8 +241,8 @@ def _said_of_absent(schema: Schema, lacking: Sequence[str], add_absent: bool) ->
         c = schema.columns[i]
         assert c.structural is not None
         notes.append(
-            f"{c.name!r} is left as it is: it is empty by its meaning where {c.structural[0]!r} is {c.structural[1]!r}, "
-            "which is not known"
+            f"{c.name!r} is left as it is: it is empty by its meaning where {c.structural[0]!r} is "
+            f"{c.structural[1]!r}, which is not known"
         )
     return notes, undecided
 

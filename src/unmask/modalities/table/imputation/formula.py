@@ -414,7 +414,8 @@ def check_pair(schema: Schema, time: Column, event: Column, *, where: str = "") 
     if levels != event.categories:
         raise UserError(
             f"{where}{event.name!r} has {event.categories[0]!r} first, which would turn the event over",
-            hint=f"Name the pair where the table is read: {option('duration', time.name)}, {option('event', event.name)}.",
+            hint=f"Name the pair where the table is read: {option('duration', time.name)}, "
+            f"{option('event', event.name)}.",
         )
 
 

@@ -158,7 +158,8 @@ class MultipleImputation:
         return self
 
     def _pair(self, names: Sequence[str]) -> tuple[str | None, str | None]:
-        """The survival pair that is named, be it by the formula: its event has to be understood as that of any other."""
+        """The survival pair that is named, be it by the formula: its event has to be understood as that of
+        any other."""
         pair, told = survival_pair(self.formula), read_schema(self.schema)
         known = isinstance(told, Schema) or told.get("duration") or told.get("event") or self.duration or self.event
         return pair if pair and not known and set(pair) <= set(names) else (self.duration, self.event)
@@ -172,8 +173,8 @@ class MultipleImputation:
             if schema.entry is not None or len(schema.causes) > 1:
                 what = "late entry" if schema.entry is not None else "competing causes"
                 self._say(
-                    f"with {what} covariates are not drawn to agree with a Cox regression: the event and the cumulative "
-                    "hazard predict them, which pulls strong effects towards zero",
+                    f"with {what} covariates are not drawn to agree with a Cox regression: the event and the "
+                    "cumulative hazard predict them, which pulls strong effects towards zero",
                     warn=True,
                 )
                 return None
@@ -203,8 +204,8 @@ class MultipleImputation:
                 return None
             if half.any() or none.any():
                 self._say(
-                    f"{int(none.sum())} rows lack follow-up time and event, {int(half.sum())} one of them: imputed from "
-                    "proportional hazards of the event and of censoring"
+                    f"{int(none.sum())} rows lack follow-up time and event, {int(half.sum())} one of them: imputed "
+                    "from proportional hazards of the event and of censoring"
                 )
         elif np.isnan(columns[found.outcome[0]]).all():
             raise UserError(f"formula {found.text!r}: the outcome is never observed", hint="Name another outcome.")
@@ -300,7 +301,8 @@ class MultipleImputation:
             self.notes_ += unmet(self._rules, self._recorded, self._values, self._frame.row_name)
         if moved:
             self._say(
-                f"{moved} drawn or computed cells, over all completed tables, were moved to meet the rules between columns",
+                f"{moved} drawn or computed cells, over all completed tables, were moved to meet the rules between "
+                "columns",
                 warn=warn and bool(shifts),
             )
         for place, count in enumerate(held):
@@ -402,8 +404,8 @@ class MultipleImputation:
             return
         agreed = f"imputation agreed with {self.formula_.text!r}" if self.formula_ else "imputation had no formula"
         warnings.warn(
-            f"{', '.join(left)}: not kept by imputation, so pooled estimates of them are pulled towards zero, and those of "
-            f"the other terms may be off ({agreed}). Impute with {option('formula', formula.text)}.",
+            f"{', '.join(left)}: not kept by imputation, so pooled estimates of them are pulled towards zero, and "
+            f"those of the other terms may be off ({agreed}). Impute with {option('formula', formula.text)}.",
             stacklevel=4,
         )
 

@@ -57,7 +57,8 @@ def _fields(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pair(duration: Any, event: Any, rows: int) -> tuple[list[Column], list[np.ndarray]]:
-    """Time and event; their joint distribution with the covariates is what carries the outcome (White & Royston 2009)."""
+    """Time and event; their joint distribution with the covariates is what carries the outcome (White &
+    Royston 2009)."""
     try:
         time = np.asarray(duration, np.float64)
     except (TypeError, ValueError):

@@ -125,7 +125,8 @@ def shifted(
             if place not in odds:
                 raise UserError(
                     f"shift: {column.name!r} was drawn without a model of its odds",
-                    hint=f"Shifts of categories need multiple imputation ({either('--proper 20', 'unmask.MultipleImputation')}) with the method logreg or polr.",
+                    hint="Shifts of categories need multiple imputation "
+                    f"({either('--proper 20', 'unmask.MultipleImputation')}) with the method logreg or polr.",
                 )
             out[place][rows] = _moved_level(*odds[place], delta[rows])
     return out
@@ -165,8 +166,8 @@ def held_back(
             count = int(((values < low) | (values > high)).sum())
             if count:
                 notes.append(
-                    f"{count} of {len(values)} shifted values of {column.name!r} lay outside the bounds given ({low:g} to "
-                    f"{high:g}) and were set to them"
+                    f"{count} of {len(values)} shifted values of {column.name!r} lay outside the bounds given "
+                    f"({low:g} to {high:g}) and were set to them"
                 )
     return notes
 

@@ -168,7 +168,8 @@ class Substantive:
 
 
 def _mass(number: int, parts: Sequence[tuple[float, Hazard]], z: np.ndarray) -> np.ndarray:
-    """(rows, times) probability that follow-up ends at each jump of one of the hazards; an event goes before censoring."""
+    """(rows, times) probability that follow-up ends at each jump of one of the hazards; an event goes
+    before censoring."""
     kind, found = parts[number]
     own = found.risk(z)[:, None]
     mass = np.exp(-own * (np.cumsum(found.jump) - found.jump)) * -np.expm1(-own * found.jump)

@@ -95,8 +95,8 @@ def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) ->
     listed = ", ".join(f"{_place(*a)}:{_place(*b)} ({text_of(_value_at(rows, *a))!r})" for a, b in held[:SHOWN])
     more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
     raise UserError(
-        f"{path}, sheet {name!r}: merged cells {listed}{more}: only the first of each holds the value, the others would be "
-        "read as missing",
+        f"{path}, sheet {name!r}: merged cells {listed}{more}: only the first of each holds the value, the others "
+        "would be read as missing",
         hint=hint,
     )
 

@@ -106,7 +106,8 @@ def _not_read(
 
 
 class _Reading:
-    """One column being read; `values` are its distinct cells that hold a value, `counts` how often each stands there."""
+    """One column being read; `values` are its distinct cells that hold a value, `counts` how often each
+    stands there."""
 
     def __init__(
         self,
@@ -400,7 +401,8 @@ class _Reading:
                     severity="error",
                     column=self.name,
                     code="date_unclear",
-                    text=f"column {self.name!r}: dates such as {cell!r} could be day or month first, and no cell says which",
+                    text=f"column {self.name!r}: dates such as {cell!r} could be day or month first, and no cell says "
+                    "which",
                     add=hint,
                 )
             )

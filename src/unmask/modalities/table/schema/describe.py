@@ -127,8 +127,8 @@ class Description:
     def toml(self) -> str:
         """A schema to edit: `pretrain table --schema` takes it as it is, unless cells cannot be read."""
         out = [
-            f"# Columns of {Path(self.source).name}, as found. Edit what is not so, and give this file to `unmask pretrain table` "
-            "as its schema.",
+            f"# Columns of {Path(self.source).name}, as found. Edit what is not so, and give this file to `unmask "
+            "pretrain table` as its schema.",
             "# kind: numeric, integer, binary, nominal, ordinal (with categories, from low to high), datetime, id, "
             "text.",
             *([f"duration = {_quoted(self.schema.duration)}"] if self.schema.duration else []),

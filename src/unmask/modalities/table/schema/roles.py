@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 _PERSON = (
-    "patient|patienten|pat|subject|subj|participant|proband|person|personal|case|fall|record|study|studien|chart|medical|admission|"
-    "encounter|visit|stay|hadm|icustay|sample|specimen|accession|insurance|versicherten|social|security|national|hospital|unit|nhs|row"
+    "patient|patienten|pat|subject|subj|participant|proband|person|personal|case|fall|record|study|studien|chart|"
+    "medical|admission|encounter|visit|stay|hadm|icustay|sample|specimen|accession|insurance|versicherten|social|security|"
+    "national|hospital|unit|nhs|row"
 )
 _NUMBER = "id|ids|no|nr|num|number|nummer|code|key|identifier|index|seq"
 _STRONG = re.compile(
@@ -36,8 +37,8 @@ _WEAK = re.compile(r"(?:.* )?(?:id|pid|mrn|uid|uuid|identifier|index)|unnamed(?:
 
 _ONE = "patient|subject|subj|participant|proband|person|personal"
 _INDIVIDUAL = re.compile(
-    rf"(?:study |trial )?(?:{_ONE})(?: (?:{_NUMBER}))?|(?:id|nr|num|no) (?:{_ONE})|id|ids|identifier|mrn|pid|ptid|patid|patnr|"
-    rf"subjid|usubjid|patientid|patientnummer"
+    rf"(?:study |trial )?(?:{_ONE})(?: (?:{_NUMBER}))?|(?:id|nr|num|no) (?:{_ONE})|id|ids|identifier|mrn|pid|ptid|"
+    rf"patid|patnr|subjid|usubjid|patientid|patientnummer"
 )
 """Names of one who is measured, however often: a visit, a stay or a sample has a number of its own."""
 _ANIMAL = re.compile(
@@ -60,8 +61,10 @@ def words_of(name: str) -> str:
 def named_like_person(name: str) -> bool:
     """Whether a name says that the column tells persons, visits or samples apart.
 
-    >>> [named_like_person(n) for n in ("MRN", "subject_id", "Surname", "Pat.-Nr.", "ID", "site_id", "drug name", "age")]
-    [True, True, True, True, True, False, False, False]
+    >>> [named_like_person(n) for n in ("MRN", "subject_id", "Surname", "Pat.-Nr.", "ID")]
+    [True, True, True, True, True]
+    >>> [named_like_person(n) for n in ("site_id", "drug name", "age")]
+    [False, False, False]
     """
     words = words_of(name)
     named = _STRONG.fullmatch(words) or _PERSONAL.fullmatch(words) or _ID.fullmatch(words)
@@ -167,7 +170,8 @@ def texts_are_ids(name: str, values: Sequence[str], rows: int, runs: int) -> str
 def is_free_text(values: Sequence[str], rows: int) -> bool:
     """Whether texts are sentences: three words or more on average, and mostly not repeated.
 
-    >>> is_free_text(["seen in clinic, no complaints", "fell at home, X-ray normal"] + [f"note {i} on a fall" for i in range(20)], 22)
+    >>> notes = ["seen in clinic, no complaints", "fell at home, X-ray normal"]
+    >>> is_free_text([*notes, *(f"note {i} on a fall" for i in range(20))], 22)
     True
     """
     if rows < 20 or len(values) <= 12:

@@ -68,7 +68,8 @@ class Column:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The bounds a person gave, infinite where none was given: those learnt from the data bind best values alone."""
+        """The bounds a person gave, infinite where none was given: those learnt from the data bind best
+        values alone."""
         low, high = (
             bound if bound is not None and (self.given is None or name in self.given) else infinite
             for name, bound, infinite in (("low", self.low, -math.inf), ("high", self.high, math.inf))

@@ -49,7 +49,8 @@ def zeros_in_front(name: str, texts: Sequence[str]) -> list[Finding]:
                 severity="warning",
                 column=name,
                 code="date_as_number",
-                text=f"{name!r} holds texts such as {example!r}, which read as dates: kept as codes. If they are dates:",
+                text=f"{name!r} holds texts such as {example!r}, which read as dates: kept as codes. If they are "
+                "dates:",
                 add=add,
             )
         ]
@@ -58,7 +59,8 @@ def zeros_in_front(name: str, texts: Sequence[str]) -> list[Finding]:
             severity="warning",
             column=name,
             code="zeros_in_front",
-            text=f"{name!r} holds texts such as {example!r}, with zeros in front: kept as codes, not as numbers. If they are numbers:",
+            text=f"{name!r} holds texts such as {example!r}, with zeros in front: kept as codes, not as numbers. If "
+            "they are numbers:",
             add=setting(name, 'kind = "integer"'),
         )
     ]
@@ -78,7 +80,8 @@ def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
         counts: category -> cells.
 
     >>> print(*(f.text for f in spelt_alike("sex", {"Male": 3, "male": 1, "F": 2})))
-    'sex' holds spellings that may mean the same: 'Male' (3 cells) and 'male' (1). They are kept apart, as categories of their own
+    'sex' holds spellings that may mean the same: 'Male' (3 cells) and 'male' (1). They are kept apart, as
+    categories of their own
     """
     groups: dict[str, list[str]] = {}
     for text in counts:
@@ -94,7 +97,8 @@ def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
             severity="warning",
             column=name,
             code="spelt_alike",
-            text=f"{name!r} holds spellings that may mean the same: {listed}. They are kept apart, as categories of their own",
+            text=f"{name!r} holds spellings that may mean the same: {listed}. They are kept apart, as categories of "
+            "their own",
             add=f"Write one of them in the file ({named([g[0] for g in found])}).",
         )
     ]

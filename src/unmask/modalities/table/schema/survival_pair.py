@@ -183,7 +183,10 @@ def event_levels(
     Raises:
         UserError: there is no telling.
     """
-    hint = f"Say at which level the event happened: {option('event_level', 'LEVEL')}, or event = 'LEVEL' under the column in the schema."
+    hint = (
+        f"Say at which level the event happened: {option('event_level', 'LEVEL')}, or event = 'LEVEL' under the "
+        "column in the schema."
+    )
     shown = ", ".join(f"{v!r} (row {rows[v]})" if rows else repr(v) for v in seen[:12])
     shown += ", ..." if len(seen) > 12 else ""
     lower = {v.lower(): v for v in seen}
@@ -409,6 +412,7 @@ def _by_name(place: Place) -> tuple[Named | None, str]:
             f"{duration!r} and {event!r} are taken for follow-up time and event{late}",
         )
     return None, (
-        f"{duration!r} and {event!r} look like follow-up time and event, but NO survival pair is taken: {why}. If they are "
-        f"one, say {option('duration', duration)} {option('event', event)} (and {option('event_level', 'LEVEL')} where the coding is not plain){late}"
+        f"{duration!r} and {event!r} look like follow-up time and event, but NO survival pair is taken: {why}. If "
+        f"they are one, say {option('duration', duration)} {option('event', event)} (and "
+        f"{option('event_level', 'LEVEL')} where the coding is not plain){late}"
     )

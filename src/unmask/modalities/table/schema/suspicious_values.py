@@ -89,7 +89,8 @@ def _codes_at(values: np.ndarray, sign: int) -> int:
 
 
 def _far_below(values: np.ndarray) -> bool:
-    """Whether a zero stands further below all other numbers than any of the lower half of these from the next, by far."""
+    """Whether a zero stands further below all other numbers than any of the lower half of these from the
+    next, by far."""
     rest = values[1:]
     steps = np.diff(rest[: len(rest) // 2 + 1])
     return bool(rest[0] >= 0.3 * (rest[-1] - rest[0]) and rest[0] >= 6 * steps.max())
@@ -110,8 +111,8 @@ def sentinels(name: str, found: Mapping[float, int], others: tuple[float, float]
             severity="warning",
             column=name,
             code="sentinel",
-            text=f"{name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as numbers; "
-            "a code for no value, often. If so:",
+            text=f"{name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as "
+            "numbers; a code for no value, often. If so:",
             add=setting(name, f"missing = {json.dumps(codes)}"),
         )
     ]
@@ -170,8 +171,8 @@ def extremes(name: str, listed: Sequence[tuple[float, int]], others: tuple[float
             severity="warning",
             column=name,
             code="extreme",
-            text=f"{name!r} holds {cells}, far from its other values ({others[0]:g} to {others[1]:g}): read as they stand. "
-            "A slip of the decimal point or another unit, often. If so:",
+            text=f"{name!r} holds {cells}, far from its other values ({others[0]:g} to {others[1]:g}): read as they "
+            "stand. A slip of the decimal point or another unit, often. If so:",
             add="Correct the cells or empty them.",
         )
     ]
@@ -298,11 +299,10 @@ def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
             severity="warning",
             column=name,
             code="repeated_ids",
-            text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are taken "
-            f"for independent, which "
-            "they are not: intervals come out too narrow, held-out figures too good, and rows of one individual can stand "
-            "on both sides of a "
-            "split. Fit one row per individual (the first visit, or visits side by side as columns)",
+            text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are "
+            "taken for independent, which they are not: intervals come out too narrow, held-out figures too good, and "
+            "rows of one individual can stand on both sides of a split. Fit one row per individual (the first visit, "
+            "or visits side by side as columns)",
         )
     ]
 

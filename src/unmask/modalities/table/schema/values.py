@@ -148,7 +148,8 @@ def _coded(
 
 
 def decode(values: np.ndarray, column: Column) -> list[Any]:
-    """Model values as plain Python values in the column's own terms: rounded numbers, categories, dates; None for NaN."""
+    """Model values as plain Python values in the column's own terms: rounded numbers, categories, dates;
+    None for NaN."""
     if not column.is_quantity:
         return [None if v != v else column.categories[int(v)] for v in values]
     if column.kind == "datetime":

@@ -83,7 +83,8 @@ class _RiskSets:
 def draw_hazard(
     z: np.ndarray, time: np.ndarray, event: np.ndarray, rng: np.random.Generator, start: np.ndarray | None = None
 ) -> Hazard:
-    """Log hazard ratios drawn from the normal approximation of their posterior, and the baseline that belongs to them."""
+    """Log hazard ratios drawn from the normal approximation of their posterior, and the baseline that
+    belongs to them."""
     beta = np.zeros(z.shape[1]) if start is None or len(start) != z.shape[1] else start
     if not (event > 0).any():
         return Hazard(estimate=beta, beta=np.zeros(z.shape[1]), at=np.zeros(0), jump=np.zeros(0))

@@ -173,7 +173,8 @@ def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any
 
 
 def stored_types(frame: Frame) -> str | None:
-    """The types of a table's columns as text, for `like_stored`; None for a file of texts, or where Arrow has no type."""
+    """The types of a table's columns as text, for `like_stored`; None for a file of texts, or where Arrow
+    has no type."""
     import base64
 
     import narwhals as nw

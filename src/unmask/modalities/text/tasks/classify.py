@@ -104,7 +104,8 @@ class Classify(TextTask):
         if problem == "single" and len(labels) > len(items) / 2 and len(items) > 4:
             raise UserError(
                 f"{len(labels)} labels in {len(items)} training rows",
-                hint=f"Is this the label column? For numbers use {setting('problem', 'regression')}; else give more rows per label.",
+                hint=f"Is this the label column? For numbers use {setting('problem', 'regression')}; else give more "
+                "rows per label.",
             )
         about["labels"] = labels
         weights = None
@@ -144,7 +145,8 @@ class Classify(TextTask):
             given, learnt = ("pairs", "single texts") if pair else ("single texts", "pairs")
             raise UserError(
                 f"{items[0].where}: the model was fine-tuned on {learnt} and is given {given}",
-                hint=f"Give columns text and text2 ({naming(text2='COLUMN')}) to a model of pairs, and one column to another.",
+                hint=f"Give columns text and text2 ({naming(text2='COLUMN')}) to a model of pairs, and one column to "
+                "another.",
             )
         examples = self.encoder.whole([i.text for i in items], [i.text2 for i in items])
         extra = {"target": self._targets(items)} if labelled else {}

@@ -98,7 +98,8 @@ def _columns_in(path: Path) -> bool:
     if found is None:
         raise UserError(
             f"{path}: words with tags in columns, or texts that end so?",
-            hint=f"Columns: say which holds the words, {naming(text=1)}. Texts: give them as .jsonl, one object with text per line.",
+            hint=f"Columns: say which holds the words, {naming(text=1)}. Texts: give them as .jsonl, one object with "
+            "text per line.",
         )
     return found
 

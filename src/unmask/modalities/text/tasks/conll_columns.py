@@ -1,7 +1,7 @@
 """Which columns of a CoNLL file hold the words and the tags: told by number, or found by what the columns hold.
 
-Words are in the first column that does not count them and changes within sentences, tags in the last one. What was found
-is said; where a file does not tell, it is refused with the option that does.
+Words are in the first column that does not count them and changes within sentences, tags in the last one. What was
+found is said; where a file does not tell, it is refused with the option that does.
 """
 
 from __future__ import annotations

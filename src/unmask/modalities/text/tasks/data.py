@@ -400,7 +400,8 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
         value = row.get(name)
         if not isinstance(value, str) or (labelled and not value.strip()):
             raise UserError(
-                f"{where}: column {name!r} is {'empty' if value in (None, '') or isinstance(value, str) else repr(value)}",
+                f"{where}: column {name!r} is "
+                f"{'empty' if value in (None, '') or isinstance(value, str) else repr(value)}",
                 hint="Every row needs a text: fill it in or leave the row out.",
             )
         texts[part] = value

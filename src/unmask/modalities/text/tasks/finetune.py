@@ -160,8 +160,9 @@ def finetune(
                 again = bool(chosen.refit) or work_ratio <= 1
                 if not again:
                     say(
-                        f"not trained again on all {len(items):,} rows: with choosing that would be {work_ratio:.1f} times the work of as "
-                        f"many epochs in padded steps of 8 rows ({setting('refit', True)} does it)"
+                        f"not trained again on all {len(items):,} rows: with choosing that would be {work_ratio:.1f} "
+                        f"times the work of as many epochs in padded steps of 8 rows ({setting('refit', True)} does "
+                        "it)"
                     )
             if stopped != "signal" and taken is not None and again:
                 say(f"chosen on {len(taken[1]):,} rows held out; training on all {len(items):,} by the same recipe")
@@ -255,7 +256,8 @@ def _validation(
     rest, out = split(items, settings.held, settings.seed)
     if not out:
         say(
-            f"{len(items):,} rows: too few to hold some out; nothing is compared ({option('validation', 'DATA')} gives others)"
+            f"{len(items):,} rows: too few to hold some out; nothing is compared ({option('validation', 'DATA')} "
+            "gives others)"
         )
         return 0, None
     if hasattr(out[0], "label") and any(item.label is None for item in items):
@@ -274,13 +276,13 @@ def _verdict_lines(fitted: FittedTask, trained_on: int, rows: int) -> list[str]:
         found.append(f"{verdict.reason}: the simpler one is kept")
     if verdict.beside is not None:
         found.append(
-            f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; transformers and exports "
-            "of this folder have the encoder and its head alone"
+            f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; transformers "
+            "and exports of this folder have the encoder and its head alone"
         )
     if verdict.no_better_than is not None:
         found.append(
-            f"warning: on these rows it is no better than always answering {verdict.no_better_than}: nothing was learnt that "
-            "shows; more rows or another model are needed"
+            f"warning: on these rows it is no better than always answering {verdict.no_better_than}: nothing was "
+            "learnt that shows; more rows or another model are needed"
         )
     elif verdict.better is not None:
         found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
@@ -346,7 +348,8 @@ def predict(
     Returns:
         classify: label, probability, probabilities (and labels, or value); tag: entities, each start, end, label, text,
         probability; answer: answer with text, start, end, probability, and nbest; similarity: score of a pair, or
-        embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them stand under `input`, and an id under `id`.
+        embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them stand
+        under `input`, and an id under `id`.
     """
     folder, task = opened(model, device=device, precision=precision)
     items = _read_for(task, data, columns, say, labelled=False, trouble=Trouble(say=say, offered=False))
@@ -381,7 +384,8 @@ def _predict(
 def outputs_of(
     folder: TaskFolder, task: Any, prepared: Any, watch: Callable[[int, int], None] | None = None
 ) -> list[np.ndarray]:
-    """What a folder says about every example: its encoder and head, and the simpler model beside them where it has one."""
+    """What a folder says about every example: its encoder and head, and the simpler model beside them where
+    it has one."""
     where: dict[str, Any] = {"slots": folder.slots, "context": folder.context}
     found = loop.outputs(folder.model, task, prepared, device=folder.device, watch=watch, **where)
     if folder.beside is None:

@@ -1,7 +1,7 @@
 """Regularised linear models of given features: the yardstick of fine-tuning, and where its heads start.
 
-Shape letters: n (rows), d (features), k (outputs). One convex problem for every task, solved by L-BFGS (Liu & Nocedal 1989):
-the mean loss of the rows + |W|^2 / (2 C n), the intercepts free, which is scikit-learn's C. C is chosen by
+Shape letters: n (rows), d (features), k (outputs). One convex problem for every task, solved by L-BFGS (Liu & Nocedal
+1989): the mean loss of the rows + |W|^2 / (2 C n), the intercepts free, which is scikit-learn's C. C is chosen by
 cross-validation along a path each solution the start of the next one.
 """
 

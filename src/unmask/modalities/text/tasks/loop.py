@@ -131,8 +131,8 @@ def groups(model: TaskModel, settings: TaskSettings) -> list[dict[str, Any]]:
 def depth(name: str, layers: int) -> int:
     """0 for embeddings, 1.. for layers, layers + 1 for everything above them.
 
-    >>> depth("masked.codec.word.weight", 6), depth("masked.encoder.layers.2.attention.qkv.weight", 6), depth("head.x", 6)
-    (0, 3, 7)
+    >>> [depth(n, 6) for n in ("masked.codec.word.weight", "masked.encoder.layers.2.attention.qkv.weight", "head.x")]
+    [0, 3, 7]
     """
     if ".encoder.layers." in name:
         return int(name.split(".encoder.layers.")[1].split(".")[0]) + 1

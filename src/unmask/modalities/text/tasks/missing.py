@@ -35,7 +35,8 @@ def spelled_said(items: Sequence[Item], *, labelled: bool) -> list[str]:
     texts, named = counted(item.text for item in items)
     if texts:
         out.append(
-            f"warning: {texts:,} of {len(items):,} texts are {named}, as missing values are written: they are read as words"
+            f"warning: {texts:,} of {len(items):,} texts are {named}, as missing values are written: they are read as "
+            "words"
         )
     labels, named = counted(item.label for item in items if labelled)
     if labels:

@@ -86,7 +86,8 @@ class TaskFolder:
 def build(
     text: TextFolder, kind: str | None, outputs: int, *, pooling: Pooling | None = None
 ) -> tuple[TaskModel, list[str]]:
-    """An encoder with a head of `outputs` outputs, whatever head weights the folder holds read; (model, random names)."""
+    """An encoder with a head of `outputs` outputs, whatever head weights the folder holds read; (model,
+    random names)."""
     if kind is None:
         return TaskModel(text.model, None, pooling or "mean"), []
     head = new_head(text.family, kind, text.model, text.hf_config, outputs)

@@ -45,7 +45,8 @@ def can_add_mean_layer(text: TextFolder) -> bool:
 
 
 def add_mean_layer(text: TextFolder) -> None:
-    """Put the layer on top, in place. The masked-LM head, which was made for the states below, is left out on saving."""
+    """Put the layer on top, in place. The masked-LM head, which was made for the states below, is left out
+    on saving."""
     encoder = text.model.encoder
     before = set(published_state(text.family, text.model))
     layer = Layer(encoder.config, encoder.config.layers, encoder.attention)

@@ -194,7 +194,8 @@ def _score(item: Item) -> float:
 
 
 def in_batch(queries: Tensor, documents: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of finding document i for query i among all documents; those behind the first n are hard negatives."""
+    """Cross-entropy of finding document i for query i among all documents; those behind the first n are
+    hard negatives."""
     return F.cross_entropy(queries @ documents.t() / temperature, torch.arange(len(queries), device=queries.device))
 
 

@@ -63,7 +63,8 @@ class TextTask(ABC):
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Any], *, labelled: bool) -> list[str]:
-        """What people should know of the items before they are used, in words: what of them is cut or cannot be learnt."""
+        """What people should know of the items before they are used, in words: what of them is cut or
+        cannot be learnt."""
         return []
 
     @classmethod

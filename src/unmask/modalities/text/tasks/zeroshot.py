@@ -154,7 +154,8 @@ class Hypotheses:
 def label_scores(
     model: TextModel, texts: Sequence[str], template: str, words: Mapping[str, Sequence[str]]
 ) -> np.ndarray:
-    """(texts, labels) mean log probability of each label's words in the blank; a long text is cut, never the template."""
+    """(texts, labels) mean log probability of each label's words in the blank; a long text is cut, never
+    the template."""
     before, after = template.split(BLANK)
     flat = [(label, word) for label, listed in words.items() for word in listed]
     tokens = model.tokenizer
