@@ -1,4 +1,5 @@
-"""What benchmarks share that measure beside other work: clocks, the processor, and processes that keep every core busy."""
+"""What benchmarks share that measure beside other work: clocks, the processor, and processes that keep
+every core busy."""
 
 from __future__ import annotations
 

@@ -197,7 +197,8 @@ def one_by_one(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def rank_of(score: np.ndarray, code: int) -> int:
-    """How many codes are scored above the true one; ties count half, so that a rule that knows nothing gains nothing."""
+    """How many codes are scored above the true one; ties count half, so that a rule that knows nothing
+    gains nothing."""
     return int((score > score[code]).sum() + (score == score[code]).sum() // 2)
 
 
@@ -259,7 +260,8 @@ def table(found: list[dict[str, Any]]) -> None:
             shown = [np.array([r[name][f"at_{k}"] for r in mine if name in r]) for k in RANKS]
             figures = "  ".join(f"@{k} {v.mean():.3f} (sd {v.std():.3f})" for k, v in zip(RANKS, shown, strict=True))
             print(
-                f"{recipe:10} {name:28} {figures}  n={mine[0][name]['n']}, {len(shown[0])} seeds, {mine[0]['steps']} steps"
+                f"{recipe:10} {name:28} {figures}  n={mine[0][name]['n']}, {len(shown[0])} seeds, {mine[0]['steps']} "
+                "steps"
             )
     for name in dict.fromkeys(r["next_visit"] for r in found if "next_visit" in r):
         mine = [r for r in found if r.get("next_visit") == name]

@@ -3,9 +3,10 @@
 Patient-wise folds, stratified by outcome. Vocabulary, value scales, masked pretraining, heads and baselines see the
 training patients of a fold alone; at 10 % of the labels pretraining still sees all training patients, without labels.
 
-    python benchmarks/events_outcome.py [--folds 0,1,2,3,4] [--steps 2500] [--seeds 5] [--shares 1.0,0.1] [--set key=value] [--out F.json]
-    python benchmarks/events_outcome.py --tune         fine-tune the encoder too, pretrained and from scratch (slower)
-    python benchmarks/events_outcome.py --ablate       states alone of each target, architecture and ratio (fewer folds)
+    python benchmarks/events_outcome.py [--folds 0,1,2,3,4] [--steps 2500] [--seeds 5] [--shares 1.0,0.1] [--set
+    key=value] [--out F.json] python benchmarks/events_outcome.py --tune         fine-tune the encoder too, pretrained
+    and from scratch (slower) python benchmarks/events_outcome.py --ablate       states alone of each target,
+    architecture and ratio (fewer folds)
 """
 
 from __future__ import annotations

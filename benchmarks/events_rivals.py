@@ -70,7 +70,8 @@ class Rules:
     def bayes(
         self, given: np.ndarray, chance: tuple[np.ndarray, np.ndarray], absent: bool, temper: float
     ) -> np.ndarray:
-        """Naive Bayes: log P(c) and the log-odds of every code of `given`; with `absent`, of those that are not there."""
+        """Naive Bayes: log P(c) and the log-odds of every code of `given`; with `absent`, of those that are
+        not there."""
         yes, no = chance
         evidence = yes[:, given].sum(1)
         if absent:

@@ -1,7 +1,8 @@
 """Patient events larger than memory: from MEDS shards to the first steps of pretraining, time and peak memory by size.
 
-    python benchmarks/events_scale.py --folder /tmp/scale [--millions 1,10,100] [--codes 300,20000] [--store disk] [--steps 20]
-    python benchmarks/events_scale.py --folder /tmp/scale --labels 20000,100000 [--states] [--tuned]   the outcome head, a tuned encoder
+    python benchmarks/events_scale.py --folder /tmp/scale [--millions 1,10,100] [--codes 300,20000] [--store disk]
+    [--steps 20] python benchmarks/events_scale.py --folder /tmp/scale --labels 20000,100000 [--states] [--tuned]   the
+    outcome head, a tuned encoder
 
 Simulated patients of 500 events on average (a tenth of the codes makes half of them; 60 % have a value) are written as
 shards of about a million events by numpy and pyarrow, 12 bytes per event; the last figures are those of the largest
@@ -172,8 +173,8 @@ def main() -> None:
         child("pretrain", str(meds), str(a.folder / "model"), a.store, a.steps)
         row = child("outcome", str(meds), str(a.folder / "model"), str(a.folder / "head"), str(a.states), str(a.tuned))
         print(
-            f"{row['labels']:>10,} labels: {row['whole']:.0f} s ({row['cpu_whole']:.0f} s cpu), peak {row['peak_mb']:,.0f} MB, "
-            f"AUROC {row['auroc']:.3f}",
+            f"{row['labels']:>10,} labels: {row['whole']:.0f} s ({row['cpu_whole']:.0f} s cpu), peak "
+            f"{row['peak_mb']:,.0f} MB, AUROC {row['auroc']:.3f}",
             flush=True,
         )
         found.append(row)

@@ -59,7 +59,8 @@ def alternate(sides: dict[str, Callable[[], object]], rounds: int = 3) -> dict[s
 
 
 def parity(_: argparse.Namespace) -> list[dict[str, Any]]:
-    """Largest difference of logits and states to transformers, one row a family, on ragged inputs and trained weights."""
+    """Largest difference of logits and states to transformers, one row a family, on ragged inputs and
+    trained weights."""
     import torch
     import transformers
 
@@ -141,9 +142,10 @@ def embed(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 cosine = (vectors[variant] * reference).sum(1) / np.linalg.norm(vectors[variant], axis=1)
                 row |= {"cosine_mean": float(cosine.mean()), "cosine_min": float(cosine.min())}
             print(
-                f"{variant:16}{row['rate']:8.0f}/s wall {row['per_cpu_second']:8.0f}/cpu s   first {row['first_s']:5.2f} s"
-                f"   peak {row['peak_mb']:6.0f} MB   cosine {row.get('cosine_mean', float('nan')):.5f}"
-                f" (min {row.get('cosine_min', float('nan')):.4f})   {row['settings']}",
+                f"{variant:16}{row['rate']:8.0f}/s wall {row['per_cpu_second']:8.0f}/cpu s   first "
+                f"{row['first_s']:5.2f} s   peak {row['peak_mb']:6.0f} MB   cosine "
+                f"{row.get('cosine_mean', float('nan')):.5f} (min {row.get('cosine_min', float('nan')):.4f})   "
+                f"{row['settings']}",
                 flush=True,
             )
     return rows

@@ -56,7 +56,8 @@ SCRATCH: dict[str, Any] = {**TUNE, "from_scratch": True, "layer_decay": 1.0}
 
 
 def training_flops(model: Any) -> float:
-    """Useful FLOPs of one picture's training step: three times the forward pass, the encoder on visible patches only."""
+    """Useful FLOPs of one picture's training step: three times the forward pass, the encoder on visible
+    patches only."""
     config, encoder, decoder = model.codec.config, model.encoder.config, model.decoder.config
     visible = config.slots - round(0.75 * config.patches)
     return 3 * (visible * encoder.flops_per_slot(visible) + config.slots * decoder.flops_per_slot(config.slots))

@@ -6,8 +6,9 @@
 ViT 128 wide x 6, patch 4. Test pictures are seen by nothing but the last evaluation; penalties are chosen on a tenth of
 the training pictures.
 - probe: linear probe (all 60 000 labels) on frozen features, on the untrained network's, and on raw pixels.
-- labels: 600 labels per seed (60 per class): fine-tuning from the pretrained weights, the same network from scratch, logistic
-  regression and nearest neighbours on raw pixels with the same labels; mean and spread over the seeds. No validation
+- labels: 600 labels per seed (60 per class): fine-tuning from the pretrained weights, the same network from
+  scratch, logistic regression and nearest neighbours on raw pixels with the same labels; mean and spread
+  over the seeds. No validation
   set: the last step counts.
 
 `--cpu-minutes` bounds pretraining by processor time (20 is ten minutes of two cores) where the machine is shared: the

@@ -1,6 +1,7 @@
 """Pictures larger than memory: decoding into shards (killed once and resumed), training from them, streamed embedding.
 
-    python benchmarks/images_scale.py --folder /tmp/scale [--pictures 50000] [--side 512] [--size 128] [--memory 2] [--json F]
+    python benchmarks/images_scale.py --folder /tmp/scale [--pictures 50000] [--side 512] [--size 128]
+    [--memory 2] [--json F]
 
 Simulated JPEGs of side x side x 3 are written first: 300 distinct ones under many names, each with a number of its own
 in a comment. Every part runs in a process of its own, whose peak resident memory is reported (workers are counted

@@ -220,7 +220,8 @@ def hidden_curve(seconds: float) -> dict[str, Any]:
 
     out: dict[str, Any] = {}
     print(
-        "\nViT-S/16 at 224, bf16, by hidden share: time relative to nothing hidden (median of neighbouring steps, quartiles)"
+        "\nViT-S/16 at 224, bf16, by hidden share: time relative to nothing hidden (median of neighbouring steps, "
+        "quartiles)"
     )
     for what, make, few in (("encoder", encoder_step, shares), ("whole step", whole_step, (0.0, 0.5, 0.75))):
         found = alternate({str(s): make(s) for s in few}, seconds)
@@ -228,7 +229,8 @@ def hidden_curve(seconds: float) -> dict[str, Any]:
             ratio = quartiles([a / b for a, b in zip(found[str(share)], found["0.0"], strict=True)])
             out[f"{what} {share:g}"] = {"seconds": statistics.median(found[str(share)]), "relative": ratio}
             print(
-                f"  {what:11}{share:5.0%} hidden  {ratio[1]:.2f}  ({ratio[0]:.2f} to {ratio[2]:.2f})  {out[f'{what} {share:g}']['seconds']:.3f} s",
+                f"  {what:11}{share:5.0%} hidden  {ratio[1]:.2f}  ({ratio[0]:.2f} to {ratio[2]:.2f})  "
+                f"{out[f'{what} {share:g}']['seconds']:.3f} s",
                 flush=True,
             )
     return out

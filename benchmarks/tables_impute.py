@@ -328,7 +328,8 @@ def run(name, mechanism, rate, seed, method, overrides, most=None):
 
 
 def table(path: Path) -> None:
-    """Means over seeds; over the cases in which all methods ran, mean ranks and the worst ratio to the best of a case."""
+    """Means over seeds; over the cases in which all methods ran, mean ranks and the worst ratio to the best
+    of a case."""
     lines = [json.loads(t) for t in path.read_text().splitlines()] if path.exists() else []
     if not lines:
         print(f"nothing in {path}")

@@ -1,9 +1,9 @@
 """Multiple imputation on a simulated truth: bias, coverage and fraction of missing information of every estimate.
 
-    python benchmarks/tables_mi.py --replications 20              # a look
-    python benchmarks/tables_mi.py                                # 200 replications; goes on where an earlier run stopped
-    python benchmarks/tables_mi.py --methods ours --sizes 150     # a part
-    python benchmarks/tables_mi.py --pool                         # our pool beside mice::pool on the same tables
+    python benchmarks/tables_mi.py --replications 20              # a look python benchmarks/tables_mi.py
+    # 200 replications; goes on where an earlier run stopped python benchmarks/tables_mi.py --methods ours
+    --sizes 150     # a part python benchmarks/tables_mi.py --pool                         # our pool beside
+    mice::pool on the same tables
 
 Designs, with 150 and 1 000 rows. In each, one covariate is missing with probability .8 / (1 + exp(-(s))) + .05, about
 45 %, where s is the outcome less its mean: strong selection by the outcome, missing at random.

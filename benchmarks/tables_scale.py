@@ -1,6 +1,7 @@
 """How table models do beside other work and at size: simulated tables, each part in a process of its own.
 
-    python benchmarks/tables_scale.py [busy] [size] [evaluate] [sample] [--rows 1000000] [--columns 60] [--out tables_scale.json]
+    python benchmarks/tables_scale.py [busy] [size] [evaluate] [sample] [--rows 1000000] [--columns 60] [--out
+    tables_scale.json]
 
 busy      a fit of 1 000 x 20 with nothing else running, and beside two busy processes per core (`--per-core`), which
           this script starts and ends: wall and processor seconds. Fair sharing alone costs three times the quiet time.

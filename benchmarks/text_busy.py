@@ -1,6 +1,7 @@
 """Training and evaluation of text beside other work, and what it costs that threads wait for each other asleep.
 
-    python benchmarks/text_busy.py [--parts train evaluate] [--waits asleep spinning] [--per-core 2] [--repeats 3] [--out text_busy.json]
+    python benchmarks/text_busy.py [--parts train evaluate] [--waits asleep spinning] [--per-core 2] [--repeats 3]
+    [--out text_busy.json]
 
 Each measurement is a process of its own with a thread per core, once with nothing else running and once beside busy
 processes that this script starts and ends. asleep is how commands run (GOMP_SPINCOUNT=0, `unmask.cli.wait_asleep`),

@@ -346,7 +346,8 @@ def summary(path: Path) -> None:
                 gains.append((best["ours"] - max(linear)) / scale)
         if gains:
             print(
-                f"\nours above the best linear baseline, mean over {len(gains)} sets: {np.mean(gains):+.4f}; least {min(gains):+.4f}"
+                f"\nours above the best linear baseline, mean over {len(gains)} sets: {np.mean(gains):+.4f}; least "
+                f"{min(gains):+.4f}"
             )
 
 

@@ -17,10 +17,13 @@ import time
 from pathlib import Path
 
 # flush: the answer counts when it can be read, not when the process has been taken apart.
-OURS = "import sys, unmask; print(unmask.load(sys.argv[1]).fill(['the [MASK] of the'])[0]['slots'][0]['candidates'][0]['value'], flush=True)"
+OURS = (
+    "import sys, unmask; print(unmask.load(sys.argv[1]).fill(['the [MASK] of "
+    "the'])[0]['slots'][0]['candidates'][0]['value'], flush=True)"
+)
 THEIRS = (
-    "import sys; from transformers import pipeline; "
-    "print(pipeline('fill-mask', model=sys.argv[1], tokenizer=sys.argv[1])('the [MASK] of the')[0]['token_str'], flush=True)"
+    "import sys; from transformers import pipeline; print(pipeline('fill-mask', model=sys.argv[1], "
+    "tokenizer=sys.argv[1])('the [MASK] of the')[0]['token_str'], flush=True)"
 )
 
 

@@ -340,7 +340,8 @@ def main() -> None:
 
     keep_freed_memory()  # for all loops alike: it helps the reference too
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {TOKENS} slots per step; tokens/s, ratio quartiles"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {TOKENS} slots per step; tokens/s, ratio "
+        "quartiles"
     )
     for slots in (int(s) for s in arguments.slots.split(",")):
         for size in arguments.sizes.split(","):

@@ -311,7 +311,8 @@ def summary(results: list[dict]) -> None:
         return f"{np.mean(values):.4f} ± {half:.4f}"
 
     print(
-        f"{'task (reference)':20}{'ours':>18}{'reference':>18}{'difference':>20}{'s ours':>9}{'s ref':>9}{'ratio':>7}{'MB ours':>9}{'MB ref':>8}"
+        f"{'task (reference)':20}{'ours':>18}{'reference':>18}{'difference':>20}"
+        f"{'s ours':>9}{'s ref':>9}{'ratio':>7}{'MB ours':>9}{'MB ref':>8}"
     )
     references = [r for r in results if r["side"] == "reference"]
     for name, order in dict.fromkeys((r["task"], r["order"]) for r in references):
@@ -327,8 +328,10 @@ def summary(results: list[dict]) -> None:
         x, y = np.array([mine[s]["seconds"] for s in seeds]), np.array([theirs[s]["seconds"] for s in seeds])
         what = f"{name} ({order})"
         print(
-            f"{what:20}{interval(a):>18}{interval(b):>18}{interval(np.subtract(a, b)):>20}{x.mean():9.1f}{y.mean():9.1f}"
-            f"{np.median(y / x):7.2f}{np.mean([mine[s]['peak_memory_mb'] for s in seeds]):9.0f}{np.mean([theirs[s]['peak_memory_mb'] for s in seeds]):8.0f}"
+            f"{what:20}{interval(a):>18}{interval(b):>18}{interval(np.subtract(a, b)):>20}"
+            f"{x.mean():9.1f}{y.mean():9.1f}"
+            f"{np.median(y / x):7.2f}{np.mean([mine[s]['peak_memory_mb'] for s in seeds]):9.0f}"
+            f"{np.mean([theirs[s]['peak_memory_mb'] for s in seeds]):8.0f}"
         )
 
 

@@ -15,7 +15,10 @@ import unmask
 from unmask.errors import UserError
 
 MODULES = ("text", "table", "images", "events")
-OLD = "MaskedImputer MultipleImputation TableModel TextModel UserError __version__ adapt finetune load predict pretrain zero_shot"
+OLD = (
+    "MaskedImputer MultipleImputation TableModel TextModel UserError __version__ adapt finetune load predict pretrain "
+    "zero_shot"
+)
 
 
 @pytest.mark.parametrize("module", ["", *MODULES])
@@ -49,7 +52,10 @@ def test_editors_are_told_the_same_names(module):
 
 
 def test_nothing_heavy_is_imported_before_it_is_used():
-    code = "import sys, unmask; unmask.text, unmask.table, unmask.images, unmask.events; dir(unmask.text); print('torch' in sys.modules)"
+    code = (
+        "import sys, unmask; unmask.text, unmask.table, unmask.images, unmask.events; dir(unmask.text); print('torch' "
+        "in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -156,9 +156,8 @@ def test_a_name_of_ours_stays_ours(installed):
 )
 def test_neither_torch_nor_a_modality_is_imported(command):
     seen = (
-        "import sys, atexit; "
-        "atexit.register(lambda: print('SEEN', [m for m in sys.modules if m == 'torch' or m.startswith('unmask.modalities.')])); "
-        f"{command}"
+        "import sys, atexit; atexit.register(lambda: print('SEEN', [m for m in sys.modules if m == 'torch' or "
+        f"m.startswith('unmask.modalities.')])); {command}"
     )
     done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "SEEN []"

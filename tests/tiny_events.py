@@ -56,7 +56,8 @@ class Events:
         return codec
 
     def changed(self, values: dict[str, Tensor], flat: Tensor) -> dict[str, Tensor]:
-        """All that hiding takes away of an event; that it has a time, and the age at the origin, are known by design."""
+        """All that hiding takes away of an event; that it has a time, and the age at the origin, are known
+        by design."""
         out = {k: v.clone() for k, v in values.items()}
         out["code"].view(-1)[flat] = (out["code"].view(-1)[flat] - FIRST + 3) % (CODES - FIRST) + FIRST
         out["value"].view(-1)[flat] += 2.0

@@ -178,7 +178,10 @@ def test_a_full_disk_while_checkpointing_keeps_what_was_there(capsys, tmp_path, 
 
 
 def test_start_up_imports_nothing_heavy():
-    check = "import sys, unmask, unmask.cli.app; unmask.cli.app.build(); print([m for m in ('torch', 'numpy', 'polars') if m in sys.modules])"
+    check = (
+        "import sys, unmask, unmask.cli.app; unmask.cli.app.build(); print([m for m in ('torch', 'numpy', 'polars') "
+        "if m in sys.modules])"
+    )
     assert (
         subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )

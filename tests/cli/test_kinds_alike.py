@@ -1,4 +1,5 @@
-"""What models of all kinds have in common: every long use says how far it is, `inspect` has the same keys, repr is a line."""
+"""What models of all kinds have in common: every long use says how far it is, `inspect` has the same keys,
+repr is a line."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ def test_a_target_that_shares_first_place_counts_half(dtype):
 
 
 def test_logits_of_a_trained_model_are_fp32_under_autocast():
-    """In bf16 logits of this size lie 0.06 apart: pseudo-likelihoods of near-equal sentences were noise at that level."""
+    """In bf16 logits of this size lie 0.06 apart: pseudo-likelihoods of near-equal sentences were noise at
+    that level."""
     torch.manual_seed(0)
     features, weight = torch.randn(50, 64).bfloat16(), torch.randn(200, 64)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

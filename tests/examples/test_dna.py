@@ -1,4 +1,5 @@
-"""examples/dna, installed beside unmask: a modality of a stranger, run from the command line without an edit in unmask."""
+"""examples/dna, installed beside unmask: a modality of a stranger, run from the command line without an
+edit in unmask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Published task heads say what transformers' models say, and travel back unchanged; what is no masked model says so."""
+"""Published task heads say what transformers' models say, and travel back unchanged; what is no masked
+model says so."""
 
 import pytest
 import torch

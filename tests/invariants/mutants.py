@@ -95,7 +95,8 @@ MUTANTS = [
         (
             TRANSFORMER,
             "(t.flatten()[laid.take][None] for t in (segment, position))",
-            "(t.flatten()[laid.take * 0 + torch.arange(len(laid.take)) % t.numel()][None] for t in (segment, position))",
+            "(t.flatten()[laid.take * 0 + torch.arange(len(laid.take)) % t.numel()][None] for t in (segment, "
+            "position))",
         ),
     ),
     mutant(

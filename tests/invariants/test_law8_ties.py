@@ -116,7 +116,8 @@ def test_no_time_stamp_is_cut_in_two(case: Case):
 
 
 def test_slots_of_one_time_stamp_may_change_places(case: Case):
-    """Hidden and visible events of a set in another order: each is predicted as before. Nothing reads which row it was."""
+    """Hidden and visible events of a set in another order: each is predicted as before. Nothing reads which
+    row it was."""
     example = case.examples(case.events)[0]
     visit, free = np.asarray(example.values["visit"]), ~np.asarray(example.special)
     order = np.arange(len(example))

@@ -131,7 +131,8 @@ def test_a_prediction_has_every_member(drawn):
 
 
 def test_values_are_drawn_as_often_as_log_prob_says(drawn):
-    """The mean of 1 / p over the draws in a box is the size of the box: one box per category, its share as the weight."""
+    """The mean of 1 / p over the draws in a box is the size of the box: one box per category, its share as
+    the weight."""
     for d in drawn:
         first, rest = slice(None, DRAWS // 3), slice(DRAWS // 3, None)
         found, size = torch.zeros(DRAWS - DRAWS // 3, dtype=torch.float64), 0.0

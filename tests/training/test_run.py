@@ -144,7 +144,8 @@ def test_compiling_is_refused_on_cpus_with_what_was_measured(tmp_path):
 
 
 def test_checkpoints_by_the_clock_cost_at_most_two_percent(tmp_path, monkeypatch):
-    """At 110 M parameters they stopped the loop for 7 s every 120 s. One that takes 50 ms is due every 2.5 s at most."""
+    """At 110 M parameters they stopped the loop for 7 s every 120 s. One that takes 50 ms is due every 2.5
+    s at most."""
     real, made = room.save_checkpoint, []
 
     def slow(*given: Any, **named: Any) -> None:

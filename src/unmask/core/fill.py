@@ -42,8 +42,8 @@ class Filled:
         flat: ascending slot numbers that were filled.
         new: their values, in the codec's form.
         log_prob: log-probability of each value when it was drawn, at temperature 1 (0 where not wanted). Their sum over
-            an example is the joint log-probability along the order; after Gibbs sweeps each is conditional on all others
-            but its share.
+            an example is the joint log-probability along the order; after Gibbs sweeps each is conditional on all
+            others but its share.
     """
 
     values: dict[str, Tensor]

@@ -23,7 +23,8 @@ CODES = ["A", "B", "DISCHARGE", "MEDS_DEATH", "VISIT_END//X"]
 
 
 def made(seed: int) -> tuple[Events, Labels]:
-    """Short random histories with static events, ties, encounters that overlap, and points at and between their events."""
+    """Short random histories with static events, ties, encounters that overlap, and points at and between
+    their events."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 15, 40)
     offsets = np.r_[0, np.cumsum(counts)]

@@ -49,7 +49,8 @@ def test_states_know_when_they_are_asked(tmp_path: Path, recipe: str):
 
 
 def test_a_day_is_told_after_ten_years(seed: int):
-    """A day moved the clock's vector by 0.015 after ten years, beside codes of length 8; and by much in the first week."""
+    """A day moved the clock's vector by 0.015 after ten years, beside codes of length 8; and by much in the
+    first week."""
     clock = Clock(("scales",), 64, False)
     hours = torch.tensor([[10 * YEAR, 10 * YEAR + 24, 10 * YEAR + 6]])
     values = {

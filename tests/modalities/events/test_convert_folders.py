@@ -61,9 +61,10 @@ def test_mimic_stands_where_it_was_known(tmp_path: Path):
         {
             "chartevents.csv": "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n"
             "1,10,9,2150-01-02 08:00:00,2150-01-02 08:30:00,80,80,bpm",
-            "inputevents.csv": "subject_id,hadm_id,itemid,starttime,endtime,storetime,amount,amountuom,rate,rateuom,"
-            "statusdescription\n1,10,5,2150-01-02 08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Stopped\n"
-            "1,10,6,2150-01-02 08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Rewritten",
+            "inputevents.csv": "subject_id,hadm_id,itemid,starttime,endtime,storetime,amount,amountuom,"
+            "rate,rateuom,statusdescription\n1,10,5,2150-01-02 "
+            "08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Stopped\n1,10,6,2150-01-02 "
+            "08:00:00,2150-01-02 12:00:00,2150-01-02 08:10:00,100,ml,25,ml/h,Rewritten",
         },
     )
     found = convert(tmp_path, tmp_path / "m")

@@ -50,7 +50,10 @@ def test_facts_without_a_time_are_taken_where_one_asks_for_it_and_always_named(
     assert written(tmp_path / "m")["time"].null_count() == 4
 
 
-COMMA = "subject_id;time;code;numeric_value\n1;2020-01-01 08:00:00;BILI;14,5\n1;2020-01-02 08:00:00;BILI;21\n1;2020-01-03 08:00:00;{};{}\n"
+COMMA = (
+    "subject_id;time;code;numeric_value\n1;2020-01-01 08:00:00;BILI;14,5\n1;2020-01-02 08:00:00;BILI;21\n1;2020-01-03 "
+    "08:00:00;{};{}\n"
+)
 
 
 def test_a_decimal_comma_is_asked_about_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -16,7 +16,8 @@ meds = pytest.importorskip("meds", reason="the meds package is a development dep
 
 
 def validate(folder: Path) -> None:
-    """Raises where a file is not as the package wants it. Read file by file: the reader of folders adds dictionaries."""
+    """Raises where a file is not as the package wants it. Read file by file: the reader of folders adds
+    dictionaries."""
     shards = sorted((folder / "data").glob("**/*.parquet"))
     assert shards
     for path in shards:

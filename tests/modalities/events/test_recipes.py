@@ -1,4 +1,5 @@
-"""Every recipe, whole: what it hides stays hidden, targets stand where they belong, marks and facts are never hidden."""
+"""Every recipe, whole: what it hides stays hidden, targets stand where they belong, marks and facts are
+never hidden."""
 
 from __future__ import annotations
 

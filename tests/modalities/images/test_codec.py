@@ -48,7 +48,8 @@ def test_patchify_and_unpatchify_are_exact_inverses(rows, columns, patch, channe
 
 
 def test_loss_is_the_official_one_with_the_sample_variance(seed):
-    """He et al. 2022: (patch - mean) / sqrt(var + 1e-6) with the n - 1 variance, mean over a patch, then over patches."""
+    """He et al. 2022: (patch - mean) / sqrt(var + 1e-6) with the n - 1 variance, mean over a patch, then
+    over patches."""
     target, predicted = torch.randn(7, 48) * 3 + 1, torch.randn(7, 48)
     loss = PatchPrediction(predicted, None, config()).loss(target) / 7
     mean = target.mean(-1, keepdim=True)

@@ -247,7 +247,8 @@ if __name__ == "__main__":
         account, fill, _ = run_kind(kind, Path(sys.argv[1]) / kind.replace(" ", "_").replace(",", ""), steps=150)
         told = account["data"]
         print(
-            f"{kind}: {told['pictures']} of {told['shape']} {told['depth']} {told['range']} | {told['notes']} | rmse {fill['rmse']:.4g}"
+            f"{kind}: {told['pictures']} of {told['shape']} {told['depth']} {told['range']} | {told['notes']} | rmse "
+            f"{fill['rmse']:.4g}"
         )
 
 

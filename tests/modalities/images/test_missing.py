@@ -89,7 +89,8 @@ def test_nothing_reads_what_stands_in_missing_pixels(architecture, seed):
 
 
 def test_a_picture_with_missing_patches_is_encoded_as_its_other_patches_alone(seed):
-    """Visible only: the states are those of a model that is given the observed slots and their positions, nothing else."""
+    """Visible only: the states are those of a model that is given the observed slots and their positions,
+    nothing else."""
     model = model_of("visible_only", seed).eval()
     batch = batch_of(model, holed(1, seed)[0])
     there = batch.observed[0].nonzero().flatten()
@@ -131,7 +132,8 @@ def test_no_gradient_is_lost_to_missing_pixels(seed):
 
 
 def test_resampling_is_of_measured_pixels_alone(seed):
-    """A constant picture stays constant beside missing pixels, whatever stands in them, shrunk on reading or cropped."""
+    """A constant picture stays constant beside missing pixels, whatever stands in them, shrunk on reading
+    or cropped."""
     pixels = np.full((3, 24, 24), 0.7, np.float32)
     pixels[:, 5:14, 3:9] = np.nan
     shrunk = read_images(pixels, size=8)

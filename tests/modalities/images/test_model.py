@@ -1,4 +1,5 @@
-"""An image model from pixels to use: pretrain, resume, fill, embed, evaluate, fine-tune; small and on real code paths."""
+"""An image model from pixels to use: pretrain, resume, fill, embed, evaluate, fine-tune; small and on real
+code paths."""
 
 import dataclasses
 import json

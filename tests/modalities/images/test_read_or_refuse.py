@@ -340,8 +340,9 @@ def ome_set(folder, planes):
         about = (
             '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" '
             f'UUID="urn:uuid:0000000{z}-0000-0000-0000-000000000000"><Image ID="Image:0"><Pixels ID="Pixels:0" '
-            f'DimensionOrder="XYZCT" Type="uint16" SizeX="{plane.shape[1]}" SizeY="{plane.shape[0]}" SizeZ="{len(planes)}" '
-            f'SizeC="1" SizeT="1"><Channel ID="Channel:0:0" SamplesPerPixel="1"/>{text}</Pixels></Image></OME>'
+            f'DimensionOrder="XYZCT" Type="uint16" SizeX="{plane.shape[1]}" SizeY="{plane.shape[0]}" '
+            f'SizeZ="{len(planes)}" SizeC="1" SizeT="1"><Channel ID="Channel:0:0" '
+            f'SamplesPerPixel="1"/>{text}</Pixels></Image></OME>'
         )
         tifffile.imwrite(folder / f"z{z}.ome.tif", plane, description=about, metadata=None, photometric="minisblack")
 

@@ -1,4 +1,5 @@
-"""Caching side by side and after a kill gives the same cache; where documents of plain text end is said and can be set."""
+"""Caching side by side and after a kill gives the same cache; where documents of plain text end is said and
+can be set."""
 
 from __future__ import annotations
 

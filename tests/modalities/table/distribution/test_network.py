@@ -220,7 +220,8 @@ def test_a_cell_asked_alone_gets_what_it_gets_in_company(seed: int):
 
 
 def test_a_column_asked_alone_gets_what_it_gets_with_all(model, drawn):
-    """To single precision: products of another shape may add up in another order, as those of processors with AMX do."""
+    """To single precision: products of another shape may add up in another order, as those of processors
+    with AMX do."""
     batch, hidden = drawn
     column = hidden.flat % batch.shape[1]
     with torch.no_grad():

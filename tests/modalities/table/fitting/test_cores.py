@@ -42,7 +42,8 @@ def test_the_model_is_the_same_on_any_number_of_cores(threads):
 
 
 def test_a_fit_with_more_threads_than_cores_costs_no_more(threads):
-    """Threads that share a product wait for each other spinning; with sixteen of them the fit took 2.7 times the work."""
+    """Threads that share a product wait for each other spinning; with sixteen of them the fit took 2.7
+    times the work."""
     table, spent = table_of(300, 8), []
     CellTable.fit(table, [0] * 8, steps=2)
     for count in (1, 16):

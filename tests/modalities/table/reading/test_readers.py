@@ -56,7 +56,8 @@ def spreadsheet(path, sheets: dict[str, list[list]], merged: tuple[str, ...] = (
         )
         file.writestr(
             "_rels/.rels",
-            f'<Relationships xmlns="{package}/relationships"><Relationship Id="r0" Type="{relations}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+            f'<Relationships xmlns="{package}/relationships"><Relationship Id="r0" Type="{relations}/officeDocument" '
+            'Target="xl/workbook.xml"/></Relationships>',
         )
         file.writestr(
             "xl/workbook.xml", f'<workbook xmlns="{main}" xmlns:r="{relations}"><sheets>{names}</sheets></workbook>'

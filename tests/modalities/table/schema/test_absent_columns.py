@@ -1,4 +1,5 @@
-"""New patients without the columns that are not known yet: hidden in every row, said, and typing mistakes still caught."""
+"""New patients without the columns that are not known yet: hidden in every row, said, and typing mistakes
+still caught."""
 
 import numpy as np
 import pandas as pd

@@ -213,7 +213,8 @@ def test_new_rows_whose_follow_up_cannot_be_are_refused_all_at_once(late_model, 
     new.loc[[2, 5], "time"] = -4
     new.loc[7, "entry"] = -1
     new.loc[[9, 11], "entry"] = new.loc[[9, 11], "time"] + [0, 3]
-    said = r"row 3: -4 as a duration; row 6: -4 .*row 8: -1 as a duration.*row 10: entry (\d+) at follow-up time \1; row 12: "
+    said = r"row 3: -4 as a duration; row 6: -4 .*row 8: -1 as a duration.*"
+    said += r"row 10: entry (\d+) at follow-up time \1; row 12: "
     with pytest.raises(UserError, match=said):
         getattr(late_model, use)(new)
 

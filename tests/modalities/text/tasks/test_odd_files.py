@@ -79,9 +79,8 @@ def test_labels_that_differ_in_case_or_spelling_are_said(tmp_path):
     rows = [("the fox", "Good"), ("the dog", "bad"), ("the ox", "good"), ("a fox", "1.0"), ("an ox", "1")] * 3
     finetune("classify", folder(tmp_path / "model"), rows, say=said.append, **QUICK)
     (line,) = [line for line in said if "differ" in line]
-    assert (
-        line
-        == "warning: labels that differ in case or spelling alone count as classes apart: '1' and '1.0'; 'Good' and 'good'"
+    assert line == (
+        "warning: labels that differ in case or spelling alone count as classes apart: '1' and '1.0'; 'Good' and 'good'"
     )
 
 

@@ -251,7 +251,8 @@ def graded(rows: int, seed: int, *, alike: bool) -> list[dict[str, object]]:
     [(True, "cosine", "cosine of TF-IDF vectors"), (False, "apart", "ridge regression of the frozen vectors")],
 )
 def test_the_simpler_model_of_similarity_is_kept_and_predicts(alike, kind, name, tmp_path):
-    """Words behind what the encoder reads, for TF-IDF; two classes of texts that any cosine finds alike, for the ridge."""
+    """Words behind what the encoder reads, for TF-IDF; two classes of texts that any cosine finds alike,
+    for the ridge."""
     train, held = (graded(n, s, alike=alike) for n, s in ((120, 1), (40, 2)))
     given = QUICK | {"learning_rate": 1e-7} | ({"slots": 8} if alike else {})
     result = finetune("similarity", folder(tmp_path / "model"), train, validation=held, out=tmp_path / "out", **given)

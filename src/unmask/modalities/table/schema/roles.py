@@ -10,8 +10,8 @@ import numpy as np
 
 _PERSON = (
     "patient|patienten|pat|subject|subj|participant|proband|person|personal|case|fall|record|study|studien|chart|"
-    "medical|admission|encounter|visit|stay|hadm|icustay|sample|specimen|accession|insurance|versicherten|social|security|"
-    "national|hospital|unit|nhs|row"
+    "medical|admission|encounter|visit|stay|hadm|icustay|sample|specimen|accession|insurance|versicherten|"
+    "social|security|national|hospital|unit|nhs|row"
 )
 _NUMBER = "id|ids|no|nr|num|number|nummer|code|key|identifier|index|seq"
 _STRONG = re.compile(

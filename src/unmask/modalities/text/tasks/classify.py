@@ -66,7 +66,8 @@ class Classify(TextTask):
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Item], *, labelled: bool) -> list[str]:
-        """Texts that are longer than the model reads, missing values that are spelled out, labels spelled in two ways."""
+        """Texts that are longer than the model reads, missing values that are spelled out, labels spelled
+        in two ways."""
         cut = cut_line(encoder, [i.text for i in items], [i.text2 for i in items])
         return [*cut, *spelled_said(items, labelled=labelled)]
 

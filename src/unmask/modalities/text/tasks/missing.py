@@ -1,5 +1,5 @@
-"""What labelled texts hold that is not what it seems: texts that are blank, missing values that are spelled out, numbers
-with commas, labels that are spelled in two ways."""
+"""What labelled texts hold that is not what it seems: texts that are blank, missing values that are spelled out,
+numbers with commas, labels that are spelled in two ways."""
 
 from __future__ import annotations
 
