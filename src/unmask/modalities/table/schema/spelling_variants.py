@@ -79,9 +79,8 @@ def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
     Args:
         counts: category -> cells.
 
-    >>> print(*(f.text for f in spelt_alike("sex", {"Male": 3, "male": 1, "F": 2})))
-    'sex' holds spellings that may mean the same: 'Male' (3 cells) and 'male' (1). They are kept apart, as
-    categories of their own
+    >>> print(*(f.text.partition(".")[0] for f in spelt_alike("sex", {"Male": 3, "male": 1, "F": 2})))
+    'sex' holds spellings that may mean the same: 'Male' (3 cells) and 'male' (1)
     """
     groups: dict[str, list[str]] = {}
     for text in counts:
