@@ -20,7 +20,7 @@ from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.kinds import Local
-from unmask.encoder.packed_attention import lay
+from unmask.encoder.packed_attention import packed_layout
 from unmask.encoder.transformer import Encoder
 from unmask.modalities.events.codec import EventPrediction
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
@@ -246,7 +246,7 @@ def make_model(modality: Any, architecture: str, recipe: str, seed: int = 0) -> 
     model = make(codec, make_encoder(encoder_config(recipe)), decoder, bridge=bridge).eval()
     if recipe == "by_example":
         for encoder in (e for e in (model.encoder, getattr(model, "decoder", None)) if isinstance(e, Encoder)):
-            encoder.side_by_side = lay  # type: ignore[method-assign]
+            encoder.side_by_side = packed_layout  # type: ignore[method-assign]
     return model
 
 

@@ -15,7 +15,7 @@ from unmask.encoder import packed_attention
 from unmask.encoder.attention import reference
 from unmask.encoder.config import EncoderConfig, Rotary
 from unmask.encoder.kinds import Local, RelativeBias
-from unmask.encoder.packed_attention import SIZES, PackedLayout, by_example, cheaper, lay
+from unmask.encoder.packed_attention import SIZES, PackedLayout, by_example, costs_less, packed_layout
 from unmask.encoder.transformer import Encoder
 
 LENGTHS = [5, 19, 64, 8, 30, 41, 40, 2]
@@ -30,35 +30,35 @@ def segment(request) -> Tensor:
     return batch_of(request.param).segment
 
 
-def test_every_slot_is_laid_once_and_examples_stay_whole(segment: Tensor):
-    laid = lay(segment)
+def test_every_slot_is_packed_once_and_examples_stay_whole(segment: Tensor):
+    packed = packed_layout(segment)
     real = segment.flatten().nonzero().flatten()
-    assert torch.equal(laid.take[laid.back[real]], real)
+    assert torch.equal(packed.source[packed.place[real]], real)
     start = 0
-    for group in laid.groups:
+    for group in packed.groups:
         for _ in range(group.count):
-            slots = laid.take[start : start + group.size]
+            slots = packed.source[start : start + group.size]
             number = segment.flatten()[slots]
             assert (number == number[0]).all()
             assert len(slots.unique()) == (number[0] == segment[slots[0] // 64]).sum()
             start += group.size
-    assert start <= len(laid.take) < start + packed_attention.ROUND
-    assert len(laid.take) % packed_attention.ROUND == 0
+    assert start <= len(packed.source) < start + packed_attention.ROUND
+    assert len(packed.source) % packed_attention.ROUND == 0
 
 
-def test_lengths_beyond_the_table_are_laid_too():
-    laid = lay(torch.ones(2, 700, dtype=torch.int64))
-    assert [(g.count, g.size) for g in laid.groups] == [(1, 768), (1, 768)]
+def test_lengths_beyond_the_table_are_packed_too():
+    packed = packed_layout(torch.ones(2, 700, dtype=torch.int64))
+    assert [(g.count, g.size) for g in packed.groups] == [(1, 768), (1, 768)]
     padding = torch.zeros(1, 8, dtype=torch.int64)
-    assert lay(padding).groups == []
-    assert not cheaper(lay(padding), padding, 32, half=True)
+    assert packed_layout(padding).groups == []
+    assert not costs_less(packed_layout(padding), padding, 32, half=True)
 
 
 @pytest.mark.parametrize("asking", ["all", "few", "of one", "none"])
 @pytest.mark.parametrize("most", [2**16, 64])
 def test_it_equals_the_reference(segment: Tensor, asking: str, most: int, monkeypatch, seed: int):
     monkeypatch.setattr(packed_attention, "SCORES", most)
-    laid, heads, depth = lay(segment), 2, 8
+    packed, heads, depth = packed_layout(segment), 2, 8
     total = segment.numel()
     leaves = [torch.randn(total, heads, depth, requires_grad=True) for _ in range(3)]
     q, k, v = leaves
@@ -73,10 +73,12 @@ def test_it_equals_the_reference(segment: Tensor, asking: str, most: int, monkey
     same = (segment.flatten()[:, None] == segment.flatten()) & (rows[:, None] == rows)
     expected = reference(*(t.transpose(0, 1) for t in leaves), same, depth**-0.5).transpose(0, 1)[needed]
     if asking == "all":
-        found = by_example(q[laid.take], k[laid.take], v[laid.take], laid)[laid.back[needed]]
+        found = by_example(q[packed.source], k[packed.source], v[packed.source], packed)[packed.place[needed]]
     else:
-        asked = laid.asked(needed)
-        found = by_example(q[laid.take][asked.slots], k[laid.take], v[laid.take], laid, asked)[asked.place]
+        subset = packed.queries(needed)
+        found = by_example(q[packed.source][subset.places], k[packed.source], v[packed.source], packed, subset)[
+            subset.rank
+        ]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     grad = torch.randn_like(expected)
     for a, e in zip(*(torch.autograd.grad(x, leaves, grad) for x in (found, expected)), strict=True):
@@ -85,23 +87,23 @@ def test_it_equals_the_reference(segment: Tensor, asking: str, most: int, monkey
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_the_gradient_is_the_numerical_one(dropout: float, seed: int):
-    laid = lay(torch.tensor([[1, 1, 1, 2, 2, 0]]))
+    packed = packed_layout(torch.tensor([[1, 1, 1, 2, 2, 0]]))
     leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    where = laid.back[:5]
+    where = packed.place[:5]
 
     def attention(*qkv: Tensor) -> Tensor:
         torch.manual_seed(seed)  # the same values are dropped at every call
-        spread = (t.new_zeros(len(laid.take), 2, 3).index_copy(0, where, t) for t in qkv)
-        return by_example(*spread, laid, dropout=dropout)[where]
+        spread = (t.new_zeros(len(packed.source), 2, 3).index_copy(0, where, t) for t in qkv)
+        return by_example(*spread, packed, dropout=dropout)[where]
 
     assert torch.autograd.gradcheck(attention, leaves)
 
 
 def test_dropout_keeps_the_mean(seed: int):
-    laid = lay(torch.tensor([[1] * 9 + [2] * 7]))
-    q, k, v = torch.randn(3, len(laid.take), 2, 4)
-    expected = by_example(q, k, v, laid)[laid.back]
-    drawn = torch.stack([by_example(q, k, v, laid, dropout=0.25)[laid.back] for _ in range(600)])
+    packed = packed_layout(torch.tensor([[1] * 9 + [2] * 7]))
+    q, k, v = torch.randn(3, len(packed.source), 2, 4)
+    expected = by_example(q, k, v, packed)[packed.place]
+    drawn = torch.stack([by_example(q, k, v, packed, dropout=0.25)[packed.place] for _ in range(600)])
     assert not torch.equal(drawn[0], drawn[1])
     error = (drawn.mean(0) - expected) / (drawn.std(0) / 600**0.5).clamp_min(1e-4)
     assert error.abs().mean() < 1.2  # standard errors: 0.8 for a right mean
@@ -116,7 +118,7 @@ def both_ways(model: Encoder, batch, x: Tensor, needed: Tensor | None, monkeypat
     out = []
     for chosen in (True, False):
         with monkeypatch.context() as patch:
-            patch.setattr("unmask.encoder.transformer.cheaper", lambda *a, chosen=chosen, **k: chosen)
+            patch.setattr("unmask.encoder.transformer.costs_less", lambda *a, chosen=chosen, **k: chosen)
             assert (model.side_by_side(batch.segment) is not None) == chosen
             leaf = x.clone().requires_grad_()
             states = model(leaf, segment=batch.segment, position=batch.position, needed=needed)
@@ -138,7 +140,7 @@ def test_an_encoder_gives_the_same_by_example_and_in_rows(share: float | None, m
 
 
 def test_an_example_is_not_moved_by_its_neighbours(monkeypatch, seed: int):
-    monkeypatch.setattr("unmask.encoder.transformer.cheaper", lambda *a, **k: True)
+    monkeypatch.setattr("unmask.encoder.transformer.costs_less", lambda *a, **k: True)
     batch, model = batch_of(LENGTHS), encoder()
     x = torch.randn(*batch.shape, 32)
     other = torch.where((batch.index == 4)[..., None], x, torch.randn_like(x))
@@ -157,7 +159,7 @@ def test_a_visible_only_model_gives_the_same_in_one_row_and_in_rows(name: str, m
     found = []
     for chosen in (True, False):
         with monkeypatch.context() as patch:
-            patch.setattr("unmask.encoder.transformer.cheaper", lambda *a, chosen=chosen, **k: chosen)
+            patch.setattr("unmask.encoder.transformer.costs_less", lambda *a, chosen=chosen, **k: chosen)
             shapes = []
             patch.setattr(model.encoder.stem, "forward", _noting(model.encoder.stem.forward, shapes))
             prediction = numbers(model(batch, hidden))
@@ -193,7 +195,7 @@ def test_other_attention_stays_in_rows(kind: str):
 def test_it_is_chosen_where_rows_waste_work():
     def chosen(lengths: list[int], slots: int, *, half: bool) -> bool:
         segment = batch_of(lengths, slots).segment
-        return cheaper(lay(segment), segment, 128, half=half)
+        return costs_less(packed_layout(segment), segment, 128, half=half)
 
     assert chosen([160] * 24, 512, half=True)
     assert chosen([160] * 24, 512, half=False)
@@ -208,7 +210,7 @@ def test_shapes_are_few(seed: int):
     shapes = set()
     for _ in range(300):
         lengths = np.random.randint(2, 513, 40).tolist()
-        laid: PackedLayout = lay(batch_of(lengths, 512).segment)
-        shapes |= {(g.count, g.size) for g in laid.groups}
+        packed: PackedLayout = packed_layout(batch_of(lengths, 512).segment)
+        shapes |= {(g.count, g.size) for g in packed.groups}
     assert len({size for _, size in shapes}) <= len(SIZES)
     assert len(shapes) < 64

@@ -104,8 +104,8 @@ MUTANTS = [
         "by example: what was asked comes back in the order it was laid",
         (
             SEGMENTS,
-            "return QuerySubset(F.pad(where, (0, more)), place,",
-            "return QuerySubset(F.pad(where, (0, more)), place.sort().values,",
+            "return QuerySubset(F.pad(place, (0, more)), rank,",
+            "return QuerySubset(F.pad(place, (0, more)), rank.sort().values,",
         ),
     ),
     mutant(

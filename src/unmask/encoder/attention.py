@@ -28,7 +28,7 @@ from torch import Tensor
 
 from unmask.encoder.bands import ascending, banded, long_for
 from unmask.encoder.explicit import Weights
-from unmask.encoder.packed_attention import PackedLayout, QuerySubset, by_example, starts
+from unmask.encoder.packed_attention import PackedLayout, QuerySubset, by_example, example_starts
 
 EXPLICIT_UP_TO = 512
 
@@ -42,15 +42,15 @@ class Layout:
         position: position of each slot in its example; local attention measures distance in it.
         queries: per row, which slots the last layer must compute (padded with 0), or None for all.
         shared: what an encoder's layers share besides, such as a table of relative positions.
-        laid: where given, all slots are laid side by side in one row and attention is worked out by example.
-        asked: the slots that the last layer must compute, then.
+        packed: where given, all slots stand side by side in one row and attention is computed by example.
+        wanted: then the slots that the last layer must compute.
     """
 
     segment: Int[Tensor, "rows slots"]
     position: Int[Tensor, "rows slots"]
     shared: dict[str, Any] = field(default_factory=dict)
-    laid: PackedLayout | None = None
-    asked: QuerySubset | None = None
+    packed: PackedLayout | None = None
+    wanted: QuerySubset | None = None
     _masks: dict[Any, Tensor] = field(default_factory=dict)
     _once: dict[Any, tuple[Tensor | None, Tensor]] = field(default_factory=dict)
 
@@ -135,7 +135,7 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int | None)
 
     if "cumulative" not in layout._masks:
         segment = layout.segment
-        first = starts(segment).flatten().nonzero().flatten().int()
+        first = example_starts(segment).flatten().nonzero().flatten().int()
         end = torch.tensor([segment.numel()], device=segment.device, dtype=torch.int32)
         layout._masks["cumulative"] = torch.cat([first, end])
         layout._masks["longest"] = layout._masks["cumulative"].diff().max().cpu()
@@ -158,9 +158,9 @@ def attend(
 ) -> Float[Tensor, "rows heads queries depth"]:
     """Scaled dot-product attention within segments (and within `window` positions), by the fastest kernel here."""
     scale = q.shape[-1] ** -0.5
-    if layout.laid is not None:
+    if layout.packed is not None:
         q, k, v = (t[0].transpose(0, 1) for t in (q, k, v))
-        mixed = by_example(q, k, v, layout.laid, None if queries is None else layout.asked, dropout=dropout)
+        mixed = by_example(q, k, v, layout.packed, None if queries is None else layout.wanted, dropout=dropout)
         return mixed.transpose(0, 1)[None]
     if queries is None and not dropout and (out := _varlen(q, k, v, layout, window)) is not None:
         return out

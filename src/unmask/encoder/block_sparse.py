@@ -18,7 +18,7 @@ from unmask.encoder.config import EncoderConfig
 from unmask.encoder.full import SelfAttention
 from unmask.encoder.inference_attention import GroupedBatch, InferenceAttention
 from unmask.encoder.kinds import BlockSparse
-from unmask.encoder.packed_attention import starts
+from unmask.encoder.packed_attention import example_starts
 from unmask.encoder.transformer import Encoder
 
 
@@ -97,7 +97,7 @@ class _Apart:
 
     def __init__(self, layout: Layout, block: int) -> None:
         segment = layout.segment.flatten()
-        self.start = starts(layout.segment).flatten().nonzero().flatten()
+        self.start = example_starts(layout.segment).flatten().nonzero().flatten()
         end = torch.cat([self.start[1:], self.start.new_tensor([segment.numel()])])
         real = segment[self.start] != 0
         self.start, self.length = self.start[real], (end - self.start)[real]

@@ -1,9 +1,9 @@
-"""Attention by example, on a CPU: nothing is worked out between examples that share a row, and next to nothing for
+"""Attention by example, on a CPU: nothing is computed between examples that share a row, and next to nothing for
 padding.
 
-The examples of a batch are laid side by side in one row, each rounded up to one of a few lengths, those of one rounded
-length next to each other: these are groups, and attention is dense products of a group's queries and keys, small enough
-to stay in the caches. All other work of the encoder is done on that one row.
+The examples of a batch stand side by side in one row, the packed row, each rounded up to one of a few lengths. Examples
+of one rounded length stand next to each other and form a group, and attention is dense products of a group's queries and
+keys, small enough to stay in the caches. All other work of the encoder is done on the packed row.
 
 Forward and backward, 2 cores, 4096 slots in rows of 512, milliseconds of whole rows / by example (heads x depth):
 
@@ -13,7 +13,7 @@ Forward and backward, 2 cores, 4096 slots in rows of 512, milliseconds of whole 
     254               40 / 14         129 / 43         141 / 56          35 / 20         206 / 123
     512               39 / 22         119 / 75         157 / 109         33 / 36         197 / 268
 
-Shape letters: laid (slots of the one row), asked (those whose output is wanted), heads, depth.
+Shape letters: packed (places of the packed row), queries (those whose output is wanted), heads, depth.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SIZES = np.array([16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384
 """Lengths are rounded up to one of these, longer ones to a multiple of 128: oneDNN makes and keeps a kernel for every
 shape."""
 ROUND = 256
-"""All laid slots, and those asked, are rounded up to a multiple of this, for the same reason."""
+"""The places of the packed row, and the queries, are rounded up to a multiple of this, for the same reason."""
 SCORES = 2**16
 """Most scores of a head that a group has, unless one example alone has more."""
-START = 4_000_000
+GROUP_COST = 4_000_000
 """What one more group costs, in scores times the width of all heads."""
 MASKED = -1e9
 
@@ -48,106 +48,108 @@ class Group:
 
     Attributes:
         count, size: examples, and slots of each.
-        asked: queries of each, rounded up.
+        queries: of each example, rounded up.
         bias: (count, 1, 1, size) to be added to the scores of padding, or None where there is none.
     """
 
     count: int
     size: int
-    asked: int
+    queries: int
     bias: Tensor | None
 
 
 @dataclass(frozen=True)
 class BlockGather:
-    """Slots dealt to dense matrices, one for each example and head, and back: a gather each way.
+    """Copies the heads of slots into one dense matrix per example and head, and back.
 
     Attributes:
-        groups: whose matrices they are, in this order.
-        order: of each dealt row the row of (slots x heads); their number where there is none.
-        back: of each row of (slots x heads) where it was dealt; the number dealt where it was not.
+        groups: of the examples, in the order of their matrices.
+        source: for each row of the matrices, which row of (slots x heads) it is a copy of; the number of these rows
+            where the matrix has a row that no slot fills.
+        target: for each row of (slots x heads), which row of the matrices it was copied to; the number of rows of the
+            matrices where it was not copied.
         heads: rows per slot.
     """
 
     groups: list[Group]
-    order: Int[Tensor, " dealt"]
-    back: Int[Tensor, " rows"]
+    source: Int[Tensor, " gathered"]
+    target: Int[Tensor, " rows"]
     heads: int
 
     @classmethod
-    def of(cls, slots: Int[Tensor, " asked"], groups: list[Group], total: int, heads: int) -> BlockGather:
-        """Gather `slots`, which name for each example of each group its slots, `total` where there is none."""
-        parts = slots.split([g.count * g.asked for g in groups])
+    def of(cls, slots: Int[Tensor, " queries"], groups: list[Group], total: int, heads: int) -> BlockGather:
+        """Of slots among `total`, listed group by group and example by example; `total` stands for no slot."""
+        parts = slots.split([g.count * g.queries for g in groups])
         head = torch.arange(heads)[:, None]
-        order = torch.cat(
-            [(part.view(g.count, 1, g.asked) * heads + head).flatten() for part, g in zip(parts, groups, strict=True)]
+        source = torch.cat(
+            [(part.view(g.count, 1, g.queries) * heads + head).flatten() for part, g in zip(parts, groups, strict=True)]
         ).clamp_max(total * heads)
-        back = torch.full((total * heads + 1,), len(order))
-        back[order] = torch.arange(len(order))
-        return cls(groups, order, back[:-1], heads)
+        target = torch.full((total * heads + 1,), len(source))
+        target[source] = torch.arange(len(source))
+        return cls(groups, source, target[:-1], heads)
 
-    def out(self, x: Float[Tensor, "slots heads depth"]) -> list[Float[Tensor, "batch places depth"]]:
+    def matrices(self, x: Float[Tensor, "slots heads depth"]) -> list[Float[Tensor, "batch places depth"]]:
         """The matrices of each group; zeros where there is no slot."""
         rows = F.pad(x.reshape(-1, x.shape[-1]), (0, 0, 0, 1))
-        return self.cut(rows.index_select(0, self.order))
+        return self._views(rows.index_select(0, self.source))
 
-    def cut(self, dealt: Float[Tensor, "dealt depth"]) -> list[Float[Tensor, "batch places depth"]]:
-        """The matrices of each group, as views."""
-        parts = dealt.split([g.count * g.asked * self.heads for g in self.groups])
-        depth = dealt.shape[-1]
-        return [p.view(g.count * self.heads, g.asked, depth) for p, g in zip(parts, self.groups, strict=True)]
+    def _views(self, rows: Float[Tensor, "gathered depth"]) -> list[Float[Tensor, "batch places depth"]]:
+        """The matrices of each group, as views of all their rows."""
+        parts = rows.split([g.count * g.queries * self.heads for g in self.groups])
+        depth = rows.shape[-1]
+        return [p.view(g.count * self.heads, g.queries, depth) for p, g in zip(parts, self.groups, strict=True)]
 
-    def room(self, like: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Room for all that is dealt, with a row of zeros for slots that were not; and its matrices."""
-        room = like.new_empty(len(self.order) + 1, like.shape[-1])
-        room[-1] = 0
-        return room, self.cut(room[:-1])
+    def buffer(self, like: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Memory for the rows of all matrices and behind them a row of zeros; and the matrices, as views of it."""
+        buffer = like.new_empty(len(self.source) + 1, like.shape[-1])
+        buffer[-1] = 0
+        return buffer, self._views(buffer[:-1])
 
-    def home(self, room: Tensor) -> Float[Tensor, "slots heads depth"]:
-        """Back from there."""
-        return room.index_select(0, self.back).view(-1, self.heads, room.shape[-1])
+    def slots(self, buffer: Tensor) -> Float[Tensor, "slots heads depth"]:
+        """The rows of such a buffer copied back to their slots; zeros where a slot has none."""
+        return buffer.index_select(0, self.target).view(-1, self.heads, buffer.shape[-1])
 
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """How a batch is laid side by side.
+    """Where the slots of a batch stand in the packed row, in which its examples are side by side.
 
     Attributes:
-        take: of each laid slot the slot of the batch, counted over its rows; an example's last one where it is padding.
-        back: of each slot of the batch where it is laid; 0 for padding.
-        groups: in the order they are laid; laid slots behind them only round the number up.
+        source: for each place of the packed row its slot of the batch, counted over the batch's rows; of padding the
+            last slot of the example in front.
+        place: for each slot of the batch its place in the packed row; 0 for padding.
+        groups: in the order in which they stand; places behind the last group only round the number up.
     """
 
-    take: Int[Tensor, " laid"]
-    back: Int[Tensor, " slots"]
+    source: Int[Tensor, " packed"]
+    place: Int[Tensor, " slots"]
     groups: list[Group]
-    _deals: dict[int, BlockGather] = field(default_factory=dict)
+    _gathers: dict[int, BlockGather] = field(default_factory=dict)
 
-    def deal(self, heads: int) -> BlockGather:
-        """Of all laid slots."""
-        if heads not in self._deals:
-            self._deals[heads] = BlockGather.of(
-                torch.arange(sum(g.count * g.size for g in self.groups)), self.groups, len(self.take), heads
-            )
-        return self._deals[heads]
+    def gather(self, heads: int) -> BlockGather:
+        """Of all places."""
+        if heads not in self._gathers:
+            places = torch.arange(sum(g.count * g.size for g in self.groups))
+            self._gathers[heads] = BlockGather.of(places, self.groups, len(self.source), heads)
+        return self._gathers[heads]
 
-    def asked(self, needed: Int[Tensor, " needed"]) -> QuerySubset:
-        """Of these slots of the batch."""
-        where, order = self.back[needed].sort()
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order))
-        count = len(where)
+    def queries(self, needed: Int[Tensor, " needed"]) -> QuerySubset:
+        """Of these slots of the batch alone."""
+        place, order = self.place[needed].sort()
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order))
+        count = len(place)
         more = -count % ROUND if count else ROUND
-        dealt, groups, start = [], [], 0
+        by_group, groups, start = [], [], 0
         for g in self.groups:
-            bounds = torch.searchsorted(where, start + g.size * torch.arange(g.count + 1))
+            bounds = torch.searchsorted(place, start + g.size * torch.arange(g.count + 1))
             start += g.count * g.size
             most = int(bounds.diff().max())
             share = next(s for s in (0, g.size // 4, g.size // 2, g.size) if s >= most)
             each = bounds[:-1, None] + torch.arange(share)
-            dealt.append(torch.where(each < bounds[1:, None], each, count + more).flatten())
-            groups.append(replace(g, asked=share))
-        return QuerySubset(F.pad(where, (0, more)), place, torch.cat(dealt), groups)
+            by_group.append(torch.where(each < bounds[1:, None], each, count + more).flatten())
+            groups.append(replace(g, queries=share))
+        return QuerySubset(F.pad(place, (0, more)), rank, torch.cat(by_group), groups)
 
 
 @dataclass(frozen=True)
@@ -155,33 +157,33 @@ class QuerySubset:
     """Slots whose output is wanted.
 
     Attributes:
-        slots: where they are laid, ascending; then zeros.
-        place: of the slots asked, in the order asked, the place among these.
-        order: group by group, for each example its places; their number where there is none.
-        groups: with the numbers asked.
+        places: in the packed row, ascending; then zeros that round the number up.
+        rank: for each wanted slot, in the order wanted, its number among `places`.
+        by_group: numbers among `places`, group by group and example by example; their count where there is none.
+        groups: with as many queries as are wanted.
     """
 
-    slots: Int[Tensor, " asked"]
-    place: Int[Tensor, " needed"]
-    order: Int[Tensor, " dealt"]
+    places: Int[Tensor, " queries"]
+    rank: Int[Tensor, " needed"]
+    by_group: Int[Tensor, " gathered"]
     groups: list[Group]
 
-    def deal(self, heads: int) -> BlockGather:
-        """Of the slots asked."""
-        return BlockGather.of(self.order, self.groups, len(self.slots), heads)
+    def gather(self, heads: int) -> BlockGather:
+        """Of the wanted slots."""
+        return BlockGather.of(self.by_group, self.groups, len(self.places), heads)
 
 
-def starts(segment: Int[Tensor, "rows slots"]) -> Bool[Tensor, "rows slots"]:
+def example_starts(segment: Int[Tensor, "rows slots"]) -> Bool[Tensor, "rows slots"]:
     """Where an example, or padding, begins."""
     out = torch.ones_like(segment, dtype=torch.bool)
     out[:, 1:] = segment[:, 1:] != segment[:, :-1]
     return out
 
 
-def lay(segment: Int[Tensor, "rows slots"]) -> PackedLayout:
-    """Lay a batch side by side."""
+def packed_layout(segment: Int[Tensor, "rows slots"]) -> PackedLayout:
+    """Where the slots of a batch go in the packed row."""
     flat = segment.numpy().ravel()
-    first = np.flatnonzero(starts(segment).numpy())
+    first = np.flatnonzero(example_starts(segment).numpy())
     last = np.append(first[1:], flat.size) - 1
     real = flat[last] != 0
     first, last = first[real], last[real]
@@ -194,8 +196,8 @@ def lay(segment: Int[Tensor, "rows slots"]) -> PackedLayout:
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     wanted, most = np.repeat(first, sizes) + within, np.repeat(last, sizes)
     kept = wanted <= most
-    back = np.zeros(flat.size, np.int64)
-    back[wanted[kept]] = np.flatnonzero(kept)
+    place = np.zeros(flat.size, np.int64)
+    place[wanted[kept]] = np.flatnonzero(kept)
     bias = torch.from_numpy(np.where(kept, 0, MASKED).astype(np.float32))
     groups: list[Group] = []
     at = 0
@@ -206,30 +208,30 @@ def lay(segment: Int[Tensor, "rows slots"]) -> PackedLayout:
             here = slice(at, at + count * size)
             groups.append(Group(count, size, size, None if kept[here].all() else bias[here].view(count, 1, 1, size)))
             at, left = here.stop, left - count
-    take = np.pad(np.minimum(wanted, most), (0, -len(wanted) % ROUND))
-    return PackedLayout(torch.from_numpy(take), torch.from_numpy(back), groups)
+    source = np.pad(np.minimum(wanted, most), (0, -len(wanted) % ROUND))
+    return PackedLayout(torch.from_numpy(source), torch.from_numpy(place), groups)
 
 
-def cheaper(laid: PackedLayout, segment: Tensor, width: int, *, half: bool) -> bool:
-    """Whether this costs less than whole rows in one product. Long rows leave the caches: 1.6 times the time a score in
-    bf16; in fp32 the library's own kernel for rows takes 0.8 times ours."""
+def costs_less(packed: PackedLayout, segment: Tensor, width: int, *, half: bool) -> bool:
+    """Whether the packed row costs less than whole rows in one product. Long rows leave the caches: 1.6 times the time
+    per score in bf16; in fp32 the library's own kernel for rows takes 0.8 times ours."""
     rows, slots = segment.shape
     factor = 0.8 if not half else 1.6 if slots >= 256 else 1.0
-    scores = sum(g.count * g.size**2 for g in laid.groups)
-    return bool(laid.groups) and scores + len(laid.groups) * START / width < rows * slots**2 * factor
+    scores = sum(g.count * g.size**2 for g in packed.groups)
+    return bool(packed.groups) and scores + len(packed.groups) * GROUP_COST / width < rows * slots**2 * factor
 
 
 def by_example(
-    q: Float[Tensor, "asked heads depth"],
-    k: Float[Tensor, "laid heads depth"],
-    v: Float[Tensor, "laid heads depth"],
-    laid: PackedLayout,
-    asked: QuerySubset | None = None,
+    q: Float[Tensor, "queries heads depth"],
+    k: Float[Tensor, "packed heads depth"],
+    v: Float[Tensor, "packed heads depth"],
+    packed: PackedLayout,
+    subset: QuerySubset | None = None,
     *,
     dropout: float = 0.0,
-) -> Float[Tensor, "asked heads depth"]:
+) -> Float[Tensor, "queries heads depth"]:
     """Scaled dot-product attention of each example's queries to its own keys."""
-    return _ByExample.apply(q, k, v, laid, asked, q.shape[-1] ** -0.5, dropout)
+    return _ByExample.apply(q, k, v, packed, subset, q.shape[-1] ** -0.5, dropout)
 
 
 class _ByExample(torch.autograd.Function):
@@ -239,18 +241,18 @@ class _ByExample(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        laid: PackedLayout,
-        asked: QuerySubset | None,
+        packed: PackedLayout,
+        subset: QuerySubset | None,
         scale: float,
         dropout: float,
     ) -> Tensor:
-        seen = laid.deal(q.shape[1])
-        deal = seen if asked is None else asked.deal(q.shape[1])
-        room, mixed = deal.room(q)
+        seen = packed.gather(q.shape[1])
+        asking = seen if subset is None else subset.gather(q.shape[1])
+        buffer, mixed = asking.buffer(q)
         saved: list[Tensor | None] = []
-        ctx.deal, ctx.seen, ctx.scale, ctx.up = deal, seen, scale, 1.0
+        ctx.asking, ctx.seen, ctx.scale, ctx.up = asking, seen, scale, 1.0
         learning = any(ctx.needs_input_grad)
-        parts = zip(deal.groups, deal.out(q), seen.out(k), seen.out(v), mixed, strict=True)
+        parts = zip(asking.groups, asking.matrices(q), seen.matrices(k), seen.matrices(v), mixed, strict=True)
         for group, queries, keys, values, to in parts:
             bias = None if group.bias is None else group.bias.to(q.dtype)
             found = Weights.of(queries, keys, bias, scale, dropout)
@@ -259,14 +261,14 @@ class _ByExample(torch.autograd.Function):
             if learning:
                 saved += [queries, keys, values, found.weights, found.keep]
         ctx.save_for_backward(*saved)
-        return deal.home(room)
+        return asking.slots(buffer)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        deal, seen, saved = ctx.deal, ctx.seen, ctx.saved_tensors
-        rooms, to = zip(*(d.room(grad) for d in (deal, seen, seen)), strict=True)
-        for number, g in enumerate(deal.out(grad)):
+        asking, seen, saved = ctx.asking, ctx.seen, ctx.saved_tensors
+        buffers, to = zip(*(g.buffer(grad) for g in (asking, seen, seen)), strict=True)
+        for number, g in enumerate(asking.matrices(grad)):
             q, k, v, weights, keep = saved[5 * number : 5 * number + 5]
             Weights(weights, keep, ctx.up).gradients(g, q, k, v, ctx.scale, out=tuple(t[number] for t in to))
-        back = (d.home(room) for d, room in zip((deal, seen, seen), rooms, strict=True))
-        return *back, None, None, None, None
+        gradients = (g.slots(buffer) for g, buffer in zip((asking, seen, seen), buffers, strict=True))
+        return *gradients, None, None, None, None

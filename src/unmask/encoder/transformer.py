@@ -19,7 +19,7 @@ from unmask.encoder.dropout import drop
 from unmask.encoder.full import SelfAttention
 from unmask.encoder.inference_attention import InferenceAttention
 from unmask.encoder.kinds import AttentionKind, Full
-from unmask.encoder.packed_attention import PackedLayout, cheaper, lay
+from unmask.encoder.packed_attention import PackedLayout, costs_less, packed_layout
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -223,13 +223,13 @@ class Encoder(nn.Module):
         return self(x, segment=segment, position=position, needed=needed)
 
     def side_by_side(self, segment: Int[Tensor, "rows slots"]) -> PackedLayout | None:
-        """How the batch's examples are laid side by side in one row; None where they are not, or it is not cheaper."""
+        """How the batch's examples stand side by side in one row; None where they do not, or it does not cost less."""
         traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # type: ignore[attr-defined]
         if not self.all_layers_full or segment.device.type != "cpu" or traced:
             return None
         half = torch.is_autocast_enabled("cpu") or next(self.parameters()).dtype == torch.bfloat16
-        laid = lay(segment)
-        return laid if cheaper(laid, segment, self.config.width, half=half) else None
+        packed = packed_layout(segment)
+        return packed if costs_less(packed, segment, self.config.width, half=half) else None
 
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -257,22 +257,22 @@ class Encoder(nn.Module):
             # The residual stream is kept in the compute type: half the memory traffic of every norm and sum.
             x = x.to(torch.get_autocast_dtype(x.device.type))
         shape = segment.shape
-        laid = self.side_by_side(segment)
-        if laid is not None:
-            x = x.flatten(0, 1).index_select(0, laid.take)[None]
-            segment, position = (t.flatten()[laid.take][None] for t in (segment, position))
+        packed = self.side_by_side(segment)
+        if packed is not None:
+            x = x.flatten(0, 1).index_select(0, packed.source)[None]
+            segment, position = (t.flatten()[packed.source][None] for t in (segment, position))
         layout = self.layout(segment, position)
-        layout.laid = laid
+        layout.packed = packed
         if needed is None:
             for layer in stack:
                 x = layer(x, layout)
             x = self.final_norm(x)
-            return x if laid is None else x[0].index_select(0, laid.back).view(*shape, -1)
-        if laid is None:
+            return x if packed is None else x[0].index_select(0, packed.place).view(*shape, -1)
+        if packed is None:
             queries, where = needed_by_row(needed, *shape)
         else:
-            layout.asked = laid.asked(needed)
-            queries, where = layout.asked.slots[None], layout.asked.place
+            layout.wanted = packed.queries(needed)
+            queries, where = layout.wanted.places[None], layout.wanted.rank
         for layer in stack[:-1]:
             x = layer(x, layout)
         x = stack[-1](x, layout, queries)
