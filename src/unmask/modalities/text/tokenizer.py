@@ -14,21 +14,20 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import read_object, written
+from unmask.files import written
+from unmask.modalities.text.tokenizer_files import (
+    CONFIGS,
+    ROLES,
+    bert,
+    byte_bpe,
+    characters,
+    configured_roles,
+    from_file,
+)
 from unmask.modalities.text.units import inside_word, word_units
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
 _BATCH_CHARACTERS = 1_000_000
-_CONFIGS = ("special_tokens_map.json", "tokenizer_config.json")
-
-_ROLES = {
-    "pad": ("[PAD]", "<pad>", "<|padding|>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>", "<cls>", "<|cls|>"),
-    "sep": ("[SEP]", "</s>", "<sep>", "<eos>", "<|sep|>"),
-    "mask": ("[MASK]", "<mask>", "<|mask|>"),
-}
-"""Usual spellings of the special tokens; a tokenizer_config.json or special_tokens_map.json goes first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +73,7 @@ class Tokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
         self._vocabulary = vocabulary
         self.tokens: dict[str, str] = {}
-        for role, spellings in _ROLES.items():
+        for role, spellings in ROLES.items():
             for spelling in ((roles or {}).get(role), *spellings):
                 if spelling is not None and spelling in vocabulary:
                     self.tokens[role] = spelling
@@ -125,19 +124,19 @@ class Tokenizer:
         folder = path if path.is_dir() else path.parent
         if not path.exists():
             raise UserError(f"{path}: no such file or folder", hint="Give a tokenizer.json or a model folder.")
-        roles = _configured_roles(folder)
+        roles = configured_roles(folder)
         try:
-            if path.is_file() and path.suffix == ".json" and path.name not in ("vocab.json", *_CONFIGS):
-                return cls(_from_file(path), roles)
+            if path.is_file() and path.suffix == ".json" and path.name not in ("vocab.json", *CONFIGS):
+                return cls(from_file(path), roles)
             if (folder / "tokenizer.json").exists():
-                return cls(_from_file(folder / "tokenizer.json"), roles)
+                return cls(from_file(folder / "tokenizer.json"), roles)
             if (folder / "vocab.txt").exists():
-                return cls(_bert(folder), roles)
+                return cls(bert(folder), roles)
             if (folder / "vocab.json").exists():
-                made = _byte_bpe(folder) if (folder / "merges.txt").exists() else _characters(folder, roles)
+                made = byte_bpe(folder) if (folder / "merges.txt").exists() else characters(folder, roles)
                 return cls(made, roles)
             if (folder / "dict.txt").exists():
-                return cls(_characters(folder, roles), roles)
+                return cls(characters(folder, roles), roles)
         except UserError:
             raise
         except Exception as error:  # the Rust side raises bare Exception
@@ -415,89 +414,3 @@ def _shorten(e: Encoded, most: int) -> Encoded:
     if most and e.special[-1]:
         keep[-1] = len(e) - 1
     return _select(e, keep)
-
-
-def _from_file(path: Path) -> Any:
-    from tokenizers import Tokenizer as Backend
-
-    if not path.is_file():
-        raise UserError(f"{path}: not a plain file", hint="Copy the file again.")
-    return Backend.from_file(str(path))
-
-
-def _configured_roles(folder: Path) -> dict[str, str]:
-    roles: dict[str, str] = {}
-    for name in _CONFIGS:
-        config = read_object(folder / name) or {}
-        for role in _ROLES:
-            token = config.get(f"{role}_token")
-            token = token.get("content") if isinstance(token, dict) else token
-            if isinstance(token, str):
-                roles.setdefault(role, token)
-    return roles
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    return read_object(folder / "tokenizer_config.json") or {}
-
-
-def _bert(folder: Path) -> Any:
-    from tokenizers import BertWordPieceTokenizer
-
-    lower = _settings(folder).get("do_lower_case")
-    if lower is None:
-        # Nothing says: a vocabulary with capitals in its words is a cased one, and lowered text would be all [UNK].
-        words = (folder / "vocab.txt").read_text(encoding="utf-8").split()
-        lower = not any(w != w.lower() for w in words if not (w[0] == "[" and w[-1] == "]"))
-    made = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=bool(lower))
-    return made._tokenizer
-
-
-def _byte_bpe(folder: Path) -> Any:
-    from tokenizers import ByteLevelBPETokenizer
-    from tokenizers.processors import RobertaProcessing
-
-    made = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    made.add_special_tokens([t for t in ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if made.token_to_id(t) is not None])
-    cls, sep = made.token_to_id("<s>"), made.token_to_id("</s>")
-    if cls is not None and sep is not None:
-        made._tokenizer.post_processor = RobertaProcessing(("</s>", sep), ("<s>", cls), add_prefix_space=False)
-    return made._tokenizer
-
-
-def _characters(folder: Path, roles: dict[str, str]) -> Any:
-    """A vocabulary of single characters (protein and nucleotide models): text is cut letter by letter."""
-    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
-    from tokenizers import Tokenizer as Backend
-
-    listed = folder / "vocab.json"
-    vocabulary: dict[str, int] = (
-        json.loads(listed.read_text("utf-8")) if listed.exists() else _fairseq(folder / "dict.txt")
-    )
-    bracketed = [t for t in vocabulary if len(t) > 1 and t[0] in "<[" and t[-1] in ">]"]
-    if any(len(t) > 1 for t in set(vocabulary) - set(bracketed)):
-        raise UserError(
-            f"{folder}: a vocabulary of more than letters, without merges.txt",
-            hint="Add merges.txt, or a tokenizer.json.",
-        )
-    unknown = next((t for t in (roles.get("unk"), "<unk>", "[UNK]") if t in vocabulary), None)
-    backend = Backend(models.WordLevel(vocabulary, unk_token=unknown) if unknown else models.WordLevel(vocabulary))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), "isolated")]
-    )
-    backend.decoder = decoders.Fuse()
-    backend.add_special_tokens([AddedToken(t, special=True) for t in bracketed])
-    cls, sep = (next((t for t in _ROLES[r] if t in vocabulary), None) for r in ("cls", "sep"))
-    if cls and sep:
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {sep} {sep} $B {sep}",
-            special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
-        )
-    return backend
-
-
-def _fairseq(path: Path) -> dict[str, int]:
-    """A fairseq dict.txt ("letter count" a line): four special tokens stand before it, the mask after it."""
-    letters = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return {t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *letters, "<mask>"])}

@@ -14,6 +14,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, opened, predict, seeds
+from unmask.modalities.text.tasks.trained_part import Prefix
 
 FAST = {"start": "plain", "epochs": 6, "batch": 8, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 
@@ -244,7 +245,7 @@ def test_kept_states_stand_for_the_frozen_layers(tmp_path):
     prepared = task.prepare([Item(text=t) for t, _ in sentiment(9)], labelled=False)
     where = {"slots": 64, "device": torch.device("cpu"), "context": nullcontext}
     whole = np.stack(loop.outputs(built, task, prepared, **where))
-    prefix = loop.Prefix(built, 2)
+    prefix = Prefix(built, 2)
     prepared.examples = prefix.compute(prepared.examples, 64, torch.device("cpu"), nullcontext)
     with prefix.cut():
         assert np.abs(np.stack(loop.outputs(built, task, prepared, **where)) - whole).max() < 1e-5

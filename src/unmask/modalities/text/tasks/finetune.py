@@ -17,13 +17,13 @@ import numpy as np
 from unmask.errors import UserError, option, setting
 from unmask.files import check_new_model, written_folder
 from unmask.modalities.text.folder import load_folder
-from unmask.modalities.text.tasks import compare, effort, loop, simpler
+from unmask.modalities.text.tasks import effort, loop, simpler
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.figures import figures
-from unmask.modalities.text.tasks.fit import FittedTask, TaskRun
-from unmask.modalities.text.tasks.held_out import overlap, split
+from unmask.modalities.text.tasks.fit import TaskRun
+from unmask.modalities.text.tasks.held_out import hold_out
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.missing import without_texts
 from unmask.modalities.text.tasks.model import TaskFolder
@@ -102,7 +102,7 @@ def finetune(
         say("the decoder of the visible-only model is left out: tasks stand on its encoder")
     device = resolve_device(chosen.device)
     chosen = settled(chosen, text.model.encoder.config.width)
-    shared, taken = _validation(items, held, chosen, say)
+    shared, taken = hold_out(items, held, chosen, say)
     rest, held = taken or (items, held)
     keeper = None
     if target is not None and (checkpoints or resume):
@@ -202,7 +202,7 @@ def finetune(
             "kept": None if verdict is None else verdict.kept,
         }
         if target is not None:
-            said = _verdict_lines(fitted, trained_on, len(items))
+            said = fitted.lines(trained_on, len(items))
             result["lines"] = said
             if read_from and read_from.named:
                 work.about["columns"] = read_from.named
@@ -237,59 +237,6 @@ def finetune(
         if scratch is not None and (keeper is None or done or not keeper.kept()):
             shutil.rmtree(scratch, ignore_errors=True)
     return result
-
-
-def _validation(
-    items: list[Any], held: list[Any] | None, settings: TaskSettings, say: Callable[[str], None]
-) -> tuple[int, tuple[list[Any], list[Any]] | None]:
-    """(validation rows that are training rows too, (rows to train on, rows held out) where no validation data is
-    given)."""
-    if held is not None:
-        if shared := overlap(items, held):
-            say(
-                f"warning: {shared:,} of {len(held):,} validation rows are training rows too (blanks and case aside): "
-                "scores on them are too good"
-            )
-        return shared, None
-    if settings.start == "plain" or settings.held == 0:
-        return 0, None
-    rest, out = split(items, settings.held, settings.seed)
-    if not out:
-        say(
-            f"{len(items):,} rows: too few to hold some out; nothing is compared ({option('validation', 'DATA')} "
-            "gives others)"
-        )
-        return 0, None
-    if hasattr(out[0], "label") and any(item.label is None for item in items):
-        return 0, None  # similarity without grades: there is no score to hold rows out for
-    say(f"no validation data: {len(out):,} of {len(items):,} rows are held out ({setting('held', 0)} for none)")
-    return 0, (rest, out)
-
-
-def _verdict_lines(fitted: FittedTask, trained_on: int, rows: int) -> list[str]:
-    """What was compared, what is kept, and on which rows it was trained, for a terminal."""
-    verdict = fitted.verdict
-    if verdict is None or fitted.checked is None:
-        return []
-    found = compare.lines(verdict, fitted.work.metric, len(fitted.checked.items))
-    if verdict.reason is not None:
-        found.append(f"{verdict.reason}: the simpler one is kept")
-    if verdict.beside is not None:
-        found.append(
-            f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; transformers "
-            "and exports of this folder have the encoder and its head alone"
-        )
-    if verdict.no_better_than is not None:
-        found.append(
-            f"warning: on these rows it is no better than always answering {verdict.no_better_than}: nothing was "
-            "learnt that shows; more rows or another model are needed"
-        )
-    elif verdict.better is not None:
-        found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
-    whole = "all" if trained_on == rows else f"{trained_on:,} of"
-    seen = "; the scores are of the model before it saw the held-out ones" if fitted.refitted else ""
-    found.append(f"trained on {whole} {rows:,} rows{seen}")
-    return found
 
 
 def _digest(items: Any) -> int:

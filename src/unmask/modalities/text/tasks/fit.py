@@ -59,6 +59,35 @@ class FittedTask:
     compared_vectors: bool = False
     refitted: bool = False
 
+    def lines(self, trained_on: int, rows: int) -> list[str]:
+        """What was compared, what is kept, and on which rows it was trained, for a terminal.
+
+        Args:
+            trained_on: rows that the model was trained on, of `rows`.
+        """
+        verdict = self.verdict
+        if verdict is None or self.checked is None:
+            return []
+        found = compare.lines(verdict, self.work.metric, len(self.checked.items))
+        if verdict.reason is not None:
+            found.append(f"{verdict.reason}: the simpler one is kept")
+        if verdict.beside is not None:
+            found.append(
+                f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; "
+                "transformers and exports of this folder have the encoder and its head alone"
+            )
+        if verdict.no_better_than is not None:
+            found.append(
+                f"warning: on these rows it is no better than always answering {verdict.no_better_than}: nothing was "
+                "learnt that shows; more rows or another model are needed"
+            )
+        elif verdict.better is not None:
+            found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
+        whole = "all" if trained_on == rows else f"{trained_on:,} of"
+        seen = "; the scores are of the model before it saw the held-out ones" if self.refitted else ""
+        found.append(f"trained on {whole} {rows:,} rows{seen}")
+        return found
+
 
 @dataclass(kw_only=True)
 class TaskRun:

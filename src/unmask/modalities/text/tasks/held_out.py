@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from unmask.errors import option, setting
+from unmask.modalities.text.tasks.settings import TaskSettings
 
 SHARE, LEAST, MOST = 0.15, 40, 2000
 """Share of the training rows held out; below `LEAST` rows none are; never more than `MOST`."""
@@ -59,6 +62,40 @@ def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], lis
     return [x for x, c in zip(items, chosen, strict=True) if not c], [
         x for x, c in zip(items, chosen, strict=True) if c
     ]
+
+
+def hold_out(
+    items: list[Any], held: list[Any] | None, settings: TaskSettings, say: Callable[[str], None]
+) -> tuple[int, tuple[list[Any], list[Any]] | None]:
+    """Rows to choose by, where they are not given; and how many of those that are given are training rows too.
+
+    Args:
+        held: validation data, None without any.
+        say: called with what is held out, or why nothing is.
+
+    Returns:
+        Validation rows that are training rows too, and (rows to train on, rows held out) where some are.
+    """
+    if held is not None:
+        if shared := overlap(items, held):
+            say(
+                f"warning: {shared:,} of {len(held):,} validation rows are training rows too (blanks and case aside): "
+                "scores on them are too good"
+            )
+        return shared, None
+    if settings.start == "plain" or settings.held == 0:
+        return 0, None
+    rest, out = split(items, settings.held, settings.seed)
+    if not out:
+        say(
+            f"{len(items):,} rows: too few to hold some out; nothing is compared ({option('validation', 'DATA')} "
+            "gives others)"
+        )
+        return 0, None
+    if hasattr(out[0], "label") and any(item.label is None for item in items):
+        return 0, None  # similarity without grades: there is no score to hold rows out for
+    say(f"no validation data: {len(out):,} of {len(items):,} rows are held out ({setting('held', 0)} for none)")
+    return 0, (rest, out)
 
 
 def hash_of(text: str) -> int:

@@ -1,0 +1,111 @@
+"""Tokenizers of the Rust library from the files that model folders have: tokenizer.json, or those from before it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.files import read_object
+
+CONFIGS = ("special_tokens_map.json", "tokenizer_config.json")
+
+ROLES = {
+    "pad": ("[PAD]", "<pad>", "<|padding|>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<cls>", "<|cls|>"),
+    "sep": ("[SEP]", "</s>", "<sep>", "<eos>", "<|sep|>"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>"),
+}
+"""Usual spellings of the special tokens; a tokenizer_config.json or special_tokens_map.json goes first."""
+
+
+def from_file(path: Path) -> Any:
+    """What a tokenizer.json holds."""
+    from tokenizers import Tokenizer as Backend
+
+    if not path.is_file():
+        raise UserError(f"{path}: not a plain file", hint="Copy the file again.")
+    return Backend.from_file(str(path))
+
+
+def configured_roles(folder: Path) -> dict[str, str]:
+    """Role -> special token, as the configuration files of a folder say."""
+    roles: dict[str, str] = {}
+    for name in CONFIGS:
+        config = read_object(folder / name) or {}
+        for role in ROLES:
+            token = config.get(f"{role}_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                roles.setdefault(role, token)
+    return roles
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    return read_object(folder / "tokenizer_config.json") or {}
+
+
+def bert(folder: Path) -> Any:
+    """WordPiece of a vocab.txt."""
+    from tokenizers import BertWordPieceTokenizer
+
+    lower = _settings(folder).get("do_lower_case")
+    if lower is None:
+        # Nothing says: a vocabulary with capitals in its words is a cased one, and lowered text would be all [UNK].
+        words = (folder / "vocab.txt").read_text(encoding="utf-8").split()
+        lower = not any(w != w.lower() for w in words if not (w[0] == "[" and w[-1] == "]"))
+    made = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=bool(lower))
+    return made._tokenizer
+
+
+def byte_bpe(folder: Path) -> Any:
+    """Byte-level BPE of a vocab.json and a merges.txt."""
+    from tokenizers import ByteLevelBPETokenizer
+    from tokenizers.processors import RobertaProcessing
+
+    made = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    made.add_special_tokens([t for t in ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if made.token_to_id(t) is not None])
+    cls, sep = made.token_to_id("<s>"), made.token_to_id("</s>")
+    if cls is not None and sep is not None:
+        made._tokenizer.post_processor = RobertaProcessing(("</s>", sep), ("<s>", cls), add_prefix_space=False)
+    return made._tokenizer
+
+
+def characters(folder: Path, roles: dict[str, str]) -> Any:
+    """A vocabulary of single characters (protein and nucleotide models): text is cut letter by letter."""
+    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Backend
+
+    listed = folder / "vocab.json"
+    vocabulary: dict[str, int] = (
+        json.loads(listed.read_text("utf-8")) if listed.exists() else _fairseq(folder / "dict.txt")
+    )
+    bracketed = [t for t in vocabulary if len(t) > 1 and t[0] in "<[" and t[-1] in ">]"]
+    if any(len(t) > 1 for t in set(vocabulary) - set(bracketed)):
+        raise UserError(
+            f"{folder}: a vocabulary of more than letters, without merges.txt",
+            hint="Add merges.txt, or a tokenizer.json.",
+        )
+    unknown = next((t for t in (roles.get("unk"), "<unk>", "[UNK]") if t in vocabulary), None)
+    backend = Backend(models.WordLevel(vocabulary, unk_token=unknown) if unknown else models.WordLevel(vocabulary))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex("."), "isolated")]
+    )
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens([AddedToken(t, special=True) for t in bracketed])
+    cls, sep = (next((t for t in ROLES[r] if t in vocabulary), None) for r in ("cls", "sep"))
+    if cls and sep:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} {sep} $B {sep}",
+            special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+        )
+    return backend
+
+
+def _fairseq(path: Path) -> dict[str, int]:
+    """A fairseq dict.txt ("letter count" a line): four special tokens stand before it, the mask after it."""
+    letters = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return {t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *letters, "<mask>"])}
