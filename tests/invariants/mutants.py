@@ -94,8 +94,8 @@ MUTANTS = [
         "by example: positions stay in the order of the rows",
         (
             TRANSFORMER,
-            "(t.flatten()[laid.take][None] for t in (segment, position))",
-            "(t.flatten()[laid.take * 0 + torch.arange(len(laid.take)) % t.numel()][None] for t in (segment, "
+            "(t.flatten()[packed.source][None] for t in (segment, position))",
+            "(t.flatten()[packed.source * 0 + torch.arange(len(packed.source)) % t.numel()][None] for t in (segment, "
             "position))",
         ),
     ),

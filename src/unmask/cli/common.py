@@ -25,6 +25,10 @@ class Output:
     def write(
         self, result: dict[str, Any], lines: Iterable[str], *, device: str = "cpu", precision: str = "fp32"
     ) -> None:
+        """Print the lines, or with --json the result with seed, seconds, device and precision.
+
+        Of several processes of a launcher only the first prints.
+        """
         if os.environ.get("RANK", "0") != "0":
             return  # under a launcher the first process speaks for all
         if self.as_json:

@@ -14,6 +14,7 @@ from unmask.core.batch import Example
 from unmask.core.corruption import hide
 from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
+from unmask.progress import counted
 
 BLOCK = 256
 """Questions that are batched together."""
@@ -47,7 +48,7 @@ def answers(
     """
     device = next(model.parameters()).device
     with inference_mode(model):
-        for start in range(0, len(questions), BLOCK):
+        for start in counted(range(0, len(questions), BLOCK), len(questions), lambda _: BLOCK):
             block = questions[start : start + BLOCK]
             for batch, numbers in packed_batches([q.example for q in block], slots, batch_slots):
                 first = first_slots(batch, len(numbers))

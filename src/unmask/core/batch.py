@@ -67,6 +67,7 @@ class PackedBatch:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(rows, slots)."""
         return (int(self.segment.shape[0]), int(self.segment.shape[1]))
 
     @property
@@ -76,6 +77,7 @@ class PackedBatch:
 
     @property
     def padding_waste(self) -> float:
+        """Share of the slots that no example stands in."""
         return 1.0 - self.real_slots / max(1, self.segment.numel())
 
     @property
@@ -84,6 +86,8 @@ class PackedBatch:
         return self.observed & ~self.special & (self.segment != PADDING)
 
     def to(self, device: torch.device | str) -> PackedBatch:
+        """The batch on another device."""
+
         def move(t: Tensor) -> Tensor:
             return t.to(device, non_blocking=True)
 

@@ -47,6 +47,7 @@ class Slots:
 
     @property
     def examples(self) -> int:
+        """How many examples there are."""
         return int(self.example[-1]) + 1 if len(self.example) else 0
 
 
@@ -327,6 +328,7 @@ class Hidden:
         return int(self.flat.shape[0])
 
     def to(self, device: torch.device | str) -> Hidden:
+        """The same on another device."""
         return Hidden(flat=self.flat.to(device), action=self.action.to(device), bits=self.bits.to(device))
 
     def grid(self, shape: tuple[int, int]) -> Tensor:

@@ -164,6 +164,7 @@ class MaskedModel(nn.Module):
 
     @property
     def visible_only(self) -> bool:
+        """Whether the encoder sees the visible slots alone, and a decoder predicts (MAE)."""
         return hasattr(self, "decoder")
 
     def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, " asked"] | None = None) -> Prediction:

@@ -222,17 +222,20 @@ class Categorical:
 
     @property
     def log_probs(self) -> Float[Tensor, "hidden values"]:
+        """Log-probabilities of all categories, computed once."""
         if self._log_probs is None:
             self._log_probs = self.logits.log_softmax(-1)
         return self._log_probs
 
     def loss(self, target: Int[Tensor, " hidden"]) -> Tensor:
+        """Sum of the cross-entropies, in nats."""
         if torch.is_grad_enabled() and self.features.requires_grad and len(self.features):
             total, self._correct = _LinearCrossEntropy.apply(self.rounded, self.weight, self.bias, target)
             return total
         return -self.log_prob(target).sum()
 
     def log_prob(self, value: Int[Tensor, " hidden"]) -> Float[Tensor, " hidden"]:
+        """Log-probability of each value, in nats."""
         return self.log_probs.gather(1, value[:, None])[:, 0]
 
     def rank(self, value: Int[Tensor, " hidden"]) -> Int[Tensor, " hidden"]:
@@ -254,6 +257,7 @@ class Categorical:
         return out
 
     def mode(self) -> Int[Tensor, " hidden"]:
+        """The likeliest category of those that may be proposed (special tokens may not)."""
         return self._proposals().argmax(-1)
 
     def mean(self) -> Tensor:
@@ -278,6 +282,7 @@ class Categorical:
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
     ) -> Int[Tensor, " hidden"]:
+        """A category drawn from each distribution, of those that may be proposed; at temperature 0 the mode."""
         if temperature <= 0:
             return self.mode()
         scores = self._proposals() / temperature
@@ -286,6 +291,7 @@ class Categorical:
         return torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
 
     def confidence(self) -> Float[Tensor, " hidden"]:
+        """Larger is surer: the score of the mode."""
         return self._proposals().amax(-1)
 
 
@@ -304,19 +310,23 @@ class Gaussian:
         return len(self.location)
 
     def loss(self, target: Float[Tensor, "hidden features"]) -> Tensor:
+        """Sum over slots: the mean squared error of the numbers of each; with variances minus the log-density."""
         if self.log_variance is None:
             return ((self.location - target) ** 2).mean(-1).sum()
         return -self.log_prob(target).sum()
 
     def log_prob(self, value: Float[Tensor, "hidden features"]) -> Float[Tensor, " hidden"]:
+        """Log-density of each value, in nats; of variance 1 where none is predicted."""
         log_variance = torch.zeros_like(self.location) if self.log_variance is None else self.log_variance
         square = (value - self.location) ** 2 * (-log_variance).exp()
         return -0.5 * (square + log_variance + math.log(2 * math.pi)).sum(-1)
 
     def mode(self) -> Tensor:
+        """The mean, which is the likeliest value."""
         return self.location
 
     def mean(self) -> Tensor:
+        """The expected values."""
         return self.location
 
     def probabilities(self) -> Tensor:
@@ -326,6 +336,7 @@ class Gaussian:
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
     ) -> Tensor:
+        """Values drawn from each distribution; at temperature 0 the means."""
         if temperature <= 0:
             return self.location
         spread = 1.0 if self.log_variance is None else (0.5 * self.log_variance).exp()
@@ -333,9 +344,11 @@ class Gaussian:
         return self.location + noise * spread * temperature
 
     def confidence(self) -> Float[Tensor, " hidden"]:
+        """Larger is surer: minus the log-variances, summed; 0 where none are predicted."""
         if self.log_variance is None:
             return torch.zeros(len(self.location), device=self.location.device)
         return -self.log_variance.sum(-1)
 
     def correct(self, target: Tensor) -> None:
-        return None
+        """None: numbers are near or far, not right or wrong."""
+        return

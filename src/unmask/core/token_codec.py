@@ -77,6 +77,7 @@ class TokenCodec(nn.Module):
             nn.init.zeros_(self.transform.bias)
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
+        """Vectors of the tokens (and of their types), those of masked slots the mask's."""
         x = self.word(values["token"].masked_fill(masked, self.config.mask_id))
         if self.config.scale != 1:
             x = x * self.config.scale
@@ -89,14 +90,17 @@ class TokenCodec(nn.Module):
         return {"token": self.ordinary[(bits & (2**62 - 1)) % len(self.ordinary)]}
 
     def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        """The tokens that stood in some slots."""
         return values["token"].flatten()[flat]
 
     def write(self, values: dict[str, Tensor], flat: Tensor, new: Tensor) -> dict[str, Tensor]:
+        """The values with tokens put into some slots."""
         token = values["token"].clone()
         token.view(-1)[flat] = new
         return values | {"token": token}
 
     def predict(self, states: Float[Tensor, "asked width"], queries: Queries | None = None) -> Categorical:
+        """The distribution over the vocabulary at each state."""
         rounded = round_up(states)
         count = None if rounded is states else len(states)
         h = self.norm(self.activation(self.transform(rounded))) if self.config.head else rounded

@@ -193,6 +193,7 @@ class EncoderConfig:
 
     @property
     def input_width(self) -> int:
+        """Width of the embeddings that the encoder reads."""
         return self.embedding_width or self.width
 
     @property

@@ -2,8 +2,8 @@
 padding.
 
 The examples of a batch stand side by side in one row, the packed row, each rounded up to one of a few lengths. Examples
-of one rounded length stand next to each other and form a group, and attention is dense products of a group's queries and
-keys, small enough to stay in the caches. All other work of the encoder is done on the packed row.
+of one rounded length stand next to each other and form a group, and attention is dense products of a group's queries
+and keys, small enough to stay in the caches. All other work of the encoder is done on the packed row.
 
 Forward and backward, 2 cores, 4096 slots in rows of 512, milliseconds of whole rows / by example (heads x depth):
 

@@ -43,6 +43,7 @@ class RootMeanSquareNorm(nn.RMSNorm):
 
 
 def make_norm(config: Norm, width: int) -> nn.Module:
+    """The normalisation layer that a config asks for."""
     if config.kind == "rms":
         return RootMeanSquareNorm(width, eps=config.epsilon)
     return nn.LayerNorm(width, eps=config.epsilon, bias=config.bias)

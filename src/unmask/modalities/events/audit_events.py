@@ -64,6 +64,7 @@ class Finding:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json: the rows by the names of their columns."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"check": self.check, "level": self.level, "sentence": self.sentence, "todo": self.todo, "rows": rows}
 

@@ -172,10 +172,12 @@ def judged(target: Number, p: np.ndarray) -> np.ndarray:
 
 
 def rmse(y: np.ndarray, p: np.ndarray) -> float:
+    """Root of the mean squared error."""
     return float(np.sqrt(np.mean((y - p[:, 0]) ** 2)))
 
 
 def mae(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean of the absolute errors."""
     return float(np.abs(y - p[:, 0]).mean())
 
 

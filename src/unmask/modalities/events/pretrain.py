@@ -55,6 +55,7 @@ class EventRun:
     data: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         return self.result.summary(self.folder, self.settings.train.seed, data=self.data)
 
 

@@ -186,12 +186,14 @@ class Vocabulary:
         return np.interp(score, self._scores, self.knots[code])
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, what a model's folder keeps."""
         knots = [None if not ok else row.tolist() for ok, row in zip(self.valued, self.knots, strict=True)]
         about = {"codes": self.codes, "knots": knots, "rollup": self.rollup, "parents": self.parents}
         return about | ({} if self.share is None else {"share": self.share.tolist()})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Vocabulary:
+        """From what `to_dict` gave."""
         knots = np.array([[np.nan] * KNOTS if row is None else row for row in data["knots"]])
         share = None if data.get("share") is None else np.array(data["share"])
         rest = {"rollup": data.get("rollup", ""), "parents": data.get("parents", {})}

@@ -40,6 +40,7 @@ class Tiles:
     sizes: list[tuple[int, int]]
 
     def take(self, which: np.ndarray) -> Tiles:
+        """Some of the tiles, in the order given."""
         return replace(self, scene=self.scene[which], top=self.top[which], left=self.left[which])
 
 
@@ -89,14 +90,17 @@ class ImageSet:
 
     @property
     def size(self) -> tuple[int, int]:
+        """(height, width) in pixels, of all pictures."""
         return (int(self.pixels.shape[1]), int(self.pixels.shape[2]))
 
     @property
     def channels(self) -> int:
+        """How many channels the pictures have."""
         return int(self.pixels.shape[3])
 
     @property
     def depth(self) -> str:
+        """Type of their pixels, such as uint8 or float32."""
         return str(self.pixels.dtype)
 
     def take(self, which: np.ndarray) -> ImageSet:

@@ -170,10 +170,12 @@ class Classifier:
 
     @property
     def device(self) -> torch.device:
+        """Where it computes."""
         return self.model.device
 
     @property
     def precision(self) -> str:
+        """In what it computes: fp32 or bf16."""
         return self.model.precision
 
     @property
@@ -255,6 +257,7 @@ class Classifier:
             return self.model.embed(images, **options)
 
     def inspect(self) -> dict[str, Any]:
+        """Size and settings of the model, and the classes."""
         about = {"classes": self.classes, "pooling": self.net.pooling, "problem": self.problem}
         return self.model.inspect() | about | self.objective.about()
 

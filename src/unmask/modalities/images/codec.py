@@ -117,6 +117,7 @@ class PatchCodecConfig:
 
     @property
     def patches(self) -> int:
+        """How many patches a picture has."""
         return self.grid[0] * self.grid[1]
 
     @property
@@ -126,6 +127,7 @@ class PatchCodecConfig:
 
     @property
     def features(self) -> int:
+        """Numbers of a patch: its pixels times the channels."""
         return self.patch * self.patch * self.channels
 
 

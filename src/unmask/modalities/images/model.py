@@ -85,6 +85,7 @@ class ImageModel:
 
     @property
     def config(self) -> PatchCodecConfig:
+        """Size, channels and patches of the pictures that the model reads."""
         return self.model.codec.config
 
     def read(self, images: Any, *, rescale: bool = False, **options: Any) -> ImageSet:

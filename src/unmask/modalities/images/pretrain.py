@@ -67,9 +67,11 @@ class ImageRun:
 
     @property
     def images_per_second(self) -> float:
+        """Pictures trained on per second, of whole steps."""
         return self.result.slots_per_second / self.model.codec.config.slots
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         return self.result.summary(
             self.folder, self.settings.train.seed, data=self.data, images_per_second=round(self.images_per_second, 1)
         )

@@ -38,6 +38,7 @@ class Targets:
         return len(self.values)
 
     def take(self, which: np.ndarray) -> Targets:
+        """Those of some of the pictures."""
         return replace(self, values=self.values[which])
 
 
@@ -145,6 +146,7 @@ def number_of(text: str) -> float | None:
 
 
 def zero_or_one(text: str) -> bool:
+    """Whether a text is the number 0 or 1."""
     return number_of(text) in (0.0, 1.0)
 
 

@@ -31,6 +31,7 @@ class TableRun:
     model: TableModel
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         return {
             "folder": str(self.folder),
             **self.model.inspect(),

@@ -68,6 +68,7 @@ class Adapted:
     after: dict[str, float | None]
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         return self.run.to_dict() | {"before": self.before, "after": self.after}
 
     def table(self) -> list[tuple[str, str, str]]:

@@ -57,10 +57,12 @@ class TextModel:
 
     @property
     def model(self) -> Any:
+        """The masked model itself, a module of torch."""
         return self.folder.model
 
     @property
     def tokenizer(self) -> Any:
+        """Its tokenizer."""
         return self.folder.tokenizer
 
     @property

@@ -46,6 +46,7 @@ class TextRun:
     corpus: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         return self.result.summary(self.folder, self.settings.train.seed, corpus=self.corpus)
 
 

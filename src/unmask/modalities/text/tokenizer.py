@@ -94,6 +94,7 @@ class Tokenizer:
 
     @property
     def mask_token(self) -> str:
+        """What stands for a blank in texts, such as [MASK]."""
         self.require_mask()
         return self.tokens["mask"]
 

@@ -72,12 +72,14 @@ class Coding:
         return self.scale.decode(number, score) if self.scale is not None else number.astype(np.float64)
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, what a model's folder keeps."""
         if self.scale is None:
             return {"share": list(self.share)}
         return {"scale": self.scale.to_dict(), "linear": self.linear, "power": self.power}
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Coding:
+        """From what `to_dict` gave."""
         if "scale" in found:
             pairs = {k: tuple(found[k]) for k in ("linear", "power") if found.get(k) is not None}
             return cls(scale=Scale.from_dict(found["scale"]), **pairs)

@@ -85,10 +85,12 @@ class Scale:
         return np.clip(ndtri(u), -30, 30)
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, what a model's folder keeps."""
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Scale:
+        """From what `to_dict` gave."""
         arrays = {k: np.asarray(v, bool if k == "atom" else np.float64) for k, v in found.items() if k != "floor"}
         return cls(**arrays, floor=found["floor"])
 

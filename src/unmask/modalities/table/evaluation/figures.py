@@ -160,6 +160,7 @@ class Reading:
     sentence: str
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         return asdict(self)
 
 

@@ -89,6 +89,7 @@ class Formula:
         return tuple(sorted({p for t in self.terms for p in t.places}))
 
     def column(self, place: int) -> Column:
+        """The column at a place."""
         return self.schema.columns[self.schema.modelled[place]]
 
     @property

@@ -220,6 +220,7 @@ class FormulaFit:
 
     @property
     def error(self) -> np.ndarray:
+        """Standard errors of the estimates."""
         return np.sqrt(np.maximum(np.diag(self.covariance), 0))
 
     def predict(self, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -42,6 +42,7 @@ class Finding:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         cells = [{"row": row, "value": str(value)} for row, value in self.cells[:SHOWN]]
         return {
             "severity": self.severity,

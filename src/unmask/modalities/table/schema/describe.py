@@ -62,6 +62,7 @@ class Described:
     edges: list[float]
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         c = self.column
         about = {"name": c.name, "kind": c.kind, "unit": c.unit, "format": c.format}
         rest = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "column"}
@@ -90,9 +91,11 @@ class Description:
     decimal: str | None
 
     def count(self, severity: str) -> int:
+        """How many findings are of a severity."""
         return sum(f.severity == severity for f in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
         return {
             "source": self.source,
             "rows": self.rows,

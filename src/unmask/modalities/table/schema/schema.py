@@ -78,6 +78,7 @@ class Column:
 
     @property
     def is_quantity(self) -> bool:
+        """Whether its values are numbers or dates, not categories."""
         return self.kind in QUANTITIES
 
     @property
@@ -118,6 +119,7 @@ class Schema:
 
     @property
     def names(self) -> list[str]:
+        """Names of all columns, in order."""
         return [c.name for c in self.columns]
 
     @property
@@ -159,10 +161,12 @@ class Schema:
         return self.modelled.index(number)
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain data, what a model's folder keeps."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Schema:
+        """From what `to_dict` gave."""
         columns = []
         for c in found["columns"]:
             keys = ("categories", "structural", "event", "missing", "suffixes", "given")

@@ -65,6 +65,7 @@ class Cox:
 
     @property
     def error(self) -> np.ndarray:
+        """Standard errors of the coefficients."""
         return np.sqrt(np.maximum(np.diag(self.covariance), 0))
 
 

@@ -89,6 +89,7 @@ class RowSampler:
         return own & self.guard[place] if place in self.guard else own
 
     def sample(self, rows: int, seed: int) -> list[np.ndarray]:
+        """Draw rows: the modelled columns, in the form of the codings."""
         out = [np.full(rows, np.nan) for _ in self.codings]
 
         def fill(block: int) -> None:

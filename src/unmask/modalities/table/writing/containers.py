@@ -20,6 +20,7 @@ def is_frame(table: Any) -> bool:
 
 
 def is_pandas(table: Any) -> bool:
+    """Whether something is a table of pandas, without importing it."""
     return hasattr(table, "iloc")
 
 

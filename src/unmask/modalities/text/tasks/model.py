@@ -68,6 +68,7 @@ class TaskFolder:
 
     @property
     def tokenizer(self) -> Any:
+        """The tokenizer of its encoder."""
         return self.text.tokenizer
 
     @property

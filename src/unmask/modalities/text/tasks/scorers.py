@@ -34,6 +34,7 @@ def merit(metric: str, value: float) -> float:
 
 
 def accuracy(truth: Sequence[Any], guess: Sequence[Any]) -> float:
+    """Share of the predictions that are right."""
     return float(np.mean([t == g for t, g in zip(truth, guess, strict=True)])) if len(truth) else 0.0
 
 
@@ -79,6 +80,7 @@ def _f(right: int, said: int, there: int) -> tuple[float, float, float]:
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
+    """Correlation of two series; 0 where one is constant or there are fewer than two values."""
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
