@@ -84,7 +84,7 @@ def test_a_flag_that_a_kind_does_not_read_is_refused(tmp_path, capsys, command, 
     [
         ("fill MODEL", "--top", "--box"),
         ("fill --json MODEL x", "--top", "--box"),
-        ("finetune tag", "--adapt", "--label"),
+        ("finetune tag", "--adapt", "--text2"),
         ("finetune classify MODEL", "--label", "--labels"),
         ("evaluate glue", "--model", "--ratio"),
         ("evaluate MODEL", "--ratio", "--most-unknown"),
