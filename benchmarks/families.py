@@ -78,8 +78,8 @@ def parity(_: argparse.Namespace) -> list[dict[str, Any]]:
         flat = batch.index.flatten()
         real = (flat >= 0).nonzero().flatten()
         with torch.inference_mode():
-            logits = model.model(batch, hide(torch.zeros(0, dtype=torch.int64)), ask=real).logits
-            states = model.model.states(batch, needed=real)
+            logits = model.model(batch, hide(torch.zeros(0, dtype=torch.int64)), wanted=real).logits
+            states = model.model.states(batch, wanted=real)
             for i, ids in enumerate(texts):
                 out = unswitched(theirs)(input_ids=torch.tensor(ids)[None], output_hidden_states=True)
                 for k, (mine, other) in enumerate(((logits, out.logits), (states, out.hidden_states[-1]))):
@@ -399,7 +399,7 @@ def _top(model: Any, ids: np.ndarray, at: int) -> list[int]:
 
     batch = pack([Example(values={"token": ids}, identity=0)], slots=len(ids))
     with torch.inference_mode():
-        logits = model.model(batch, hide(torch.zeros(0, dtype=torch.int64)), ask=torch.tensor([at])).logits[0]
+        logits = model.model(batch, hide(torch.zeros(0, dtype=torch.int64)), wanted=torch.tensor([at])).logits[0]
     return logits.topk(5).indices.tolist()
 
 

@@ -14,7 +14,7 @@ import tiny_events
 import tiny_table
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.corruption import Hidden
-from unmask.core.model import MaskedModel, Queries
+from unmask.core.model import MaskedModel, WantedSlots
 from unmask.core.prediction import Categorical, Gaussian
 from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import make_encoder
@@ -102,7 +102,7 @@ class VectorCodec(nn.Module):
         vector.view(-1, self.features)[flat] = new
         return values | {"vector": vector}
 
-    def predict(self, states: Tensor, queries: Queries) -> Gaussian:
+    def predict(self, states: Tensor, wanted: WantedSlots) -> Gaussian:
         location, log_variance = self.write_back(states).chunk(2, -1)
         return Gaussian(location, log_variance)
 

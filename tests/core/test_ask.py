@@ -29,7 +29,7 @@ def test_answers_equal_a_pass_for_each_question(setup: Setup) -> None:
             batch = pack([q.example], slots=len(q.example))
             for slot, place in zip(wanted.tolist(), at.tolist(), strict=True):
                 with torch.no_grad():
-                    alone = setup.model(batch, hide(torch.from_numpy(q.hidden)), ask=torch.tensor([slot]))
+                    alone = setup.model(batch, hide(torch.from_numpy(q.hidden)), wanted=torch.tensor([slot]))
                 torch.testing.assert_close(numbers(prediction)[[place]], numbers(alone), atol=1e-4, rtol=1e-4)
             met.append(number)
     assert sorted(met) == list(range(len(questions)))

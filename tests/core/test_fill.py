@@ -36,9 +36,9 @@ class Known(MaskedModel):
         nn.Module.__init__(self)
         self.codec, self.passes = Tokens(), 0
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> Categorical:
+    def forward(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor | None = None) -> Categorical:
         self.passes += 1
-        ask = hidden.flat if ask is None else ask
+        wanted = hidden.flat if wanted is None else wanted
         gone, token = hidden.grid(batch.shape), batch.values["token"]
         slot = torch.arange(2)
         joint = JOINT[None].expand(len(token), 2, 2, 2)
@@ -47,7 +47,7 @@ class Known(MaskedModel):
             joint = joint * seen.view(-1, *(2 if j == i else 1 for j in range(3)))
         sums = torch.stack([joint.sum(dim=[d for d in (1, 2, 3) if d != i + 1]) for i in range(3)], 1).view(-1, 2)
         p = sums / sums.sum(-1, keepdim=True)
-        return Categorical(p[ask].log(), torch.eye(2))
+        return Categorical(p[wanted].log(), torch.eye(2))
 
 
 def blanks(rows: int) -> tuple[PackedBatch, Tensor]:
@@ -117,7 +117,7 @@ def test_left_to_right_is_the_explicit_chain(setup: Setup) -> None:
         for i in range(4):
             at = pack(setup.examples(9, 7), slots=16)
             at.values.update(values)
-            prediction = setup.model(at, hide(mine[i:]), ask=mine[i : i + 1])
+            prediction = setup.model(at, hide(mine[i:]), wanted=mine[i : i + 1])
             torch.testing.assert_close(
                 made.log_prob[i : i + 1], prediction.log_prob(prediction.mode()), atol=1e-5, rtol=1e-5
             )
@@ -219,9 +219,9 @@ def test_own_draws_are_written_and_other_slots_stay_hidden() -> None:
     hidden: list[list[int]] = []
 
     class Watched(Known):
-        def forward(self, batch, hidden_, ask=None):
+        def forward(self, batch, hidden_, wanted=None):
             hidden.append(hidden_.flat.tolist())
-            return super().forward(batch, hidden_, ask)
+            return super().forward(batch, hidden_, wanted)
 
     middle = flat[flat % 3 == 1]
     made = fill(

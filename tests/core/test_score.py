@@ -23,9 +23,9 @@ def naive(model, example: Example, mode: str) -> np.ndarray:
             gone = [int(slot)]
             if mode == "unit" and example.unit is not None and example.unit[slot] >= 0:
                 gone += [int(i) for i in scorable(example) if i > slot and example.unit[i] == example.unit[slot]]
-            ask = torch.tensor([int(slot)])
-            prediction = model(batch, hide(torch.tensor(gone)), ask=ask)
-            out[slot] = prediction.log_prob(model.codec.targets(batch.values, ask))
+            wanted = torch.tensor([int(slot)])
+            prediction = model(batch, hide(torch.tensor(gone)), wanted=wanted)
+            out[slot] = prediction.log_prob(model.codec.targets(batch.values, wanted))
     return out
 
 

@@ -63,7 +63,7 @@ def test_it_equals_the_reference(segment: Tensor, asking: str, most: int, monkey
     leaves = [torch.randn(total, heads, depth, requires_grad=True) for _ in range(3)]
     q, k, v = leaves
     real = segment.flatten().nonzero().flatten()
-    needed = {
+    wanted = {
         "all": real,
         "few": real[torch.randperm(len(real))[: len(real) // 5 + 1]].sort().values,
         "of one": real[:3],
@@ -71,11 +71,11 @@ def test_it_equals_the_reference(segment: Tensor, asking: str, most: int, monkey
     }[asking]
     rows = torch.arange(segment.shape[0]).repeat_interleave(segment.shape[1])
     same = (segment.flatten()[:, None] == segment.flatten()) & (rows[:, None] == rows)
-    expected = reference(*(t.transpose(0, 1) for t in leaves), same, depth**-0.5).transpose(0, 1)[needed]
+    expected = reference(*(t.transpose(0, 1) for t in leaves), same, depth**-0.5).transpose(0, 1)[wanted]
     if asking == "all":
-        found = by_example(q[packed.source], k[packed.source], v[packed.source], packed)[packed.place[needed]]
+        found = by_example(q[packed.source], k[packed.source], v[packed.source], packed)[packed.place[wanted]]
     else:
-        subset = packed.queries(needed)
+        subset = packed.queries(wanted)
         found = by_example(q[packed.source][subset.places], k[packed.source], v[packed.source], packed, subset)[
             subset.rank
         ]
@@ -113,7 +113,7 @@ def encoder(**settings) -> Encoder:
     return Encoder(EncoderConfig(width=32, layers=3, heads=2, positions=Rotary(), **settings))
 
 
-def both_ways(model: Encoder, batch, x: Tensor, needed: Tensor | None, monkeypatch) -> list[tuple[Tensor, Tensor]]:
+def both_ways(model: Encoder, batch, x: Tensor, wanted: Tensor | None, monkeypatch) -> list[tuple[Tensor, Tensor]]:
     """Output and gradient of the input: by example, and in rows."""
     out = []
     for chosen in (True, False):
@@ -121,8 +121,8 @@ def both_ways(model: Encoder, batch, x: Tensor, needed: Tensor | None, monkeypat
             patch.setattr("unmask.encoder.transformer.costs_less", lambda *a, chosen=chosen, **k: chosen)
             assert (model.side_by_side(batch.segment) is not None) == chosen
             leaf = x.clone().requires_grad_()
-            states = model(leaf, segment=batch.segment, position=batch.position, needed=needed)
-        kept = states if needed is not None else states[batch.segment != 0]
+            states = model(leaf, segment=batch.segment, position=batch.position, wanted=wanted)
+        kept = states if wanted is not None else states[batch.segment != 0]
         weights = torch.randn(kept.shape, generator=torch.Generator().manual_seed(0))
         out.append((kept, torch.autograd.grad((kept * weights).sum(), leaf)[0][batch.segment != 0]))
     return out
@@ -132,9 +132,9 @@ def both_ways(model: Encoder, batch, x: Tensor, needed: Tensor | None, monkeypat
 def test_an_encoder_gives_the_same_by_example_and_in_rows(share: float | None, monkeypatch, seed: int):
     batch, model = batch_of(LENGTHS), encoder()
     real = batch.segment.flatten().nonzero().flatten()
-    needed = None if share is None else real[torch.rand(len(real)) < share]
+    wanted = None if share is None else real[torch.rand(len(real)) < share]
     x = torch.randn(*batch.shape, 32)
-    (a, da), (b, db) = both_ways(model, batch, x, needed, monkeypatch)
+    (a, da), (b, db) = both_ways(model, batch, x, wanted, monkeypatch)
     torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5)
     torch.testing.assert_close(da, db, atol=2e-5, rtol=2e-5)
 

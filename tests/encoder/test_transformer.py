@@ -13,7 +13,7 @@ from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Entrance, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.kinds import Local
 from unmask.encoder.rotary import rotate, rotation
-from unmask.encoder.transformer import needed_by_row, sin_cos
+from unmask.encoder.transformer import sin_cos, wanted_by_row
 
 
 def inputs(rows: int = 2, slots: int = 10, width: int = 32) -> dict:
@@ -90,7 +90,7 @@ def test_sin_cos_rows_differ_and_have_equal_length():
 @given(st.integers(1, 5), st.integers(1, 30), st.data())
 def test_needed_slots_are_found_again(rows: int, slots: int, data):
     flat = torch.tensor(sorted(data.draw(st.sets(st.integers(0, rows * slots - 1)))), dtype=torch.int64)
-    queries, where = needed_by_row(flat, rows, slots)
+    queries, where = wanted_by_row(flat, rows, slots)
     assert queries.shape[0] == rows
     assert queries.shape[1] <= max(slots, 1)
     grid = torch.arange(rows * slots).view(rows, slots).gather(1, queries)
@@ -101,10 +101,10 @@ def test_needed_slots_are_found_again(rows: int, slots: int, data):
 def test_gradients_agree_with_and_without_needed(seed: int, recipe: str):
     encoder = make_encoder(encoder_config(recipe))
     batch = inputs()
-    x, needed = batch.pop("x"), torch.tensor([0, 3, 9, 12])
+    x, wanted = batch.pop("x"), torch.tensor([0, 3, 9, 12])
     weight = torch.randn(4, 32)
-    some = torch.autograd.grad((encoder(x, **batch, needed=needed) * weight).sum(), list(encoder.parameters()))
-    full = encoder(x, **batch).flatten(0, 1)[needed]
+    some = torch.autograd.grad((encoder(x, **batch, wanted=wanted) * weight).sum(), list(encoder.parameters()))
+    full = encoder(x, **batch).flatten(0, 1)[wanted]
     for a, b in zip(some, torch.autograd.grad((full * weight).sum(), list(encoder.parameters())), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
@@ -125,10 +125,10 @@ def test_evaluation_has_no_dropout(seed: int):
 
 
 def test_rows_that_need_equally_many_slots_get_no_padding():
-    where, kept = needed_by_row(torch.tensor([0, 2, 5, 6, 7, 9, 13, 14]), 2, 8)
+    where, kept = wanted_by_row(torch.tensor([0, 2, 5, 6, 7, 9, 13, 14]), 2, 8)
     assert where.tolist() == [[0, 2, 5, 6, 7, 0, 0, 0], [1, 5, 6, 0, 0, 0, 0, 0]]
     assert kept.tolist() == [0, 1, 2, 3, 4, 8, 9, 10]
-    where, kept = needed_by_row(torch.tensor([0, 2, 5, 9, 13, 14]), 2, 8)
+    where, kept = wanted_by_row(torch.tensor([0, 2, 5, 9, 13, 14]), 2, 8)
     assert where.tolist() == [[0, 2, 5], [1, 5, 6]]
     assert kept.tolist() == list(range(6))
 

@@ -39,7 +39,7 @@ def scores(model, text):
     batch = pack([Example(values={"token": ids}, identity=0)], slots=len(ids))
     at = torch.tensor([int(np.flatnonzero(ids == model.tokenizer.mask_id)[0])])
     with torch.inference_mode():
-        logits = model.model(batch, hide(torch.zeros(0, dtype=torch.int64)), ask=at).logits[0]
+        logits = model.model(batch, hide(torch.zeros(0, dtype=torch.int64)), wanted=at).logits[0]
     return {model.tokenizer.token(i): float(logits[i]) for i in range(model.tokenizer.vocab_size)}
 
 

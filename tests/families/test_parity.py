@@ -25,7 +25,7 @@ def ours_all(model, texts: list[np.ndarray], slots: int) -> list[torch.Tensor]:
     batch = pack([Example(values={"token": ids}, identity=i) for i, ids in enumerate(texts)], slots=slots)
     real = (batch.segment.flatten() > 0).nonzero().flatten()
     with torch.inference_mode():
-        logits = model(batch, hide(torch.zeros(0, dtype=torch.int64)), ask=real).logits
+        logits = model(batch, hide(torch.zeros(0, dtype=torch.int64)), wanted=real).logits
     owner = batch.index.flatten()[real]
     return [logits[owner == i] for i in range(len(texts))]
 

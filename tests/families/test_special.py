@@ -102,7 +102,7 @@ def logits(loaded, ids, beside=()):
     batch = pack([Example(values={"token": i}, identity=n) for n, i in enumerate((ids, *beside))], slots=64)
     mine = (batch.index.flatten() == 0).nonzero().flatten()
     with torch.inference_mode():
-        return loaded.model(batch, hide(torch.zeros(0, dtype=torch.int64)), ask=mine).logits
+        return loaded.model(batch, hide(torch.zeros(0, dtype=torch.int64)), wanted=mine).logits
 
 
 def test_enhanced_mask_decoder(tmp_path, rng):
@@ -178,7 +178,7 @@ def test_long_rows_with_neighbours(family, tmp_path, rng):
         slots=200,
     )
     mine = (batch.index.flatten() == 0).nonzero().flatten()
-    for ask in (mine, mine[::7]):
+    for wanted in (mine, mine[::7]):
         with torch.inference_mode():
-            packed = loaded.model(batch, hide(torch.zeros(0, dtype=torch.int64)), ask=ask).logits
-        torch.testing.assert_close(packed, alone if len(ask) == 60 else alone[::7], atol=1e-4, rtol=1e-4)
+            packed = loaded.model(batch, hide(torch.zeros(0, dtype=torch.int64)), wanted=wanted).logits
+        torch.testing.assert_close(packed, alone if len(wanted) == 60 else alone[::7], atol=1e-4, rtol=1e-4)

@@ -76,8 +76,8 @@ MUTANTS = [
         "in place: position dropped",
         (
             MODEL,
-            "return self.encoder.decode(x, segment=batch.segment, position=batch.position, needed=ask)",
-            "return self.encoder.decode(x, segment=batch.segment, position=batch.position * 0, needed=ask)",
+            "return self.encoder.decode(x, segment=batch.segment, position=batch.position, wanted=wanted)",
+            "return self.encoder.decode(x, segment=batch.segment, position=batch.position * 0, wanted=wanted)",
         ),
     ),
     mutant(
@@ -85,8 +85,8 @@ MUTANTS = [
         "decoder: positions dropped",
         (
             MODEL,
-            "self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)",
-            "self.decoder(full, segment=batch.segment, position=batch.position * 0, needed=ask)",
+            "self.decoder(full, segment=batch.segment, position=batch.position, wanted=wanted)",
+            "self.decoder(full, segment=batch.segment, position=batch.position * 0, wanted=wanted)",
         ),
     ),
     mutant(

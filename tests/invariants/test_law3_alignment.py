@@ -46,11 +46,11 @@ def test_every_prediction_stands_at_its_own_slot(setup: Setup, drawn):
     with torch.no_grad():
         together = numbers(setup.model(batch, hidden))
         for i in (0, 5, len(hidden) - 1):
-            alone = numbers(setup.model(batch, hidden, ask=hidden.flat[i : i + 1]))
+            alone = numbers(setup.model(batch, hidden, wanted=hidden.flat[i : i + 1]))
             torch.testing.assert_close(alone[0], together[i], atol=1e-5, rtol=1e-5)
         some = torch.arange(len(hidden))[1::3]
         torch.testing.assert_close(
-            numbers(setup.model(batch, hidden, ask=hidden.flat[some])), together[some], atol=1e-5, rtol=1e-5
+            numbers(setup.model(batch, hidden, wanted=hidden.flat[some])), together[some], atol=1e-5, rtol=1e-5
         )
 
 

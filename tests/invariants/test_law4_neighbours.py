@@ -59,10 +59,10 @@ def test_the_last_layer_where_needed_equals_the_full_one(recipe: str, count: int
     batch = pack([_text(n, seed) for n in (13, 9, 25, 18, 31)], slots=56)
     x = torch.randn(*batch.shape, 32)
     real = (batch.segment != 0).flatten().nonzero().flatten()
-    needed = real[torch.randperm(len(real))[:count]].sort().values
+    wanted = real[torch.randperm(len(real))[:count]].sort().values
     with torch.set_grad_enabled(grad):
-        some = encoder(x, segment=batch.segment, position=batch.position, needed=needed)
-        full = encoder(x, segment=batch.segment, position=batch.position).flatten(0, 1)[needed]
+        some = encoder(x, segment=batch.segment, position=batch.position, wanted=wanted)
+        full = encoder(x, segment=batch.segment, position=batch.position).flatten(0, 1)[wanted]
     torch.testing.assert_close(some, full, **CLOSE)
 
 

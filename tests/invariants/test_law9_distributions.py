@@ -113,7 +113,7 @@ def one(setup: Setup, number: int, seed: int) -> Drawn:
     maskable = batch.maskable[0].nonzero().flatten()
     slots = maskable[[number % len(maskable), (number + 1) % len(maskable), (number + 2) % len(maskable)]]
     rows = 9 * torch.arange(COPIES)[:, None]
-    prediction = setup.model(batch, hide((rows + slots).flatten()), ask=(rows + slots[:1]).flatten())
+    prediction = setup.model(batch, hide((rows + slots).flatten()), wanted=(rows + slots[:1]).flatten())
     generator = torch.Generator().manual_seed(seed)
     values = [prediction.sample(generator=generator) for _ in range(TIMES)]
     log_prob = torch.cat([prediction.log_prob(v) for v in values])

@@ -54,12 +54,12 @@ def answers(
                 first = first_slots(batch, len(numbers))
                 here = [block[n] for n in numbers.tolist()]
                 hidden = np.concatenate([at + q.hidden for at, q in zip(first, here, strict=True)])
-                wanted = [at + (q.hidden if q.wanted is None else q.wanted) for at, q in zip(first, here, strict=True)]
-                asked = np.sort(np.concatenate(wanted))
+                flat = [at + (q.hidden if q.wanted is None else q.wanted) for at, q in zip(first, here, strict=True)]
+                wanted = np.sort(np.concatenate(flat))
                 prediction = model(
                     batch.to(device),
                     hide(torch.from_numpy(hidden).to(device)),
-                    ask=torch.from_numpy(asked).to(device),
+                    wanted=torch.from_numpy(wanted).to(device),
                 )
-                places = [np.searchsorted(asked, flat) for flat in wanted]
+                places = [np.searchsorted(wanted, slots_of_one) for slots_of_one in flat]
                 yield [start + n for n in numbers.tolist()], prediction, places

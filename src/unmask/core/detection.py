@@ -113,7 +113,7 @@ class ReplacedSlotDetection(nn.Module):
     def codec(self) -> Any:
         return self.generator.codec
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, " asked"] | None = None) -> Detection:
+    def forward(self, batch: PackedBatch, hidden: Hidden, wanted: Int[Tensor, " wanted"] | None = None) -> Detection:
         """Predict hidden slots, fill them with samples, judge every slot of the filled row."""
         prediction = self.generator(batch, hidden)
         with torch.no_grad():
@@ -126,9 +126,9 @@ class ReplacedSlotDetection(nn.Module):
         states = self.discriminate(replace(batch, values=values), real)
         return Detection(prediction, states, replaced[real], self.weight)
 
-    def discriminate(self, batch: PackedBatch, slots: Int[Tensor, " asked"]) -> Float[Tensor, " asked"]:
+    def discriminate(self, batch: PackedBatch, slots: Int[Tensor, " wanted"]) -> Float[Tensor, " wanted"]:
         """Log-odds that each of `slots` was replaced."""
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         x = self.codec.embed(batch.values, nothing)
-        states = self.encoder(x, segment=batch.segment, position=batch.position, needed=slots)
+        states = self.encoder(x, segment=batch.segment, position=batch.position, wanted=slots)
         return self.verdict(self.activation(self.transform(round_up(states))))[: len(slots), 0]

@@ -109,7 +109,7 @@ def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: str, inclu
         order = first.argsort()
         vectors = torch.empty(count, model.encoder.config.width, device=device)
         # Only the pooled slots are computed in the last layer.
-        vectors[order] = model.states(batch, needed=first[order]).float()
+        vectors[order] = model.states(batch, wanted=first[order]).float()
         return vectors
     return pool_states(model.states(batch), batch, count, pooling, include_special)
 

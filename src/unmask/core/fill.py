@@ -127,9 +127,9 @@ def fill(
     def noise(n: int) -> Tensor:
         return torch.rand(n, generator=generator, device=device)
 
-    def drawn(prediction: Prediction, asked: Tensor) -> Tensor:
+    def drawn(prediction: Prediction, chosen: Tensor) -> Tensor:
         if draw is not None:
-            return draw(prediction, flat[asked])
+            return draw(prediction, flat[chosen])
         if temperature == 0:
             return prediction.mode()
         return prediction.sample(generator=generator, temperature=temperature, top_k=top_k)
@@ -255,10 +255,10 @@ class _Work:
         self.new: Tensor | None = None
         self.log_prob = torch.zeros(len(flat), device=flat.device)
 
-    def predict(self, hidden: Tensor, ask: Tensor) -> Prediction:
+    def predict(self, hidden: Tensor, wanted: Tensor) -> Prediction:
         gone = self.flat[hidden]
         return self.model(
-            self.batch, hide(gone if self.others is None else torch.cat([gone, self.others])), ask=self.flat[ask]
+            self.batch, hide(gone if self.others is None else torch.cat([gone, self.others])), wanted=self.flat[wanted]
         )
 
     def commit(self, chosen: Tensor, prediction: Prediction, places: Tensor, drawn: Tensor) -> None:

@@ -4,7 +4,7 @@
 *Visible only* (MAE): hidden slots are dropped before the encoder; a small decoder, thrown away afterwards, gets the
 encoded visible slots plus mask embeddings, all with positions.
 
-Shape letters: rows, slots, width, hidden, asked (the hidden slots whose prediction is wanted).
+Shape letters: rows, slots, width, hidden, wanted (the hidden slots whose prediction is wanted).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from unmask.core.prediction import Prediction
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.fused_linear import round_up
-from unmask.encoder.transformer import Encoder, needed_by_row
+from unmask.encoder.transformer import Encoder, wanted_by_row
 
 
 @dataclass(frozen=True)
-class Queries:
+class WantedSlots:
     """The slots whose prediction is wanted, for codecs whose head needs more of them than their states.
 
     Attributes:
@@ -38,7 +38,7 @@ class Queries:
 
     batch: PackedBatch
     hidden: Hidden
-    slots: Int[Tensor, " asked"]
+    slots: Int[Tensor, " wanted"]
 
     def context(self, channel: str) -> Tensor:
         """Values of a channel that is known of hidden slots too, one per query."""
@@ -74,7 +74,7 @@ class Codec(Protocol):
         """A copy of `values` with predicted values written into the slots in `flat`."""
         ...
 
-    def predict(self, states: Float[Tensor, "asked width"], queries: Queries) -> Prediction:
+    def predict(self, states: Float[Tensor, "wanted width"], wanted: WantedSlots) -> Prediction:
         """Distribution per slot from its encoder state, and what else the head reads of the slots asked for."""
         ...
 
@@ -92,13 +92,13 @@ class MaskedEncoder(Protocol):
     config: EncoderConfig
 
     def __call__(
-        self, x: Float[Tensor, "rows slots width"], *, segment: Tensor, position: Tensor, needed: Tensor | None = None
+        self, x: Float[Tensor, "rows slots width"], *, segment: Tensor, position: Tensor, wanted: Tensor | None = None
     ) -> Tensor:
-        """(rows, slots, width) states, or (needed, width) those of the `needed` flat slots."""
+        """(rows, slots, width) states, or (wanted, width) those of the `wanted` flat slots."""
         ...
 
     def decode(
-        self, x: Float[Tensor, "rows slots width"], *, segment: Tensor, position: Tensor, needed: Tensor | None = None
+        self, x: Float[Tensor, "rows slots width"], *, segment: Tensor, position: Tensor, wanted: Tensor | None = None
     ) -> Tensor:
         """States that predictions are made from: the encoder's own, or those of a decoder on top of it (DeBERTa)."""
         ...
@@ -167,23 +167,25 @@ class MaskedModel(nn.Module):
         """Whether the encoder sees the visible slots alone, and a decoder predicts (MAE)."""
         return hasattr(self, "decoder")
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Int[Tensor, " asked"] | None = None) -> Prediction:
+    def forward(self, batch: PackedBatch, hidden: Hidden, wanted: Int[Tensor, " wanted"] | None = None) -> Prediction:
         """Predict hidden slots.
 
         Args:
-            ask: ascending flat slot numbers to predict, a subset of the hidden ones; default all of them.
+            wanted: ascending flat slot numbers to predict, a subset of the hidden ones; default all of them.
         """
-        ask = hidden.flat if ask is None else ask
-        states = self._visible_only(batch, hidden, ask) if self.visible_only else self._in_place(batch, hidden, ask)
-        return self.codec.predict(states, Queries(batch, hidden, ask))
+        wanted = hidden.flat if wanted is None else wanted
+        states = (
+            self._visible_only(batch, hidden, wanted) if self.visible_only else self._in_place(batch, hidden, wanted)
+        )
+        return self.codec.predict(states, WantedSlots(batch, hidden, wanted))
 
-    def _in_place(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
+    def _in_place(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor) -> Tensor:
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.flat[hidden.action == MASK]] = True
         x = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
-        return self.encoder.decode(x, segment=batch.segment, position=batch.position, needed=ask)
+        return self.encoder.decode(x, segment=batch.segment, position=batch.position, wanted=wanted)
 
-    def _visible_only(self, batch: PackedBatch, hidden: Hidden, ask: Tensor) -> Tensor:
+    def _visible_only(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor) -> Tensor:
         rows, slots = batch.shape
         gone = hidden.grid(batch.shape)
         there = batch.segment != 0
@@ -194,8 +196,8 @@ class MaskedModel(nn.Module):
         seen = self.decoder_in(states).flatten(0, 1).index_select(0, kept)
         full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
         full = full.view(rows, slots, -1)
-        decoded = self.decoder(full, segment=batch.segment, position=batch.position, needed=ask)
-        return self.decoder_out(round_up(decoded))[: len(ask)]
+        decoded = self.decoder(full, segment=batch.segment, position=batch.position, wanted=wanted)
+        return self.decoder_out(round_up(decoded))[: len(wanted)]
 
     @property
     def drops_missing(self) -> bool:
@@ -219,7 +221,7 @@ class MaskedModel(nn.Module):
         one.
         """
         rows, slots = segment.shape
-        where, kept = needed_by_row(visible, rows, slots)
+        where, kept = wanted_by_row(visible, rows, slots)
         if len(kept) < where.numel():
             padded = torch.zeros_like(where)
             padded.view(-1)[kept] = segment.flatten()[visible]
@@ -228,8 +230,8 @@ class MaskedModel(nn.Module):
                 return one, torch.arange(len(visible), device=visible.device)
         return where + slots * torch.arange(rows, device=where.device)[:, None], kept
 
-    def states(self, batch: PackedBatch, needed: Int[Tensor, " needed"] | None = None) -> Tensor:
-        """Encoder states with nothing hidden: (rows, slots, width), or (needed, width); zeros in slots that are
+    def states(self, batch: PackedBatch, wanted: Int[Tensor, " wanted"] | None = None) -> Tensor:
+        """Encoder states with nothing hidden: (rows, slots, width), or (wanted, width); zeros in slots that are
         dropped."""
         if self.drops_missing:
             there = batch.segment != 0
@@ -238,10 +240,10 @@ class MaskedModel(nn.Module):
                 states, kept = self._encoded(batch, visible)
                 states = states.flatten(0, 1).index_select(0, kept)
                 full = states.new_zeros(batch.segment.numel(), states.shape[-1]).index_put((visible,), states)
-                return full.view(*batch.shape, -1) if needed is None else full[needed]
+                return full.view(*batch.shape, -1) if wanted is None else full[wanted]
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         x = self.codec.embed(batch.values, nothing)
-        return self.encoder(x, segment=batch.segment, position=batch.position, needed=needed)
+        return self.encoder(x, segment=batch.segment, position=batch.position, wanted=wanted)
 
 
-__all__ = ["KEEP", "MASK", "RANDOM", "Codec", "MaskedEncoder", "MaskedModel", "Queries", "corrupt"]
+__all__ = ["KEEP", "MASK", "RANDOM", "Codec", "MaskedEncoder", "MaskedModel", "WantedSlots", "corrupt"]

@@ -23,8 +23,7 @@ from unmask.errors import UserError
 
 Mode = Literal["unit", "slot"]
 Read = Callable[[Any, Tensor], Tensor]
-"""What is taken of a prediction and its targets: (asked,) or (asked, parts), parts that add up to the log-probability.
-"""
+"""What is taken of a prediction and its targets: (wanted,) or (wanted, parts), which add up to the log-probability."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +67,10 @@ def score(
     """
     if mode not in ("unit", "slot"):
         raise UserError(f"mode={mode}", hint="Expected unit or slot.")
-    wanted = [scorable(e) for e in examples] if targets is None else [np.asarray(t, np.int64) for t in targets]
+    scored = [scorable(e) for e in examples] if targets is None else [np.asarray(t, np.int64) for t in targets]
     # A copy is a pair of numbers until its batch is made: memory does not grow with copies x slots.
-    owner = np.repeat(np.arange(len(examples)), [len(w) for w in wanted])
-    slot = np.concatenate(wanted) if len(wanted) else np.zeros(0, np.int64)
+    owner = np.repeat(np.arange(len(examples)), [len(s) for s in scored])
+    slot = np.concatenate(scored) if len(scored) else np.zeros(0, np.int64)
     found: np.ndarray | None = None
     lengths = np.array([len(e) for e in examples], np.int64)
     device = next(model.parameters()).device
@@ -80,21 +79,21 @@ def score(
             members = [examples[i] for i in owner[numbers]]
             batch = pack(members, slots=width)
             start = first_slots(batch, len(members))
-            ask = start + slot[numbers]
-            gone = [ask]
+            flat = start + slot[numbers]
+            gone = [flat]
             if mode == "unit":
                 gone += [s + later(e, int(i)) for s, e, i in zip(start, members, slot[numbers], strict=True)]
-            order = np.argsort(ask)
-            asked = torch.from_numpy(ask[order]).to(device)
+            order = np.argsort(flat)
+            wanted = torch.from_numpy(flat[order]).to(device)
             batch = batch.to(device)
-            prediction = model(batch, hide(torch.from_numpy(np.concatenate(gone)).to(device)), ask=asked)
-            true = model.codec.targets(batch.values, asked)
+            prediction = model(batch, hide(torch.from_numpy(np.concatenate(gone)).to(device)), wanted=wanted)
+            true = model.codec.targets(batch.values, wanted)
             log_prob = prediction.log_prob(true) if read is None else read(prediction, true)
             found = np.zeros((len(owner), *log_prob.shape[1:])) if found is None else found
             found[numbers[order]] = log_prob.double().cpu().numpy()
     found = np.zeros(0) if found is None else found
-    out, end = [], np.cumsum([len(w) for w in wanted])
-    for example, w, stop in zip(examples, wanted, end, strict=True):
+    out, end = [], np.cumsum([len(s) for s in scored])
+    for example, w, stop in zip(examples, scored, end, strict=True):
         per_slot = np.full((len(example), *found.shape[1:]), np.nan)
         per_slot[w] = found[stop - len(w) : stop]
         out.append(Score(total=float(per_slot[w].sum()), per_slot=per_slot, slots=len(w)))

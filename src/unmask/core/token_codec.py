@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.model import Queries
+from unmask.core.model import WantedSlots
 from unmask.core.prediction import Categorical
 from unmask.encoder.config import Activation, Norm
 from unmask.encoder.fused_linear import round_up
@@ -99,7 +99,7 @@ class TokenCodec(nn.Module):
         token.view(-1)[flat] = new
         return values | {"token": token}
 
-    def predict(self, states: Float[Tensor, "asked width"], queries: Queries | None = None) -> Categorical:
+    def predict(self, states: Float[Tensor, "wanted width"], wanted: WantedSlots | None = None) -> Categorical:
         """The distribution over the vocabulary at each state."""
         rounded = round_up(states)
         count = None if rounded is states else len(states)

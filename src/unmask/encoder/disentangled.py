@@ -23,7 +23,7 @@ from unmask.encoder.config import Disentangled, EncoderConfig
 from unmask.encoder.dropout import drop
 from unmask.encoder.full import SelfAttention
 from unmask.encoder.inference_attention import InferenceAttention
-from unmask.encoder.transformer import Encoder, activation, make_norm, needed_by_row
+from unmask.encoder.transformer import Encoder, activation, make_norm, wanted_by_row
 
 AT_ONCE = 4_000_000
 """Scores worked on at a time while nothing is trained: rows are taken in parts that stay near the caches."""
@@ -193,12 +193,12 @@ class DisentangledEncoder(Encoder):
         *,
         segment: Int[Tensor, "rows slots"],
         position: Int[Tensor, "rows slots"],
-        needed: Int[Tensor, " needed"] | None = None,
+        wanted: Int[Tensor, " wanted"] | None = None,
     ) -> Tensor:
         if not self.kind.convolution:
-            return super().forward(x, segment=segment, position=position, needed=needed)
+            return super().forward(x, segment=segment, position=position, wanted=wanted)
         x, _layout = self._below(x, segment, position, self.config.layers)
-        return x if needed is None else x.flatten(0, 1).index_select(0, needed)
+        return x if wanted is None else x.flatten(0, 1).index_select(0, wanted)
 
     def _below(self, x: Tensor, segment: Tensor, position: Tensor, layers: int) -> tuple[Tensor, Layout]:
         """States after the first `layers` layers."""
@@ -224,15 +224,15 @@ class DisentangledEncoder(Encoder):
             total = total + F.linear(padded[:, offset : offset + x.shape[1]] * same, weight[..., offset])
         return self.convolution_activation(drop(total, self.config.dropout, self.training))
 
-    def decode(self, x: Tensor, *, segment: Tensor, position: Tensor, needed: Tensor | None = None) -> Tensor:
+    def decode(self, x: Tensor, *, segment: Tensor, position: Tensor, wanted: Tensor | None = None) -> Tensor:
         """States to predict from. With the enhanced mask decoder (He et al. 2021a, sec. 3.2): the last layer, asked
         `decoder_steps` times by the layer before plus absolute positions, each time about that layer's states."""
         if not self.kind.decoder_steps:
-            return self(x, segment=segment, position=position, needed=needed)
+            return self(x, segment=segment, position=position, wanted=wanted)
         x, layout = self._below(x, segment, position, self.config.layers - 1)
         last = self.layers[-1]
         asked = x + self.decoder_positions(position).to(x.dtype)
-        queries, where = (None, None) if needed is None else needed_by_row(needed, *segment.shape)
+        queries, where = (None, None) if wanted is None else wanted_by_row(wanted, *segment.shape)
         if queries is not None:
             asked = asked.gather(1, queries[..., None].expand(-1, -1, x.shape[-1]))
         for _ in range(self.kind.decoder_steps):

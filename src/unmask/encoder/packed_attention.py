@@ -133,9 +133,9 @@ class PackedLayout:
             self._gathers[heads] = BlockGather.of(places, self.groups, len(self.source), heads)
         return self._gathers[heads]
 
-    def queries(self, needed: Int[Tensor, " needed"]) -> QuerySubset:
+    def queries(self, wanted: Int[Tensor, " wanted"]) -> QuerySubset:
         """Of these slots of the batch alone."""
-        place, order = self.place[needed].sort()
+        place, order = self.place[wanted].sort()
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order))
         count = len(place)
@@ -164,7 +164,7 @@ class QuerySubset:
     """
 
     places: Int[Tensor, " queries"]
-    rank: Int[Tensor, " needed"]
+    rank: Int[Tensor, " wanted"]
     by_group: Int[Tensor, " gathered"]
     groups: list[Group]
 

@@ -1,6 +1,6 @@
 """The transformer encoder, top to bottom: stem (positions, norm), layers, final norm.
 
-Shape letters: rows, slots, width, needed (slots whose output is asked for).
+Shape letters: rows, slots, width, wanted (slots whose output is wanted).
 """
 
 from __future__ import annotations
@@ -145,19 +145,19 @@ class Layer(nn.Module):
         return self.feedforward_norm(x + drop(self.feedforward(x), self.dropout, self.training))
 
 
-def needed_by_row(needed: Int[Tensor, " needed"], rows: int, slots: int) -> tuple[Tensor, Tensor]:
+def wanted_by_row(wanted: Int[Tensor, " wanted"], rows: int, slots: int) -> tuple[Tensor, Tensor]:
     """Ascending flat indices -> (rows, most) slot numbers padded with 0, and where each needed slot went."""
-    row = needed // slots
+    row = wanted // slots
     count = torch.bincount(row, minlength=rows)
     first = count.cumsum(0) - count
-    column = torch.arange(len(needed), device=needed.device) - first[row]
-    least, most = (int(count.min()), int(count.max())) if len(needed) else (0, 8)
+    column = torch.arange(len(wanted), device=wanted.device) - first[row]
+    least, most = (int(count.min()), int(count.max())) if len(wanted) else (0, 8)
     if least != most:
         # Multiples of 8 keep the shapes of successive batches alike. Rows that need equally many (images) need no
         # padding, and so no attention mask.
         most = min(max(8, -(-most // 8) * 8), slots)
-    queries = torch.zeros(rows, most, dtype=torch.int64, device=needed.device)
-    queries[row, column] = needed % slots
+    queries = torch.zeros(rows, most, dtype=torch.int64, device=wanted.device)
+    queries[row, column] = wanted % slots
     return queries, row * most + column
 
 
@@ -218,10 +218,10 @@ class Encoder(nn.Module):
         *,
         segment: Int[Tensor, "rows slots"],
         position: Int[Tensor, "rows slots"],
-        needed: Int[Tensor, " needed"] | None = None,
+        wanted: Int[Tensor, " wanted"] | None = None,
     ) -> Tensor:
         """States that masked values are predicted from: here those of the forward pass."""
-        return self(x, segment=segment, position=position, needed=needed)
+        return self(x, segment=segment, position=position, wanted=wanted)
 
     def side_by_side(self, segment: Int[Tensor, "rows slots"]) -> PackedLayout | None:
         """How the batch's examples stand side by side in one row; None where they do not, or it does not cost less."""
@@ -244,13 +244,13 @@ class Encoder(nn.Module):
         *,
         segment: Int[Tensor, "rows slots"],
         position: Int[Tensor, "rows slots"],
-        needed: Int[Tensor, " needed"] | None = None,
+        wanted: Int[Tensor, " wanted"] | None = None,
     ) -> Tensor:
         """Encode.
 
         Args:
-            needed: ascending flat slot numbers. Only these are computed in the last layer and returned, as
-                (needed, width): exact, and one layer cheaper by most of its cost.
+            wanted: ascending flat slot numbers. Only these are computed in the last layer and returned, as
+                (wanted, width): exact, and one layer cheaper by most of its cost.
         """
         stack = [self.layers[i] for i in self.config.layer_order]
         x = self.stem(x, position)
@@ -264,15 +264,15 @@ class Encoder(nn.Module):
             segment, position = (t.flatten()[packed.source][None] for t in (segment, position))
         layout = self.layout(segment, position)
         layout.packed = packed
-        if needed is None:
+        if wanted is None:
             for layer in stack:
                 x = layer(x, layout)
             x = self.final_norm(x)
             return x if packed is None else x[0].index_select(0, packed.place).view(*shape, -1)
         if packed is None:
-            queries, where = needed_by_row(needed, *shape)
+            queries, where = wanted_by_row(wanted, *shape)
         else:
-            layout.wanted = packed.queries(needed)
+            layout.wanted = packed.queries(wanted)
             queries, where = layout.wanted.places[None], layout.wanted.rank
         for layer in stack[:-1]:
             x = layer(x, layout)

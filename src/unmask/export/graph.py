@@ -167,5 +167,5 @@ def said_here(graph: Graph, ids: Sequence[Any]) -> list[Tensor]:
             states.append(torch.nn.functional.normalize(vectors, dim=-1) if graph.normalise else vectors)
         if graph.kind == MASKED:
             where = real.nonzero().flatten()
-            states.append(model(batch, hide(where[:0]), ask=where).logits)
+            states.append(model(batch, hide(where[:0]), wanted=where).logits)
     return states

@@ -73,9 +73,9 @@ def test_a_visit_is_scored_left_to_right_given_all_others(model: EventModel, eve
     network = model.folder.model.eval()
     with torch.no_grad():
         for i, slot in enumerate(slots.tolist()):
-            ask = torch.tensor([slot])
-            prediction = network(batch, hide(torch.from_numpy(slots[i:])), ask=ask)
-            total += float(prediction.log_prob(network.codec.targets(batch.values, ask)))
+            wanted = torch.tensor([slot])
+            prediction = network(batch, hide(torch.from_numpy(slots[i:])), wanted=wanted)
+            total += float(prediction.log_prob(network.codec.targets(batch.values, wanted)))
     visits = model.score(events, by="visit").filter(pl.col("subject_id") == int(events.subjects[3]))
     row = visits.filter(pl.col("visit") == 2).row(0, named=True)
     assert (row["slots"], row["score"]) == (len(slots), pytest.approx(total, abs=1e-3))

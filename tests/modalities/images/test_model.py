@@ -113,8 +113,8 @@ class TruePattern(torch.nn.Module):
         super().__init__()
         self.codec, self.encoder, self.truth = model.codec, model.encoder, torch.zeros(0)
 
-    def forward(self, batch, hidden, ask=None):
-        patches = self.truth.flatten(0, 1)[hidden.flat if ask is None else ask]
+    def forward(self, batch, hidden, wanted=None):
+        patches = self.truth.flatten(0, 1)[hidden.flat if wanted is None else wanted]
         return PatchPrediction(standardise(patches)[0], None, self.codec.config)
 
 

@@ -41,11 +41,11 @@ def model() -> TextModel:
     return make()
 
 
-def log_probs(model: TextModel, ids: np.ndarray, hidden: list[int], ask: int) -> torch.Tensor:
-    """Log-probabilities at slot `ask` with `hidden` behind the mask, the plain way."""
+def log_probs(model: TextModel, ids: np.ndarray, hidden: list[int], wanted: int) -> torch.Tensor:
+    """Log-probabilities at slot `wanted` with `hidden` behind the mask, the plain way."""
     batch = pack([text_example(ids, np.arange(len(ids)), np.zeros(len(ids), bool), 0)], slots=len(ids))
     with torch.no_grad():
-        return model.model(batch, hide(torch.tensor(hidden)), ask=torch.tensor([ask])).logits.log_softmax(-1)[0]
+        return model.model(batch, hide(torch.tensor(hidden)), wanted=torch.tensor([wanted])).logits.log_softmax(-1)[0]
 
 
 def test_candidates_are_the_softmax_at_the_blank(model: TextModel) -> None:

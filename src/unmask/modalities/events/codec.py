@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.model import Queries
+from unmask.core.model import WantedSlots
 from unmask.core.prediction import Categorical, no_mean, no_probabilities
 from unmask.encoder.fused_linear import round_up
 from unmask.modalities.events.clock import Clock, squash, stretch
@@ -249,14 +249,14 @@ class EventCodec(nn.Module):
             out[name].view(-1)[flat] = new[:, column].to(out[name].dtype)
         return out
 
-    def predict(self, states: Float[Tensor, "asked width"], queries: Queries) -> EventPrediction:
+    def predict(self, states: Float[Tensor, "wanted width"], wanted: WantedSlots) -> EventPrediction:
         """From the states, and, with evidence, from which codes stand visibly in the set of each slot."""
         c, head, n = self.config, self.code_head, len(states)
         x = self.norm(F.gelu(self.transform(round_up(states))))
         features, weight = x, head.weight
         if self.evidence is not None:
-            grid = queries.hidden.grid(queries.batch.shape)
-            present = self.evidence.present(queries.batch.values, grid, queries.slots)
+            grid = wanted.hidden.grid(wanted.batch.shape)
+            present = self.evidence.present(wanted.batch.values, grid, wanted.slots)
             beside = F.pad(present, (0, 0, 0, len(x) - n)).to(x.dtype)
             features, weight = torch.cat([x, beside], 1), torch.cat([weight, self.evidence.weight], 1)
         code = Categorical(features, weight, head.bias, self.forbidden, n)

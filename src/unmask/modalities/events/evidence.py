@@ -51,11 +51,11 @@ class Evidence(nn.Module):
         self.weight = nn.Parameter(torch.zeros(codes, self.telling))
 
     def present(
-        self, values: dict[str, Tensor], hidden: Bool[Tensor, "rows slots"], ask: Int[Tensor, " asked"]
-    ) -> Float[Tensor, "asked telling"]:
-        """Which of the telling codes stand visibly in the set of each slot of `ask`."""
+        self, values: dict[str, Tensor], hidden: Bool[Tensor, "rows slots"], wanted: Int[Tensor, " wanted"]
+    ) -> Float[Tensor, "wanted telling"]:
+        """Which of the telling codes stand visibly in the set of each slot of `wanted`."""
         group = sets_of(values, hidden).flatten()
-        sets, row = torch.unique(group[ask], return_inverse=True)
+        sets, row = torch.unique(group[wanted], return_inverse=True)
         place = torch.full((int(group.max()) + 1,), -1, dtype=torch.int64, device=group.device)
         place[sets] = torch.arange(len(sets), device=group.device)
         code, at = values["code"].flatten() - FIRST, place[group]

@@ -79,7 +79,7 @@ def missing_values(
 
 
 def _codes(prediction: EventPrediction, places: Sequence[np.ndarray], codes: Sequence[np.ndarray]) -> torch.Tensor:
-    """(asked,) the code given for each place, 0 elsewhere."""
+    """(wanted,) the code given for each place, 0 elsewhere."""
     out = torch.zeros(len(prediction), dtype=torch.int64)
     out[torch.from_numpy(np.concatenate(places))] = torch.from_numpy(np.concatenate(codes))
     return out.to(prediction.logits.device)
@@ -88,7 +88,7 @@ def _codes(prediction: EventPrediction, places: Sequence[np.ndarray], codes: Seq
 def _values(
     prediction: EventPrediction, places: Sequence[np.ndarray], codes: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(asked,) location and log-variance of the value expected beside the code of each place; 0 elsewhere."""
+    """(wanted,) location and log-variance of the value expected beside the code of each place; 0 elsewhere."""
     location, log_variance = prediction.of_code(_codes(prediction, places, codes))
     return location.cpu().numpy(), log_variance.cpu().numpy()
 

@@ -94,7 +94,7 @@ def _rows(folder: EventFolder, histories: Histories, mode: Mode) -> Iterator[tup
 
 
 def _parts(prediction: EventPrediction, target: Tensor) -> Tensor:
-    """(asked, 3): log-probability of code, value and time, 0 for what is not trained."""
+    """(wanted, 3): log-probability of code, value and time, 0 for what is not trained."""
     weights = prediction.weights
     parts = iter([part for _, part in prediction.parts(target)])
     nothing = torch.zeros(len(prediction), device=target.device)

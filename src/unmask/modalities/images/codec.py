@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.core.hashing import hash_keys
-from unmask.core.model import Queries
+from unmask.core.model import WantedSlots
 from unmask.core.prediction import Gaussian
 from unmask.errors import UserError, setting
 
@@ -156,14 +156,14 @@ class PatchPrediction(Gaussian):
     largest for flat patches. Without predicted statistics the pattern itself is what `mode` gives.
 
     Args:
-        pattern: (asked, features), what is compared with the target.
-        statistics: (asked, 2), predicted mean and deviation, or None.
+        pattern: (wanted, features), what is compared with the target.
+        statistics: (wanted, 2), predicted mean and deviation, or None.
     """
 
     def __init__(
         self,
-        pattern: Float[Tensor, "asked features"],
-        statistics: Float[Tensor, "asked 2"] | None,
+        pattern: Float[Tensor, "wanted features"],
+        statistics: Float[Tensor, "wanted 2"] | None,
         config: PatchCodecConfig,
     ) -> None:
         self.pattern, self.statistics, self.config = pattern, statistics, config
@@ -174,7 +174,7 @@ class PatchPrediction(Gaussian):
             log_variance = (2 * scale.log()).expand_as(pattern)
         super().__init__(location, log_variance)
 
-    def loss(self, target: Float[Tensor, "asked features"]) -> Tensor:
+    def loss(self, target: Float[Tensor, "wanted features"]) -> Tensor:
         """Error per patch (mean over its numbers, missing ones (NaN) left out), summed over patches; targets are raw
         patches."""
         target = target.float()
@@ -192,7 +192,7 @@ class PatchPrediction(Gaussian):
             error = error * (gone.shape[-1] / (~gone).sum(-1, keepdim=True).clamp_min(1))
         return error.mean(-1).sum() + extra
 
-    def log_prob(self, value: Float[Tensor, "asked features"]) -> Float[Tensor, " asked"]:
+    def log_prob(self, value: Float[Tensor, "wanted features"]) -> Float[Tensor, " wanted"]:
         """Of the numbers of a patch that are not missing (NaN)."""
         gone = value.isnan()
         if not bool(gone.any()):
@@ -268,7 +268,7 @@ class PatchCodec(nn.Module):
         patch.view(-1, patch.shape[-1])[flat] = new.to(patch.dtype)
         return values | {"patch": patch}
 
-    def predict(self, states: Float[Tensor, "asked head_width"], queries: Queries | None = None) -> PatchPrediction:
+    def predict(self, states: Float[Tensor, "wanted head_width"], wanted: WantedSlots | None = None) -> PatchPrediction:
         statistics = self.statistics(states).float() if hasattr(self, "statistics") else None
         return PatchPrediction(self.head(states).float(), statistics, self.config)
 

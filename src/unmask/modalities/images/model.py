@@ -427,9 +427,9 @@ class _GivenStatistics(MaskedModel):
         nn.Module.__init__(self)
         self.model, self.codec, self.given = model, model.codec, statistics
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> PatchPrediction:
-        found = self.model(batch, hidden, ask=ask)
-        where = hidden.flat if ask is None else ask
+    def forward(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor | None = None) -> PatchPrediction:
+        found = self.model(batch, hidden, wanted=wanted)
+        where = hidden.flat if wanted is None else wanted
         return PatchPrediction(found.pattern, self.given[where], found.config)
 
 

@@ -228,7 +228,7 @@ def test_a_column_asked_alone_gets_what_it_gets_with_all(model, drawn):
         target = torch.stack([torch.zeros(len(hidden)), torch.full((len(hidden),), 0.3)], -1)
         everything = model.table.network(batch, hidden).member_log_prob(target)
         for c in column.unique():
-            alone = model.table.network(batch, hidden, ask=hidden.flat[column == c])
+            alone = model.table.network(batch, hidden, wanted=hidden.flat[column == c])
             torch.testing.assert_close(
                 alone.member_log_prob(target[column == c]), everything[column == c], atol=1e-5, rtol=1e-5
             )
@@ -244,9 +244,9 @@ def test_column_by_column_says_what_the_whole_pass_says(model, seed):
         state = network.column_by_column(30, member)
         for visible, column in enumerate(order.tolist()):
             hidden = torch.isin(batch.values["column"], torch.from_numpy(order[visible:])).flatten().nonzero().flatten()
-            ask = torch.arange(30) * slots + column
+            wanted = torch.arange(30) * slots + column
             with torch.no_grad():
-                ((_, whole),) = network(batch, hide(hidden), ask=ask).pieces
+                ((_, whole),) = network(batch, hide(hidden), wanted=wanted).pieces
                 found = state.predict(column)
             torch.testing.assert_close(found.log_probs(), whole.of_member(member).log_probs(), atol=2e-4, rtol=1e-4)
             if isinstance(found, Quantities):

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.model import Queries
+from unmask.core.model import WantedSlots
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Grid, Quantities
 from unmask.modalities.table.distribution.scale import FINE, Scale
 
@@ -249,9 +249,9 @@ class TableCodec(nn.Module):
             share = getattr(self, f"share{block}")[place]
         return Categories(raw.float(), share)
 
-    def predict(self, states: Float[Tensor, "asked width"], queries: Queries) -> CellPrediction:
+    def predict(self, states: Float[Tensor, "wanted width"], wanted: WantedSlots) -> CellPrediction:
         """Predictions from one state per cell (the transformer's way); heads are the column's own."""
-        column = queries.context("column")
+        column = wanted.context("column")
         pieces: list[tuple[Tensor, Quantities | Categories]] = []
         for number, block in enumerate(self.blocks):
             places = (self.block_of[column] == number).nonzero().flatten()

@@ -43,9 +43,9 @@ class PointPrediction:
     """One number per cell on the 0..1 scale; the part of `core.prediction.Prediction` that a point allows.
 
     Args:
-        scaled: (asked,) the numbers.
-        levels: (asked,) categories of a cell's column, 0 for a quantity.
-        column: (asked,).
+        scaled: (wanted,) the numbers.
+        levels: (wanted,) categories of a cell's column, 0 for a quantity.
+        column: (wanted,).
     """
 
     members = 1
@@ -57,26 +57,26 @@ class PointPrediction:
     def __len__(self) -> int:
         return len(self.scaled)
 
-    def _gap(self, target: Float[Tensor, "asked 2"]) -> Tensor:
+    def _gap(self, target: Float[Tensor, "wanted 2"]) -> Tensor:
         truth = torch.where(self.levels > 0, target[:, 0] / (self.levels - 1).clamp_min(1), target[:, 1])
         gap = self.scaled - truth
         return gap.abs() if self.kind == "l1" else gap**2
 
-    def loss(self, target: Float[Tensor, "asked 2"]) -> Tensor:
+    def loss(self, target: Float[Tensor, "wanted 2"]) -> Tensor:
         return self._gap(target).sum()
 
-    def log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, " asked"]:
+    def log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, " wanted"]:
         """Minus the error: a normal's log-density but for its unknown width."""
         return -self._gap(value)
 
-    def member_log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, "asked 1"]:
+    def member_log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, "wanted 1"]:
         return self.log_prob(value)[:, None]
 
-    def mode(self) -> Float[Tensor, "asked 2"]:
+    def mode(self) -> Float[Tensor, "wanted 2"]:
         number = torch.round(self.scaled * (self.levels - 1).clamp_min(0)) * (self.levels > 0)
         return torch.stack([number, self.scaled], -1)
 
-    def mean(self) -> Float[Tensor, " asked"]:
+    def mean(self) -> Float[Tensor, " wanted"]:
         """In the column's unit.
 
         Raises:
@@ -92,7 +92,7 @@ class PointPrediction:
             "MCM's network predicts a point per cell, no probabilities", hint=f"Fit with {option('recipe', 'masked')}."
         )
 
-    def point(self) -> Float[Tensor, " asked"]:
+    def point(self) -> Float[Tensor, " wanted"]:
         """In the column's unit; a category's number."""
         out = self.mode()[:, 0].clone()
         for c in self.column.unique().tolist():
@@ -101,7 +101,7 @@ class PointPrediction:
                 out[here] = torch.tensor(coding.unscaled(self.scaled[here].double().numpy()), dtype=out.dtype)
         return out
 
-    def draw(self, uniform: Tensor, member: Tensor, temperature: float = 1.0) -> Float[Tensor, "asked 2"]:
+    def draw(self, uniform: Tensor, member: Tensor, temperature: float = 1.0) -> Float[Tensor, "wanted 2"]:
         """The point itself, with its bin: there is nothing to draw from."""
         out = self.mode()
         value = self.point()
@@ -114,10 +114,10 @@ class PointPrediction:
 
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
-    ) -> Float[Tensor, "asked 2"]:
+    ) -> Float[Tensor, "wanted 2"]:
         return self.mode()
 
-    def confidence(self) -> Float[Tensor, " asked"]:
+    def confidence(self) -> Float[Tensor, " wanted"]:
         return torch.zeros(len(self))
 
     def correct(self, target: Tensor) -> None:
@@ -133,17 +133,17 @@ class FilterModel(MaskedModel):
         levels = [0 if c.scale is not None else c.size for c in codings]
         self.register_buffer("levels", torch.tensor(levels), persistent=False)
 
-    def forward(self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None) -> PointPrediction:
-        ask = hidden.flat if ask is None else ask
+    def forward(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor | None = None) -> PointPrediction:
+        wanted = hidden.flat if wanted is None else wanted
         values = corrupt(self.codec, batch.values, hidden)
         visible = (values["seen"] != 0) & ~hidden.grid(batch.shape)
         levels = self.get_buffer("levels")
         coded = torch.where(levels > 0, values["bin"].float() / (levels - 1).clamp_min(1), values["score"].nan_to_num())
         out = self.encoder(torch.where(visible, coded, 0.0), visible)
-        column = ask % batch.shape[1]
-        return PointPrediction(out.flatten()[ask], levels[column], column, self.codec.codings, self.kind)
+        column = wanted % batch.shape[1]
+        return PointPrediction(out.flatten()[wanted], levels[column], column, self.codec.codings, self.kind)
 
-    def states(self, batch: PackedBatch, needed: Tensor | None = None) -> Tensor:
+    def states(self, batch: PackedBatch, wanted: Tensor | None = None) -> Tensor:
         raise UserError(
             "MCM's network has no states to embed with", hint=f"Fit with {option('recipe', 'masked')} or remasker."
         )

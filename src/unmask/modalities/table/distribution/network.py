@@ -75,15 +75,15 @@ class RowModel(MaskedModel):
                 self.register_buffer(f"{name}{number}", value, persistent=False)
 
     def forward(
-        self, batch: PackedBatch, hidden: Hidden, ask: Tensor | None = None, given: Given | None = None
+        self, batch: PackedBatch, hidden: Hidden, wanted: Tensor | None = None, given: Given | None = None
     ) -> CellPrediction:
         """Predict hidden cells; `given` is what `self.given` says of the same batch and hidden cells, where it is
         known."""
-        ask = hidden.flat if ask is None else ask
+        wanted = hidden.flat if wanted is None else wanted
         g = self.given(batch, hidden) if given is None else given
         silent = self.linear_only and not torch.is_grad_enabled()
         state = None if silent else self.rows(g.values, g.masked, g.linear)
-        return self.heads(state, g.linear, g.lift, ask, batch.shape[1], batch.extra.get("weight"))
+        return self.heads(state, g.linear, g.lift, wanted, batch.shape[1], batch.extra.get("weight"))
 
     def given(self, batch: PackedBatch, hidden: Hidden) -> Given:
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
@@ -124,15 +124,15 @@ class RowModel(MaskedModel):
         state: Tensor | None,
         linear: tuple[Tensor, Tensor] | None,
         lift: Float[Tensor, "rows outputs"] | None,
-        ask: Tensor,
+        wanted: Tensor,
         slots: int,
         weight: Tensor | None = None,
     ) -> CellPrediction:
         """Predictions of the asked cells; all columns of a block in one product."""
-        row, column = ask // slots, ask % slots
+        row, column = wanted // slots, wanted % slots
         block_of = self.codec.block_of[column]
         asked = {n: (block_of == n).nonzero().flatten() for n in range(len(self.codec.blocks))}
-        if len(ask):  # with nothing asked for, the empty loss still has a gradient
+        if len(wanted):  # with nothing asked for, the empty loss still has a gradient
             asked = {n: places for n, places in asked.items() if len(places)}
         whole = {} if state is None else self.whole_blocks(state, asked)
         pieces = []
@@ -141,7 +141,7 @@ class RowModel(MaskedModel):
             place, r = self.codec.place_of[column[places]], row[places]
             each = block.size + 2 * block.quantity
             if state is None:
-                raw = torch.zeros((1, len(places), each), device=ask.device)
+                raw = torch.zeros((1, len(places), each), device=wanted.device)
             else:
                 head, bias = self.codec.head[number], self.codec.head_bias[number]
                 if number in whole:
@@ -150,12 +150,12 @@ class RowModel(MaskedModel):
                     raw = by_column(state, head.view(len(head), head.shape[1], -1, each), r, place)
                 raw = raw + bias.view(len(head), -1, each).index_select(1, place)
             pieces.append((places, self.distribution(number, raw, r, place, linear, lift)))
-        return CellPrediction(pieces, len(ask), None if weight is None else weight[row])
+        return CellPrediction(pieces, len(wanted), None if weight is None else weight[row])
 
     def distribution(
         self,
         block: int,
-        raw: Float[Tensor, "members asked each"],
+        raw: Float[Tensor, "members wanted each"],
         row: Tensor,
         place: Tensor,
         linear: tuple[Tensor, Tensor] | None,
@@ -197,12 +197,12 @@ class RowModel(MaskedModel):
 
     def lifted(
         self,
-        raw: Float[Tensor, "*members asked each"],
+        raw: Float[Tensor, "*members wanted each"],
         block: int,
         row: Tensor,
         place: Tensor,
         lift: Float[Tensor, "rows outputs"],
-    ) -> Float[Tensor, "*members asked each"]:
+    ) -> Float[Tensor, "*members wanted each"]:
         """What the network says of some cells of a block and, added in place, the additive part: a shift,
         or log-odds."""
         own = getattr(self, f"own{block}")[place]
@@ -239,7 +239,7 @@ class RowModel(MaskedModel):
         share = torch.where(marginal > 0, odds.clamp(-SURE, SURE).sigmoid(), 0.0)
         return share / share.sum(-1, keepdim=True)
 
-    def states(self, batch: PackedBatch, needed: Tensor | None = None) -> Tensor:
+    def states(self, batch: PackedBatch, wanted: Tensor | None = None) -> Tensor:
         """One state a row, the members' side by side: (rows, 1, members * state)."""
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         state = self.rows(batch.values, nothing, self.linear(batch.values, nothing))
@@ -343,7 +343,7 @@ def by_column(
     head: Float[Tensor, "members state columns each"],
     row: Tensor,
     column: Tensor,
-) -> Float[Tensor, "members asked each"]:
+) -> Float[Tensor, "members wanted each"]:
     """Each asked cell's state times its column's head: of the few cells that are asked, not of all.
 
     With a tenth of 20 columns x 512 rows asked, 0.9 ms instead of 2.4 ms.

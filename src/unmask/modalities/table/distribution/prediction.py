@@ -53,8 +53,8 @@ class Quantities:
 
     Args:
         raw: (members, asked, bins + 2) what the network says: tilt of every bin, shift and log-widening.
-        location, deviation: (asked,) the linear part's normal.
-        column: (asked,) row of the grid.
+        location, deviation: (wanted,) the linear part's normal.
+        column: (wanted,) row of the grid.
     """
 
     def __init__(self, raw: Tensor, location: Tensor, deviation: Tensor, column: Tensor, grid: Grid) -> None:
@@ -77,7 +77,7 @@ class Quantities:
         return own
 
     def _below(self, edge: Tensor) -> Tensor:
-        """The normal's distribution function at (asked, n) borders, less a half: (members, asked, n).
+        """The normal's distribution function at (wanted, n) borders, less a half: (members, asked, n).
 
         By erf, in a sixth of ndtr's time: what it rounds off in the tails is far below the background's share.
         """
@@ -88,11 +88,11 @@ class Quantities:
         """Shares between borders: the normal's, and a little of the column's marginal ones."""
         return (1 - BACKGROUND) * below.diff(dim=-1) + BACKGROUND * marginal
 
-    def masses(self) -> Float[Tensor, "members asked bins"]:
+    def masses(self) -> Float[Tensor, "members wanted bins"]:
         """Shares of the bins before the tilt."""
         return self._between(self._below(self.grid.edge[self.column]), self.grid.mass[self.column])
 
-    def log_probs(self) -> Float[Tensor, "members asked bins"]:
+    def log_probs(self) -> Float[Tensor, "members wanted bins"]:
         if self._log_probs is None:
             absent = self.grid.mass[self.column] == 0
             # A padded bin has mass 0: its logarithm is kept finite, so that no gradient is NaN, and then taken out.
@@ -100,7 +100,7 @@ class Quantities:
             self._log_probs = logits.masked_fill(absent, -1e9).log_softmax(-1)
         return self._log_probs
 
-    def member_log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, "members asked"]:
+    def member_log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, "members wanted"]:
         """Log-probability of (bin, normal score); a density on the normal-score scale unless the bin is an atom."""
         number = value[:, 0].long()
         of_bin = self.log_probs().gather(-1, number.expand(len(self.tilt), -1)[..., None])[..., 0]
@@ -112,7 +112,7 @@ class Quantities:
         within = density.clamp_min(1e-12).log() - mass.clamp_min(1e-12).log()
         return of_bin + torch.where(self.grid.atom[self.column, number], 0.0, within)
 
-    def fine_probs(self) -> Float[Tensor, "asked cells"]:
+    def fine_probs(self) -> Float[Tensor, "wanted cells"]:
         """Share of every cell of every bin, averaged over members."""
         even = (self.grid.mass[self.column] / FINE).repeat_interleave(FINE, -1)
         parts = self._between(self._below(self.grid.fine[self.column]), even)
@@ -121,7 +121,7 @@ class Quantities:
         inside = parts / parts.sum(-1, keepdim=True).clamp_min(1e-12)
         return (self.log_probs().exp()[..., None] * inside).mean(0).flatten(1)
 
-    def mean(self) -> Float[Tensor, " asked"]:
+    def mean(self) -> Float[Tensor, " wanted"]:
         """The expected value in the column's unit: best under squared error.
 
         Bins' shares and means come from one evaluation of the normal (half the time of `fine_probs`).
@@ -135,11 +135,11 @@ class Quantities:
         p = logits.masked_fill(marginal == 0, -1e9).softmax(-1)
         return (p * total / mass.clamp_min(1e-12)).sum(-1).mean(0)
 
-    def point(self) -> Float[Tensor, " asked"]:
+    def point(self) -> Float[Tensor, " wanted"]:
         """The mean: best under squared error."""
         return self.mean()
 
-    def quantile(self, q: Float[Tensor, " asked"]) -> Float[Tensor, " asked"]:
+    def quantile(self, q: Float[Tensor, " wanted"]) -> Float[Tensor, " wanted"]:
         """The value below which a share `q` lies, in the column's unit."""
         total = self.fine_probs().cumsum(-1)
         total = total / total[:, -1:]
@@ -152,7 +152,7 @@ class Quantities:
         exact = self.grid.mean[self.column].gather(1, cell[:, None])[:, 0]
         return torch.where(atom, exact, low + share * (high - low))
 
-    def shares_at(self, value: Float[Tensor, " asked"]) -> tuple[Tensor, Tensor]:
+    def shares_at(self, value: Float[Tensor, " wanted"]) -> tuple[Tensor, Tensor]:
         """How much of the distribution lies below a value in the column's unit, and up to it: they differ
         at an atom."""
         p, border = self.fine_probs(), self.grid.border[self.column]
@@ -165,8 +165,8 @@ class Quantities:
         below, upto = (torch.where(same, c.float(), part) for c in (v > center, v >= center))
         return (p * below).sum(-1), (p * upto).sum(-1)
 
-    def draw(self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float) -> Tensor:
-        """(asked, 2) bins and normal scores, from three uniform numbers per cell and one member each."""
+    def draw(self, uniform: Float[Tensor, "wanted 3"], member: Int[Tensor, " wanted"], temperature: float) -> Tensor:
+        """(wanted, 2) bins and normal scores, from three uniform numbers per cell and one member each."""
         row = torch.arange(len(member), device=member.device)
         log_p = self.log_probs()[member, row] / temperature
         number = pick(log_p, uniform[:, 0])
@@ -184,9 +184,9 @@ class Quantities:
 
     def truncated(
         self,
-        low: Float[Tensor, " asked"],
-        high: Float[Tensor, " asked"],
-        atoms: Bool[Tensor, "asked own"],
+        low: Float[Tensor, " wanted"],
+        high: Float[Tensor, " wanted"],
+        atoms: Bool[Tensor, "wanted own"],
         *,
         temperature: float = 1.0,
     ) -> TruncatedQuantities:
@@ -242,11 +242,11 @@ class TruncatedQuantities:
     """Distributions of quantities within limits, of one member; made by `Quantities.truncated`.
 
     Attributes:
-        logits: (asked, bins) unnormalised log-shares of the bins within the limits, -inf where nothing of one is left.
-        edge: (asked, bins + 1) borders of the bins as normal scores, moved to the limits.
-        below, marginal_below: (asked, bins + 1) the normal's and the standard normal's share below these borders.
-        location, deviation: (asked,) of the normal.
-        atom, score: (asked, bins) which bins are single values, and their normal scores.
+        logits: (wanted, bins) unnormalised log-shares of the bins within the limits, -inf where nothing of one is left.
+        edge: (wanted, bins + 1) borders of the bins as normal scores, moved to the limits.
+        below, marginal_below: (wanted, bins + 1) the normal's and the standard normal's share below these borders.
+        location, deviation: (wanted,) of the normal.
+        atom, score: (wanted, bins) which bins are single values, and their normal scores.
     """
 
     logits: Tensor
@@ -258,7 +258,7 @@ class TruncatedQuantities:
     atom: Tensor
     score: Tensor
 
-    def draw(self, uniform: Float[Tensor, "asked 2"]) -> Float[Tensor, "asked 2"]:
+    def draw(self, uniform: Float[Tensor, "wanted 2"]) -> Float[Tensor, "wanted 2"]:
         """Bins and normal scores from two uniform numbers per cell. Nothing is ever rejected."""
         number = pick(self.logits, uniform[:, 0])[:, None]
         next_ = number + 1
@@ -283,17 +283,17 @@ class Categories:
 
     Args:
         raw: (members, asked, categories) what the network adds to the logarithm of the linear part's shares.
-        share: (asked, categories) of the linear part, 0 in the padding.
+        share: (wanted, categories) of the linear part, 0 in the padding.
     """
 
     def __init__(self, raw: Tensor, share: Tensor) -> None:
         logits = raw + share.clamp_min(1e-9).log()
         self._log_probs = logits.masked_fill(share == 0, -1e9).log_softmax(-1)
 
-    def log_probs(self) -> Float[Tensor, "members asked categories"]:
+    def log_probs(self) -> Float[Tensor, "members wanted categories"]:
         return self._log_probs
 
-    def member_log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, "members asked"]:
+    def member_log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, "members wanted"]:
         number = value[:, 0].long().expand(len(self._log_probs), -1)
         return self._log_probs.gather(-1, number[..., None])[..., 0]
 
@@ -303,7 +303,7 @@ class Categories:
         own._log_probs = self._log_probs[at : at + 1]
         return own
 
-    def restricted(self, allowed: Bool[Tensor, "asked levels"]) -> Categories:
+    def restricted(self, allowed: Bool[Tensor, "wanted levels"]) -> Categories:
         """The distributions among the allowed categories alone.
 
         Args:
@@ -314,7 +314,7 @@ class Categories:
         own._log_probs = self._log_probs.masked_fill(refused, -torch.inf).log_softmax(-1)
         return own
 
-    def probabilities(self) -> Float[Tensor, "asked categories"]:
+    def probabilities(self) -> Float[Tensor, "wanted categories"]:
         """Averaged over members."""
         return self._log_probs.exp().mean(0)
 
@@ -322,23 +322,23 @@ class Categories:
         number = self.probabilities().argmax(-1)
         return torch.stack([number.float(), torch.zeros_like(number).float()], -1)
 
-    def point(self) -> Float[Tensor, " asked"]:
+    def point(self) -> Float[Tensor, " wanted"]:
         """The number of the likeliest category: right most often."""
         return self.probabilities().argmax(-1).float()
 
-    def draw(self, uniform: Float[Tensor, "asked n"], member: Int[Tensor, " asked"], temperature: float) -> Tensor:
-        """(asked, 2) categories and zeros, from the first of the uniform numbers of each cell and one member each."""
+    def draw(self, uniform: Float[Tensor, "wanted n"], member: Int[Tensor, " wanted"], temperature: float) -> Tensor:
+        """(wanted, 2) categories and zeros, from the first of the uniform numbers of each cell and one member each."""
         row = torch.arange(len(member), device=member.device)
         number = pick(self._log_probs[member, row] / temperature, uniform[:, 0])
         return torch.stack([number.float(), torch.zeros_like(number).float()], -1)
 
 
-def _padded(marks: Bool[Tensor, "asked own"], width: int) -> Bool[Tensor, "asked width"]:
+def _padded(marks: Bool[Tensor, "wanted own"], width: int) -> Bool[Tensor, "wanted width"]:
     """Marks of a column's own bins or categories, False for those of the padding."""
     return F.pad(marks, (0, width - marks.shape[-1]), value=False)
 
 
-def pick(log_p: Float[Tensor, "asked values"], uniform: Float[Tensor, " asked"]) -> Int[Tensor, " asked"]:
+def pick(log_p: Float[Tensor, "wanted values"], uniform: Float[Tensor, " wanted"]) -> Int[Tensor, " wanted"]:
     """Draw a value by inverting the distribution function; one of probability zero is never drawn."""
     p = log_p.softmax(-1)
     total = p.cumsum(-1)
@@ -354,7 +354,7 @@ class CellPrediction:
 
     Args:
         pieces: (places among the asked cells, their distributions).
-        weight: (asked, members) share of each member in the loss, adding up to 1; default equal.
+        weight: (wanted, members) share of each member in the loss, adding up to 1; default equal.
     """
 
     def __init__(
@@ -376,23 +376,23 @@ class CellPrediction:
         order = torch.cat([p for p, _ in self.pieces])
         return torch.empty_like(whole).index_copy_(0, order, whole)
 
-    def member_log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, "asked members"]:
+    def member_log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, "wanted members"]:
         return self._gathered([d.member_log_prob(value[p]).t() for p, d in self.pieces])
 
-    def loss(self, target: Float[Tensor, "asked 2"]) -> Tensor:
+    def loss(self, target: Float[Tensor, "wanted 2"]) -> Tensor:
         """Summed over cells; over the members that train on a cell, the mean: each member learns for itself."""
         log_prob = self.member_log_prob(target)
         weight = 1.0 / max(1, self.members) if self.weight is None else self.weight
         return -(log_prob * weight).sum()
 
-    def log_prob(self, value: Float[Tensor, "asked 2"]) -> Float[Tensor, " asked"]:
+    def log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, " wanted"]:
         """Of the members' mixture."""
         return self.member_log_prob(value).logsumexp(-1) - math.log(self.members)
 
-    def mode(self) -> Float[Tensor, "asked 2"]:
+    def mode(self) -> Float[Tensor, "wanted 2"]:
         return self._gathered([d.mode() for _, d in self.pieces])
 
-    def mean(self) -> Float[Tensor, " asked"]:
+    def mean(self) -> Float[Tensor, " wanted"]:
         """In the column's unit, where all the asked cells are quantities.
 
         Raises:
@@ -403,7 +403,7 @@ class CellPrediction:
             raise no_mean("categories")
         return self._gathered([d.mean() for d in quantities])
 
-    def probabilities(self) -> Float[Tensor, "asked categories"]:
+    def probabilities(self) -> Float[Tensor, "wanted categories"]:
         """Where all the asked cells have categories; 0 for numbers beyond those of a cell's own column.
 
         Raises:
@@ -415,29 +415,29 @@ class CellPrediction:
         widest = max((p.shape[1] for p in categories), default=0)
         return self._gathered([F.pad(p, (0, widest - p.shape[1])) for p in categories])
 
-    def point(self) -> Float[Tensor, " asked"]:
+    def point(self) -> Float[Tensor, " wanted"]:
         """One guess per cell in its column's unit: the mean of a quantity, the number of the likeliest category."""
         return self._gathered([d.point() for _, d in self.pieces])
 
     def draw(
-        self, uniform: Float[Tensor, "asked 3"], member: Int[Tensor, " asked"], temperature: float = 1.0
+        self, uniform: Float[Tensor, "wanted 3"], member: Int[Tensor, " wanted"], temperature: float = 1.0
     ) -> Tensor:
         """Values from given uniform numbers: a row's draws then depend on the row alone."""
         return self._gathered([d.draw(uniform[p], member[p], temperature) for p, d in self.pieces])
 
     def sample(
         self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
-    ) -> Float[Tensor, "asked 2"]:
+    ) -> Float[Tensor, "wanted 2"]:
         if temperature <= 0:
             return self.mode()
         uniform = torch.rand((self.asked, 3), generator=generator)
         member = torch.randint(0, self.members, (self.asked,), generator=generator)
         return self.draw(uniform, member, temperature)
 
-    def confidence(self) -> Float[Tensor, " asked"]:
+    def confidence(self) -> Float[Tensor, " wanted"]:
         return self._gathered([d.log_probs().exp().mean(0).amax(-1).log() for _, d in self.pieces])
 
-    def correct(self, target: Float[Tensor, "asked 2"]) -> Tensor:
+    def correct(self, target: Float[Tensor, "wanted 2"]) -> Tensor:
         """How many modes are in the right bin or category."""
         with torch.no_grad():
             return (self.mode()[:, 0] == target[:, 0]).sum()

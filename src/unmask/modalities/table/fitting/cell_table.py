@@ -265,7 +265,7 @@ class CellTable:
                 if not len(hidden.flat):
                     continue
                 lost = missing_slots(batch, len(take))
-                prediction = self.network(batch, hide(torch.cat([hidden.flat, lost])), ask=hidden.flat)
+                prediction = self.network(batch, hide(torch.cat([hidden.flat, lost])), wanted=hidden.flat)
                 row, column = (hidden.flat // batch.shape[1]).numpy(), (hidden.flat % batch.shape[1]).numpy()
                 for places, distribution in prediction.pieces:
                     p = places.numpy()
