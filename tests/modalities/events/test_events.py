@@ -147,7 +147,14 @@ def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.C
     finetune = ["finetune", "outcome", first, str(meds), "--labels", str(task), "--out", second]
     main_ok([*finetune, "--set", "epochs=15", "--json"])
     result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    assert set(result["results"]) == {"ours", "prevalence", "last values", "logistic regression", "gradient boosting"}
+    assert set(result["results"]) == {
+        "ours",
+        "prevalence",
+        "age and number of events",
+        "last values",
+        "logistic regression",
+        "gradient boosting",
+    }
     main_ok(["predict", second, str(meds), "--labels", str(task), "--out", out])
     frame = pl.read_parquet(out)
     assert frame.columns == [

@@ -50,6 +50,7 @@ def test_classes(home: Path, tmp_path: Path):
     assert set(run.figures["results"]) == {
         "ours",
         "prevalence",
+        "age and number of events",
         "last values",
         "logistic regression",
         "gradient boosting",

@@ -62,7 +62,7 @@ def finetune(
         lines.append(found["number"]["taken_as"])
     for name, result in found["results"].items():
         shown = [f"{k} {figure_text(k, result[k])}" for k in SHOWN if k in result]
-        lines.append(f"{name:22} {'  '.join(shown)}")
+        lines.append(f"{name:24} {'  '.join(shown)}")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
 

@@ -160,5 +160,5 @@ def evaluate(
     ]
     for name, result in found["results"].items():
         shown = [f"{k} {figure_text(k, result[k])}{interval_text(result, k)}" for k in SHOWN if k in result]
-        lines.append(f"{name:10} {'  '.join(shown)}")
+        lines.append(f"{name:24} {'  '.join(shown)}")
     output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)

@@ -20,6 +20,8 @@ from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, setting
 from unmask.files import check_new_model
 from unmask.modalities.events import outcome_report
+from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
+from unmask.modalities.events.age_and_count import AgeAndCount
 from unmask.modalities.events.clinical import descriptions
 from unmask.modalities.events.cuts import without_events
 from unmask.modalities.events.features import gather
@@ -101,7 +103,7 @@ def finetune_outcome(
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
     target = target_for(points.take(train), str(labels), settings)
     work = OutcomeWork(loaded, loaded.histories(events), points, target, target.encode(points), settings)
-    fitted = work.fit(train)
+    fitted, rule = work.fit(train), work.age_and_count(train)
     target = cast(Labelled, fitted.target)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
@@ -120,7 +122,7 @@ def finetune_outcome(
     found["results"] = {n: scored(target, seen, p, seed=settings.seed) for n, p in predicted.items()}
     if settings.curve and len(test):
         found["curve"] = work.curve(train, test, fitted)
-    keep(out, loaded, fitted, settings, found, started, whom(events, points, held))
+    keep(out, loaded, fitted, settings, found, started, whom(events, points, held), rule)
     found["subgroups"] = outcome_report.write(
         out, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data)
     )
@@ -145,15 +147,18 @@ def keep(
     found: dict[str, Any],
     started: float,
     patients: dict[str, str],
+    rule: AgeAndCount | None = None,
 ) -> None:
     """Write the fine-tuned folder and its figures, to which time, device and precision are added.
 
     Args:
         patients: who trained the head and who was held out, see `whom`.
+        rule: what the model is judged beside.
     """
     folder = loaded.folder
     folder.head, folder.tuned, target = fitted
     folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict(), "patients": patients}
+    folder.outcome |= {} if rule is None else {"age_and_count": rule.to_dict()}
     save_folder(out, folder)
     found |= {"seconds": time.perf_counter() - started, "device": str(loaded.device), "precision": loaded.precision}
     (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
@@ -312,9 +317,23 @@ class OutcomeWork:
         # Intervals belong to all voices together.
         return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, Number) else alone}
 
+    def age_and_count(self, train: np.ndarray) -> AgeAndCount:
+        """What age and number of events say by themselves, fitted on some training points."""
+        assert not isinstance(self.target, MultiLabel)
+        return AgeAndCount.fit(
+            self.histories, self.points.take(train), self.y[train], self.target, seed=self.settings.seed
+        )
+
     def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of a task with labels. They need their points in memory: of very many a random part is taken, which
-        stands in their names."""
+        """Those of a task with labels: a constant, age and number of events, and models on more."""
+        found = self._baselines(train, test)
+        constant = next(iter(found))
+        said = self.age_and_count(train).predict(self.histories, self.points.take(test), self.target)
+        return {constant: found.pop(constant), AGE_AND_COUNT: said, **found}
+
+    def _baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+        """A constant, and models that need their points in memory: of very many a random part is taken, which stands
+        in their names."""
         if not isinstance(self.target, Sorted | Number):
             start = 1 / (1 + np.exp(-self.target.start(self.y[train])))
             return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1))}

@@ -15,6 +15,8 @@ from unmask.core.embed import embed_batches
 from unmask.core.score import Mode
 from unmask.errors import UserError, option
 from unmask.files import written
+from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
+from unmask.modalities.events.age_and_count import AgeAndCount
 from unmask.modalities.events.cuts import without_events
 from unmask.modalities.events.features import Features, gather
 from unmask.modalities.events.fill import SCHEMA, died, missing_values, next_events
@@ -177,8 +179,12 @@ class EventModel:
         results = {"model": scored(target, points, p, seed=seed)}
         if not isinstance(target, TimeToEvent):
             results["constant"] = scored(target, points, constant(target, points), seed=seed)
+        histories, rule = self.histories(events), (self.folder.outcome or {}).get("age_and_count")
+        if rule is not None:
+            said = AgeAndCount(**rule).predict(histories, points, target)
+            results[AGE_AND_COUNT] = scored(target, points, said, seed=seed)
         if isinstance(target, Number) and target.rule is not None:
-            said = (target.rule.of(self.histories(events), points) - target.centre) / target.spread
+            said = (target.rule.of(histories, points) - target.centre) / target.spread
             results[target.rule.name] = scored(target, points, said[:, None], seed=seed)
         return {
             "kind": target.kind,

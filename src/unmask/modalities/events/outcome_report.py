@@ -13,6 +13,7 @@ import numpy as np
 from unmask.evaluation.charts import line_chart, number, table
 from unmask.evaluation.report import Report
 from unmask.modalities.events import clinical, number_report
+from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
 from unmask.modalities.events.fill import timeline
 from unmask.modalities.events.folder import EventFolder
 from unmask.modalities.events.histories import Histories
@@ -104,13 +105,14 @@ def write(
         note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
         "labels. Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and "
         "calibration error (10 bins of equal count); a calibration slope of 1 and an intercept of 0 are right. The "
-        "row 'prevalence' is what a rule that knows nothing of the patient scores."
+        "row 'prevalence' is what a rule that knows nothing of the patient scores, "
+        f"'{AGE_AND_COUNT}' one that knows no more than that."
         if not isinstance(target, Number)
         else "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
         "labels. RMSE and the mean error (both in the unit of the labels) are better when lower; R² (share of the "
         f"variance that is explained) and rank correlation when higher; of the intervals {target.level:.0%} should "
-        "hold the number. 'training mean' is a rule that knows nothing of the patient, 'last value of ...' one that "
-        "knows a single value.",
+        "hold the number. 'training mean' is a rule that knows nothing of the patient, "
+        f"'{AGE_AND_COUNT}' one that knows no more than that, 'last value of ...' one that knows a single value.",
     )
     if isinstance(target, Binary) and len(points) >= 20 and predicted:
         assert points.value is not None
