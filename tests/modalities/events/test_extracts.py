@@ -82,6 +82,18 @@ def test_an_extract_becomes_a_judged_prediction(tmp_path: Path, said: Any, make:
     assert low < judged["results"]["model"]["auroc"] < high
     assert judged["results"]["model"]["auroc"] == pytest.approx(fitted["results"]["ours"]["auroc"])
 
+    assert judged["results"]["age and number of events"]["n"] == len(held)
+
+    codes = {extracts.mimic: "DIAGNOSIS", extracts.omop: "CONDITION"}[make]
+    asked_next = [f"codes={codes}", "members=1", "trees=0", "epochs=5"]
+    following = said(
+        "finetune", "next-visit", model, meds, "--out", tmp_path / "next", *(f"--set={s}" for s in asked_next)
+    )
+    assert following["visit"] == "an encounter of the data"
+    assert (following["held_out"], following["codes"], following["encounters"]) == (len(held), 2, 120)
+    low, high = following["results"]["ours"]["all"]["intervals"]["auroc"]
+    assert low <= following["results"]["ours"]["all"]["auroc"] <= high
+
     shape = said("embed", model, meds, "--labels", task, "--out", tmp_path / "v.parquet")["shape"]
     vectors = pl.read_parquet(tmp_path / "v.parquet")
     assert vectors["embedding"].to_numpy().shape == tuple(shape) == (120, 64)

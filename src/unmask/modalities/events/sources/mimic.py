@@ -71,6 +71,21 @@ def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
 
 
 _STORED = ("storetime", "charttime")
+
+
+def _measured(name: str, prefix: str, *, value: str = "valuenum", words: tuple[str, ...] = ("value",)) -> Table:
+    """A table of values with their units: known when they were stored, and not before they were taken."""
+    event = Event(
+        codes=(f"{prefix}//{{itemid}}",),
+        suffixes=("{valueuom}",),
+        times=_STORED,
+        taken="charttime",
+        value=value,
+        words=words,
+    )
+    return Table(name=name, visit="hadm_id", events=[event])
+
+
 _CODED = {"dischtime": ("hadm_id",)}
 _CANCELLED = Refused(column="statusdescription", pattern="^(rewritten|cancel)")
 _UNREAD: Mapping[str, str] = {
@@ -179,20 +194,7 @@ MIMIC = Folder(
                 ),
             ],
         ),
-        Table(
-            name="labevents",
-            visit="hadm_id",
-            events=[
-                Event(
-                    codes=("LAB//{itemid}",),
-                    suffixes=("{valueuom}",),
-                    times=_STORED,
-                    taken="charttime",
-                    value="valuenum",
-                    words=("value",),
-                ),
-            ],
-        ),
+        _measured("labevents", "LAB"),
         Table(
             name="microbiologyevents",
             visit="hadm_id",
@@ -224,20 +226,7 @@ MIMIC = Folder(
                 Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), optional=True),
             ],
         ),
-        Table(
-            name="chartevents",
-            visit="hadm_id",
-            events=[
-                Event(
-                    codes=("CHART//{itemid}",),
-                    suffixes=("{valueuom}",),
-                    times=_STORED,
-                    taken="charttime",
-                    value="valuenum",
-                    words=("value",),
-                ),
-            ],
-        ),
+        _measured("chartevents", "CHART"),
         Table(
             name="datetimeevents",
             visit="hadm_id",
@@ -267,19 +256,7 @@ MIMIC = Folder(
                 ),
             ],
         ),
-        Table(
-            name="outputevents",
-            visit="hadm_id",
-            events=[
-                Event(
-                    codes=("OUTPUT//{itemid}",),
-                    suffixes=("{valueuom}",),
-                    times=_STORED,
-                    taken="charttime",
-                    value="value",
-                ),
-            ],
-        ),
+        _measured("outputevents", "OUTPUT", value="value", words=()),
         Table(
             name="procedureevents",
             visit="hadm_id",
