@@ -181,3 +181,21 @@ def test_a_column_of_lists_is_refused_by_name(tmp_path: Path, column: str, value
         with pytest.raises(UserError, match=f"{where}: column '{column}' is of type {kind}"):
             convert(source, tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "asked", "says"),
+    [
+        ("t.csv", "subject_id,time,code\n1,2020-01-01,A\n", {"onset": True}, "--onset: not read for a table"),
+        ("f.ndjson", "{}", {"missing": ["NA"], "columns": {"code": "c"}}, "--code, --missing: not read for FHIR"),
+        ("o/person.csv", "person_id\n1\n", {"static": True, "decimal": ","}, "--static: not read for OMOP"),
+    ],
+)
+def test_options_that_a_source_does_not_read_are_refused(
+    tmp_path: Path, name: str, content: str, asked: dict[str, Any], says: str
+):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(UserError, match=says):
+        convert(path.parent if "/" in name else path, tmp_path / "m", **asked)

@@ -24,6 +24,10 @@ from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table
 from unmask.modalities.events.sources.times import Order
 from unmask.progress import counted
 
+OF_TABLES = ("dates", "decimal", "missing")
+"""Options that every table reads."""
+OF_PLAIN = ("static", *plain.COLUMNS)
+
 
 def convert(
     source: str | Path | pl.DataFrame,
@@ -58,10 +62,14 @@ def convert(
         each), notes (what was done to kept events, with counts), unused (files not read, and why).
 
     Raises:
-        UserError: nothing readable there, a column is absent, or `out` exists.
+        UserError: nothing readable there, a column is absent, an option that is not read for such a source, or `out`
+            exists.
     """
     reading = Reading(order=cast(Order | None, dates), decimal=decimal, missing=missing, static=static)
-    work = _Work(columns=columns or {}, reading=reading, onset=onset)
+    options = {"dates": dates, "decimal": decimal, "missing": missing, "static": static, "onset": onset}
+    options |= {role: name != plain.COLUMNS.get(role) for role, name in (columns or {}).items()}
+    given = frozenset(name for name, value in options.items() if value not in (None, False))
+    work = _Work(columns=columns or {}, reading=reading, onset=onset, given=given)
     ledger = work.ledger
     with ShardWriter(out) as shards:
         for frame in counted(work.events(source), size=len):
@@ -102,17 +110,35 @@ def _name(source: str | Path | pl.DataFrame) -> str:
 
 @dataclass
 class _Work:
-    """One conversion: what was asked, and what comes up on the way."""
+    """One conversion: what was asked, and what comes up on the way.
+
+    Attributes:
+        given: names of the options that were given.
+    """
 
     columns: Mapping[str, str]
     reading: Reading
     onset: bool
+    given: frozenset[str] = frozenset()
     ledger: Ledger = field(default_factory=Ledger)
     names: dict[str, str] = field(default_factory=dict)
     subjects: Subjects = field(default_factory=Subjects)
 
+    def _read_alone(self, kind: str, *read: str) -> None:
+        """
+        Raises:
+            UserError: an option was given that is not read for this kind of source.
+        """
+        others = sorted(self.given.difference(read))
+        if others:
+            raise UserError(
+                f"{', '.join(f'--{name}' for name in others)}: not read for {kind}",
+                hint=f"Read are {', '.join(f'--{name}' for name in read)}.",
+            )
+
     def events(self, source: str | Path | pl.DataFrame) -> Iterator[pl.DataFrame]:
         if isinstance(source, pl.DataFrame):
+            self._read_alone("a table", *OF_TABLES, *OF_PLAIN)
             yield from plain.from_frame(source, self.columns, self.ledger, self.subjects, self.reading)
             return
         path = Path(source)
@@ -123,6 +149,7 @@ class _Work:
         if path.is_dir():
             kind = folders.kind_of(path)
             if kind is not None:
+                self._read_alone(kind.name, *OF_TABLES)
                 yield from folders.read(kind, path, self.ledger, self.names, self.subjects, self.reading)
                 return
             files = files_below(path)
@@ -133,6 +160,7 @@ class _Work:
                 )
             yield from self._fhir(path)
         elif is_table(path):
+            self._read_alone("a table", *OF_TABLES, *OF_PLAIN)
             yield from plain.read(path, self.columns, self.ledger, self.subjects, self.reading)
         elif fhir.is_fhir(path):
             yield from self._fhir(path)
@@ -141,4 +169,5 @@ class _Work:
             raise UserError(f"{path}: not a kind of file known here", hint=f"Give {known}.")
 
     def _fhir(self, path: Path) -> Iterator[pl.DataFrame]:
+        self._read_alone("FHIR", "onset")
         return fhir.read(path, self.ledger, self.names, self.subjects, onset=self.onset)
