@@ -63,7 +63,8 @@ def mimic(folder: Path, patients: int = 120, seed: int = 0) -> tuple[Path, Path]
         "hosp/labevents": ["subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom"],
         "hosp/diagnoses_icd": ["subject_id,hadm_id,seq_num,icd_code,icd_version"],
         "hosp/emar": ["subject_id,hadm_id,charttime,storetime,medication,event_txt"],
-        "hosp/d_labitems": ["itemid,label", "1,Creatinine", "2,Sodium"],
+        "hosp/d_labitems": ["itemid,label", "1,Creatinine"],
+        "icu/d_items": ["itemid,label", "2,Sodium"],
         "icu/chartevents": ["subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom"],
         "icu/icustays": ["subject_id,hadm_id,first_careunit,last_careunit,intime,outtime"],
     }
@@ -78,7 +79,8 @@ def mimic(folder: Path, patients: int = 120, seed: int = 0) -> tuple[Path, Path]
             f"{both},{begin},{end},{end if died else ''},URGENT,{'DIED' if died else 'HOME'}"
         )
         tables["hosp/transfers"].append(f"{both},admit,Medicine,{begin}")
-        tables["hosp/diagnoses_icd"].append(f"{both},1,{'N179' if frail else 'J189'},10")
+        code = "N179" if frail ^ (rng.random() < 0.2) else "J189"
+        tables["hosp/diagnoses_icd"].append(f"{both},1,{code},10")
         tables["icu/icustays"].append(f"{both},MICU,MICU,{begin},{end}")
         for taken, stored, name, value in _drawn(rng, begin, hours, frail):
             if name == "creatinine":
@@ -125,7 +127,7 @@ def omop(folder: Path, patients: int = 120, seed: int = 0) -> tuple[Path, Path]:
                 "person_id": patient,
                 "visit_occurrence_id": stay,
                 "condition_start_datetime": end,
-                "condition_concept_id": 197320 if frail else 255848,
+                "condition_concept_id": 197320 if frail ^ (rng.random() < 0.2) else 255848,
             }
         )
         tables["visit_occurrence"].append(

@@ -220,7 +220,9 @@ def test_the_command_says_what_to_do_and_ends_by_what_it_found(tmp_path: Path, c
         said = json.loads(capsys.readouterr().out)
         assert said["warnings"] == code
         assert [f["check"] for f in said["findings"] if f["level"] == "warning"] == ["tells the outcome"][:code]
-        assert ("COMFORT" in (folder / "audit.html").read_text()) == bool(code)
+        page = (folder / "audit.html").read_text()
+        assert ("COMFORT" in page) == bool(code) == ("No warning" not in page)
+        assert not code or page.index("tell the outcome almost by themselves") < page.index("COMFORT")
     with pytest.raises(SystemExit) as stopped:
         main(["events", "audit", str(tmp_path / "absent")])
     assert stopped.value.code == 2

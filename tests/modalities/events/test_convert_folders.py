@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from unmask.errors import UserError
+from unmask.modalities.events.clinical import descriptions
 from unmask.modalities.events.convert import convert
 from unmask.modalities.events.sources.known import markdown
 
@@ -298,3 +299,13 @@ def test_words_for_empty_cells_of_tables_are_counted_and_read_as_one_says(tmp_pa
     found = times(tmp_path / "b")
     assert found["LAB//7"] == datetime(2150, 1, 2, 8)
     assert found["MEDS_DEATH"] == datetime(2150, 1, 5, 17, 30)
+
+
+def test_codes_with_units_are_called_as_the_code_is(tmp_path: Path):
+    labs = (
+        "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom\n1,10,7,2150-01-02 08:00:00,,5,5,mg/dL"
+    )
+    named = {"d_labitems.csv": "itemid,label\n7,Creatinine", "labevents.csv": labs}
+    write(tmp_path / "raw", {"patients.csv": DEAD, "admissions.csv": STAY} | named)
+    convert(tmp_path / "raw", tmp_path / "m")
+    assert descriptions(tmp_path / "m") == {"LAB//7//mg/dL": "Creatinine"}

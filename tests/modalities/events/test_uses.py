@@ -318,6 +318,7 @@ def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):
         "events with no more than 24 hours",
         "nothing of that visit is known",
         "The most frequent codes",
+        "found among the 5 likeliest",
         "DIABETES",
     ):
         assert words in page

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from unmask.errors import either
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
-from unmask.modalities.events.audit_events import Finding
+from unmask.modalities.events.audit_events import SHOWN, Finding
 
 ON_SCREEN = 5
 """Codes listed with a finding on the screen."""
@@ -40,9 +42,12 @@ def page(found: Sequence[Finding], about: dict[str, Any], data: str, out: str | 
     report = Report("Audit of patient events", data)
     report.facts({name.capitalize(): count for name, count in about.items()})
     report.facts({"Warnings": sum(f.level == "warning" for f in found)})
-    if not found:
-        report.section("Nothing found", "No check saw anything that would let a model know the future.")
+    if not any(f.level == "warning" for f in found):
+        report.section("No warning", "No check saw anything that would let a model know the future.")
     for f in found:
-        body = table(list(f.columns), [[str(cell) for cell in row] for row in f.rows]) if f.rows else f.todo
-        report.section(f"{f.level.capitalize()}: {f.check}", body, note=f"{f.sentence} {f.todo}")
+        said = Markup("<p>{}</p><p>{}</p>").format(f.sentence, f.todo)
+        rows = [[str(cell) for cell in row] for row in f.rows]
+        note = f"The first {len(rows)}." if len(rows) == SHOWN else ""
+        heading = f"{f.level.capitalize()}: {f.check}"
+        report.section(heading, said + table(list(f.columns), rows) if rows else said, note=note)
     return report.write(out)

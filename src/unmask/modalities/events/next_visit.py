@@ -257,11 +257,22 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
         "Held-out patients; pairs of a patient and a code; 95 % intervals resample patients. Higher is better. Beside "
         "ours: how frequent a code is, what the patient had before, and which codes follow which."
     )
-    keys = ("auroc", "auprc", *(f"recall_at_{k}" for k in RANKS))
-    for part in PARTS:
-        rows = [[name, *(_told(r[part], k) for k in keys)] for name, r in found["results"].items()]
-        heading = {"all": "All codes", "onsets": "New onsets", "repeats": "Repeats"}[part]
-        page.section(heading, table(["model", *keys], rows), note=note)
+    keys = {"auroc": "AUROC", "auprc": "AUPRC"} | {f"recall_at_{k}": f"found among the {k} likeliest" for k in RANKS}
+    for part, heading in zip(PARTS, ("All codes", "New onsets", "Repeats"), strict=True):
+        judged = {name: r[part] for name, r in found["results"].items()}
+        rows = [[name, *(_told(r, k) for k in keys)] for name, r in judged.items() if "auroc" in r]
+        counts = next(
+            ({k: r[k] for k in ("pairs", "positives")} for r in judged.values()), {"pairs": 0, "positives": 0}
+        )
+        if rows:
+            some = f" {counts['positives']:,} of {counts['pairs']:,} pairs came true."
+            page.section(heading, table(["model", *keys.values()], rows), note=note + some)
+        else:
+            page.section(
+                heading,
+                f"Nothing to judge by: {counts['positives']:,} of {counts['pairs']:,} pairs of a held-out patient and a code "
+                "came true.",
+            )
     rows = [
         [
             named(r["code"], words),

@@ -53,6 +53,7 @@ KINDS = {
 IN_UNITS = ("rmse", "mae")
 """Figures in the unit of the labels, of any size."""
 NAMES = {
+    "brier": "Brier score",
     "ece": "calibration error",
     "slope": "calibration slope",
     "intercept": "calibration intercept",
@@ -144,9 +145,8 @@ def write(
             x, y = lines.setdefault(name, ([], []))
             x.append(found["training"])
             y.append(result.get(key, float("nan")))
-        page.section(
-            "Learning curve", line_chart(lines, f"{NAMES.get(key, key.upper())} by labels", "training labels", key)
-        )
+        told = NAMES.get(key, key.upper())
+        page.section("Learning curve", line_chart(lines, f"{told} by labels", "training labels", told))
     groups = by_subgroup(histories, points, predicted, target) if predicted else []
     if groups:
         page.section(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -155,12 +156,23 @@ class ShardWriter:
     def _metadata(self, name: str, descriptions: dict[str, str]) -> None:
         codes = sorted(self.counts)
         schema = pa.schema([("code", pa.string()), ("description", pa.string())])
-        known = pa.table({"code": codes, "description": [descriptions.get(c) for c in codes]}, schema=schema)
+        known = pa.table({"code": codes, "description": [described(c, descriptions) for c in codes]}, schema=schema)
         pq.write_table(known, self.folder / "metadata" / "codes.parquet")
         about: dict[str, Any] = {"dataset_name": name, "etl_name": "unmask", "meds_version": MEDS_VERSION}
         if "visit_id" in self.extra:
             about["raw_source_id_columns"] = ["visit_id"]
         (self.folder / "metadata" / "dataset.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def described(code: str, descriptions: Mapping[str, str]) -> str | None:
+    """What a code is called; of one with a unit or an answer behind it (LAB//1//mg/dL) what is said of the code without.
+
+    >>> described("LAB//1//mg/dL", {"LAB//1": "Creatinine"})
+    'Creatinine'
+    """
+    parts = code.split("//")
+    shorter = ("//".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((descriptions[c] for c in shorter if c in descriptions), None)
 
 
 def write_meds(frame: pl.DataFrame, out: str | Path, *, name: str, codes: dict[str, str] | None = None) -> Path:
