@@ -2,7 +2,7 @@
 large tables as sharded, typed parquet.
 
 Every patient has a stay of two days, and half a year before it one of six hours. One patient in three is frail:
-creatinine is higher, and the outcome follows with probability .8 instead of .1. The outcome itself is in no table.
+creatinine is higher, and the outcome follows with probability .95 instead of .05. The outcome itself is in no table.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def mimic(folder: Path, patients: int = 120, seed: int = 0) -> tuple[Path, Path]
             done = "Administered" if rng.random() < 0.8 else "Not Given"
             tables["hosp/emar"].append(f"{both},{taken},{taken},Heparin,{done}")
         if hours == HOURS:
-            asked.append((patient, begin + timedelta(hours=40), bool(rng.random() < (0.8 if frail else 0.1))))
+            asked.append((patient, begin + timedelta(hours=40), bool(rng.random() < (0.95 if frail else 0.05))))
     for name, lines in tables.items():
         path = folder / f"{name}.csv.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def omop(folder: Path, patients: int = 120, seed: int = 0) -> tuple[Path, Path]:
         if hours == HOURS:
             if rng.random() < 0.1:
                 tables["death"].append({"person_id": patient, "death_date": end.date()})
-            asked.append((patient, begin + timedelta(hours=40), bool(rng.random() < (0.8 if frail else 0.1))))
+            asked.append((patient, begin + timedelta(hours=40), bool(rng.random() < (0.95 if frail else 0.05))))
     folder.mkdir(parents=True)
     for name, rows in tables.items():
         for shard, part in enumerate((rows[::2], rows[1::2])):

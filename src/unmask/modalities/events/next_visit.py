@@ -257,22 +257,21 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
         "Held-out patients; pairs of a patient and a code; 95 % intervals resample patients. Higher is better. Beside "
         "ours: how frequent a code is, what the patient had before, and which codes follow which."
     )
-    keys = {"auroc": "AUROC", "auprc": "AUPRC"} | {f"recall_at_{k}": f"found among the {k} likeliest" for k in RANKS}
+    ranks = [k for k in RANKS if k < found["codes"]]  # among as many as there are all are found
+    keys = {"auroc": "AUROC", "auprc": "AUPRC"} | {f"recall_at_{k}": f"found among the {k} likeliest" for k in ranks}
+    if ranks:
+        note += (
+            " Found among the likeliest: the share of what came that stands among so many codes named for each patient."
+        )
     for part, heading in zip(PARTS, ("All codes", "New onsets", "Repeats"), strict=True):
         judged = {name: r[part] for name, r in found["results"].items()}
         rows = [[name, *(_told(r, k) for k in keys)] for name, r in judged.items() if "auroc" in r]
-        counts = next(
-            ({k: r[k] for k in ("pairs", "positives")} for r in judged.values()), {"pairs": 0, "positives": 0}
-        )
+        pairs, came = next(((r["pairs"], r["positives"]) for r in judged.values()), (0, 0))
+        some = f"{came:,} of {pairs:,} pairs of a held-out patient and a code came true."
         if rows:
-            some = f" {counts['positives']:,} of {counts['pairs']:,} pairs came true."
-            page.section(heading, table(["model", *keys.values()], rows), note=note + some)
+            page.section(heading, table(["model", *keys.values()], rows), note=f"{note} {some}")
         else:
-            page.section(
-                heading,
-                f"Nothing to judge by: {counts['positives']:,} of {counts['pairs']:,} pairs of a held-out patient and a code "
-                "came true.",
-            )
+            page.section(heading, f"Nothing to judge by: {some}")
     rows = [
         [
             named(r["code"], words),

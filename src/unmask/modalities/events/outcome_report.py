@@ -50,6 +50,7 @@ KINDS = {
     "number": "a number",
     "time_to_event": "time to an event",
 }
+NO_BREAK_HYPHEN, NO_BREAK_SPACE = "\u2011", "\u00a0"
 IN_UNITS = ("rmse", "mae")
 """Figures in the unit of the labels, of any size."""
 NAMES = {
@@ -278,17 +279,23 @@ def _draw_timeline(
             page.chart(line_chart(lines, clinical.named(code, words), f"{unit} since the first event shown", ""))
     shown = [
         [
-            datetime.fromtimestamp(r["time"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M"),
+            _moment(r["time"]),
             clinical.named(r["code"], words),
             _text(r["value"]),
+            "" if r["expected"] is None else f"{r['expected']:.3g} ({r['low']:.3g} to {r['high']:.3g})",
             f"{r['probability']:.1%}",
             clinical.named(r["likeliest"], words),
-            "" if r["expected"] is None else f"{r['expected']:.3g} ({r['low']:.3g} to {r['high']:.3g})",
         ]
         for r in rows[-MOST_EVENTS:]
     ]
-    headers = ["time", "event", "value", "probability given to it", "likeliest there", "value expected"]
+    headers = ["time", "event", "value", "value expected", "probability given to it", "likeliest there"]
     page.section("Its last events, hidden visit by visit", table(headers, shown))
+
+
+def _moment(time: int) -> str:
+    """Date and minute, which stay on one line of a table."""
+    shown = datetime.fromtimestamp(time / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
+    return shown.replace("-", NO_BREAK_HYPHEN).replace(" ", NO_BREAK_SPACE)
 
 
 def _text(value: float | None) -> str:
