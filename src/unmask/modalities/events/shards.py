@@ -165,7 +165,7 @@ class ShardWriter:
 
 
 def described(code: str, descriptions: Mapping[str, str]) -> str | None:
-    """What a code is called; of one with a unit or an answer behind it (LAB//1//mg/dL) what is said of the code without.
+    """What a code is called; with a unit or an answer behind it (LAB//1//mg/dL), what the code without that is called.
 
     >>> described("LAB//1//mg/dL", {"LAB//1": "Creatinine"})
     'Creatinine'
