@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -87,8 +87,13 @@ def embed_batches(
     return np.zeros((count, 0), np.float32) if out is None else out
 
 
-def pooled_by(pooling: Pooling, include_special: bool = True) -> Pool:
-    """`pool` with its settings given, for `embed_batches`."""
+def pooled_by(pooling: str, include_special: bool = True) -> Pool:
+    """`pool` with its settings given, for `embed_batches`.
+
+    Raises:
+        UserError: the pooling is unknown.
+    """
+    _check_pooling(pooling)
     return lambda model, batch, count: pool(model, batch, count, pooling, include_special)
 
 
@@ -101,8 +106,7 @@ def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: str, inclu
     Raises:
         UserError: the pooling is unknown.
     """
-    if pooling not in ("mean", "first", "max"):
-        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
+    _check_pooling(pooling)
     if pooling == "first":
         device = batch.index.device
         first = torch.from_numpy(first_slots(batch, count)).to(device)
@@ -112,6 +116,11 @@ def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: str, inclu
         vectors[order] = model.states(batch, wanted=first[order]).float()
         return vectors
     return pool_states(model.states(batch), batch, count, pooling, include_special)
+
+
+def _check_pooling(pooling: str) -> None:
+    if pooling not in get_args(Pooling):
+        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
 
 
 def pool_states(

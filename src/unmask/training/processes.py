@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import datetime
 import functools
 import itertools
 import os
@@ -29,6 +30,8 @@ BEAT = 5.0
 """Seconds between the signs of life of a process that prepares files."""
 SILENCE = 300.0
 """Seconds without one after which those who wait give up. However long the work takes, it gives signs of life."""
+LEAVING = 5.0
+"""Seconds that a process which ends waits for the others to end too."""
 _rounds = itertools.count()
 
 
@@ -38,7 +41,7 @@ def first_process_first(settings: TrainSettings) -> Iterator[bool]:
     the first process of all.
 
     Nobody waits with a deadline: tokenising a large corpus takes hours, and collective operations give up after
-        minutes.
+    minutes.
 
     Raises:
         UserError: here, what was raised within; in the processes that wait, that it was, or that the process at work
@@ -140,14 +143,16 @@ def wait_for(store: Any, name: str, rank: int, *, every: float = 0.5, silence: f
 
 @functools.cache
 def leave_at_exit() -> None:
-    """Let this process leave its group before Python ends: gloo's threads, still running then, end it with an abort at
-    times."""
+    """Let this process leave its group before Python ends, with the others or `LEAVING` seconds later: gloo's threads,
+    still running then or losing a process that left before, end it with an abort at times."""
 
     def leave() -> None:
         from torch import distributed
 
         if distributed.is_available() and distributed.is_initialized() and distributed.get_backend() == "gloo":
             with contextlib.suppress(RuntimeError):  # the others may have gone already
+                distributed.monitored_barrier(timeout=datetime.timedelta(seconds=LEAVING))
+            with contextlib.suppress(RuntimeError):
                 distributed.destroy_process_group()
 
     atexit.register(leave)

@@ -74,7 +74,7 @@ def test_what_numbers_are_taken_as(number, problem, kind):
 def test_few_whole_numbers_are_asked_about(number):
     with pytest.raises(UserError, match=r"3 distinct values .*classes, or amounts") as raised:
         target_of(labelled(number))
-    assert "problem=single" in str(raised.value.hint)
+    assert "problem='single'" in str(raised.value.hint)
 
 
 def test_a_problem_that_labels_do_not_fit_is_refused():

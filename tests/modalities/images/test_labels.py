@@ -133,7 +133,7 @@ def test_labels_are_told_apart_or_asked_about():
     assert parse_cells(["1.5", "2", "3"], "x", "auto").targets.problem == "regression"
     whole = parse_cells(["1", "2", "1", "2"], "x", "auto")
     assert whole.classes == ["1", "2", "1", "2"]
-    assert "problem=regression" in whole.notes[0]
+    assert "problem='regression'" in whole.notes[0]
     assert parse_cells(["1", "2"], "x", "regression").targets.values.ravel().tolist() == [1, 2]
     assert parse_cells(["1.5", "n/a", "inf"], "x", "auto").bad.keys() == {1, 2}
     with pytest.raises(UserError, match="9 different labels in 9 rows"):
