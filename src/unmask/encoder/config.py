@@ -184,6 +184,10 @@ class EncoderConfig:
                 f"width={self.width} with heads={self.heads}: rotary positions turn pairs",
                 hint=f"Heads of {self.width // self.heads} are odd: choose a width or heads that make them even.",
             )
+        for name in ("dropout", "attention_dropout", "embedding_dropout"):
+            share = getattr(self, name)
+            if share is not None and not 0 <= share < 1:
+                raise UserError(f"{name}={share}", hint="Expected a share from 0 to below 1.")
         self.attention.check(layers=self.layers, heads=self.heads)
         if isinstance(self.positions, Disentangled) and not isinstance(self.attention, Full):
             raise UserError(

@@ -57,6 +57,8 @@ class TaskHead(nn.Module):
         share = config.get("classifier_dropout")
         self.kind, self.head, self.pool = kind, head, _pooling(head, config)
         self.dropout = float(encoder.dropout if share is None else share)
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"classifier_dropout={self.dropout}", hint="Expected a share from 0 to below 1.")
         names = config.get("id2label") or {}
         self.labels = [names[k] for k in sorted(names, key=int)] if kind in (SEQUENCE, TOKEN) else []
         self._codec: list[Any] = [model.codec]  # in a list: the codec's parameters are not the head's
