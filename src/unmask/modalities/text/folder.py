@@ -131,10 +131,20 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
         return _loaded(folder, tokenizer)
 
 
+def _check_config(config: dict[str, Any], path: Path) -> None:
+    """Refuse a config.json whose names of labels or classes are not what transformers writes."""
+    labels, classes = config.get("id2label"), config.get("architectures")
+    if labels is not None and not (isinstance(labels, dict) and all(str(k).isdigit() for k in labels)):
+        raise UserError(f"{path}: id2label is {labels!r:.80}", hint='Expected an object: {"0": "NAME", "1": ...}.')
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(c, str) for c in classes)):
+        raise UserError(f"{path}: architectures is {classes!r:.80}", hint='Expected a list of names: ["BertModel"].')
+
+
 def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
     config = read_object(folder / "config.json")
     if config is None:
         raise UserError(f"{folder}: no config.json", hint="A model folder holds config.json, weights and tokenizer.")
+    _check_config(config, folder / "config.json")
     family = detect(config)
     tokenizer = tokenizer or Tokenizer.load(folder)
     weights = _weights(folder, config)
