@@ -56,6 +56,8 @@ def read_onnx(path: str | Path, config: Mapping[str, Any] | None = None) -> dict
         raise UserError("ONNX needs onnx", hint="pip install 'unmask[onnx]'") from None
     import torch
 
+    if not Path(path).is_file():  # opening a pipe would wait for somebody to write into it
+        raise UserError(f"{path}: not a file", hint="Export the model again, or copy it whole.")
     try:
         file = onnx.load(str(path))
         graph = file.graph

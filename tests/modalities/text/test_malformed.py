@@ -122,3 +122,15 @@ def test_weights_that_are_none_are_refused(tmp_path, kind, named):
     save_file(weights, path, metadata={"format": "pt"})
     with pytest.raises(UserError, match=f"{name} .*{named}"):
         unmask.load(tmp_path / "m")
+
+
+def test_a_pipe_in_place_of_a_graph_is_refused(tmp_path):
+    """Opening it would wait for ever."""
+    import os
+
+    pytest.importorskip("onnx")
+    from unmask.families.onnx_import import read_onnx
+
+    os.mkfifo(tmp_path / "model.onnx")
+    with pytest.raises(UserError, match="model.onnx: not a file"):
+        read_onnx(tmp_path / "model.onnx")
