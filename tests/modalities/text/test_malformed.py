@@ -132,5 +132,5 @@ def test_a_pipe_in_place_of_a_graph_is_refused(tmp_path):
     from unmask.families.onnx_import import read_onnx
 
     os.mkfifo(tmp_path / "model.onnx")
-    with pytest.raises(UserError, match="model.onnx: not a file"):
+    with pytest.raises(UserError, match=r"model\.onnx: not a file"):
         read_onnx(tmp_path / "model.onnx")
