@@ -134,3 +134,14 @@ def test_a_pipe_in_place_of_a_graph_is_refused(tmp_path):
     os.mkfifo(tmp_path / "model.onnx")
     with pytest.raises(UserError, match=r"model\.onnx: not a file"):
         read_onnx(tmp_path / "model.onnx")
+
+
+def test_special_tokens_that_the_template_lacks_are_named(tmp_path, capsys):
+    """The Rust library panics at the first text, with a traceback of its own."""
+    folder = tiny_folders.folder(tmp_path / "m")
+    made = json.loads((folder / "tokenizer.json").read_text())
+    del made["post_processor"]["special_tokens"]["[SEP]"]
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    code, _, err = run(capsys, "inspect", folder)
+    assert code == 2
+    assert "tokenizer.json: its template adds [SEP]" in err

@@ -27,7 +27,25 @@ def from_file(path: Path) -> Any:
 
     if not path.is_file():
         raise UserError(f"{path}: not a plain file", hint="Copy the file again.")
-    return Backend.from_file(str(path))
+    backend = Backend.from_file(str(path))
+    _check_template(backend, path)
+    return backend
+
+
+def _check_template(backend: Any, path: Path) -> None:
+    """Refuse a template whose special tokens have no ids: the library panics at the first text."""
+    if backend.post_processor is None:
+        return
+    said = json.loads(backend.post_processor.__getstate__())
+    for one in said.get("processors", [said]):
+        pieces = [*one.get("single", []), *one.get("pair", [])] if one.get("type") == "TemplateProcessing" else []
+        added = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
+        missing = sorted(added - set(one.get("special_tokens", {})))
+        if missing:
+            raise UserError(
+                f"{path}: its template adds {', '.join(missing)}, which special_tokens there do not have",
+                hint="Copy the file again.",
+            )
 
 
 def configured_roles(folder: Path) -> dict[str, str]:
