@@ -136,6 +136,28 @@ def test_a_model_that_always_says_one_class_is_warned_of(tmp_path, helpful):
     assert (found["value"] == 0.75) == (not helpful)
 
 
+@pytest.mark.parametrize(("right", "barely"), [(43, True), (60, False), (39, False)])
+def test_a_gain_within_its_error_over_one_answer_is_said(right, barely):
+    """Of 75 rows 39 are of one class: 43 right may be chance, 60 are none, and 39 are no gain."""
+    from types import SimpleNamespace
+
+    from unmask.modalities.text.tasks.compare import Rival, judge
+
+    truth = ["a"] * 39 + ["b"] * 36
+    work = SimpleNamespace(
+        metric="accuracy",
+        score=lambda said, items: {
+            "accuracy": float(np.mean([p["label"] == i for p, i in zip(said, items, strict=True)]))
+        },
+    )
+    guesses = [{"label": t if k * 29 % 75 < right else "ab"[t == "a"]} for k, t in enumerate(truth)]
+    rival = Rival("most frequent class", [{"label": "a"}] * 75, constant=True)
+    held = SimpleNamespace(items=truth)
+    found = judge(work, [("probe", guesses)], "probe", np.zeros((75, 2)), [rival], held, seed=0)
+    assert found.barely_better_than == ("'a'" if barely else None)
+    assert found.no_better_than == ("'a'" if right == 39 else None)
+
+
 def test_splits_keep_what_is_the_same_together_and_a_row_of_every_class():
     items = [Item(text=f"row {i // 2}", label=str(i % 5)) for i in range(100)] + [Item(text="lone", label="rare")]
     rest, held = split(items, 0.2, 0)

@@ -130,6 +130,7 @@ class Verdict:
         reason: why a state that scored higher is not kept.
         no_better_than: the answer that scores as much or more where it is given to every text; None where what is kept
             is better than any.
+        barely_better_than: the same, where what is kept is better by less than one standard error of the difference.
     """
 
     table: list[dict[str, Any]]
@@ -138,6 +139,7 @@ class Verdict:
     better: str | None = None
     reason: str | None = None
     no_better_than: str | None = None
+    barely_better_than: str | None = None
 
 
 def judge(
@@ -185,9 +187,26 @@ def judge(
         better = None
     rows = [*((r.name, r.predictions) for r in others), *own, *extra]
     table = [{"model": name, **_interval(work, said, held.items, seed), "kept": name == kept} for name, said in rows]
-    always = next((r for r in others if r.constant and merit(work.metric, value(r.predictions)) >= best), None)
-    answer = None if always is None else _answer(always.predictions[0])
-    return Verdict(table, kept, beside, better, no_better_than=answer)
+    constants = [r for r in others if r.constant]
+    equal = [r for r in constants if merit(work.metric, value(r.predictions)) >= best]
+    close = [
+        r
+        for r in constants
+        if not equal and _barely(gain(work, dict(rows)[kept], r.predictions, held.items, seed=seed))
+    ]
+    return Verdict(
+        table,
+        kept,
+        beside,
+        better,
+        no_better_than=_answer(equal[0].predictions[0]) if equal else None,
+        barely_better_than=_answer(close[0].predictions[0]) if close else None,
+    )
+
+
+def _barely(found: tuple[float, float]) -> bool:
+    """Whether a gain is less than its standard error."""
+    return found[0] < found[1]
 
 
 def _answer(prediction: dict[str, Any]) -> str:

@@ -81,6 +81,11 @@ class FittedTask:
                 f"warning: on these rows it is no better than always answering {verdict.no_better_than}: nothing was "
                 "learnt that shows; more rows or another model are needed"
             )
+        elif verdict.barely_better_than is not None:
+            found.append(
+                f"warning: on these rows it is better than always answering {verdict.barely_better_than} by less than "
+                "one standard error, which may be chance; more rows, to learn from and to judge by, would tell"
+            )
         elif verdict.better is not None:
             found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
         whole = "all" if trained_on == rows else f"{trained_on:,} of"
