@@ -84,7 +84,7 @@ class AgeAndCount:
 def age_and_count(histories: Histories, points: Labels) -> np.ndarray:
     """(points, 2) age in years at each point, NaN where birth is not known, and the logarithm of 1 + known events."""
     asked = zip(points.subject.tolist(), points.time.tolist(), strict=True)
-    found = [(histories.age(s, t, t) or np.nan, np.log1p(len(histories.rows(s, t)))) for s, t in asked]
+    found = [(histories.age(s, t, t) or np.nan, np.log1p(histories.known(s, t))) for s, t in asked]
     return np.array(found, np.float64).reshape(-1, 2)
 
 

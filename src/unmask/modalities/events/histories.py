@@ -102,6 +102,10 @@ class Histories:
         e = self.events
         return here[canonical(e.time[here], self.code[here], e.code[here], e.value[here])]
 
+    def known(self, subject: int, prediction_time: int | None = None) -> int:
+        """How many events of a subject are known at `prediction_time`, birth left out."""
+        return int(np.count_nonzero(self.code[self.events.before(subject, prediction_time)] >= 0))
+
     def slots_of(self, subject: int, prediction_time: int | None = None) -> tuple[np.ndarray, np.ndarray, int]:
         """Event row and code number of every slot behind the first, uncut, and how many of them are static.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.table.reading.decimal_marks import Spelling
+from unmask.modalities.table.reading.decimal_marks import Marks, Spelling, spellings_of
 from unmask.modalities.table.reading.parse import text_of
 
 
@@ -41,6 +42,17 @@ class Frame:
     notes: tuple[str, ...] = ()
     decimal: str | None = None
     spellings: list[Spelling] = field(default_factory=list, repr=False)
+
+    def find_spellings(self, told: str | None = None, priors: Sequence[Marks | None] | None = None) -> list[Spelling]:
+        """How each column writes its numbers, found out anew and kept.
+
+        Args:
+            told: the decimal mark, where a person said it elsewhere than in `decimal`.
+            priors: of each column the marks to take where its cells leave it open.
+        """
+        told = self.decimal or told
+        self.spellings = spellings_of(self.columns, delimiter=self.delimiter, told=told, priors=priors)
+        return self.spellings
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.modalities.table.reading.decimal_marks import spellings_of
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.infer import infer_schema
@@ -45,8 +44,6 @@ def schema_for(
     """
     found = read_schema(schema)
     if not isinstance(found, Schema):
-        decimal = frame.decimal or found.get("decimal")
-        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=decimal)
         found = infer_schema(
             frame.names,
             frame.columns,
@@ -58,7 +55,7 @@ def schema_for(
             source=frame.source,
             row_name=frame.row_name,
             levels=frame.levels,
-            spelled=frame.spellings,
+            spelled=frame.find_spellings(found.get("decimal")),
         )
     more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))

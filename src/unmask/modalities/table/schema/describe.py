@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from unmask.files import written
-from unmask.modalities.table.reading.decimal_marks import spellings_of
 from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, toml_key
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import days, measured, text_of
@@ -235,8 +234,7 @@ def describe(
     """
     frame = read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet)
     override = dict(schema or {})
-    told = frame.decimal or override.pop("decimal", None)
-    frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=told)
+    told = override.pop("decimal", None)
     found, findings = look(
         frame.names,
         frame.columns,
@@ -248,7 +246,7 @@ def describe(
         source=frame.source,
         row_name=frame.row_name,
         levels=frame.levels,
-        spelled=frame.spellings,
+        spelled=frame.find_spellings(told),
         strict=False,
     )
     columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option, suggest
-from unmask.modalities.table.reading.decimal_marks import PLAIN, Marks, spellings_of
+from unmask.modalities.table.reading.decimal_marks import PLAIN, Marks
 from unmask.modalities.table.reading.findings import Finding, refuse
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import date_of, days, is_missing, measured, text_of
@@ -83,7 +83,7 @@ def spelling_in(frame: Frame, schema: Schema, order: Sequence[int]) -> list[Mark
         for c, place in zip(schema.columns, order, strict=True):
             if place < len(priors):
                 priors[place] = Marks(c.decimal, c.thousands)
-        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=frame.decimal, priors=priors)
+        frame.find_spellings(priors=priors)
     found = [None if s.unclear else s.marks for s in frame.spellings]
     return [found[place] if place < len(found) else PLAIN for place in order]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.files import written
-from unmask.modalities.table.reading.decimal_marks import Marks, Spelling, spellings_of
+from unmask.modalities.table.reading.decimal_marks import Marks, Spelling
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing, no_value, numbers, text_of
 from unmask.modalities.table.reading.readers import read_frame
@@ -273,7 +273,7 @@ def as_polars(table: Any) -> Any:
         return frame.native
     columns = {}
     if len(frame.spellings) != len(frame.columns):
-        frame.spellings = spellings_of(frame.columns, delimiter=frame.delimiter, told=frame.decimal)
+        frame.find_spellings()
     for name, raw, spelling in zip(frame.names, frame.columns, frame.spellings, strict=True):
         gone = is_missing(raw)
         if raw.dtype != object:
