@@ -30,8 +30,8 @@ slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail
 	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)  ## format, lint, types
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks docs/make
+	$(BIN)/ruff check src tests benchmarks docs/make
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## side by side with transformers on this machine (tens of minutes)

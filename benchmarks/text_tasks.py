@@ -1,7 +1,7 @@
 """Text tasks side by side with transformers' Trainer: same weights, items, steps, rates and seeds, on this machine.
 
     python benchmarks/text_tasks.py --model MINILM --quick          one seed, little data: minutes
-    python benchmarks/text_tasks.py --model MINILM --seeds 3        the table of docs/tasks.md: hours on 2 cores
+    python benchmarks/text_tasks.py --model MINILM --seeds 3        docs/explanation/measured-text-tasks.md: hours
     python benchmarks/text_tasks.py --part zeroshot --mlm MODEL     masked prompts against the majority class
     python benchmarks/text_tasks.py --part adapt --mlm MODEL        adapt, then fine-tune
 

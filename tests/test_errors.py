@@ -29,7 +29,7 @@ FLAG = re.compile(r"(?<![\w(-])--([a-z][a-z0-9-]*)")
 ARGUMENT = re.compile(r"(?<![\w.\"'-])([a-z_0-9]+)=(?!=)")
 CALL = re.compile(r"\w\([^()]*\)|`[^`]*`")
 ELSEWHERE = {
-    "modalities/events/sources/known.py": "makes a table of docs/events.md",
+    "modalities/events/sources/known.py": "makes a table of docs/reference/when-a-fact-was-known.md",
     "modalities/table/pretrain.py": "commands of a report",
     "training/settings.py": "reads the texts of --set",
 }

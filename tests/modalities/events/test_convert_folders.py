@@ -264,7 +264,7 @@ def test_ids_with_leading_zeros_are_texts(tmp_path: Path):
 
 
 def test_the_page_prints_the_table_that_is_read():
-    assert markdown() in (Path(__file__).parents[3] / "docs" / "events.md").read_text()
+    assert markdown() in (Path(__file__).parents[3] / "docs" / "reference" / "when-a-fact-was-known.md").read_text()
 
 
 def test_what_is_converted_validates(tmp_path: Path):

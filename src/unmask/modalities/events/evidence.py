@@ -2,7 +2,7 @@
 
 A matrix of codes by codes, read where both stand in one set. It starts at the counts of the training patients (a
 tempered naive Bayes on the rest of the set) and is trained with everything else. Attention alone took more than two
-minutes to come near what those counts know (docs/events.md).
+minutes to come near what those counts know (docs/explanation/measured-events.md).
 """
 
 from __future__ import annotations

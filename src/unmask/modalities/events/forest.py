@@ -1,7 +1,7 @@
 """Extremely randomised trees (Geurts et al. 2006) as plain arrays, so that they live in a safetensors file.
 
 scikit-learn grows them; what is kept is each node's question and each leaf's class shares (of numbers, their mean).
-With few labels they are the strongest part of the outcome head: see docs/events.md for what was measured.
+With few labels they are the strongest part of the outcome head (docs/explanation/measured-events.md).
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ class Number:
         return np.digitize(y[:, 0], STRATA)
 
     def start(self, y: np.ndarray) -> np.ndarray:
+        """(2,): mean and log deviation of standardised labels."""
         return np.array([y.mean(), np.log(max(float(y.std()), 1e-2))])
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
@@ -150,6 +151,7 @@ class Number:
         return number if self.least is None else np.maximum(number, self.least)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        """What `predict` writes: the label, the expected number, and the ends of its interval."""
         number = labels.number
         value = [None] * len(labels) if number is None else labels.nulled("number", number.astype(np.float64).tolist())
         ends = self.interval(p)
@@ -161,6 +163,7 @@ class Number:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data for the folder."""
         return {"kind": self.kind, **dataclasses.asdict(self)}
 
 

@@ -104,13 +104,14 @@ class EventSettings:
             folders of that version are meant to say so.
         slots: longest history; of longer ones static events and the latest whole time stamps are kept.
         window: time stamps on either side that a slot sees in local layers; 0: every layer sees the whole history. Pays
-            for histories of some thousand slots, see docs/events.md.
+            for histories of some thousand slots: docs/explanation/measured-events.md.
         global_every: with a window, layers 0, this, twice this, ... see the whole history; 0: none does.
         floor: codes seen less often share one number.
         rollup: shorter codes: 'parts:N', 'characters:N' (of the last part), or 'parents', which lets a rare code stand
             for its parent in metadata/codes.parquet.
-        ratio: share of the events to hide; with `ratio_from` each history's is drawn between the two, anew each epoch:
-            a model that only ever saw half a record is a poor judge of one with a single hole.
+        ratio: share of the events to hide.
+        ratio_from: each history's share is drawn between this and `ratio`, anew each epoch: a model that only ever saw
+            half a record is a poor judge of one with a single hole. None: `ratio` for all.
         hide: whole 'visit's (events of one time stamp), single 'event's, or 'mixed': visits in every fourth history,
             drawn anew each epoch.
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
@@ -179,8 +180,11 @@ class TuneSettings:
     Attributes:
         epochs: passes over the training patients at most, or as many as make `least_steps` steps.
         patience: looks at the watched patients (one per epoch, or every 20 steps) without improvement before it stops.
-        batch: points a step; learning_rate, weight_decay: the peak, and the decay.
-        drop: share of each history's events left out, others in each epoch; dropout: on the pooled states.
+        least_steps: optimiser steps at least, where `epochs` would be fewer.
+        batch: points per step.
+        learning_rate, weight_decay: the peak, and the decay.
+        drop: share of each history's events left out, others in each epoch.
+        dropout: on the pooled states.
     """
 
     epochs: int = 12
@@ -213,18 +217,21 @@ class OutcomeSettings:
         level: of amounts, the share of the points whose interval should hold the number.
         members: small networks averaged; each stops on a share of the training patients of its own.
         trees: randomised trees beside the networks (yes or no, classes, and numbers); 0 leaves them out.
-        hidden: width of a member's hidden layer; dropout, weight_decay, learning_rate, epochs, patience: of its
-            training.
+        hidden: width of a member's hidden layer.
+        dropout, weight_decay, learning_rate, epochs, patience: of a member's training.
         holdout: share of labelled patients that no member and no baseline sees: the report is about them.
-        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too (`tune` says how), and has a voice of its
-            own beside networks and trees.
-        states: use the pretrained encoder's pooled states; summaries: use each code's last, min, max, mean and count.
+        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too, and has a voice of its own beside
+            networks and trees.
+        tune: how the encoder is fine-tuned: `TuneSettings`.
+        states: use the pretrained encoder's pooled states.
+        summaries: use each code's last, min, max, mean and count.
         baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
         codes: next-visit: what the codes asked for begin with, with commas between.
         visit_gap: next-visit: hours without an event after which another visit begins, where the data names no
             encounters; 0: every time stamp is a visit.
         curve: fit all of them on 10, 25 and 50 % of the training labels too.
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
+        seed, precision, device: as in pretraining.
     """
 
     problem: Problem = "auto"

@@ -36,6 +36,7 @@ class Binary:
     kind = "binary"
 
     def encode(self, labels: Labels) -> np.ndarray:
+        """(points, 1): 1 where boolean_value is true, else 0."""
         assert labels.value is not None
         return labels.value.astype(np.float32)[:, None]
 
@@ -61,12 +62,14 @@ class Binary:
         return _geometric([np.concatenate([1 - p, p], 1) for p in voices])[:, 1:]
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        """What `predict` writes: the label, and the probability that it is true."""
         return {
             "boolean_value": _seen(labels),
             "predicted_boolean_probability": p[:, 0],
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data for the folder."""
         return {"kind": self.kind}
 
 
@@ -79,10 +82,12 @@ class Classes:
 
     @property
     def outputs(self) -> int:
+        """One per class."""
         return len(self.names)
 
     @property
     def classes(self) -> int:
+        """How many classes there are."""
         return len(self.names)
 
     def encode(self, labels: Labels) -> np.ndarray:
@@ -92,22 +97,28 @@ class Classes:
         return np.array([number.get(n, -1) for n in names], np.int64)[:, None]
 
     def strata(self, y: np.ndarray) -> np.ndarray:
+        """What folds are balanced by: the class."""
         return y[:, 0]
 
     def start(self, y: np.ndarray) -> np.ndarray:
+        """(classes,): log shares, half a point added to each class."""
         counts = np.bincount(y[:, 0], minlength=self.outputs) + 0.5
         return np.log(counts / counts.sum())
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """(members, points): cross-entropy in nats."""
         return -logits.log_softmax(-1).gather(-1, y.expand(len(logits), -1, 1))[..., 0]
 
     def probabilities(self, logits: Tensor) -> Tensor:
+        """(points, classes): the members' mean."""
         return logits.softmax(-1).mean(0)
 
     def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        """One of several (points, classes): their geometric mean, scaled to add up to 1."""
         return _geometric(voices)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        """What `predict` writes: the label, the likeliest class, and a probability per class."""
         names = labels.nulled(
             "number" if labels.names is None else "names", class_names(labels) or [None] * len(labels)
         )
@@ -118,6 +129,7 @@ class Classes:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data for the folder."""
         return {"kind": self.kind, "names": list(self.names)}
 
 
@@ -133,6 +145,7 @@ class TimeToEvent:
 
     @property
     def outputs(self) -> int:
+        """One hazard per interval."""
         return len(self.cuts)
 
     @classmethod
@@ -161,15 +174,18 @@ class TimeToEvent:
         return np.stack([number, labels.value], 1).astype(np.float32)
 
     def strata(self, y: np.ndarray) -> np.ndarray:
+        """What folds are balanced by: whether the event was seen."""
         return y[:, 1].astype(np.int64)
 
     def start(self, y: np.ndarray) -> np.ndarray:
+        """(intervals,): log-odds of the event in each interval among those at risk."""
         number, seen = y[:, 0], y[:, 1]
         deaths = np.array([((number == k) & (seen == 1)).sum() for k in range(self.outputs)]) + 0.5
         at_risk = np.array([(number >= k).sum() for k in range(self.outputs)]) + 1.0
         return np.log(deaths / (at_risk - deaths).clip(0.5))
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """(members, points): minus the log-likelihood of the interval, or of having lived that long."""
         number, seen = y[:, 0:1], y[:, 1:2]
         interval = torch.arange(self.outputs)
         lived = (interval < number).float()  # survived to the interval's end
@@ -181,9 +197,12 @@ class TimeToEvent:
         return (1 - torch.cumprod(1 - logits.sigmoid(), -1)).mean(0)
 
     def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        """One of several (points, intervals): their mean."""
         return np.mean(voices, 0)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        """What `predict` writes: the label, the mean probability over the intervals, and the probability by each of
+        their ends."""
         days = [None] * len(labels) if labels.days is None else labels.nulled("days", labels.days.tolist())
         return {
             "float_value": pl.Series(days, dtype=pl.Float64),
@@ -193,6 +212,7 @@ class TimeToEvent:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data for the folder."""
         return {"kind": self.kind, "cuts": list(self.cuts)}
 
 
@@ -206,25 +226,32 @@ class MultiLabel:
 
     @property
     def outputs(self) -> int:
+        """One per code."""
         return len(self.names)
 
     def strata(self, y: np.ndarray) -> np.ndarray:
+        """Folds are balanced by nothing: one stratum."""
         return np.zeros(len(y), np.int64)
 
     def start(self, y: np.ndarray) -> np.ndarray:
+        """(codes,): log-odds of each code, half a visit added."""
         base = (y.sum(0) + 0.5) / (len(y) + 1)
         return np.log(base / (1 - base))
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """(members, points): binary cross-entropy, summed over the codes."""
         return F.binary_cross_entropy_with_logits(logits, y.expand_as(logits), reduction="none").sum(-1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
+        """(points, codes): the members' mean."""
         return logits.sigmoid().mean(0)
 
     def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        """One of several (points, codes): their mean."""
         return np.mean(voices, 0)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        """What `predict` writes: the likeliest codes of each point, and their probabilities."""
         order = np.argsort(-p, axis=1, kind="stable")[:, : self.TOP]
         return {
             "predicted_codes": [[self.names[i] for i in row] for row in order.tolist()],
@@ -232,6 +259,7 @@ class MultiLabel:
         }
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data for the folder."""
         return {"kind": self.kind, "names": list(self.names)}
 
 

@@ -78,6 +78,7 @@ class ClassifierNet(nn.Module):
 
     @property
     def config(self) -> PatchCodecConfig:
+        """What the encoder was built for: size, patch and channels of pictures."""
         return self.masked.codec.config
 
     def forward(self, batch: PackedBatch) -> Float[Tensor, "rows classes"]:

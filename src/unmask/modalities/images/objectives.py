@@ -33,7 +33,9 @@ class Objective(Protocol):
     classes: list[str]
 
     @property
-    def problem(self) -> str: ...
+    def problem(self) -> str:
+        """'single', 'multi' or 'regression'."""
+        ...
 
     def about(self) -> dict[str, Any]:
         """What the folder keeps beside `classes`."""
@@ -51,7 +53,9 @@ class Objective(Protocol):
     def bias(self, truth: np.ndarray) -> np.ndarray | None:
         """(outputs,) logits that a head starts with; None for 0."""
 
-    def loss(self, logits: Float[Tensor, "n outputs"], target: Float[Tensor, "n outputs"]) -> Tensor: ...
+    def loss(self, logits: Float[Tensor, "n outputs"], target: Float[Tensor, "n outputs"]) -> Tensor:
+        """One number: the mean over the pictures."""
+        ...
 
     def answers(self, logits: np.ndarray) -> np.ndarray:
         """(n, outputs) probabilities, or numbers in their own unit."""

@@ -52,8 +52,8 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         add_indicator: append a 0/1 column for every column that had missing values in training.
         min_value, max_value: bounds of imputed quantities, a number or one per column; of dates in days since 1970.
         keep_empty_features: keep columns without any observed value, filled with 0, False or "missing_value".
-        structural: cells that are empty by their meaning (the cause of death of the living; see docs/table.md) are
-            filled like any other ("fill", said by a warning), or stay empty ("keep").
+        structural: cells that are empty by their meaning (the cause of death of the living) are filled like any other
+            ("fill", said by a warning), or stay empty ("keep").
         identifiers: columns that tell rows apart (record numbers, free text) cannot be imputed: they are passed on as
             they are, holes included, with a warning ("keep"), or left out ("drop").
         unseen: a category that was not seen in training is returned as it is, and its row's other cells are imputed

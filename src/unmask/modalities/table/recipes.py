@@ -17,17 +17,21 @@ class TableSettings:
         recipe: "masked" is our own; see `RECIPES` for the published ones.
         network: "rows" (ensemble of MLPs over the row), "cells" (transformer over cells), "filter" (MCM's attention
             filter + MLP).
+        architecture: "in_place" (a mask embedding in hidden cells) or "visible_only" (the encoder sees the visible
+            cells alone; for the network "cells").
         factors: of the linear part, 0 for none.
         shrink: ridge on its loadings, in rows.
         stumps: most rounds of the additive part, 0 for none (and none with 0 steps: that is the linear part alone).
         bins: most bins a quantity is cut into.
         cell, width, layers, members, dropout: of the network.
+        heads: of attention, for the network "cells".
         low, high: range of the share of a row's cells that is hidden in training.
         copied: share of rows that hide the cells another row lacks, instead.
         select: 'package.module:name' of a selector of your own, instead of these three; see CONTRIBUTING.md.
         loss: "likelihood", or "mse"/"l1" for the filter network.
         steps: optimiser steps; None: by the size of the table.
         rows: per step.
+        learning_rate, weight_decay: the peak, and the decay, of AdamW.
         patience: checks (16 per run) in which no member improves before training ends; every member is kept at its
             best.
     """

@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "warmup": 0.08,
     "schedule": "linear",
 }
-"""Chosen by measurement on this corpus; see docs/design.md, 'The demo'."""
+"""Chosen by measurement on this corpus; see docs/explanation/measured-text.md."""
 
 PAIRS = [
     ("Return the number of rows in the table.", "table rows the of number. Return in the"),

@@ -33,12 +33,15 @@ class TextSettings:
             ELECTRA, Clark et al. 2020), for recipe 'bert' in place.
         generator: the generator's share of the discriminator's width ('detection'; section 3.2: a quarter to a half).
         architecture: 'in_place' (mask embeddings in the row) or 'visible_only' (hidden slots dropped, small decoder).
-        width, layers, heads: of the encoder; `inner` of the feed-forward, None for the recipe's usual multiple.
+        width, layers, heads: of the encoder.
+        inner: width of the feed-forward, None for the recipe's usual multiple of `width`.
         slots: slots in a row and the longest example.
-        vocabulary, tokenizer_kind: of the tokenizer trained on the corpus ('wordpiece', 'bpe', 'unigram').
+        vocabulary: entries of the tokenizer trained on the corpus.
+        tokenizer_kind: 'wordpiece', 'bpe' (byte-level) or 'unigram'.
         tokenizer: a tokenizer.json or folder to use instead.
         lowercase: for WordPiece.
-        ratio: share of the slots to hide; `ratio_end` moves it linearly over the run.
+        ratio: share of the slots to hide.
+        ratio_end: the share at the run's end, reached linearly; None keeps `ratio`.
         hide: 'token', 'word' (whole words), 'span' (geometric lengths) or 'entity' (whole words, and whole entities
             where .jsonl rows mark them: "entities", a list of {"start", "end"} in characters).
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.

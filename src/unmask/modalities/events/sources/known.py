@@ -1,6 +1,6 @@
 """When each event was known, by source and table: one table, made of the declarations that the conversion itself reads.
 
-docs/events.md prints `markdown()`; a test compares the two.
+docs/reference/when-a-fact-was-known.md prints `markdown()`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _when(event: Event, table: Table) -> str:
 
 
 def markdown() -> str:
-    """The table as docs/events.md has it."""
+    """The table as docs/reference/when-a-fact-was-known.md has it."""
     lines = ["| source | table | event | known at: the first of these that is given |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in rows()]
     return "\n".join(lines)

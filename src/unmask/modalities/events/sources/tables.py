@@ -1,7 +1,7 @@
 """Folders of tables, as data: what of each table makes an event, when it was known, and which rows are none.
 
-`omop.py` and `mimic.py` declare the folders; this file says what a declaration may hold. The page docs/events.md prints
-the same declarations (`known.py`).
+`omop.py` and `mimic.py` declare the folders; this file says what a declaration may hold. The page
+docs/reference/when-a-fact-was-known.md prints the same declarations (`known.py`).
 """
 
 from __future__ import annotations

@@ -78,9 +78,11 @@ class TaskFolder:
 
     @property
     def types(self) -> bool:
+        """Whether the encoder tells a pair's two texts apart by token types."""
         return bool(self.text.model.codec.config.types)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which the model computes in its precision."""
         return computing(self.precision, self.device)
 
 

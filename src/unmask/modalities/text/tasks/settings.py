@@ -37,7 +37,8 @@ class TaskSettings:
         layer_decay: each layer learns at this fraction of the rate of the one above it (Howard & Ruder 2018, sec. 3.2);
             1 gives all the same rate.
         weight_decay, beta1, beta2, epsilon, clip: AdamW's; biases and norms do not decay.
-        warmup: fraction of the run over which the rate rises; it then falls linearly (or by `schedule`).
+        warmup: fraction of the run over which the rate rises.
+        schedule, decay, minimum_rate: how it then falls; as in pretraining.
         dropout: on hidden states and attention, None for the model's own.
         slots: longest input in tokens, None for what the model takes; longer ones are cut (classify, similarity) or
             read in overlapping windows (tag, answer).
