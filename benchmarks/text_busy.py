@@ -31,10 +31,10 @@ SLOTS = 128
 
 def prepare(folder: Path) -> None:
     """A tokenizer, a cache and a model, once for all measurements."""
+    from unmask.modalities.text.build import build_model
     from unmask.modalities.text.cache import TokenCache
     from unmask.modalities.text.docstrings import docstrings
     from unmask.modalities.text.folder import save_folder
-    from unmask.modalities.text.pretrain import build_model
     from unmask.modalities.text.recipes import TextSettings
     from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -54,8 +54,8 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
     from unmask.core.plan import Plan
     from unmask.core.pretrain import StepContext, pretrain
     from unmask.modalities.text.batches import batch_maker, corruption_of
+    from unmask.modalities.text.build import build_model
     from unmask.modalities.text.cache import TokenCache
-    from unmask.modalities.text.pretrain import build_model
     from unmask.modalities.text.recipes import TextSettings
     from unmask.modalities.text.tokenizer import Tokenizer
     from unmask.training.memory import keep_freed_memory

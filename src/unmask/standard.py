@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -35,8 +35,8 @@ from unmask.evaluation.report import Report, training_curves
 from unmask.files import damaged, demo_folder, read_object, replace_json
 from unmask.training.job import Job, RunResult
 from unmask.training.precision import resolve_device
-from unmask.training.run import run
-from unmask.training.settings import apply_run_overrides, lasting, to_dict
+from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.settings import TrainSettings, apply_run_overrides, lasting, to_dict
 from unmask.version import __version__
 
 Named = Sequence[tuple[str, Example]]
@@ -122,19 +122,7 @@ class StandardModel(ABC):
         Raises:
             UserError: what is wrong with the data, the settings or the folder.
         """
-        torch.manual_seed(settings.train.seed)
-        self = cls(cls.new_model(settings), settings, torch.device("cpu"))
-        examples = [example for _, example in self.read(data)]
-        if len(examples) < 2:
-            raise UserError(f"{data}: {len(examples)} examples", hint="Two or more are needed: some are held out.")
-        order = np.random.default_rng(settings.train.seed).permutation(len(examples))
-        held, seen = np.split(order, [max(1, round(HOLDOUT * len(examples)))])
-        self.learn_rules([examples[i] for i in seen])
-        job = self._job(examples, np.sort(seen), np.sort(held))
-        result = run(job, out, settings.train, resume=resume, console=console, save=lambda trained: self.save(out))
-        if (Path(out) / "model.safetensors").exists():
-            self.report(Path(out), {"Held-out loss": result.held_out("loss", "{:.3f} nats"), "Steps": result.steps})
-        return result
+        return pretrained(_Pretraining(cls, data, settings), out, resume=resume, console=console)
 
     @classmethod
     def run_demo(cls, out: str | Path, *, minutes: float = 1.0, seed: int = 0) -> dict[str, Any]:
@@ -159,7 +147,8 @@ class StandardModel(ABC):
         page.section("Training", training_curves(folder / "metrics.jsonl"))
         page.section("Settings", json.dumps(to_dict(self.settings), indent=1)).write(folder / "report.html")
 
-    def _job(self, examples: Sequence[Example], seen: np.ndarray, held: np.ndarray) -> Job:
+    def job(self, examples: Sequence[Example], seen: np.ndarray, held: np.ndarray) -> Job:
+        """A run on the examples of numbers `seen`, judged by those of numbers `held`."""
         settings, corruption = self.settings, self.corruption()
         lengths = np.array([len(example) for example in examples])
         rows = max(1, settings.train.batch_slots // settings.slots)
@@ -262,3 +251,40 @@ class StandardModel(ABC):
         """Size and settings."""
         size = sum(p.numel() for p in self.model.parameters())
         return {"kind": self.kind, "parameters": size, "slots": self.settings.slots, "settings": to_dict(self.settings)}
+
+
+class _Pretraining(Pretrainable[RunResult]):
+    """A new model of a kind that `StandardModel` serves."""
+
+    def __init__(self, kind: type[StandardModel], data: Any, settings: Any) -> None:
+        self.kind, self.data, self.settings = kind, data, settings
+
+    @property
+    def train(self) -> TrainSettings:
+        return self.settings.train
+
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        torch.manual_seed(self.train.seed)
+        self.made = self.kind(self.kind.new_model(self.settings), self.settings, torch.device("cpu"))
+        self.examples = [example for _, example in self.made.read(self.data)]
+        if len(self.examples) < 2:
+            raise UserError(
+                f"{self.data}: {len(self.examples)} examples", hint="Two or more are needed: some are held out."
+            )
+
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        order = np.random.default_rng(self.train.seed).permutation(len(self.examples))
+        held, seen = np.split(order, [max(1, round(HOLDOUT * len(self.examples)))])
+        self.made.learn_rules([self.examples[i] for i in seen])
+        return self.made.job(self.examples, np.sort(seen), np.sort(held))
+
+    def save(self, out: Path, model: Any) -> None:
+        self.made.save(out)
+
+    def finished(self, out: Path, result: RunResult) -> RunResult:
+        self.out = out
+        return result
+
+    def report(self, finished: RunResult) -> None:
+        loss = finished.held_out("loss", "{:.3f} nats")
+        self.made.report(self.out, {"Held-out loss": loss, "Steps": finished.steps})

@@ -17,9 +17,9 @@ from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
 from unmask.modalities.text import building, tokenising
 from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.corpus import build_tokenizer
 from unmask.modalities.text.documents import ReadReport
 from unmask.modalities.text.model import load
-from unmask.modalities.text.pretrain import build_tokenizer
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.seen import Seen
 from unmask.modalities.text.sources import iter_documents

@@ -17,9 +17,11 @@ from safetensors.torch import load_file, save_file
 from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
 from unmask.modalities.text.adapt import adapt, adapt_settings
+from unmask.modalities.text.build import build_model
 from unmask.modalities.text.cache import TokenCache, is_held_out
+from unmask.modalities.text.corpus import build_tokenizer
 from unmask.modalities.text.model import load
-from unmask.modalities.text.pretrain import build_model, build_tokenizer, pretrain
+from unmask.modalities.text.pretrain import pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -296,7 +298,7 @@ def test_adapting_under_a_launcher_prepares_and_reports_once(corpus, tmp_path, m
         yield False
         inside.clear()
 
-    monkeypatch.setattr("unmask.modalities.text.adapt.first_process_first", not_the_first)
+    monkeypatch.setattr("unmask.training.pretraining.first_process_first", not_the_first)
     monkeypatch.setattr(TokenCache, "build", lambda *a, **k: build(*a, **k) if inside else pytest.fail("all at once"))
     chosen = adapt_settings({**SHORT, "steps": 1})
     adapt(tmp_path / "base", str(corpus), tmp_path / "out", settings=chosen, general=str(corpus), console=False)

@@ -7,7 +7,7 @@ import pytest
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.modalities.text import pretrain as room
+from unmask.modalities.text import corpus as room
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.sampling import sampled

@@ -31,9 +31,8 @@ from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
 from unmask.training.memory import data_in_memory
-from unmask.training.run import check_run_folder, run
-from unmask.training.settings import lasting
-from unmask.training.tracking import console_logger
+from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.settings import TrainSettings, lasting
 
 VISITS = 0.25
 """Share of the histories whose whole visits are hidden with hide=mixed: of them codes are learnt slowly."""
@@ -59,6 +58,73 @@ class EventRun:
         return self.result.summary(self.folder, self.settings.train.seed, data=self.data)
 
 
+class EventPretraining(Pretrainable[EventRun]):
+    """A new masked event model; see `pretrain`."""
+
+    def __init__(self, data: str | Path | Events, settings: EventSettings, subjects: np.ndarray | None) -> None:
+        self.data, self.settings, self.subjects = data, settings, subjects
+
+    @property
+    def train(self) -> TrainSettings:
+        return self.settings.train
+
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        settings = self.settings
+        self.events = as_events(self.data, store=store_of(settings, out, say))
+        chosen = subjects_to_learn_from(self.events) if self.subjects is None else np.asarray(self.subjects)
+        self.chosen, self.training, self.held_out = chosen, *split(self.events, chosen, settings)
+        if not len(self.training):
+            raise UserError(
+                f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."
+            )
+        vocabulary = Vocabulary.fit(self.events, subjects=self.training, floor=settings.floor, rollup=settings.rollup)
+        self.histories = Histories(self.events, vocabulary, structure_of(settings).marks, settings.ties)
+
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        settings, histories = self.settings, self.histories
+        vocabulary = histories.vocabulary
+        model = new_model(settings, len(vocabulary))
+        model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
+        model.codec.start(histories, self.training)
+        whole = histories.lengths()
+        lengths = np.minimum(whole, settings.slots)
+        for i in np.flatnonzero(whole > settings.slots).tolist():  # cut between time stamps
+            lengths[i] = histories.length(i, slots=settings.slots)
+        self.about = self._about(whole, lengths)
+        say(
+            f"{len(self.training)} training and {len(self.held_out)} held-out patients, {self.about['events']:,} "
+            f"events, {len(vocabulary.codes)} codes; {self.about['events_cut']:,} oldest events of long histories "
+            "left out" + (f"; {self.about['kept_out']} patients kept out by {SPLITS}" if self.about["kept_out"] else "")
+        )
+        return make_job(model, histories, lengths, self.training, self.held_out, settings)
+
+    def _about(self, whole: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+        """Counts of the data. `whole` and `lengths`: slots of each history, before and after long ones are cut."""
+        histories, chosen = self.histories, self.chosen
+        return {
+            "patients": len(chosen),
+            "training": len(self.training),
+            "held_out": len(self.held_out),
+            "events": int(np.diff(self.events.offsets)[self.training].sum()),
+            "codes": len(histories.vocabulary.codes),
+            "rare_events": sum(histories.unknown.values()),
+            "rare_codes": dict(list(histories.unknown.items())[:20]),
+            "events_cut": int((whole - lengths).sum()),
+            "patients_cut": int((whole > lengths).sum()),
+            "kept_out": 0 if self.subjects is not None else len(self.events) - len(chosen),
+        }
+
+    def save(self, out: Path, model: Any) -> None:
+        folder = EventFolder(model=model, vocabulary=self.histories.vocabulary, settings=self.settings)
+        save_folder(out, folder, about={"data": self.about})
+
+    def finished(self, out: Path, result: RunResult) -> EventRun:
+        return EventRun(folder=out, result=result, settings=self.settings, data=self.about)
+
+    def report(self, finished: EventRun) -> None:
+        write_report(finished)
+
+
 def pretrain(
     data: str | Path | Events,
     out: str | Path,
@@ -79,57 +145,19 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    settings = settings or EventSettings()
-    out = check_run_folder(out, resume=resume)
-    events = as_events(data, store=store_of(settings, out, console_logger(console)))
-    chosen = subjects_to_learn_from(events) if subjects is None else np.asarray(subjects)
+    kind = EventPretraining(data, settings or EventSettings(), subjects)
+    return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
+
+
+def split(events: Events, chosen: np.ndarray, settings: EventSettings) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the patients to train on and of those held out: the tuning part of the folder's splits, where it has
+    one, else a share drawn by the patients' own numbers."""
     drawn = uniform(settings.train.seed, events.subjects[chosen], Salt.HELD_OUT_SUBJECT)
     held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)
     tuning = np.zeros(len(chosen), bool) if events.splits is None else events.splits[chosen] == TUNING
-    if tuning.any():  # the folder says who is judged by
+    if tuning.any():
         held = tuning & (drawn <= np.sort(drawn[tuning])[: max(1, MOST_HELD)][-1])
-    train, held_out = chosen[~(held | tuning)], chosen[held]
-    if not len(train):
-        raise UserError(
-            f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."
-        )
-    vocabulary = Vocabulary.fit(events, subjects=train, floor=settings.floor, rollup=settings.rollup)
-    histories = Histories(events, vocabulary, structure_of(settings).marks, settings.ties)
-    model = new_model(settings, len(vocabulary))
-    model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
-    model.codec.start(histories, train)
-    whole, count = histories.lengths(), int(np.diff(events.offsets)[train].sum())
-    lengths = np.minimum(whole, settings.slots)
-    for i in np.flatnonzero(whole > settings.slots).tolist():  # cut between time stamps
-        lengths[i] = histories.length(i, slots=settings.slots)
-    cut = int((whole - lengths).sum())
-    job = make_job(model, histories, lengths, train, held_out, settings)
-    about = {
-        "patients": len(chosen),
-        "training": len(train),
-        "held_out": len(held_out),
-        "events": count,
-        "codes": len(vocabulary.codes),
-        "rare_events": sum(histories.unknown.values()),
-        "rare_codes": dict(list(histories.unknown.items())[:20]),
-        "events_cut": cut,
-        "patients_cut": int((whole > lengths).sum()),
-        "kept_out": 0 if subjects is not None else len(events) - len(chosen),
-    }
-    console_logger(console)(
-        f"{len(train)} training and {len(held_out)} held-out patients, {count:,} events, "
-        f"{len(vocabulary.codes)} codes; {cut:,} oldest events of long histories left out"
-        + (f"; {about['kept_out']} patients kept out by {SPLITS}" if about["kept_out"] else "")
-    )
-
-    def save(trained: Any) -> None:
-        save_folder(out, EventFolder(model=trained, vocabulary=vocabulary, settings=settings), about={"data": about})
-
-    result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
-    finished = EventRun(folder=out, result=result, settings=settings, data=about)
-    if (out / "model.safetensors").exists():
-        write_report(finished)
-    return finished
+    return chosen[~(held | tuning)], chosen[held]
 
 
 def store_of(settings: EventSettings, out: Path, say: Callable[[str], None]) -> Store:

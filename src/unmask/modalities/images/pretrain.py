@@ -36,9 +36,8 @@ from unmask.modalities.images.split import held_out_pictures, split_groups
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
 from unmask.training.memory import data_in_memory
-from unmask.training.run import check_run_folder, run
+from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, lasting
-from unmask.training.tracking import console_logger
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
@@ -77,6 +76,82 @@ class ImageRun:
         )
 
 
+class ImagePretraining(Pretrainable[ImageRun]):
+    """A new masked image model; see `pretrain`."""
+
+    def __init__(self, data: Any, settings: ImageSettings) -> None:
+        self.data, self.settings = data, settings
+
+    @property
+    def train(self) -> TrainSettings:
+        return self.settings.train
+
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        settings = self.settings
+        folder = settings.store_folder or out / "pictures"
+        self.images = images = prepare(self.data, settings, store_of(settings.store, folder, settings.train, say))
+        self.account = describe(images)
+        for line in told(self.account):
+            say(line)
+        self.held = held_out_pictures(images, settings.holdout, settings.train.seed)
+        self.training, self.held_out = np.flatnonzero(~self.held), np.flatnonzero(self.held)
+        if not len(self.training):
+            raise UserError(
+                f"{len(images)} pictures and none left to train on",
+                hint=f"Give more pictures, or {setting('holdout', 0)}.",
+            )
+
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        images, settings = self.images, self.settings
+        self.size = sides(settings.image_size) if settings.image_size is not None else images.size
+        mean, deviation = channel_statistics(images, self.training)
+        self.model = new_model(settings, codec_config(settings, self.size, images.channels, mean, deviation))
+        job, self.settings = make_job(self.model, images, self.training, self.held_out, settings)
+        self.groups = split_groups(images, self.held)
+        if self.groups:
+            say(
+                f"{self.groups['training_groups']} groups for training, {self.groups['held_out_groups']} held out "
+                f"whole, {self.groups['groups_on_both_sides']} on both sides"
+            )
+        shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
+        say(
+            f"{len(self.training)} training and {len(self.held_out)} held-out pictures of {shape}, "
+            f"{self.model.codec.config.patches} patches, "
+            f"{sum(p.numel() for p in self.model.parameters()) / 1e6:.2f} M parameters"
+        )
+        return job
+
+    def save(self, out: Path, model: Any) -> None:
+        about = {"images": as_dict(self.settings), "classes": self.images.classes, "data": self.account}
+        save_folder(out, model, depth=self.images.depth, settings=about)
+
+    def finished(self, out: Path, result: RunResult) -> ImageRun:
+        images = self.images
+        about = self.account | {
+            "pictures": len(images),
+            "training": len(self.training),
+            "held_out": len(self.held_out),
+            "skipped": len(images.skipped),
+            "classes": len(images.classes),
+            "size": list(self.size),
+            "channels": images.channels,
+            "depth": images.depth,
+            **self.groups,
+        }
+        shown = self.held_out if len(self.held_out) else evenly(self.training, VALIDATION)
+        return ImageRun(
+            folder=out,
+            result=result,
+            settings=self.settings,
+            data=about,
+            model=self.model,
+            shown=images.take(shown),
+        )
+
+    def report(self, finished: ImageRun) -> None:
+        write_report(finished)
+
+
 def pretrain(
     data: Any,
     out: str | Path,
@@ -96,64 +171,8 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    settings = settings or ImageSettings()
-    say = console_logger(console)
-    out = check_run_folder(out, resume=resume)
-    images = prepare(
-        data, settings, store_of(settings.store, settings.store_folder or out / "pictures", settings.train, say)
-    )
-    account = describe(images)
-    for line in told(account):
-        say(line)
-    size = sides(settings.image_size) if settings.image_size is not None else images.size
-    held = held_out_pictures(images, settings.holdout, settings.train.seed)
-    train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
-    if not len(train):
-        raise UserError(
-            f"{len(images)} pictures and none left to train on", hint=f"Give more pictures, or {setting('holdout', 0)}."
-        )
-    mean, deviation = channel_statistics(images, train)
-    model = new_model(settings, codec_config(settings, size, images.channels, mean, deviation))
-    job, settings = make_job(model, images, train, held_out, settings)
-    groups = split_groups(images, held)
-    if groups:
-        say(
-            f"{groups['training_groups']} groups for training, {groups['held_out_groups']} held out whole, "
-            f"{groups['groups_on_both_sides']} on both sides"
-        )
-    shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
-    say(
-        f"{len(train)} training and {len(held_out)} held-out pictures of {shape}, {model.codec.config.patches} "
-        f"patches, {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters"
-    )
-
-    def save(trained: Any) -> None:
-        about = {"images": as_dict(settings), "classes": images.classes, "data": account}
-        save_folder(out, trained, depth=images.depth, settings=about)
-
-    result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
-    about = account | {
-        "pictures": len(images),
-        "training": len(train),
-        "held_out": len(held_out),
-        "skipped": len(images.skipped),
-        "classes": len(images.classes),
-        "size": list(size),
-        "channels": images.channels,
-        "depth": images.depth,
-        **groups,
-    }
-    finished = ImageRun(
-        folder=out,
-        result=result,
-        settings=settings,
-        data=about,
-        model=model,
-        shown=images.take(held_out if len(held_out) else evenly(train, VALIDATION)),
-    )
-    if (out / "model.safetensors").exists():
-        write_report(finished)
-    return finished
+    kind = ImagePretraining(data, settings or ImageSettings())
+    return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 
 def store_of(asked: str, folder: str | Path, settings: TrainSettings, say: Callable[[str], None]) -> Store | None:

@@ -17,11 +17,8 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.files import written_folder
-from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
-from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.fitting.fit import Fit
 from unmask.modalities.table.fitting.fitted_table import FittedTable
@@ -365,19 +362,12 @@ def _loaded(folder: Path) -> TableModel:
     moments = tensors.pop("moments")
     network = build_network(codings, moments, settings)
     state = {k[8:]: torch.from_numpy(v) for k, v in tensors.items() if k.startswith("network.")}
-    if isinstance(network, RowModel) and "base.loading" in state:
-        factors = Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy())
-        network.base = FactorAnalysis(factors)
-        state.setdefault("base.trust", network.base.trust)  # models of earlier versions
-    if isinstance(network, RowModel) and "additive.table" in state:
-        network.additive = BoostedStumps(codings, state["additive.table"])
+    state = network.take_parts(state)
     for name, own in network.state_dict().items():
         if name in state and state[name].is_floating_point() != own.is_floating_point():
             raise ValueError(f"tensor network.{name} is {state[name].dtype}, {own.dtype} is expected")
     network.load_state_dict(state)
-    network.eval()
-    if isinstance(network, RowModel):
-        network.skip_if_zero()
+    network.finished()
     scores = {int(k[7:]): v for k, v in tensors.items() if k.startswith("scores.")}
     fit = Fit(
         network=network,

@@ -152,7 +152,7 @@ def add_imputed(report: Any, model: TableModel) -> None:
             "Not judged: "
             + (
                 "this recipe gives point values alone."
-                if model.table.settings.network == "filter"
+                if model.table.network.points_only
                 else "too few rows, or a model of an earlier version."
             ),
         )
@@ -199,7 +199,7 @@ def next_steps(model: TableModel, out: Path) -> Any:
         ),
         ("cells that look like mistakes", f"unmask score {out} new.csv"),
     ]
-    if model.table.settings.network != "filter":
+    if not model.table.network.points_only:
         lines += [
             (
                 "completed tables for Rubin's rules",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from unmask.core.pretrain import validate
 from unmask.errors import UserError, option
 from unmask.modalities.text.batches import measuring_corruption, validation_batches
 from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.corpus import build_cache, check_unknown
 from unmask.modalities.text.folder import load_folder, save_folder
-from unmask.modalities.text.pretrain import TextRun, check_unknown, make_job, write_report
+from unmask.modalities.text.pretrain import TextRun, counts, make_job, write_report
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.sources import plain_text, resolve
+from unmask.training.job import Job, RunResult
 from unmask.training.precision import computing, resolve_device, resolve_precision
-from unmask.training.processes import first_process_first
-from unmask.training.run import check_run_folder, refuse_compile, run
-from unmask.training.tracking import console_logger
+from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.run import check_run_folder
+from unmask.training.settings import TrainSettings
 
 ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
@@ -80,6 +82,94 @@ class Adapted:
         return [(name, shown(self.before[name]), shown(self.after[name])) for name in self.before]
 
 
+class TextAdaptation(Pretrainable[Adapted]):
+    """A published or pretrained model on domain text; see `adapt`."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        data: str | Sequence[str],
+        settings: TextSettings,
+        *,
+        general: str | Sequence[str] | None,
+        most_forgetting: float,
+    ) -> None:
+        self.data, self.general, self.most_forgetting = data, general, most_forgetting
+        torch.manual_seed(settings.train.seed)  # of a head that the model lacks, and must be the same in every process
+        self.origin, self.loaded = str(model), load_folder(str(model))
+        longest = self.loaded.model.encoder.config.longest or settings.slots
+        if longest < settings.slots:
+            batch = settings.train.batch_slots // longest * longest
+            settings = with_overrides(settings, {"slots": longest, "batch_slots": batch})
+        self.loaded.tokenizer.require_mask()
+        self.settings = settings
+
+    @property
+    def train(self) -> TrainSettings:
+        return self.settings.train
+
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        if why := self.loaded.why_not_masked():
+            say(f"{self.origin}: {why}; what is missing is learnt from scratch")
+        self.cache, self.held = self._cache(self.data, out / "cache", self.settings, say), None
+        if self.general is not None:
+            only_held_out = dataclasses.replace(self.settings, holdout=0.999, hide="token")
+            self.held = self._cache(self.general, out / "cache-general", only_held_out, say)
+
+    def _cache(
+        self, data: str | Sequence[str], folder: Path, settings: TextSettings, say: Callable[[str], None]
+    ) -> TokenCache:
+        source = resolve([data] if isinstance(data, str) else list(data), folder.parent)
+        if not plain_text(source):
+            settings = dataclasses.replace(settings, document="auto")
+        return build_cache(source, self.loaded.tokenizer, folder, settings, say)
+
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        check_unknown(self.cache, say)
+        loaded, settings, extra = self.loaded, self.settings, {}
+        if self.held is not None:
+            extra["general"] = validation_batches(
+                self.held,
+                np.asarray(self.held.validation),
+                slots=settings.slots,
+                special_ids=loaded.tokenizer.special_ids,
+                batch_slots=settings.train.batch_slots,
+            )
+        stop = self._forgot if extra else None
+        job = make_job(loaded.model, self.cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=stop)
+        job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": _digest(loaded.model)})
+        self.before = _measure(loaded.model, {"": job.validation, **{f"{k}_": v for k, v in extra.items()}}, settings)
+        say(f"before: {self.before}")
+        return job
+
+    def _forgot(self, metrics: dict[str, float]) -> bool:
+        return metrics["general_loss"] > (self.before["general_loss"] or 0.0) + self.most_forgetting
+
+    def save(self, out: Path, model: Any) -> None:
+        loaded = self.loaded
+        kept = {k: v for k, v in as_dict(self.settings).items() if k not in OF_A_NEW_MODEL}
+        save_folder(
+            out,
+            model=model,
+            tokenizer=loaded.tokenizer,
+            family=loaded.family,
+            hf_config=loaded.hf_config,
+            passengers=loaded.passengers,
+            aliases=loaded.aliases,
+            dtype=loaded.loaded.common_type(),
+            settings={"text": kept, "adapted_from": self.origin},
+        )
+
+    def finished(self, out: Path, result: RunResult) -> Adapted:
+        run = TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))
+        found = result.validation
+        after = {name: found.get(f"validation_{name}", found.get(name)) for name in self.before}
+        return Adapted(run=run, before=self.before, after=after)
+
+    def report(self, finished: Adapted) -> None:
+        write_report(finished.run)
+
+
 def adapt(
     model: str | Path,
     data: str | Sequence[str],
@@ -106,82 +196,9 @@ def adapt(
     out = Path(out)
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UserError(f"{out} is the model to adapt", hint=f"Choose another {option('out')}; the original is kept.")
-    check_run_folder(out, resume=resume)
-    settings = settings or adapt_settings({})
-    refuse_compile(settings.train)
-    torch.manual_seed(settings.train.seed)  # of a head that the model lacks, and must be the same in every process
-    loaded = load_folder(str(model))
-    longest = loaded.model.encoder.config.longest or settings.slots
-    if longest < settings.slots:
-        settings = with_overrides(
-            settings, {"slots": longest, "batch_slots": settings.train.batch_slots // longest * longest}
-        )
-    loaded.tokenizer.require_mask()
-    say = console_logger(console)
-    if why := loaded.why_not_masked():
-        say(f"{model}: {why}; what is missing is learnt from scratch")
-
-    def cache_of(source: str | Sequence[str], name: str) -> TokenCache:
-        source = resolve([source] if isinstance(source, str) else list(source), out)
-        return TokenCache.build(
-            source,
-            loaded.tokenizer,
-            out / name,
-            max_slots=settings.slots,
-            column=settings.column,
-            holdout=settings.holdout if name == "cache" else 0.999,
-            seed=settings.train.seed,
-            entities=settings.hide == "entity" and name == "cache",
-            say=say,
-            document=settings.document if plain_text(source) else "auto",
-        )
-
-    with first_process_first(settings.train) as first:
-        cache = cache_of(data, "cache")
-        held = None if general is None else cache_of(general, "cache-general")
-    check_unknown(cache, say)
-    special = loaded.tokenizer.special_ids
-    extra = {}
-    if held is not None:
-        extra["general"] = validation_batches(
-            held,
-            np.asarray(held.validation),
-            slots=settings.slots,
-            special_ids=special,
-            batch_slots=settings.train.batch_slots,
-        )
-
-    def forgetting(metrics: dict[str, float]) -> bool:
-        return metrics["general_loss"] > (before["general_loss"] or 0.0) + most_forgetting
-
-    job = make_job(
-        loaded.model, cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=forgetting if extra else None
-    )
-    job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": _digest(loaded.model)})
-    before = _measure(loaded.model, {"": job.validation, **{f"{k}_": v for k, v in extra.items()}}, settings)
-    say(f"before: {before}")
-
-    def save(trained: Any) -> None:
-        kept = {k: v for k, v in as_dict(settings).items() if k not in OF_A_NEW_MODEL}
-        save_folder(
-            out,
-            model=trained,
-            tokenizer=loaded.tokenizer,
-            family=loaded.family,
-            hf_config=loaded.hf_config,
-            passengers=loaded.passengers,
-            aliases=loaded.aliases,
-            dtype=loaded.loaded.common_type(),
-            settings={"text": kept, "adapted_from": str(model)},
-        )
-
-    result = run(job, out, settings.train, resume=resume, console=console, save=save)
-    corpus = {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
-    finished = TextRun(folder=out, result=result, settings=settings, corpus=corpus)
-    if first and (out / "model.safetensors").exists():
-        write_report(finished)
-    after = {name: result.validation.get(f"validation_{name}", result.validation.get(name)) for name in before}
-    return Adapted(run=finished, before=before, after=after)
+    check_run_folder(out, resume=resume)  # before the model is loaded
+    kind = TextAdaptation(model, data, settings or adapt_settings({}), general=general, most_forgetting=most_forgetting)
+    return pretrained(kind, out, resume=resume, console=console)
 
 
 def _digest(model: torch.nn.Module) -> str:

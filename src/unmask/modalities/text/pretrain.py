@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,27 +12,19 @@ import numpy as np
 import torch
 
 from unmask.core.plan import Plan
-from unmask.encoder.config import MLP, EncoderConfig, SinCos
-from unmask.errors import UserError, setting
-from unmask.files import written
+from unmask.errors import UserError
 from unmask.modalities.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
-from unmask.modalities.text.cache import TokenCache, content_key, is_held_out
-from unmask.modalities.text.documents import ReadReport
-from unmask.modalities.text.folder import new_text_model, save_folder
+from unmask.modalities.text.build import build_model
+from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.corpus import build_cache, build_tokenizer, check_unknown
+from unmask.modalities.text.detection import save_detection
+from unmask.modalities.text.folder import save_folder
 from unmask.modalities.text.recipes import TextSettings, as_dict
-from unmask.modalities.text.sampling import sampled
-from unmask.modalities.text.sources import iter_documents, resolve
+from unmask.modalities.text.sources import resolve
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.job import Job, RunResult
-from unmask.training.processes import first_process_first
-from unmask.training.run import check_run_folder, refuse_compile, run
-from unmask.training.settings import lasting
-from unmask.training.tracking import console_logger
-from unmask.version import __version__
-
-TOKENIZER_CHARACTERS = 60_000_000
-"""A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to
-nothing."""
+from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.settings import TrainSettings, lasting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,98 +41,41 @@ class TextRun:
         return self.result.summary(self.folder, self.settings.train.seed, corpus=self.corpus)
 
 
-MOST_UNKNOWN = 0.1
-"""Above this share of unknown tokens a corpus is refused: they are special, so never hidden and never learnt."""
+class TextPretraining(Pretrainable[TextRun]):
+    """A new masked language model on raw text; see `pretrain`."""
 
+    def __init__(self, data: str | Sequence[str], settings: TextSettings) -> None:
+        self.data, self.settings = [data] if isinstance(data, str) else list(data), settings
 
-def check_unknown(cache: TokenCache, say: Callable[[str], None]) -> None:
-    """Tell how much of the corpus the tokenizer does not know.
+    @property
+    def train(self) -> TrainSettings:
+        return self.settings.train
 
-    Raises:
-        UserError: more than `MOST_UNKNOWN`.
-    """
-    share = float(cache.meta.get("unknown", 0.0))
-    if share > MOST_UNKNOWN:
-        raise UserError(
-            f"{share:.1%} of the corpus is unknown to the tokenizer ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
-            hint=f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make "
-            f"{setting('vocabulary')} larger, or say {setting('tokenizer_kind', 'bpe')}, which knows every character.",
-        )
-    if share > 0.001:
-        say(f"{share:.2%} of the tokens are unknown to the tokenizer")
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        data = resolve(self.data, out)
+        started = resume and (out / "checkpoints").exists()
+        self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
+        self.tokenizer.require_mask()
+        self.cache = build_cache(data, self.tokenizer, out / "cache", self.settings, say)
 
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        cache = self.cache
+        check_unknown(cache, say)
+        model, self.family = build_model(self.settings, self.tokenizer)
+        size = sum(p.numel() for p in model.parameters())
+        say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {size / 1e6:.1f} M parameters")
+        return make_job(model, cache, self.tokenizer, self.settings)
 
-def build_tokenizer(
-    data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None], *, reuse: bool = False
-) -> Tokenizer:
-    """The tokenizer of a run: brought along, or trained now on the training documents and saved in `out`.
+    def save(self, out: Path, model: torch.nn.Module) -> None:
+        about = {"text": as_dict(self.settings)}
+        save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
+        save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
 
-    Args:
-        reuse: take the one in `out`, if there is one: of the run that is resumed, or of the first process. One that was
-            trained there on the same files with the same settings is taken without.
-    """
-    if settings.tokenizer is not None:
-        return Tokenizer.load(settings.tokenizer)
-    mark, key = out / ".tokenizer.key", _tokenizer_key(data, settings)
-    made = mark.read_text().strip() if mark.exists() else ""
-    named = any(str(d).startswith("hf:") for d in data)  # nothing says that it is what it was
-    if (out / "tokenizer.json").exists() and (reuse or (made == key and not named)):
-        return Tokenizer.load(out)
-    say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
-    documents = iter_documents(data, column=settings.column, report=ReadReport(), document=settings.document)
-    texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
-    tokenizer = Tokenizer.train(
-        sampled(texts, TOKENIZER_CHARACTERS),
-        kind=settings.tokenizer_kind,
-        vocab_size=settings.vocabulary,
-        lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
-    )
-    tokenizer.save(out)
-    with written(mark) as temporary:
-        temporary.write_text(key)
-    return tokenizer
+    def finished(self, out: Path, result: RunResult) -> TextRun:
+        return TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))
 
-
-def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:
-    """Hash of what a trained tokenizer comes from: the same command, started again after a kill, need not train it
-    again."""
-    names = ("tokenizer_kind", "vocabulary", "lowercase", "column", "document", "holdout")
-    chosen = {name: getattr(settings, name) for name in names}
-    made_of = [__version__, TOKENIZER_CHARACTERS, settings.train.seed, chosen, content_key(data)]
-    return hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
-
-
-def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]:
-    """A new model with random weights, made from the seed alone."""
-    torch.manual_seed(settings.train.seed)
-    if settings.objective == "detection":
-        from unmask.modalities.text.detection import new_detection
-
-        return new_detection(settings, tokenizer)
-    decoder = None
-    if settings.architecture == "visible_only":
-        # Narrower and shallower than the encoder, as in MAE (He et al. 2022, table 1).
-        width = max(64, settings.width // 2)
-        heads = next(n for n in range(width // 32, 0, -1) if width % n == 0)
-        decoder = EncoderConfig(
-            width=width,
-            layers=max(1, settings.layers // 4),
-            heads=heads,
-            positions=SinCos(),
-            feedforward=MLP(inner=4 * width),
-        )
-    return new_text_model(
-        settings.recipe,
-        vocabulary=tokenizer.vocab_size,
-        width=settings.width,
-        layers=settings.layers,
-        heads=settings.heads,
-        inner=settings.inner,
-        slots=settings.slots,
-        tokenizer=tokenizer,
-        dropout=settings.dropout,
-        decoder=decoder,
-    )
+    def report(self, finished: TextRun) -> None:
+        write_report(finished)
 
 
 def pretrain(
@@ -164,47 +98,13 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    settings = settings or TextSettings()
-    refuse_compile(settings.train)
-    data = [data] if isinstance(data, str) else list(data)
-    out = check_run_folder(out, resume=resume)
-    data = resolve(data, out)
-    say = console_logger(console)
-    with first_process_first(settings.train) as first:
-        started = resume and (out / "checkpoints").exists()
-        tokenizer = build_tokenizer(data, out, settings, say, reuse=started or not first)
-        tokenizer.require_mask()
-        cache = TokenCache.build(
-            data,
-            tokenizer,
-            out / "cache",
-            max_slots=settings.slots,
-            column=settings.column,
-            holdout=settings.holdout,
-            seed=settings.train.seed,
-            entities=settings.hide == "entity",
-            document=settings.document,
-            say=say,
-        )
-    check_unknown(cache, say)
-    model, family = build_model(settings, tokenizer)
-    job = make_job(model, cache, tokenizer, settings)
-    say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {_millions(model)} parameters")
+    kind = TextPretraining(data, settings or TextSettings())
+    return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
-    def save(trained: Any) -> None:
-        about = {"text": as_dict(settings)}
-        if settings.objective == "detection":
-            from unmask.modalities.text.detection import save_detection
 
-            return save_detection(out, trained, tokenizer, family, about)
-        return save_folder(out, model=trained, tokenizer=tokenizer, family=family, settings=about)
-
-    result = run(job, out, settings.train, resume=resume, console=console, trackers=trackers, save=save)
-    corpus = {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
-    finished = TextRun(folder=out, result=result, settings=settings, corpus=corpus)
-    if first and (out / "model.safetensors").exists():
-        write_report(finished)
-    return finished
+def counts(cache: TokenCache) -> dict[str, int]:
+    """How many examples a corpus has."""
+    return {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
 
 
 def make_job(
@@ -267,7 +167,3 @@ def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, cache: TokenCache
         "the tokenizer": tokenizer.fingerprint(),
         "the corpus": cache.digest(),
     }
-
-
-def _millions(model: torch.nn.Module) -> str:
-    return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M"

@@ -13,7 +13,6 @@ from unmask.modalities.table.distribution.cells import batch_of
 from unmask.modalities.table.distribution.network import by_column
 from unmask.modalities.table.distribution.prediction import Quantities
 from unmask.modalities.table.fitting.cell_table import CellTable
-from unmask.modalities.table.fitting.held_out_checks import member_parts
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import settings_of
@@ -87,7 +86,7 @@ def test_members_learn_apart(model):
     network(batch, hidden).loss(network.codec.targets(batch.values, hidden.flat)).backward()
     sizes = 0
     for member in range(3):
-        for parameter, at in member_parts(network, member):
+        for parameter, at in network.member_parts(member):
             touched = bool((parameter.grad[at] != 0).any())
             assert not touched or member == 1
             sizes += parameter[at].numel()

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from unmask.core.model import MaskedModel
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
@@ -17,11 +16,14 @@ from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis,
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.mcm import FilterModel
 from unmask.modalities.table.distribution.network import RowModel
+from unmask.modalities.table.distribution.table_network import TableNetwork
 from unmask.modalities.table.distribution.trunk import Trunk, TrunkConfig
 from unmask.modalities.table.recipes import TableSettings
 
 
-def build_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int = 0) -> MaskedModel:
+def build_network(
+    codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int = 0
+) -> TableNetwork:
     """A network with random weights made from the seed alone; its linear part, of so many factors, is empty."""
     with seeded(settings.train.seed):
         return _new_network(codings, moments, settings, factors)
@@ -35,7 +37,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _new_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int) -> MaskedModel:
+def _new_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int) -> TableNetwork:
     if settings.network == "cells":
         return _cell_model(codings, settings)
     if settings.network == "filter":
@@ -58,7 +60,7 @@ def _new_network(codings: list[Coding], moments: np.ndarray, settings: TableSett
     return RowModel(codec, trunk, dims, base)
 
 
-def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
+def _cell_model(codings: list[Coding], settings: TableSettings) -> TableNetwork:
     encoder = EncoderConfig(
         width=settings.width,
         layers=settings.layers,
@@ -72,4 +74,4 @@ def _cell_model(codings: list[Coding], settings: TableSettings) -> MaskedModel:
     if settings.architecture == "visible_only":
         decoder = dataclasses.replace(encoder, layers=max(1, settings.layers * 2 // 3))
     codec = TableCodec(codings, width=settings.width, state=settings.width)
-    return MaskedModel(codec, make_encoder(encoder), decoder)
+    return TableNetwork(codec, make_encoder(encoder), decoder)

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
-from unmask.core.model import MaskedModel, corrupt
+from unmask.core.model import corrupt
 from unmask.core.prediction import no_mean
 from unmask.errors import UserError, option
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
+from unmask.modalities.table.distribution.table_network import TableNetwork
 
 
 class AttentionFilter(nn.Module):
@@ -124,8 +125,10 @@ class PointPrediction:
         return None
 
 
-class FilterModel(MaskedModel):
-    """MCM's network as a masked model of the core, in place; one example a row."""
+class FilterModel(TableNetwork):
+    """MCM's network as a masked model of the core, in place; one example per row."""
+
+    points_only = True
 
     def __init__(self, codings: list[Coding], width: int, loss: Literal["mse", "l1"] = "mse") -> None:
         super().__init__(TableCodec(codings, width=1, state=1), AttentionFilter(len(codings), width))

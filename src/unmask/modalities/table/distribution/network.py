@@ -7,8 +7,9 @@ Shape letters: rows, slots (columns), members, width, state, dims.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -16,13 +17,14 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import MASK, Hidden
-from unmask.core.model import MaskedModel, corrupt
+from unmask.core.model import corrupt
 from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps
 from unmask.modalities.table.distribution.codec import TableCodec
 from unmask.modalities.table.distribution.discriminant import SURE, discriminant, log_odds
-from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
+from unmask.modalities.table.distribution.table_network import TableNetwork
 from unmask.modalities.table.distribution.trunk import Trunk
 
 
@@ -43,7 +45,7 @@ class Given:
     lift: Tensor | None
 
 
-class RowModel(MaskedModel):
+class RowModel(TableNetwork):
     """The default: factor analysis + boosted stumps + ensemble of row networks, in place. One example per row, a slot
     per column.
 
@@ -53,6 +55,8 @@ class RowModel(MaskedModel):
         base: the factor analysis (the linear part), or None.
         additive: the boosted stumps (the additive part), or None.
     """
+
+    draws_columns = weighs_heads = True
 
     def __init__(
         self,
@@ -92,6 +96,34 @@ class RowModel(MaskedModel):
         values = corrupt(self.codec, batch.values, hidden)
         lift = None if self.additive is None else self.additive(values["bin"], ~masked & (values["seen"] != 0))
         return Given(values=values, masked=masked, linear=self.linear(values, masked), lift=lift)
+
+    def known(self, batch: PackedBatch, hidden: Hidden) -> dict[str, Any]:
+        return {"given": self.given(batch, hidden)}
+
+    def scale_heads(self, weight: float | Tensor) -> None:
+        codec = self.codec
+        for block, head, bias in zip(codec.blocks, codec.head, codec.head_bias, strict=True):
+            factor: Any = weight
+            if isinstance(weight, Tensor):
+                each = head.shape[-1] // len(block.columns)
+                factor = weight[:, list(block.columns)].repeat_interleave(each, 1)[:, None]
+            for parameter in (head, bias):
+                parameter.data.mul_(factor)
+
+    def take_parts(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        state = dict(state)
+        if "base.loading" in state:
+            self.base = FactorAnalysis(
+                Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy())
+            )
+            state.setdefault("base.trust", self.base.trust)  # models of earlier versions
+        if "additive.table" in state:
+            self.additive = BoostedStumps(self.codec.codings, state["additive.table"])
+        return state
+
+    def finished(self) -> None:
+        super().finished()
+        self.skip_if_zero()
 
     def skip_if_zero(self) -> None:
         """Say once that no head has learnt anything: then the other parts alone are the very same

@@ -24,7 +24,6 @@ from unmask.core.model import MaskedModel
 from unmask.core.score import score_rows
 from unmask.modalities.table.distribution.cells import CellMasks, Cells, batch_of, to_cells
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.distribution.mcm import FilterModel
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
 from unmask.modalities.table.fitting.fit import Fit, fit_cells
 from unmask.modalities.table.fitting.imputation_quality import Judged, needed_share
@@ -219,7 +218,7 @@ class CellTable:
     def calibrate(self, columns: Sequence[np.ndarray]) -> None:
         """Conformity scores, and how well cells are imputed, of rows that neither their member nor its linear part was
         fitted to."""
-        if isinstance(self.network, FilterModel):
+        if self.network.points_only:
             return  # points, no distributions
         cells = self.cells(columns)
         members = self.network.codec.members

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys
-from unmask.core.model import MaskedModel
-from unmask.modalities.table.distribution.build import build_network
-from unmask.modalities.table.distribution.cells import Cells, box_cox, fit_codings, to_cells, training_corruption
+from unmask.modalities.table.distribution.cells import Cells, fit_codings, to_cells, training_corruption
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.distribution.network import RowModel
-from unmask.modalities.table.fitting.linear_parts import HeldOut, fit_linear_parts
+from unmask.modalities.table.distribution.table_network import TableNetwork
+from unmask.modalities.table.fitting.linear_parts import FitRows, HeldOut
+from unmask.modalities.table.fitting.starts import STARTS
 from unmask.modalities.table.fitting.train import Watch, train_network
 from unmask.modalities.table.recipes import TableSettings
 
@@ -35,7 +34,7 @@ class Fit:
         history: (step, held-out loss) of every check; step 0 is before the network has learnt anything.
     """
 
-    network: MaskedModel
+    network: TableNetwork
     settings: TableSettings
     codings: list[Coding]
     moments: np.ndarray
@@ -115,34 +114,27 @@ def fit_cells(
     """
     start = time.perf_counter()
     rows = len(columns[0]) if len(columns) else 0
-    fold, steps = folds(rows, settings), steps_for(rows, settings) if rows >= 10 else 0
-    codings = fit_codings([_copies(x, weight) for x in columns], categories, settings.bins, linear)
-    if settings.network == "filter":
-        codings = [box_cox(c, x) for c, x in zip(codings, columns, strict=True)]
+    kind = STARTS[settings.network](settings)
+    codings = kind.coded(fit_codings([_copies(x, weight) for x in columns], categories, settings.bins, linear), columns)
     cells = to_cells(columns, codings)
-    moments = moments_of(cells, weight)
+    moments, steps = moments_of(cells, weight), steps_for(rows, settings) if rows >= 10 else 0
     corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen, settings.select)
-    held_out = None
-    if settings.network == "rows":
-        parts = fit_linear_parts(
-            codings,
-            moments,
-            cells,
-            corruption,
-            settings,
-            fold=fold,
-            weight=weight,
-            training=steps > 0,
-            calibrate=calibrate,
-        )
-        network: MaskedModel = parts.network
-        codings, moments, held_out = parts.network.codec.codings, parts.moments, parts.held_out
-    else:
-        network = build_network(codings, moments, settings)
-    fit = Fit(network=network, settings=settings, codings=codings, moments=moments, fold=fold, held_out=held_out)
+    fold = folds(rows, settings)
+    given = FitRows(
+        cells=cells, corruption=corruption, fold=fold, weight=weight, training=steps > 0, calibrate=calibrate
+    )
+    started = kind.network(codings, moments, given)
+    fit = Fit(
+        network=started.network,
+        settings=settings,
+        codings=started.network.codec.codings,
+        moments=started.moments,
+        fold=fold,
+        held_out=started.held_out,
+    )
     if steps:
         fit.steps, fit.history = train_network(
-            network,
+            fit.network,
             cells,
             corruption,
             settings,
@@ -152,8 +144,6 @@ def fit_cells(
             weight=weight,
             watch=watch,
         )
-    network.eval()
-    if isinstance(network, RowModel):
-        network.skip_if_zero()
+    fit.network.finished()
     fit.seconds = time.perf_counter() - start
     return fit

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, Hidden
 from unmask.core.hashing import Salt, hash_keys
-from unmask.core.model import MaskedModel
 from unmask.modalities.table.distribution.cells import CellMasks, Cells, batch_of
-from unmask.modalities.table.distribution.network import Given, RowModel
+from unmask.modalities.table.distribution.table_network import TableNetwork
 
 CHECKED_ROWS = 1024
 """Held-out rows that are looked at, of more."""
@@ -33,13 +32,13 @@ class _Part:
     """Held-out rows of one member, with the same cells hidden at every check.
 
     Attributes:
-        given: keywords of the network's forward pass: what the parts fitted without these rows say of them.
+        known: keywords of the network's forward pass: what the parts fitted without these rows say of them.
     """
 
     member: int
     batch: PackedBatch
     hidden: Hidden
-    given: dict[str, Given]
+    known: dict[str, Any]
 
 
 class HeldOutChecks:
@@ -63,7 +62,7 @@ class HeldOutChecks:
 
     def __init__(
         self,
-        network: MaskedModel,
+        network: TableNetwork,
         cells: Cells,
         *,
         fold: np.ndarray,
@@ -72,7 +71,7 @@ class HeldOutChecks:
         seed: int,
     ) -> None:
         self.network = network
-        self.members = int(network.codec.members)
+        self.members = network.codec.members
         rows = np.flatnonzero(cells.seen.any(1) & (fold < self.members))
         if len(rows) > CHECKED_ROWS:
             sample = np.argsort(hash_keys(seed, rows, Salt.CHECKED_ROWS), kind="stable")[:CHECKED_ROWS]
@@ -87,8 +86,8 @@ class HeldOutChecks:
                 batch = batch_of(cells[own], own)
                 hidden = mask.draw(batch, seed=seed + 1, epoch=0)
                 with without(member), torch.no_grad():
-                    given = {"given": network.given(batch, hidden)} if isinstance(network, RowModel) else {}
-                self.parts.append(_Part(member=member, batch=batch, hidden=hidden, given=given))
+                    known = network.known(batch, hidden)
+                self.parts.append(_Part(member=member, batch=batch, hidden=hidden, known=known))
         self.columns = cells.seen.shape[1]
         self.best = torch.full((self.members,), torch.inf)
         self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]
@@ -104,7 +103,7 @@ class HeldOutChecks:
         out = torch.zeros(len(self.parts), self.columns, dtype=torch.float64)
         for number, part in enumerate(self.parts):
             with torch.no_grad():
-                prediction = self.network(part.batch, part.hidden, **part.given)
+                prediction = self.network(part.batch, part.hidden, **part.known)
             target = self.network.codec.targets(part.batch.values, part.hidden.flat)
             loss = -prediction.member_log_prob(target)[:, part.member % prediction.members]
             out[number].index_add_(0, part.hidden.flat % part.batch.shape[1], loss.double())
@@ -117,10 +116,10 @@ class HeldOutChecks:
         losses, weight = self._losses(), torch.ones(self.columns)
         if self._untrained is None:  # the first check: heads start at zero, as with a weight of 0
             self._untrained = losses
-        elif isinstance(self.network, RowModel):
-            scale_heads(self.network, 0.5)
+        elif self.network.weighs_heads:
+            self.network.scale_heads(0.5)
             weighted = torch.stack([self._untrained, self._losses(), losses])
-            scale_heads(self.network, 2.0)
+            self.network.scale_heads(2.0)
             chosen = weighted.sum(1).argmin(0)
             losses = weighted.gather(0, chosen.expand(1, len(self.parts), -1))[0]
             weight = torch.tensor(NETWORK_WEIGHTS)[chosen]
@@ -128,7 +127,7 @@ class HeldOutChecks:
             member, hidden = part.member, len(part.hidden)
             if hidden and loss / hidden < self.best[member]:
                 self.best[member] = loss / hidden
-                self.kept[member] = {i: p[at].clone() for i, (p, at) in enumerate(member_parts(self.network, member))}
+                self.kept[member] = {i: p[at].clone() for i, (p, at) in enumerate(self.network.member_parts(member))}
                 self.network_weight[member] = weight
         cells = sum(len(part.hidden) for part in self.parts)
         if cells:
@@ -142,30 +141,8 @@ class HeldOutChecks:
     def restore(self) -> None:
         """Put every member back to its best weights, its heads multiplied by the weights that suited them."""
         for member, kept in enumerate(self.kept):
-            for i, (parameter, at) in enumerate(member_parts(self.network, member)):
+            for i, (parameter, at) in enumerate(self.network.member_parts(member)):
                 if i in kept:
                     parameter[at] = kept[i]
-        if isinstance(self.network, RowModel):
-            scale_heads(self.network, self.network_weight)
-
-
-def scale_heads(network: MaskedModel, weight: float | Tensor) -> None:
-    """Multiply what the network says beyond the linear part: by one number, or one for each (member, column)."""
-    codec: Any = network.codec
-    for block, head, bias in zip(codec.blocks, codec.head, codec.head_bias, strict=True):
-        factor: Any = weight
-        if isinstance(weight, Tensor):
-            each = head.shape[-1] // len(block.columns)
-            factor = weight[:, list(block.columns)].repeat_interleave(each, 1)[:, None]
-        for parameter in (head, bias):
-            parameter.data.mul_(factor)
-
-
-def member_parts(network: MaskedModel, member: int) -> list[tuple[nn.Parameter, Any]]:
-    """Every parameter and where in it a member's own weights are."""
-    codec: Any = network.codec
-    if codec.members == 1:
-        return [(p, ...) for p in network.parameters()]
-    wide = {id(codec.embedding), id(codec.slope), id(codec.masked)}
-    columns = slice(member * codec.width, (member + 1) * codec.width)
-    return [(p, (slice(None), columns) if id(p) in wide else member) for p in network.parameters()]
+        if self.network.weighs_heads:
+            self.network.scale_heads(self.network_weight)

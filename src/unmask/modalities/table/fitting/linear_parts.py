@@ -26,6 +26,7 @@ from unmask.modalities.table.distribution.discriminant import fit_trust
 from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.network import RowModel
+from unmask.modalities.table.distribution.table_network import TableNetwork
 from unmask.modalities.table.fitting.factor_fit import FactorFit
 from unmask.modalities.table.fitting.margins import estimate_margins
 from unmask.modalities.table.recipes import TableSettings
@@ -84,48 +85,54 @@ class HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearParts:
-    """A row model whose parts before the network are fitted; the network has learnt nothing yet.
+class FitRows:
+    """The rows of a fit, and what is done with them.
 
     Attributes:
-        moments: (columns, 2) mean and deviation of the scores, as they would be without holes.
-        held_out: None where there is no factor analysis, or where nobody will ask for held-out rows.
-    """
-
-    network: RowModel
-    moments: np.ndarray
-    held_out: HeldOut | None
-
-
-def fit_linear_parts(
-    codings: list[Coding],
-    moments: np.ndarray,
-    cells: Cells,
-    corruption: Corruption,
-    settings: TableSettings,
-    *,
-    fold: np.ndarray,
-    weight: np.ndarray | None,
-    training: bool,
-    calibrate: bool,
-) -> LinearParts:
-    """Fit what stands before the network.
-
-    Args:
-        moments: (columns, 2) mean and deviation of the seen scores.
         corruption: of the training run.
         fold: (rows,) the member that does not train on a row.
         weight: (rows,) of each row, for bootstrap copies.
         training: the network will be trained; without, the factor analysis stands alone.
         calibrate: held-out rows will be asked for after the fit too.
     """
+
+    cells: Cells
+    corruption: Corruption
+    fold: np.ndarray
+    weight: np.ndarray | None
+    training: bool
+    calibrate: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A network that has learnt nothing yet, and what was fitted before it.
+
+    Attributes:
+        moments: (columns, 2) mean and deviation of the scores, as they would be without holes.
+        held_out: the network as it is for the rows held out from a member; None where it is the same for all, or where
+            nobody will ask for held-out rows.
+    """
+
+    network: TableNetwork
+    moments: np.ndarray
+    held_out: HeldOut | None = None
+
+
+def fit_linear_parts(codings: list[Coding], moments: np.ndarray, rows: FitRows, settings: TableSettings) -> Started:
+    """Fit what stands before the network.
+
+    Args:
+        moments: (columns, 2) mean and deviation of the seen scores.
+    """
+    cells = rows.cells
     factors = FactorFit(
         dims=Dims(codings, moments),
         cells=cells,
         factors=settings.factors,
         shrink=settings.shrink,
         seed=settings.train.seed,
-        weight=weight,
+        weight=rows.weight,
     )
     related = factors.count(len(cells)) > 0
     if related and not cells.seen.all():
@@ -136,23 +143,23 @@ def fit_linear_parts(
     held_out = None
     if related:
         network.base = FactorAnalysis(factors.of(np.arange(len(cells))))
-        if training or calibrate:
-            held_out = HeldOut(network, factors, fold)
-            if training:
-                _refine(held_out, cells, corruption, settings, fold, weight)
-    return LinearParts(network=network, moments=moments, held_out=held_out)
+        if rows.training or rows.calibrate:
+            held_out = HeldOut(network, factors, rows.fold)
+            if rows.training:
+                _refine(held_out, rows, settings)
+    return Started(network=network, moments=moments, held_out=held_out)
 
 
-def _refine(
-    held_out: HeldOut,
-    cells: Cells,
-    corruption: Corruption,
-    settings: TableSettings,
-    fold: np.ndarray,
-    weight: np.ndarray | None,
-) -> None:
+def _refine(held_out: HeldOut, of: FitRows, settings: TableSettings) -> None:
     """Fit the trust in the discriminants, then the boosted stumps, on rows masked several times over."""
-    network, seed = held_out.network, settings.train.seed
+    network, seed, cells, corruption, fold, weight = (
+        held_out.network,
+        settings.train.seed,
+        of.cells,
+        of.corruption,
+        of.fold,
+        of.weight,
+    )
     rows = np.flatnonzero(cells.seen.any(1))
     if len(rows) > MOST_ROWS:
         rows = np.sort(rows[np.argsort(hash_keys(seed, rows, Salt.MOST_ROWS), kind="stable")[:MOST_ROWS]])

@@ -13,10 +13,10 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
 from unmask.core.hashing import Salt, hash_keys
-from unmask.core.model import MaskedModel
 from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.modalities.table.distribution.build import seeded
 from unmask.modalities.table.distribution.cells import Cells, batch_of
+from unmask.modalities.table.distribution.table_network import TableNetwork
 from unmask.modalities.table.fitting.held_out_checks import HeldOutChecks
 from unmask.modalities.table.recipes import TableSettings
 from unmask.training.optimiser import NanGuard, build_optimiser, step
@@ -27,7 +27,7 @@ Watch = Callable[[StepReport, int], None]
 
 
 def train_network(
-    network: MaskedModel,
+    network: TableNetwork,
     cells: Cells,
     corruption: Corruption,
     settings: TableSettings,

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.table.distribution.mcm import FilterModel
 from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.imputation.shift import held_back, parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.training_range import beyond_range
@@ -115,7 +114,7 @@ def complete(
     shifts = parse_shifts(shift, schema)
     moved = {s.place: s.delta for s in shifts if not s.where and schema.sizes[s.place] == 0}
     grouped = [s for s in shifts if s.place not in moved]
-    if (draws or interval is not None) and isinstance(model.table.network, FilterModel):
+    if (draws or interval is not None) and model.table.network.points_only:
         raise UserError(
             f"recipe {model.table.settings.recipe!r} has point values alone: no draws, no intervals",
             hint="Fit with the recipe 'masked'.",
@@ -125,7 +124,7 @@ def complete(
     order = match_columns(frame, schema)
     columns = encode(frame, schema, unseen=unseen)
     gaps = holes(schema, columns)
-    without = isinstance(model.table.network, FilterModel)
+    without = model.table.network.points_only
     rules = Rules.of(schema, constraints, implied=not without)
     if rules and without:
         raise UserError(

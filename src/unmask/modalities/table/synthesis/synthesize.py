@@ -17,7 +17,6 @@ import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.errors import UserError, option
-from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.imputation.under_rules import drawn_under
 from unmask.modalities.table.reading.decimal_marks import Spelling
@@ -86,7 +85,7 @@ def synthesize(
     """
     if rows < 1:
         raise UserError(f"rows={rows}", hint="Expected at least 1.")
-    if not isinstance(model.table.network, RowModel):
+    if not model.table.network.draws_columns:
         raise UserError(
             f"recipe {model.table.settings.recipe!r} does not synthesise", hint="Fit with the recipe 'masked'."
         )

@@ -1,0 +1,55 @@
+"""What every network over the cells of a row can be asked, beyond what a masked model of the core does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Hidden
+from unmask.core.model import MaskedModel
+from unmask.modalities.table.distribution.codec import TableCodec
+
+
+class TableNetwork(MaskedModel):
+    """A masked model of a table's cells, one example per row; the answers here are those of a transformer over cells.
+
+    Attributes:
+        points_only: it predicts a number per cell and no distribution.
+        draws_columns: `column_by_column` draws whole rows.
+        weighs_heads: `scale_heads` works: heads start at zero, and with zero heads the rest alone predicts.
+    """
+
+    codec: TableCodec
+    points_only: ClassVar[bool] = False
+    draws_columns: ClassVar[bool] = False
+    weighs_heads: ClassVar[bool] = False
+
+    def known(self, batch: PackedBatch, hidden: Hidden) -> dict[str, Any]:
+        """Keywords of the forward pass that say of a batch what the network itself does not change: made once for
+        cells that are looked at again and again."""
+        return {}
+
+    def scale_heads(self, weight: float | Tensor) -> None:
+        """Multiply what the network says beyond what was fitted before it: by one number, or by one of each (member,
+        column)."""
+        raise NotImplementedError(f"{type(self).__name__} has no heads that start at zero")
+
+    def member_parts(self, member: int) -> list[tuple[nn.Parameter, Any]]:
+        """Every parameter and where in it a member's own weights are."""
+        if self.codec.members == 1:
+            return [(p, ...) for p in self.parameters()]
+        wide = {id(self.codec.embedding), id(self.codec.slope), id(self.codec.masked)}
+        columns = slice(member * self.codec.width, (member + 1) * self.codec.width)
+        return [(p, (slice(None), columns) if id(p) in wide else member) for p in self.parameters()]
+
+    def take_parts(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Make room for the parts of a saved model that are there only where they were fitted; the state, as it is
+        loaded now."""
+        return dict(state)
+
+    def finished(self) -> None:
+        """Called once after the last training step, and after loading."""
+        self.eval()

@@ -1,0 +1,104 @@
+"""The corpus of a run: its tokenizer, brought along or trained on it, and its cache of tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unmask.errors import UserError, setting
+from unmask.files import written
+from unmask.modalities.text.cache import TokenCache, content_key, is_held_out
+from unmask.modalities.text.documents import ReadReport
+from unmask.modalities.text.recipes import TextSettings
+from unmask.modalities.text.sampling import sampled
+from unmask.modalities.text.sources import iter_documents
+from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.version import __version__
+
+TOKENIZER_CHARACTERS = 60_000_000
+"""A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to
+nothing."""
+
+MOST_UNKNOWN = 0.1
+"""Above this share of unknown tokens a corpus is refused: they are special, so never hidden and never learnt."""
+
+
+def check_unknown(cache: TokenCache, say: Callable[[str], None]) -> None:
+    """Tell how much of the corpus the tokenizer does not know.
+
+    Raises:
+        UserError: more than `MOST_UNKNOWN`.
+    """
+    share = float(cache.meta.get("unknown", 0.0))
+    if share > MOST_UNKNOWN:
+        raise UserError(
+            f"{share:.1%} of the corpus is unknown to the tokenizer ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
+            hint=f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make "
+            f"{setting('vocabulary')} larger, or say {setting('tokenizer_kind', 'bpe')}, which knows every character.",
+        )
+    if share > 0.001:
+        say(f"{share:.2%} of the tokens are unknown to the tokenizer")
+
+
+def build_tokenizer(
+    data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None], *, reuse: bool = False
+) -> Tokenizer:
+    """The tokenizer of a run: brought along, or trained now on the training documents and saved in `out`.
+
+    Args:
+        reuse: take the one in `out`, if there is one: of the run that is resumed, or of the first process. One that was
+            trained there on the same files with the same settings is taken without.
+    """
+    if settings.tokenizer is not None:
+        return Tokenizer.load(settings.tokenizer)
+    mark, key = out / ".tokenizer.key", _tokenizer_key(data, settings)
+    made = mark.read_text().strip() if mark.exists() else ""
+    named = any(str(d).startswith("hf:") for d in data)  # nothing says that it is what it was
+    if (out / "tokenizer.json").exists() and (reuse or (made == key and not named)):
+        return Tokenizer.load(out)
+    say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
+    documents = iter_documents(data, column=settings.column, report=ReadReport(), document=settings.document)
+    texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
+    tokenizer = Tokenizer.train(
+        sampled(texts, TOKENIZER_CHARACTERS),
+        kind=settings.tokenizer_kind,
+        vocab_size=settings.vocabulary,
+        lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
+    )
+    tokenizer.save(out)
+    with written(mark) as temporary:
+        temporary.write_text(key)
+    return tokenizer
+
+
+def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:
+    """Hash of what a trained tokenizer comes from: the same command, started again after a kill, need not train it
+    again."""
+    names = ("tokenizer_kind", "vocabulary", "lowercase", "column", "document", "holdout")
+    chosen = {name: getattr(settings, name) for name in names}
+    made_of = [__version__, TOKENIZER_CHARACTERS, settings.train.seed, chosen, content_key(data)]
+    return hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
+
+
+def build_cache(
+    data: Sequence[str], tokenizer: Tokenizer, folder: Path, settings: TextSettings, say: Callable[[str], None]
+) -> TokenCache:
+    """The cache of the tokens of some data, built in `folder` or found there.
+
+    Args:
+        data: as `sources.resolve` gives it.
+    """
+    return TokenCache.build(
+        data,
+        tokenizer,
+        folder,
+        max_slots=settings.slots,
+        column=settings.column,
+        holdout=settings.holdout,
+        seed=settings.train.seed,
+        entities=settings.hide == "entity",
+        document=settings.document,
+        say=say,
+    )
