@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 
@@ -101,3 +101,13 @@ def setting(name: str, value: Any = ...) -> str:
         return f"{name}={'' if value is ... else repr(value)}"
     shown = "" if value is ... else str(value).lower() if value is None or isinstance(value, bool) else str(value)
     return f"--set {shlex.quote(f'{name}={shown}')}"
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is none of the choices.
+
+    Raises:
+        UserError: with the choices there are.
+    """
+    if value not in choices:
+        raise UserError(f"{name}={value}", hint=f"Expected {' or '.join(choices)}.")

@@ -15,6 +15,7 @@ from unmask.core.inference import packed_batches
 from unmask.errors import UserError
 from unmask.modalities.text.batches import measuring_corruption, text_example
 from unmask.modalities.text.blanks import word_of, write_blanks
+from unmask.modalities.text.filling import blank_examples
 from unmask.modalities.text.folder import TextFolder, new_text_model
 from unmask.modalities.text.model import TextModel, load
 from unmask.modalities.text.tokenizer import Tokenizer
@@ -108,9 +109,9 @@ def test_the_space_before_a_blank_is_not_a_token_of_its_own(kind: str) -> None:
         w
         for w in ("model", "some", "words", "hides", "masked", "language")
         if (model.tokenizer.encode([sentence])[0].units >= 0).sum()
-        == len(model._blank_examples([sentence.replace(w, "[MASK]", 1)])[0]) - 2
+        == len(blank_examples(model, [sentence.replace(w, "[MASK]", 1)])[0]) - 2
     )
-    blank = model._blank_examples([sentence.replace(word, "[MASK]", 1)])[0].values["token"]
+    blank = blank_examples(model, [sentence.replace(word, "[MASK]", 1)])[0].values["token"]
     whole = model.tokenizer.encode([sentence])[0].ids
     place = int(np.flatnonzero(blank == model.tokenizer.mask_id)[0])
     assert np.array_equal(np.delete(blank, place), np.delete(whole, place))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,73 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from unmask.core.ask import Question, answers
-from unmask.core.batch import Example
 from unmask.core.embed import Pooling, embed
-from unmask.core.fill import Order, fill_examples
-from unmask.core.inference import packed_batches
+from unmask.core.fill import Order
 from unmask.core.score import score
 from unmask.encoder.config import Disentangled
-from unmask.errors import UserError
-from unmask.modalities.text.batches import text_example
-from unmask.modalities.text.blanks import marks_spaces, word_of, write_blanks
-from unmask.modalities.text.folder import TextFolder, load_folder, save_folder
+from unmask.errors import UserError, check_choice
+from unmask.modalities.text import filling, labels
+from unmask.modalities.text.folder import load_folder, save_folder
 from unmask.modalities.text.lengths import count_longer, cut_said
-from unmask.modalities.text.tokenizer import Encoded
-from unmask.training.precision import computing, precision_of, resolve_device
+from unmask.modalities.text.loaded import LoadedText
+from unmask.modalities.text.words import nearest_words
+from unmask.training.precision import precision_of, resolve_device
 
 if TYPE_CHECKING:
     from unmask.modalities.text.padding_free import PaddingFreeEmbedder
 
-BLANK = "[MASK]"
-"""Accepted in texts for every model, whatever its own mask token is."""
-
 
 @dataclass(repr=False)
-class TextModel:
-    """A masked language model and its tokenizer.
-
-    Attributes:
-        folder: what was loaded, with what stayed random or was ignored.
-        device: where it runs.
-        precision: 'fp32', 'bf16' or 'int8' (which embeds alone: all else refuses it).
-        compiled: torch.compile the encoder: slower to start, faster after, where a C++ compiler is at hand.
-    """
-
-    folder: TextFolder
-    device: torch.device
-    precision: str
-    compiled: bool = False
-
-    def __repr__(self) -> str:
-        return f"TextModel({self.folder!r}, {self.precision} on {self.device})"
-
-    @property
-    def model(self) -> Any:
-        """The masked model itself, a module of torch."""
-        return self.folder.model
-
-    @property
-    def tokenizer(self) -> Any:
-        """Its tokenizer."""
-        return self.folder.tokenizer
-
-    @property
-    def slots(self) -> int:
-        """Longest text in tokens, special ones included."""
-        return self.model.encoder.config.longest or 512
-
-    def require_head(self) -> None:
-        """Raises:
-        UserError: the checkpoint has no masked-LM head, so that predictions would be random.
-        """
-        if reason := self.folder.why_not_masked():
-            raise UserError(
-                f"{self.folder.family.name}: {reason}; predictions would be noise",
-                hint="embed works; for the rest use a masked-LM checkpoint, or unmask adapt to train a head.",
-            )
+class TextModel(LoadedText):
+    """A masked language model and its tokenizer, in use."""
 
     @cached_property
     def _padding_free(self) -> PaddingFreeEmbedder | None:
@@ -101,70 +53,6 @@ class TextModel:
     def calibrate(self, texts: Sequence[str]) -> None:
         """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
         self.__dict__["_padding_free"] = self._new_padding_free(texts)
-
-    def context(self) -> contextlib.AbstractContextManager[Any]:
-        """Within, the model computes in its precision.
-
-        Raises:
-            UserError: that is int8, in which texts are embedded and nothing else.
-        """
-        if self.precision == "int8":
-            raise UserError("precision=int8: built for embedding alone", hint="Use bf16 or fp32 for this.")
-        return computing(self.precision, self.device)
-
-    def examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:
-        """Texts as one example each, special tokens included.
-
-        Raises:
-            UserError: a text is longer than the model takes; with `max_slots` it is cut instead.
-        """
-        encoded: list[Encoded] = self.tokenizer.encode(texts, max_slots=max_slots)
-        self._check([len(e) for e in encoded], texts)
-        # As in training: [UNK] and other special tokens are seen, but never hidden.
-        special = self.tokenizer.special_ids
-        return [text_example(e.ids, e.units, e.special | np.isin(e.ids, special), i) for i, e in enumerate(encoded)]
-
-    def check(self, texts: Sequence[str]) -> None:
-        """Refuse texts that are longer than the model takes, by their ids alone: words are not looked for.
-
-        Raises:
-            UserError: naming the first one.
-        """
-        self._check([len(ids) for ids in self.tokenizer.ids(texts)], texts)
-
-    def _check(self, lengths: Sequence[int], texts: Sequence[str]) -> None:
-        for number, (text, length) in enumerate(zip(texts, lengths, strict=True), start=1):
-            if length > self.slots:
-                raise UserError(
-                    f"text {number} has {length} tokens, the model takes {self.slots}: {text[:60]!r}...",
-                    hint="Split it into shorter texts.",
-                )
-
-    def _blank_examples(self, texts: Sequence[str]) -> list[Example]:
-        """Texts with blanks. The space in front of a blank belongs to the word that is missing, so where a tokenizer
-        makes it a token of its own (byte-level BPE, Unigram) that token is left out, as it was in training."""
-        mask, special = self.tokenizer.require_mask(), self.tokenizer.special_ids
-        out = []
-        for number, (text, e) in enumerate(zip(texts, self.tokenizer.encode(texts), strict=True)):
-            blank = e.ids == mask
-            space = np.array([not text[a:b].strip() for a, b in e.offsets], bool) & ~e.special & ~blank
-            keep = ~(space & np.append(blank[1:], False))
-            ids = e.ids[keep]
-            out.append(text_example(ids, e.units[keep], np.isin(ids, special) & (ids != mask), number))
-        self._check([len(e) for e in out], texts)
-        return out
-
-    def _with_blanks(self, texts: Sequence[str], *, one_for: str = "") -> list[str]:
-        own = self.tokenizer.mask_token
-        out = [text.replace(BLANK, own) for text in texts]
-        for number, text in enumerate(out, start=1):
-            if own not in text:
-                raise UserError(
-                    f"text {number} has no {own}: {text[:60]!r}", hint=f"Write {own} where a word is to be filled in."
-                )
-            if one_for and text.count(own) != 1:
-                raise UserError(f"{one_for} need exactly one {own}, text {number} has {text.count(own)}: {text[:60]!r}")
-        return out
 
     def fill(
         self,
@@ -196,47 +84,17 @@ class TextModel:
         Raises:
             UserError: a text without a blank, or longer than the model takes.
         """
-        self.require_head()
-        _known("order", order, ("confidence", "random", "left_to_right"))
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        masked = self._with_blanks(texts, one_for="candidates" if candidates else "answers" if longest > 1 else "")
-        if candidates:
-            return [self._compare(text, shown, candidates) for text, shown in zip(masked, texts, strict=True)]
-        if longest > 1:
-            found = {text: self.answers(text, lengths=range(1, longest + 1), top=top) for text in texts}
-            return [{"text": text, **_best(found[text])} for text in texts]
-        examples = self._blank_examples(masked)
-        blanks = [np.flatnonzero(e.values["token"] == self.tokenizer.mask_id) for e in examples]
-
-        def likeliest(prediction: Any, places: Tensor) -> list[list[dict[str, Any]]]:
-            values, chances = (x[places].tolist() for x in prediction.top(top))
-            return [
-                [{"value": word_of(self.tokenizer, v), "probability": math.exp(p)} for v, p in zip(*one, strict=True)]
-                for one in zip(values, chances, strict=True)
-            ]
-
-        with self.context():
-            filled = fill_examples(
-                self.model,
-                examples,
-                blanks,
-                slots=self.slots,
-                batch_slots=4096,
-                keep=likeliest,
-                steps=steps,
-                order=order,
-                temperature=temperature,
-                generator=torch.Generator(device=self.device).manual_seed(seed),
-            )
-        return [
-            {
-                "text": text,
-                "filled": write_blanks(self.tokenizer, shown, one.new.tolist()),
-                "slots": [{"candidates": best} for best in one.kept],
-                "log_probability": math.fsum(one.log_prob.tolist()),
-            }
-            for text, shown, one in zip(texts, masked, filled, strict=True)
-        ]
+        return filling.fill(
+            self,
+            texts,
+            top=top,
+            steps=steps,
+            order=order,
+            temperature=temperature,
+            seed=seed,
+            candidates=candidates,
+            longest=longest,
+        )
 
     def answers(
         self, text: str, *, lengths: Sequence[int] = (1, 2, 3), top: int = 5, beam: int | None = None
@@ -253,84 +111,7 @@ class TextModel:
             answer's tokens, given their number: compare answers of one length; across lengths the order is only a
             guide.
         """
-        self.require_head()
-        width, own = max(top, beam or 2 * top), self.tokenizer.mask_token
-        masked = self._with_blanks([text], one_for="answers")
-        base = self._blank_examples(masked)[0]
-        ids, special = base.values["token"], base.special
-        assert special is not None
-        place = int(np.flatnonzero(ids == self.tokenizer.mask_id)[0])
-        found: list[dict[str, Any]] = []
-        for length in lengths:
-            self._check([len(ids) + length - 1], [text])
-            beams: list[tuple[list[int], float]] = [([], 0.0)]
-            for done in range(length):
-                examples = []
-                for tokens, _ in beams:
-                    whole = np.concatenate([ids[:place], tokens, np.zeros(length - done), ids[place + 1 :]]).astype(
-                        np.int64
-                    )
-                    examples.append(text_example(whole, np.arange(len(whole)), np.zeros(len(whole), bool), 0))
-                rest, next_one = np.arange(place + done, place + length), np.array([place + done])
-                questions = [Question(example=e, hidden=rest, wanted=next_one) for e in examples]
-                grown = []
-                with self.context():
-                    for numbers, prediction, places in answers(self.model, questions, slots=self.slots):
-                        values, chances = (x.tolist() for x in prediction.top(width))
-                        for (tokens, total), (at,) in zip((beams[n] for n in numbers), places, strict=True):
-                            grown += [([*tokens, v], total + p) for v, p in zip(values[at], chances[at], strict=True)]
-                beams = sorted(grown, key=lambda b: -b[1])[:width]
-            seen: set[str] = set()
-            for tokens, total in beams:
-                value = word_of(self.tokenizer, tokens[0]) if length == 1 else self.tokenizer.decode(tokens).strip()
-                if value not in seen and len(seen) < top:
-                    seen.add(value)
-                    filled = write_blanks(self.tokenizer, masked[0].replace(own, own * length), tokens)
-                    found.append(
-                        {
-                            "value": value,
-                            "filled": filled,
-                            "tokens": length,
-                            "probability": math.exp(total),
-                            "log_probability": total,
-                        }
-                    )
-        return sorted(found, key=lambda a: -a["log_probability"])
-
-    def _compare(self, text: str, shown: str, candidates: Sequence[str]) -> dict[str, Any]:
-        before, after = text.split(self.tokenizer.mask_token)
-        examples: list[Example] = []
-        for candidate in candidates:
-            filled = before + candidate + after
-            e = self.tokenizer.encode([filled])[0]
-            inside = (e.offsets[:, 0] < len(before) + len(candidate)) & (e.offsets[:, 1] > len(before)) & ~e.special
-            if not inside.any():
-                raise UserError(f"candidate {candidate!r} has no token", hint="Give a word.")
-            if (e.ids[inside] == self.tokenizer.unk_id).any():
-                raise UserError(f"candidate {candidate!r} is not in the vocabulary", hint="Leave it out.")
-            if len(e) > self.slots:
-                raise UserError(f"text with candidate {candidate!r} has {len(e)} tokens, the model takes {self.slots}")
-            examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
-        with self.context():
-            found = score(self.model, examples, slots=self.slots, mode="unit")
-        order = sorted(range(len(candidates)), key=lambda i: -found[i].total)
-        total = np.logaddexp.reduce([f.total for f in found])
-        ranked = [
-            {
-                "value": candidates[i],
-                "probability": math.exp(found[i].total),
-                "share": math.exp(found[i].total - total),
-                "log_probability": found[i].total,
-            }
-            for i in order
-        ]
-        best = candidates[order[0]]
-        return {
-            "text": shown,
-            "filled": before + best + after,
-            "slots": [{"candidates": ranked}],
-            "log_probability": found[order[0]].total,
-        }
+        return filling.answers(self, text, lengths=lengths, top=top, beam=beam)
 
     def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> list[dict[str, Any]]:
         """Pseudo-log-likelihood of texts: text, score (nats, summed), slots, perplexity (None where nothing is scored).
@@ -338,7 +119,7 @@ class TextModel:
         Unknown words ([UNK]) are not scored, as they are never predicted in training: compare texts of equal `slots`.
         """
         self.require_head()
-        _known("mode", mode, ("unit", "slot"))
+        check_choice("mode", mode, ("unit", "slot"))
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self.context():
             found = score(self.model, self.examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
@@ -404,32 +185,7 @@ class TextModel:
         Raises:
             UserError: the checkpoint has no task head.
         """
-        head = self.folder.head()
-        if head is None:
-            raise UserError(
-                f"{self.folder.family.name}: the checkpoint has no task head",
-                hint="Fine-tune one: unmask finetune.",
-            )
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        examples = self.examples(texts, max_slots=self.slots)
-        out: list[dict[str, Any]] = [{} for _ in texts]
-        head.to(self.device)
-        for batch, members in packed_batches(examples, self.slots):
-            batch = batch.to(self.device)
-            with torch.inference_mode(), self.context():
-                logits = head.logits(self.model, batch, len(members)).cpu()
-            if head.pool == "each":
-                index = batch.index.flatten().cpu()
-                parts = [logits[index == number] for number in range(len(members))]
-            else:
-                parts = list(logits.split(1))
-            for member, part in zip(members.tolist(), parts, strict=True):
-                out[member] = {"text": texts[member], "logits": part.tolist()}
-                if head.kind == "detect":
-                    out[member]["replaced"] = torch.sigmoid(part[:, 0]).tolist()
-                elif head.labels:
-                    out[member]["labels"] = [head.labels[i] for i in part.argmax(-1).tolist()]
-        return out
+        return labels.label(self, texts)
 
     def evaluate(
         self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
@@ -470,21 +226,7 @@ class TextModel:
 
     def nearest_words(self, words: Sequence[str], k: int = 8) -> list[dict[str, Any]]:
         """Nearest vocabulary entries by cosine of the word embeddings; words that are not entries are left out."""
-        table = self.model.codec.word.weight.detach().float().cpu().numpy()
-        table = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
-        names = [self.tokenizer.token(i).lstrip("Ġ▁") for i in range(self.tokenizer.vocab_size)]
-        names += [""] * (len(table) - len(names))
-        alone = np.array([n.isalpha() and len(n) > 1 for n in names], bool)
-        out = []
-        for word in words:
-            spellings = (f"Ġ{word}", f"▁{word}", word) if marks_spaces(self.tokenizer) else (word, word.lower())
-            number = next((i for s in spellings if (i := self.tokenizer.id(s)) is not None), None)
-            if number is None:
-                continue
-            cosine = np.where(alone & (np.array(names) != names[number]), table @ table[number], -2)
-            best = np.argsort(-cosine)[:k]
-            out.append({"word": word, "neighbours": [(names[i], float(cosine[i])) for i in best]})
-        return out
+        return nearest_words(self, words, k)
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
         """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`."""
@@ -521,16 +263,6 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
     name = "int8" if precision == "int8" else precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
     return TextModel(folder=folder, device=where, precision=name, compiled=compile)
-
-
-def _known(name: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a choice that there is none of."""
-    if value not in known:
-        raise UserError(f"{name}={value}", hint=f"Expected {' or '.join(known)}.")
-
-
-def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
-    return {k: candidates[0][k] for k in ("filled", "log_probability")} | {"slots": [{"candidates": candidates}]}
 
 
 def _perplexity(total: float, slots: int) -> float | None:

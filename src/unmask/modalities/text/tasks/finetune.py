@@ -5,37 +5,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, option, setting
+from unmask.errors import UserError, option
 from unmask.files import check_new_model, written_folder
-from unmask.modalities.text.folder import load_folder
-from unmask.modalities.text.tasks import effort, loop, simpler
+from unmask.modalities.text.tasks import loop, simpler
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.figures import figures
-from unmask.modalities.text.tasks.fit import TaskRun
-from unmask.modalities.text.tasks.held_out import hold_out
+from unmask.modalities.text.tasks.finetuning import TaskTraining
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.missing import without_texts
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.modalities.text.tasks.scorers import merit
-from unmask.modalities.text.tasks.settings import TaskSettings, settled
+from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
-from unmask.training.finetune_checkpoints import Keeper
-from unmask.training.precision import resolve_device, resolve_precision
-from unmask.training.settings import apply_overrides, to_dict
-from unmask.training.tracking import Tracker
+from unmask.training.settings import apply_overrides
 
 
 def finetune(
@@ -80,167 +73,11 @@ def finetune(
     Raises:
         UserError: naming what is wrong in the model, the data or the settings.
     """
-    kind = task_class(task)
-    if metric is not None and "metric" not in kind.options:
-        raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
     chosen = apply_overrides(settings or TaskSettings(), overrides)
     target = None if out is None else Path(out)
-    if target is not None:
-        check_new_model(target)
-    trouble = Trouble(lenient=lenient, say=say)
-    items, read_from = kind.read(train, columns, labelled=True, trouble=trouble)
-    held = None
-    if validation is not None:
-        wanted = (columns or Columns()).trained_on(read_from.named if read_from else {})
-        held, held_from = kind.read(validation, wanted, labelled=True, trouble=trouble)
-        if held_from and (warning := held_from.not_there()):
-            say(f"validation data: {warning}")
-    if read_from:
-        say(f"columns: {read_from.said()}")
-    text = load_folder(model)
-    if text.model.visible_only:
-        say("the decoder of the visible-only model is left out: tasks stand on its encoder")
-    device = resolve_device(chosen.device)
-    chosen = settled(chosen, text.model.encoder.config.width)
-    shared, taken = hold_out(items, held, chosen, say)
-    rest, held = taken or (items, held)
-    keeper = None
-    if target is not None and (checkpoints or resume):
-        keeper = Keeper(
-            target.with_name(f".{target.name}.training"),
-            seconds=chosen.checkpoint_seconds,
-            resume=resume,
-            fingerprint={
-                "settings": {
-                    "task": task,
-                    "metric": metric,
-                    **{k: v for k, v in to_dict(chosen).items() if k != "memory"},
-                },
-                "the training data": _digest(items),
-                "the validation data": _digest(held),
-            },
-        )
-    if resume and chosen.minutes is not None:
-        raise UserError(
-            f"{option('resume', True)} with {option('minutes')}",
-            hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
-        )
-    resumed = keeper.found if keeper else None
-    precision = resolve_precision(resumed.extra["precision"] if resumed else chosen.precision, device)
-    slots = min(chosen.slots or 10**9, text.model.encoder.config.longest or 512)
-    reader = ExampleMaker(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
-    for what, part in (("", items), ("validation data: ", held if validation is not None else None)):
-        for line in kind.remarks(reader, part or [], labelled=True):
-            say(f"{what}{line}")
-    options = {"metric": metric} if "metric" in kind.options else {}
-    classes = items  # what labels there are is learnt from all rows
-
-    def make(encoder: ExampleMaker, _: Sequence[Any], given: TaskSettings) -> TextTask:
-        begin: Callable[..., TextTask] = kind.from_items
-        return begin(encoder, classes, given, **options)
-
-    again = taken is not None and chosen.refit is not False and chosen.minutes is None and target is not None
-    run = TaskRun(make=make, settings=chosen, device=device, precision=precision.name, slots=slots, say=say)
-    scratch = None if target is None else target.with_name(f".{target.name}.{os.getpid()}.training")
-    if keeper is not None:
-        scratch, keeper.about["precision"], keeper.more = keeper.folder, precision.name, again
-    done, work_ratio = False, None
-    try:
-        step = resumed.step if resumed else None
-        with Tracker(scratch, total="fine-tuning", console=console, resumed_step=step) as tracker:
-            if not resumed:
-                tracker.event("start", precision=precision.name, reason=precision.reason, device=str(device), task=task)
-            fitted = run.fit(
-                text, rest, held, keeper=keeper, tracker=tracker if target is not None or console else None
-            )
-            outcome, trained_on = fitted.outcome, len(rest)
-            stopped = outcome.stopped
-            if stopped != "signal" and again and outcome.kept_step:
-                work_ratio = effort.beyond(fitted, chosen)
-                again = bool(chosen.refit) or work_ratio <= 1
-                if not again:
-                    say(
-                        f"not trained again on all {len(items):,} rows: with choosing that would be {work_ratio:.1f} "
-                        f"times the work of as many epochs in padded steps of 8 rows ({setting('refit', True)} does "
-                        "it)"
-                    )
-            if stopped != "signal" and taken is not None and again:
-                say(f"chosen on {len(taken[1]):,} rows held out; training on all {len(items):,} by the same recipe")
-                fitted = run.refit(load_folder(model), items, fitted)
-                outcome, trained_on = fitted.outcome, len(items)
-        work, verdict = fitted.work, fitted.verdict
-        metrics = outcome.metrics
-        if stopped == "signal":
-            metrics, target = {}, None
-        elif fitted.checked is not None and fitted.predictions is not None:
-            metrics = work.score(fitted.predictions, fitted.checked.items)
-        result: dict[str, Any] = {
-            "task": task,
-            "metric": work.metric,
-            "value": metrics.get(work.metric),
-            "metrics": metrics,
-            "steps": outcome.steps,
-            "kept_step": outcome.kept_step,
-            "train_seconds": round(outcome.seconds, 3),
-            "cpu_seconds": round(outcome.cpu_seconds, 3),
-            "validation_seconds": round(outcome.validation_seconds, 3),
-            "stopped": outcome.stopped,
-            "tokens_per_second": fitted.tokens / max(outcome.seconds, 1e-9),
-            "rows": len(items),
-            "rows_held_out": len(taken[1]) if taken else 0,
-            "rows_trained_on": trained_on,
-            "rows_in_both": shared,
-            "work_ratio": work_ratio,
-            "expected_memory_mb": round(fitted.expected_memory / 1e6),
-            "peak_memory_mb": outcome.peak_memory_mb,
-            "seed": chosen.seed,
-            "device": str(device),
-            "precision": precision.name,
-            "history": outcome.history,
-            "probe": None if fitted.probed is None else dataclasses.asdict(fitted.probed),
-            "comparison": None if verdict is None else verdict.table,
-            "kept": None if verdict is None else verdict.kept,
-        }
-        if target is not None:
-            said = fitted.lines(trained_on, len(items))
-            result["lines"] = said
-            if read_from and read_from.named:
-                work.about["columns"] = read_from.named
-            work.about |= {
-                "settings": to_dict(chosen),
-                "metrics": metrics,
-                "comparison": result["comparison"],
-                "kept": result["kept"],
-                "rows_trained_on": trained_on,
-                "rows_held_out": result["rows_held_out"],
-            }
-            beside = None if verdict is None else verdict.beside
-            if beside is not None:
-                work.about["beside"] = beside.kind
-            models.save(
-                target,
-                fitted.folder.text,
-                fitted.folder.model,
-                kind=work.head,
-                about=work.about,
-                config=work.config(),
-                beside=beside,
-            )
-            assert scratch is not None
-            shutil.move(scratch / "metrics.jsonl", target / "metrics.jsonl")
-            from unmask.modalities.text.tasks.analysis import write_report
-
-            write_report(target, fitted.folder, work, fitted.checked, fitted.predictions, result)
-            result["out"] = str(target)
-        done = stopped != "signal"
-    finally:
-        if scratch is not None and (keeper is None or done or not keeper.kept()):
-            shutil.rmtree(scratch, ignore_errors=True)
-    return result
-
-
-def _digest(items: Any) -> int:
-    return zlib.crc32(json.dumps(items, default=str).encode())
+    training = TaskTraining(task, model, chosen, out=target, metric=metric, say=say)
+    rows = training.read(train, validation, columns, lenient=lenient)
+    return training.train(rows, checkpoints=checkpoints, resume=resume, console=console)
 
 
 def _read_for(

@@ -20,7 +20,8 @@ from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError, either
 from unmask.modalities.text.batches import text_example
-from unmask.modalities.text.model import BLANK, TextModel
+from unmask.modalities.text.filling import BLANK
+from unmask.modalities.text.model import TextModel
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.task_of import task_of
 

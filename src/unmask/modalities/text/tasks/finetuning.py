@@ -1,0 +1,263 @@
+"""Fine-tuning for a text task from data to folder: reading, training, what came of it, and writing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.errors import UserError, option, setting
+from unmask.files import check_new_model
+from unmask.modalities.text.folder import TextFolder, load_folder
+from unmask.modalities.text.tasks import effort
+from unmask.modalities.text.tasks import model as models
+from unmask.modalities.text.tasks.analysis import write_report
+from unmask.modalities.text.tasks.data import Columns
+from unmask.modalities.text.tasks.encoding import ExampleMaker
+from unmask.modalities.text.tasks.fit import FittedTask, TaskRun
+from unmask.modalities.text.tasks.held_out import hold_out
+from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.registry import task_class
+from unmask.modalities.text.tasks.settings import TaskSettings, settled
+from unmask.modalities.text.tasks.task import TextTask
+from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.precision import Precision, resolve_device, resolve_precision
+from unmask.training.settings import to_dict
+from unmask.training.tracking import Tracker
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRows:
+    """The rows of a run.
+
+    Attributes:
+        items: all training rows; classes are learnt from them.
+        training: those that are trained on before the recipe is settled.
+        held_out: what stops, keeps and calibrates; None without any.
+        chosen: the held-out rows were taken from the training rows.
+        shared: rows that are in both.
+        read_from: the columns they were read from; None where the data has none.
+    """
+
+    items: Sequence[Any]
+    training: Sequence[Any]
+    held_out: Sequence[Any] | None
+    chosen: bool
+    shared: int
+    read_from: Columns | None
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names of the columns by their parts."""
+        return self.read_from.named if self.read_from else {}
+
+
+class TaskTraining:
+    """One call of `finetune`: see there for the arguments."""
+
+    def __init__(
+        self, task: str, model: str | Path, settings: TaskSettings, *, out: Path | None, metric: str | None, say: Say
+    ) -> None:
+        self.task = task
+        self.kind = task_class(task)
+        self.model, self.settings, self.out, self.metric, self.say = model, settings, out, metric, say
+        if metric is not None and "metric" not in self.kind.options:
+            raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
+        if out is not None:
+            check_new_model(out)
+        self.work_ratio: float | None = None
+
+    def read(self, train: Any, validation: Any, columns: Columns | None, *, lenient: bool) -> TaskRows:
+        """The rows to train on and those held out."""
+        trouble = Trouble(lenient=lenient, say=self.say)
+        items, read_from = self.kind.read(train, columns, labelled=True, trouble=trouble)
+        held = None
+        if validation is not None:
+            wanted = (columns or Columns()).trained_on(read_from.named if read_from else {})
+            held, held_from = self.kind.read(validation, wanted, labelled=True, trouble=trouble)
+            if held_from and (warning := held_from.not_there()):
+                self.say(f"validation data: {warning}")
+        if read_from:
+            self.say(f"columns: {read_from.said()}")
+        self.text = self._open()
+        self.settings = settled(self.settings, self.text.model.encoder.config.width)
+        shared, taken = hold_out(items, held, self.settings, self.say)
+        rest, held = taken or (items, held)
+        return TaskRows(
+            items=items,
+            training=rest,
+            held_out=held,
+            chosen=taken is not None,
+            shared=shared,
+            read_from=read_from,
+        )
+
+    def _open(self) -> TextFolder:
+        text = load_folder(self.model)
+        if text.model.visible_only:
+            self.say("the decoder of the visible-only model is left out: tasks stand on its encoder")
+        return text
+
+    def keeper(self, rows: TaskRows, *, resume: bool) -> Keeper:
+        """Of checkpoints beside the folder to come."""
+        assert self.out is not None
+        chosen = {k: v for k, v in to_dict(self.settings).items() if k != "memory"}
+        return Keeper(
+            self.out.with_name(f".{self.out.name}.training"),
+            seconds=self.settings.checkpoint_seconds,
+            resume=resume,
+            fingerprint={
+                "settings": {"task": self.task, "metric": self.metric, **chosen},
+                "the training data": _digest(rows.items),
+                "the validation data": _digest(rows.held_out),
+            },
+        )
+
+    def train(self, rows: TaskRows, *, checkpoints: bool, resume: bool, console: bool) -> dict[str, Any]:
+        """Train, and write the folder; what `finetune` returns."""
+        settings, out = self.settings, self.out
+        keeper = self.keeper(rows, resume=resume) if out is not None and (checkpoints or resume) else None
+        if resume and settings.minutes is not None:
+            raise UserError(
+                f"{option('resume', True)} with {option('minutes')}",
+                hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
+            )
+        resumed = keeper.found if keeper else None
+        self.device = resolve_device(settings.device)
+        self.precision: Precision = resolve_precision(
+            resumed.extra["precision"] if resumed else settings.precision, self.device
+        )
+        run = self._run(rows)
+        again = rows.chosen and settings.refit is not False and settings.minutes is None and out is not None
+        scratch = None if out is None else out.with_name(f".{out.name}.{os.getpid()}.training")
+        if keeper is not None:
+            scratch, keeper.about["precision"], keeper.more = keeper.folder, self.precision.name, again
+        done = False
+        try:
+            with Tracker(
+                scratch, total="fine-tuning", console=console, resumed_step=resumed.step if resumed else None
+            ) as tracker:
+                if not resumed:
+                    about = {"precision": self.precision.name, "reason": self.precision.reason}
+                    tracker.event("start", **about, device=str(self.device), task=self.task)
+                watched = tracker if out is not None or console else None
+                fitted = run.fit(self.text, rows.training, rows.held_out, keeper=keeper, tracker=watched)
+                trained_on = len(rows.training)
+                if fitted.outcome.stopped != "signal" and again and self._worth_it(fitted, rows):
+                    fitted, trained_on = run.refit(load_folder(self.model), rows.items, fitted), len(rows.items)
+            result = self._result(rows, fitted, trained_on)
+            if out is not None and scratch is not None and fitted.outcome.stopped != "signal":
+                self._write(out, scratch, rows, fitted, trained_on, result)
+            done = fitted.outcome.stopped != "signal"
+        finally:
+            if scratch is not None and (keeper is None or done or not keeper.kept()):
+                shutil.rmtree(scratch, ignore_errors=True)
+        return result
+
+    def _run(self, rows: TaskRows) -> TaskRun:
+        """The run, with what is said of its rows said."""
+        text, kind = self.text, self.kind
+        slots = min(self.settings.slots or 10**9, text.model.encoder.config.longest or 512)
+        reader = ExampleMaker(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
+        for what, part in (("", rows.items), ("validation data: ", None if rows.chosen else rows.held_out)):
+            for line in kind.remarks(reader, part or [], labelled=True):
+                self.say(f"{what}{line}")
+        options = {"metric": self.metric} if "metric" in kind.options else {}
+
+        def make(encoder: ExampleMaker, _: Sequence[Any], given: TaskSettings) -> TextTask:
+            begin: Callable[..., TextTask] = kind.from_items
+            return begin(encoder, rows.items, given, **options)
+
+        device: torch.device = self.device
+        return TaskRun(
+            make=make, settings=self.settings, device=device, precision=self.precision.name, slots=slots, say=self.say
+        )
+
+    def _worth_it(self, fitted: FittedTask, rows: TaskRows) -> bool:
+        """Whether to train anew on the held-out rows too; where it is, or is too much work, it is said."""
+        if fitted.outcome.kept_step:
+            self.work_ratio = effort.beyond(fitted, self.settings)
+            if not self.settings.refit and self.work_ratio > 1:
+                self.say(
+                    f"not trained again on all {len(rows.items):,} rows: with choosing that would be "
+                    f"{self.work_ratio:.1f} times the work of as many epochs in padded steps of 8 rows "
+                    f"({setting('refit', True)} does it)"
+                )
+                return False
+        held = rows.held_out or []
+        self.say(f"chosen on {len(held):,} rows held out; training on all {len(rows.items):,} by the same recipe")
+        return True
+
+    def _result(self, rows: TaskRows, fitted: FittedTask, trained_on: int) -> dict[str, Any]:
+        work, outcome, verdict = fitted.work, fitted.outcome, fitted.verdict
+        metrics = outcome.metrics
+        if outcome.stopped == "signal":
+            metrics = {}
+        elif fitted.checked is not None and fitted.predictions is not None:
+            metrics = work.score(fitted.predictions, fitted.checked.items)
+        return {
+            "task": self.task,
+            "metric": work.metric,
+            "value": metrics.get(work.metric),
+            "metrics": metrics,
+            "steps": outcome.steps,
+            "kept_step": outcome.kept_step,
+            "train_seconds": round(outcome.seconds, 3),
+            "cpu_seconds": round(outcome.cpu_seconds, 3),
+            "validation_seconds": round(outcome.validation_seconds, 3),
+            "stopped": outcome.stopped,
+            "tokens_per_second": fitted.tokens / max(outcome.seconds, 1e-9),
+            "rows": len(rows.items),
+            "rows_held_out": len(rows.held_out or []) if rows.chosen else 0,
+            "rows_trained_on": trained_on,
+            "rows_in_both": rows.shared,
+            "work_ratio": self.work_ratio,
+            "expected_memory_mb": round(fitted.expected_memory / 1e6),
+            "peak_memory_mb": outcome.peak_memory_mb,
+            "seed": self.settings.seed,
+            "device": str(self.device),
+            "precision": self.precision.name,
+            "history": outcome.history,
+            "probe": None if fitted.probed is None else dataclasses.asdict(fitted.probed),
+            "comparison": None if verdict is None else verdict.table,
+            "kept": None if verdict is None else verdict.kept,
+        }
+
+    def _write(
+        self, out: Path, scratch: Path, rows: TaskRows, fitted: FittedTask, trained_on: int, result: dict[str, Any]
+    ) -> None:
+        """The folder and its report; `result` gets where it is and what is to be said."""
+        result["lines"], work = fitted.lines(trained_on, len(rows.items)), fitted.work
+        if rows.columns:
+            work.about["columns"] = rows.columns
+        told = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
+        work.about |= {"settings": to_dict(self.settings)} | {name: result[name] for name in told}
+        beside = None if fitted.verdict is None else fitted.verdict.beside
+        if beside is not None:
+            work.about["beside"] = beside.kind
+        models.save(
+            out,
+            fitted.folder.text,
+            fitted.folder.model,
+            kind=work.head,
+            about=work.about,
+            config=work.config(),
+            beside=beside,
+        )
+        shutil.move(scratch / "metrics.jsonl", out / "metrics.jsonl")
+        write_report(out, fitted.folder, work, fitted.checked, fitted.predictions, result)
+        result["out"] = str(out)
+
+
+def _digest(items: Any) -> int:
+    return zlib.crc32(json.dumps(items, default=str).encode())
