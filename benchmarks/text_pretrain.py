@@ -1,14 +1,16 @@
 """Masked pretraining beside transformers' BertForMaskedLM: same documents, same model shape, same cores, one process.
 
-Reference loops: (a) `padded`: dynamic padding, fp32, the library's collator; (b) `concat`: its best here,
-concatenated blocks, bf16 autocast, SDPA, fused AdamW. Steps alternate between the loops, so that a change of the
-machine's speed hits all of them. Figures are real tokens per second (padding not counted), medians over steps, and
-the ratio of each pair of neighbouring steps with its quartiles. In this process all loops have our allocator settings,
-which help the reference too; `padded-default` is loop (a) as it comes, in a process of its own, one step at a time.
+Reference loops: (a) `padded`: dynamic padding, fp32, the library's collator; (b) `concat`: its best here, concatenated
+blocks, SDPA, fused AdamW. `ours` and `concat` compute in the format that `precision=auto` picks on this processor:
+bf16 with AMX or AVX512-bf16 (`ours-fp32` is then measured too), else fp32 - where bf16 is emulated, both loops are ten
+times slower in it, and their ratio says nothing. Steps alternate between the loops, so that a change of the machine's
+speed hits all of them. Figures are real tokens per second (padding not counted), medians over steps, and the ratio of
+each pair of neighbouring steps with its quartiles. In this process all loops have our allocator settings, which help
+the reference too; `padded-default` is loop (a) as it comes, in a process of its own, one step at a time.
 
-`gemm` is what this machine's matrix products reach in bf16 (a 4096 x width x 4 width product), `useful` what our loop
-does in useful arithmetic (every matrix product a token needs, forward and backward; attention left out), in GFLOP/s:
-their quotient bounds what is left to win.
+`gemm` is what this machine's matrix products reach in that format (a 4096 x width x 4 width product), `useful` what
+our loop does in useful arithmetic (every matrix product a token needs, forward and backward; attention left out), in
+GFLOP/s: their quotient bounds what is left to win.
 
     python benchmarks/text_pretrain.py [--sizes 4x256,6x384,12x768] [--slots 128,512] [--dropout 0,0.1] [--seconds 25]
     python benchmarks/text_pretrain.py --learning       equal learning: same held-out loss after the same tokens
@@ -17,7 +19,6 @@ their quotient bounds what is left to win.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
+from beside import processor
+from unmask.training.precision import computing, resolve_precision
 
 VOCABULARY = 30522
 TOKENS = 4096  # slots in an optimiser step, on all sides
@@ -51,7 +55,9 @@ def corpus(folder: Path, slots: int):
     return cache, tokenizer
 
 
-LOOPS = ["ours-bf16", "ours-fp32", "padded", "concat", "padded-default"]
+LOOPS = ("ours", "padded", "concat", "padded-default")
+FORMAT = resolve_precision("auto", torch.device("cpu"))
+"""What `ours` and `concat` compute in."""
 Stepper = Callable[[], tuple[int, float, float]]
 """One optimiser step: (real tokens, seconds, loss)."""
 
@@ -96,10 +102,8 @@ def ours(
         optimiser.zero_grad(set_to_none=True)
         return float(norm), True
 
-    autocast = (lambda: torch.autocast("cpu", torch.bfloat16)) if precision == "bf16" else contextlib.nullcontext
-    loop = pretrain(
-        model, batches(), Corruption(), StepContext(update=update, autocast=autocast), progress=lambda n: 0.0
-    )
+    context = StepContext(update=update, autocast=lambda: computing(precision, torch.device("cpu")))
+    loop = pretrain(model, batches(), Corruption(), context, progress=lambda n: 0.0)
 
     def one() -> tuple[int, float, float]:
         start = time.perf_counter()
@@ -167,7 +171,7 @@ def theirs(
         batch = collate([{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows])
         if kind == "concat":
             del batch["attention_mask"]  # nothing is padded: SDPA needs no mask
-        with torch.autocast("cpu", torch.bfloat16) if kind == "concat" else contextlib.nullcontext():
+        with computing(FORMAT.name if kind == "concat" else "fp32", torch.device("cpu")):
             loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -179,8 +183,8 @@ def theirs(
 
 
 def gemm(width: int) -> float:
-    """GFLOP/s of a bf16 product of this model's shape: the best of 20, as nothing else reaches more."""
-    a, b = torch.randn(TOKENS, width).bfloat16(), torch.randn(width, 4 * width).bfloat16()
+    """GFLOP/s of a product of this model's shape, in `FORMAT`: the best of 20, as nothing else reaches more."""
+    a, b = torch.randn(TOKENS, width, dtype=FORMAT.dtype), torch.randn(width, 4 * width, dtype=FORMAT.dtype)
     out = torch.mm(a, b)
     best = 1e9
     for _ in range(20):
@@ -223,7 +227,7 @@ def serve(folder: Path, size: str, slots: int, dropout: float, name: str) -> Non
 
 def make_loop(name: str, *arguments) -> tuple[Stepper, torch.nn.Module]:
     if name.startswith("ours"):
-        return ours(*arguments, name.split("-")[1])
+        return ours(*arguments, "fp32" if name == "ours-fp32" else FORMAT.name)
     return theirs(*arguments, name)
 
 
@@ -298,7 +302,7 @@ def learning(folder: Path, steps: int) -> None:
     cache, tokenizer = corpus(folder, 128)
     held = validation_batches(cache, np.asarray(cache.validation), slots=128, special_ids=tokenizer.special_ids)
     losses = {}
-    for name in ("ours-bf16", "concat"):
+    for name in ("ours", "concat"):
         one, model = make_loop(name, cache, tokenizer, 4, 256, 128, 0.0)
         seen = 0
         while seen < steps * TOKENS:
@@ -310,7 +314,7 @@ def learning(folder: Path, steps: int) -> None:
                 model = load_folder(saved).model
         losses[name] = validate(model, held, measuring_corruption())["loss"]
         print(f"{name:10} {seen:,} tokens: held-out loss {losses[name]:.4f}", flush=True)
-    print(f"ours / concat: {losses['ours-bf16'] / losses['concat']:.4f}")
+    print(f"ours / concat: {losses['ours'] / losses['concat']:.4f}")
 
 
 def main() -> None:
@@ -320,7 +324,8 @@ def main() -> None:
     parser.add_argument("--dropout", default="0,0.1")
     parser.add_argument("--seconds", type=float, default=20.0, help="per loop and setting")
     parser.add_argument("--folder", default=str(Path(tempfile.gettempdir()) / "unmask-bench"))
-    parser.add_argument("--loops", default=",".join(LOOPS), help="which loops, ours first")
+    every = [*LOOPS, "ours-fp32"] if FORMAT.name == "bf16" else LOOPS
+    parser.add_argument("--loops", default=",".join(every), help="which loops, ours first")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--learning", action="store_true")
@@ -340,8 +345,10 @@ def main() -> None:
 
     keep_freed_memory()  # for all loops alike: it helps the reference too
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {TOKENS} slots per step; tokens/s, ratio "
-        "quartiles"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {FORMAT.name}: {FORMAT.reason}; {TOKENS} slots "
+        "per step; tokens/s, ratio quartiles",
+        json.dumps({"processor": processor()}),
+        flush=True,
     )
     for slots in (int(s) for s in arguments.slots.split(",")):
         for size in arguments.sizes.split(","):
@@ -349,7 +356,7 @@ def main() -> None:
                 loops = arguments.loops.split(",")
                 row = measure(folder, size, slots, dropout, arguments.seconds, loops)
                 print(json.dumps({k: rounded(v) for k, v in row.items()}), flush=True)
-                for name in (n for n in ("ours-bf16", "concat", "padded") if n in loops):
+                for name in (n for n in ("ours", "concat", "padded") if n in loops):
                     command = [sys.executable, __file__, "--memory", name, "--sizes", size, "--slots", str(slots)]
                     done = subprocess.run(
                         [*command, "--dropout", str(dropout), "--folder", str(folder)],
