@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from unmask.training.precision import Precision, computing, resolve_device, reso
 from unmask.training.processes import first_process_says
 from unmask.training.settings import TrainSettings
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
@@ -32,12 +35,12 @@ class Compute:
         precision: the number format, with the reason for it; the same in all processes.
     """
 
-    accelerator: Any
+    accelerator: Accelerator
     device: torch.device
     precision: Precision
 
     @classmethod
-    def choose(cls, settings: TrainSettings, accelerator: Any, found: Checkpoint | None) -> Compute:
+    def choose(cls, settings: TrainSettings, accelerator: Accelerator, found: Checkpoint | None) -> Compute:
         """Device and precision of a run; a resumed one computes as it did before, and all processes as the first.
 
         Args:
@@ -85,7 +88,7 @@ class Compute:
         return first_process_says(self.accelerator, value)
 
 
-def launch(settings: TrainSettings) -> Any:
+def launch(settings: TrainSettings) -> Accelerator:
     """Accelerate's view of the processes and their devices.
 
     The precision is ours to choose: a launcher's own would be on top of it.

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,6 +25,10 @@ from unmask.errors import UserError
 from unmask.training.checkpoint import Checkpoint, capture_random_state, restore_random_state
 from unmask.training.precision import resolve_device
 from unmask.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch.distributed.distributed_c10d import Store
 
 BEAT = 5.0
 """Seconds between the signs of life of a process that prepares files."""
@@ -71,7 +75,7 @@ def first_process_first(settings: TrainSettings) -> Iterator[bool]:
         yield rank == 0
 
 
-def _store() -> Any:
+def _store() -> Store | None:
     """The key-value store that the process group was set up with; None where there is none."""
     from torch import distributed
 
@@ -83,7 +87,7 @@ def _store() -> Any:
 
 
 @contextlib.contextmanager
-def at_work(store: Any, name: str, rank: int) -> Iterator[None]:
+def at_work(store: Store, name: str, rank: int) -> Iterator[None]:
     """Within, process `rank` gives signs of life; at the end it tells those who wait how it ended."""
     ended = threading.Event()
 
@@ -110,7 +114,7 @@ def at_work(store: Any, name: str, rank: int) -> Iterator[None]:
             store.set(f"{name}/{rank}", told)
 
 
-def wait_for(store: Any, name: str, rank: int, *, every: float = 0.5, silence: float = SILENCE) -> None:
+def wait_for(store: Store, name: str, rank: int, *, every: float = 0.5, silence: float = SILENCE) -> None:
     """Wait until process `rank` has done its work.
 
     Args:
@@ -158,7 +162,7 @@ def leave_at_exit() -> None:
     atexit.register(leave)
 
 
-def check_same_everywhere(accelerator: Any, run: Mapping[str, Any]) -> None:
+def check_same_everywhere(accelerator: Accelerator, run: Mapping[str, Any]) -> None:
     """Refuse to train where the processes were given different things: files of nodes without a shared disk may differ.
 
     Args:
@@ -198,7 +202,7 @@ def own_random_numbers(seed: int, rank: int, found: Checkpoint | None) -> None:
     return None
 
 
-def first_process_says(accelerator: Any, value: float) -> float:
+def first_process_says(accelerator: Accelerator, value: float) -> float:
     """The first process's value, in all of them; called by all."""
     if accelerator.num_processes == 1:
         return value
@@ -206,7 +210,7 @@ def first_process_says(accelerator: Any, value: float) -> float:
     return float(accelerator.reduce(shared, "sum"))
 
 
-def random_states(accelerator: Any) -> list[dict[str, Any]]:
+def random_states(accelerator: Accelerator) -> list[dict[str, Any]]:
     """Random states of all processes but the first, as JSON, for the checkpoint; called by all."""
     if accelerator.num_processes == 1:
         return []

@@ -133,7 +133,7 @@ class TrainSettings:
             )
 
 
-def require(settings: Any, holds: Callable[[Any], bool], expected: str, *names: str) -> None:
+def require(settings: object, holds: Callable[[Any], bool], expected: str, *names: str) -> None:
     """Check fields of a settings dataclass; None passes.
 
     Raises:
@@ -145,12 +145,12 @@ def require(settings: Any, holds: Callable[[Any], bool], expected: str, *names: 
             raise UserError(f"{name}={value}", hint=f"Expected {expected}.")
 
 
-def require_counts(settings: Any, *names: str) -> None:
+def require_counts(settings: object, *names: str) -> None:
     """`require` whole numbers, 1 or more."""
     require(settings, lambda v: v >= 1, "a whole number, 1 or more", *names)
 
 
-def require_shares(settings: Any, *names: str) -> None:
+def require_shares(settings: object, *names: str) -> None:
     """`require` shares from 0 up to, not including, 1."""
     require(settings, lambda v: 0 <= v < 1, "a share from 0 up to, not including, 1", *names)
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from unmask.core.batch import Example
+from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.folder import TextFolder
-from unmask.modalities.text.tokenizer import Encoded
+from unmask.modalities.text.tokenizer import Encoded, Tokenizer
 from unmask.training.precision import computing
 
 
@@ -38,12 +39,12 @@ class LoadedText:
         return f"{type(self).__name__}({self.folder!r}, {self.precision} on {self.device})"
 
     @property
-    def model(self) -> Any:
+    def model(self) -> MaskedModel:
         """The masked model itself, a module of torch."""
         return self.folder.model
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         """Its tokenizer."""
         return self.folder.tokenizer
 

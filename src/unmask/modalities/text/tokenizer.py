@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from unmask.modalities.text.tokenizer_files import (
     from_file,
 )
 from unmask.modalities.text.units import inside_word, word_units
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
 _BATCH_CHARACTERS = 1_000_000
@@ -65,7 +68,7 @@ class Tokenizer:
             tokenizer.json has no post-processor that adds any, whatever its vocabulary holds.
     """
 
-    def __init__(self, backend: Any, roles: dict[str, str] | None = None) -> None:
+    def __init__(self, backend: Backend, roles: dict[str, str] | None = None) -> None:
         self.backend = backend
         backend.no_padding()
         backend.no_truncation()
@@ -336,7 +339,7 @@ def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: i
     return [f"##{c}" for c in sorted(set(normalise("".join(common)))) if inside_word(c)]
 
 
-def _canonical(backend: Any, fixed: int) -> Any:
+def _canonical(backend: Backend, fixed: int) -> Backend:
     """The same tokenizer with entries in a fixed order: the trainers number them by hash-map order, anew in each
     process.
 
@@ -358,7 +361,7 @@ def _canonical(backend: Any, fixed: int) -> Any:
     return Backend.from_str(json.dumps(data))
 
 
-def _edges(backend: Any, text: str) -> tuple[list[int], list[int]]:
+def _edges(backend: Backend, text: str) -> tuple[list[int], list[int]]:
     """What a tokenizer puts in front of and behind a text."""
     e = backend.encode(text)
     inside = [i for i, sequence in enumerate(e.sequence_ids) if sequence is not None] or [len(e.ids)]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UserError
 from unmask.files import read_object
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
 
 CONFIGS = ("special_tokens_map.json", "tokenizer_config.json")
 
@@ -21,7 +24,7 @@ ROLES = {
 """Usual spellings of the special tokens; a tokenizer_config.json or special_tokens_map.json goes first."""
 
 
-def from_file(path: Path) -> Any:
+def from_file(path: Path) -> Backend:
     """What a tokenizer.json holds."""
     from tokenizers import Tokenizer as Backend
 
@@ -32,7 +35,7 @@ def from_file(path: Path) -> Any:
     return backend
 
 
-def _check_template(backend: Any, path: Path) -> None:
+def _check_template(backend: Backend, path: Path) -> None:
     """Refuse a template whose special tokens have no ids: the library panics at the first text."""
     if backend.post_processor is None:
         return
@@ -65,7 +68,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     return read_object(folder / "tokenizer_config.json") or {}
 
 
-def bert(folder: Path) -> Any:
+def bert(folder: Path) -> Backend:
     """WordPiece of a vocab.txt."""
     from tokenizers import BertWordPieceTokenizer
 
@@ -78,7 +81,7 @@ def bert(folder: Path) -> Any:
     return made._tokenizer
 
 
-def byte_bpe(folder: Path) -> Any:
+def byte_bpe(folder: Path) -> Backend:
     """Byte-level BPE of a vocab.json and a merges.txt."""
     from tokenizers import ByteLevelBPETokenizer
     from tokenizers.processors import RobertaProcessing
@@ -91,7 +94,7 @@ def byte_bpe(folder: Path) -> Any:
     return made._tokenizer
 
 
-def characters(folder: Path, roles: dict[str, str]) -> Any:
+def characters(folder: Path, roles: dict[str, str]) -> Backend:
     """A vocabulary of single characters (protein and nucleotide models): text is cut letter by letter."""
     from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
     from tokenizers import Tokenizer as Backend

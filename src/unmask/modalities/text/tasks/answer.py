@@ -28,6 +28,7 @@ from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.squad import Question, as_questions
 from unmask.modalities.text.tasks.tag import by_example
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.task_model import TaskModel
 
 LONGEST = 30
 """Longest answer in tokens (the published scripts' limit)."""
@@ -82,7 +83,7 @@ class Answer(TextTask):
     def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
         return probe.start_answerer(text, head, training, **given)
 
-    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+    def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         logits = padded(model(batch, len(numbers)).float(), batch, len(numbers))
         target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
         return (F.cross_entropy(logits[..., 0], target[:, 0]) + F.cross_entropy(logits[..., 1], target[:, 1])) / 2

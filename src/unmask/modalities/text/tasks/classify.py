@@ -23,6 +23,7 @@ from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_co
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.task_model import TaskModel
 from unmask.natural import natural
 
 _PROBLEMS = {"single": "single_label_classification", "multi": "multi_label_classification", "regression": "regression"}
@@ -181,7 +182,7 @@ class Classify(TextTask):
         found = self.weights[prepared.extra["target"]].numpy().astype(np.float64)
         return found / found.mean()
 
-    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+    def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         logits = model(batch, len(numbers)).float()
         target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
         weights = None if self.weights is None else self.weights.to(logits.device)

@@ -14,9 +14,10 @@ import numpy as np
 from unmask.core.inference import one_core
 from unmask.modalities.text.tasks import simpler
 from unmask.modalities.text.tasks.beside import Beside, Kind, vectors_apart
-from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
+from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.task_model import TaskModel
 
 DRAWS = 100
 SHARES = (0.5, 1.0)
@@ -40,7 +41,7 @@ class Rival:
 
 
 def rivals(
-    work: Any,
+    task: TextTask,
     model: TaskModel | None,
     training: Prepared,
     held: Prepared,
@@ -58,24 +59,25 @@ def rivals(
     """
     where: dict[str, Any] = {"slots": slots, "context": context}
     with one_core():
-        if work.name == "answer":
+        if task.name == "answer":
             return [Rival("sentence with the most words in common", [_sentence(q) for q in held.items])]
         out = []
-        if work.name == "classify":
-            out += _constants(work, model, training, held, where)
-        for kind in simpler.kinds_of(work, training):
-            beside = simpler.fit(kind, work, model, training, seed=seed, **where)  # type: ignore[arg-type]
+        if task.name == "classify":
+            assert model is not None
+            out += _constants(task, model, training, held, where)
+        for kind in simpler.kinds_of(task, training):
+            beside = simpler.fit(kind, task, model, training, seed=seed, **where)  # type: ignore[arg-type]
             if beside is None:
                 continue
-            outputs = simpler.outputs(beside, work, model, held, found, **where)  # type: ignore[arg-type]
-            out.append(Rival(_name(kind, work), untempered(work).decode(outputs, held), beside, outputs))
+            outputs = simpler.outputs(beside, task, model, held, found, **where)  # type: ignore[arg-type]
+            out.append(Rival(_name(kind, task), untempered(task).decode(outputs, held), beside, outputs))
         return out
 
 
-def _name(kind: Kind, work: Any) -> str:
+def _name(kind: Kind, task: TextTask) -> str:
     if kind == "words":
-        return "TF-IDF + ridge regression" if work.problem == "regression" else "TF-IDF + logistic regression"
-    if kind == "apart" and work.name == "similarity":
+        return "TF-IDF + ridge regression" if task.problem == "regression" else "TF-IDF + logistic regression"
+    if kind == "apart" and task.name == "similarity":
         return "ridge regression of the frozen vectors"
     return {
         "apart": "frozen vectors of the two texts",
@@ -84,29 +86,31 @@ def _name(kind: Kind, work: Any) -> str:
     }[kind]
 
 
-def _constants(work: Any, model: Any, training: Prepared, held: Prepared, where: dict[str, Any]) -> list[Rival]:
+def _constants(
+    task: TextTask, model: TaskModel, training: Prepared, held: Prepared, where: dict[str, Any]
+) -> list[Rival]:
     """The most frequent class (label, the mean), and of numbers for pairs the cosine, which is fitted to nothing."""
-    constant = simpler.targets(work, training).mean(0)
-    if work.problem != "regression":
+    constant = simpler.targets(task, training).mean(0)
+    if task.problem != "regression":
         share = constant.clip(1e-6, 1 - 1e-6)
-        constant = np.log(share) - (np.log(1 - share) if work.problem == "multi" else 0)
-    often = {"single": "most frequent class", "multi": "most frequent labels", "regression": "mean"}[work.problem]
-    plain = untempered(work)
+        constant = np.log(share) - (np.log(1 - share) if task.problem == "multi" else 0)
+    often = {"single": "most frequent class", "multi": "most frequent labels", "regression": "mean"}[task.problem]
+    plain = untempered(task)
     found = [Rival(often, plain.decode([constant] * len(held.items), held), constant=True)]
-    if work.problem == "regression" and training.items[0].text2 is not None:
-        u, v = vectors_apart(model.masked, work.encoder, held.items, **where)
+    if task.problem == "regression" and training.items[0].text2 is not None:
+        u, v = vectors_apart(model.masked, task.encoder, held.items, **where)
         cosine = (u * v).sum(1) / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-9)
         found.append(Rival("cosine of the frozen vectors", plain.decode([np.array([x]) for x in cosine], held)))
     return found
 
 
-def untempered(work: Any) -> Any:
+def untempered(task: TextTask) -> TextTask:
     """The task with a temperature of 1, which is what is fitted for the outputs of one model alone; the task itself
     stays as it is."""
-    if work.name != "classify":
-        return work
-    plain = copy.copy(work)
-    plain.about = {**work.about, "temperature": 1.0}
+    if task.name != "classify":
+        return task
+    plain = copy.copy(task)
+    plain.about = {**task.about, "temperature": 1.0}
     return plain
 
 
@@ -143,7 +147,7 @@ class Verdict:
 
 
 def judge(
-    work: Any,
+    task: TextTask,
     own: list[tuple[str, list[dict[str, Any]]]],
     kept: str,
     found: Sequence[np.ndarray],
@@ -161,12 +165,12 @@ def judge(
     """
 
     def value(predictions: list[dict[str, Any]]) -> float:
-        return float(work.score(predictions, held.items)[work.metric])
+        return float(task.score(predictions, held.items)[task.metric])
 
-    best = merit(work.metric, value(dict(own)[kept]))
+    best = merit(task.metric, value(dict(own)[kept]))
     beside, better, extra = None, None, []
-    for rival in sorted(others, key=lambda r: -merit(work.metric, value(r.predictions))):
-        if merit(work.metric, value(rival.predictions)) <= best:
+    for rival in sorted(others, key=lambda r: -merit(task.metric, value(r.predictions))):
+        if merit(task.metric, value(rival.predictions)) <= best:
             break
         if rival.beside is None:
             better = better or rival.name
@@ -174,25 +178,25 @@ def judge(
         assert rival.outputs is not None
         for share in SHARES if rival.beside.kind == "words" else SHARES[-1:]:
             rival.beside.share = share
-            said = untempered(work).decode(rival.beside.mixed(found, rival.outputs), held)
+            said = untempered(task).decode(rival.beside.mixed(found, rival.outputs), held)
             name = rival.name if share == 1 else f"{rival.name}, averaged with the encoder"
             if share < 1:
                 extra.append((name, said))
-            if merit(work.metric, value(said)) > best or (beside is None and share == 1):
-                best, beside, kept, chosen_share = merit(work.metric, value(said)), rival.beside, name, share
+            if merit(task.metric, value(said)) > best or (beside is None and share == 1):
+                best, beside, kept, chosen_share = merit(task.metric, value(said)), rival.beside, name, share
         if beside is not None:
             beside.share = chosen_share
         break
     if better is not None and beside is not None:
         better = None
     rows = [*((r.name, r.predictions) for r in others), *own, *extra]
-    table = [{"model": name, **_interval(work, said, held.items, seed), "kept": name == kept} for name, said in rows]
+    table = [{"model": name, **_interval(task, said, held.items, seed), "kept": name == kept} for name, said in rows]
     constants = [r for r in others if r.constant]
-    equal = [r for r in constants if merit(work.metric, value(r.predictions)) >= best]
+    equal = [r for r in constants if merit(task.metric, value(r.predictions)) >= best]
     close = [
         r
         for r in constants
-        if not equal and _barely(gain(work, dict(rows)[kept], r.predictions, held.items, seed=seed))
+        if not equal and _barely(gain(task, dict(rows)[kept], r.predictions, held.items, seed=seed))
     ]
     return Verdict(
         table,
@@ -218,14 +222,14 @@ def _answer(prediction: dict[str, Any]) -> str:
 
 
 def gain(
-    work: Any, one: list[dict[str, Any]], other: list[dict[str, Any]], items: Sequence[Any], *, seed: int
+    task: TextTask, one: list[dict[str, Any]], other: list[dict[str, Any]], items: Sequence[Any], *, seed: int
 ) -> tuple[float, float]:
     """By how much `one` is better than `other` (of an error too: more is better), and the standard error of that over
     the rows."""
 
     def difference(chosen: Sequence[int]) -> float:
         told = [
-            merit(work.metric, work.score([p[i] for i in chosen], [items[i] for i in chosen])[work.metric])
+            merit(task.metric, task.score([p[i] for i in chosen], [items[i] for i in chosen])[task.metric])
             for p in (one, other)
         ]
         return told[0] - told[1]
@@ -235,14 +239,14 @@ def gain(
     return difference(range(n)), float(np.std(drawn)) if drawn else 0.0
 
 
-def _interval(work: Any, predictions: list[dict[str, Any]], items: Sequence[Any], seed: int) -> dict[str, Any]:
+def _interval(task: TextTask, predictions: list[dict[str, Any]], items: Sequence[Any], seed: int) -> dict[str, Any]:
     rng, n = np.random.default_rng(seed), len(items)
     values = []
     for _ in range(DRAWS if n > 1 else 0):
         drawn = rng.integers(n, size=n)
-        values.append(work.score([predictions[i] for i in drawn], [items[i] for i in drawn])[work.metric])
+        values.append(task.score([predictions[i] for i in drawn], [items[i] for i in drawn])[task.metric])
     low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
-    value = float(work.score(predictions, items)[work.metric])
+    value = float(task.score(predictions, items)[task.metric])
     return {"value": value, "low": None if low is None else float(low), "high": None if high is None else float(high)}
 
 

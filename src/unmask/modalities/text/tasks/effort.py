@@ -34,7 +34,7 @@ def beyond(fitted: FittedTask, settings: TaskSettings) -> float:
     width = fitted.folder.text.model.encoder.config.width
     rest, held = (cost(np.array([len(e) for e in part.examples]), width) for part in (fitted.training, checked))
     everything = np.concatenate([rest, held])
-    items = len(loop.training_items(fitted.work, fitted.training))
+    items = len(loop.training_items(fitted.task, fitted.training))
     epochs = outcome.steps / -(-items // settings.batch)
     passes = int(fitted.probed is not None) + int(fitted.compared_vectors)
     spent = rest.sum() * (passes + TRAINING * PADDING * epochs) + held.sum() * (passes + 2 + len(outcome.history))

@@ -199,16 +199,16 @@ class TaskTraining:
         return True
 
     def _result(self, rows: TaskRows, fitted: FittedTask, trained_on: int) -> dict[str, Any]:
-        work, outcome, verdict = fitted.work, fitted.outcome, fitted.verdict
+        task, outcome, verdict = fitted.task, fitted.outcome, fitted.verdict
         metrics = outcome.metrics
         if outcome.stopped == "signal":
             metrics = {}
         elif fitted.checked is not None and fitted.predictions is not None:
-            metrics = work.score(fitted.predictions, fitted.checked.items)
+            metrics = task.score(fitted.predictions, fitted.checked.items)
         return {
             "task": self.task,
-            "metric": work.metric,
-            "value": metrics.get(work.metric),
+            "metric": task.metric,
+            "value": metrics.get(task.metric),
             "metrics": metrics,
             "steps": outcome.steps,
             "kept_step": outcome.kept_step,
@@ -237,25 +237,25 @@ class TaskTraining:
         self, out: Path, scratch: Path, rows: TaskRows, fitted: FittedTask, trained_on: int, result: dict[str, Any]
     ) -> None:
         """The folder and its report; `result` gets where it is and what is to be said."""
-        result["lines"], work = fitted.lines(trained_on, len(rows.items)), fitted.work
+        result["lines"], task = fitted.lines(trained_on, len(rows.items)), fitted.task
         if rows.columns:
-            work.about["columns"] = rows.columns
+            task.about["columns"] = rows.columns
         told = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
-        work.about |= {"settings": to_dict(self.settings)} | {name: result[name] for name in told}
+        task.about |= {"settings": to_dict(self.settings)} | {name: result[name] for name in told}
         beside = None if fitted.verdict is None else fitted.verdict.beside
         if beside is not None:
-            work.about["beside"] = beside.kind
+            task.about["beside"] = beside.kind
         models.save(
             out,
             fitted.folder.text,
             fitted.folder.model,
-            kind=work.head,
-            about=work.about,
-            config=work.config(),
+            kind=task.head,
+            about=task.about,
+            config=task.config(),
             beside=beside,
         )
         shutil.move(scratch / "metrics.jsonl", out / "metrics.jsonl")
-        write_report(out, fitted.folder, work, fitted.checked, fitted.predictions, result)
+        write_report(out, fitted.folder, task, fitted.checked, fitted.predictions, result)
         result["out"] = str(out)
 
 

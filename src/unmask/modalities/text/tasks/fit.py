@@ -22,6 +22,7 @@ from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.probe import Probed
 from unmask.modalities.text.tasks.settings import TaskSettings, settled
 from unmask.modalities.text.tasks.start import keeps_its_head, start_head
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune import FinetuneResult
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.tracking import Tracker
@@ -35,7 +36,6 @@ class FittedTask:
     """A model after one run.
 
     Attributes:
-        work: the task.
         checked: the held-out rows, None without any.
         tokens: that were trained on; expected_memory: bytes that were foretold.
         found, predictions: the kept state's outputs on them.
@@ -46,7 +46,7 @@ class FittedTask:
     """
 
     folder: TaskFolder
-    work: Any
+    task: TextTask
     training: Prepared
     checked: Prepared | None
     outcome: FinetuneResult
@@ -68,7 +68,7 @@ class FittedTask:
         verdict = self.verdict
         if verdict is None or self.checked is None:
             return []
-        found = compare.lines(verdict, self.work.metric, len(self.checked.items))
+        found = compare.lines(verdict, self.task.metric, len(self.checked.items))
         if verdict.reason is not None:
             found.append(f"{verdict.reason}: the simpler one is kept")
         if verdict.beside is not None:
@@ -126,35 +126,35 @@ class TaskRun:
         settings = settled(self.settings, text.model.encoder.config.width)
         fitted, random = self._begin(text, items, held)
         for guess in ("problem", "loss"):
-            if guess in fitted.work.about and getattr(settings, guess) == "auto":
-                self.say(f"{guess}: {fitted.work.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
-        work, built, training, checked = fitted.work, fitted.folder.model, fitted.training, fitted.checked
+            if guess in fitted.task.about and getattr(settings, guess) == "auto":
+                self.say(f"{guess}: {fitted.task.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
+        task, built, training, checked = fitted.task, fitted.folder.model, fitted.training, fitted.checked
         context = fitted.folder.context
         where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}
         compares = settings.start == "probe" and checked is not None
-        if settings.start == "probe" and not keeps_its_head(text, work, random):
-            fitted.probed = start_head(text, built, work, training, settings, slots=self.slots, context=context)
+        if settings.start == "probe" and not keeps_its_head(text, task, random):
+            fitted.probed = start_head(text, built, task, training, settings, slots=self.slots, context=context)
             built.to(self.device)
         first, before, others = None, None, []
         if compares and checked is not None:
-            found = loop.outputs(built, work, checked, **where)
-            before = work.decode(found, checked)
-            first = work.score(before, checked.items)
+            found = loop.outputs(built, task, checked, **where)
+            before = task.decode(found, checked)
+            first = task.score(before, checked.items)
             others = compare.rivals(
-                work, built, training, checked, found=found, slots=self.slots, context=context, seed=settings.seed
+                task, built, training, checked, found=found, slots=self.slots, context=context, seed=settings.seed
             )
             fitted.compared_vectors = any(o.beside is not None and o.beside.kind == "apart" for o in others)
         begun: dict[str, Tensor] | None = None
         if compares:
             begun = copy.deepcopy(built.state_dict())
-        tuning = loop.TextFinetuning(built, work, training, checked, settings, **where)
+        tuning = loop.TextFinetuning(built, task, training, checked, settings, **where)
         fitted.outcome = loop.train(tuning, tracker=tracker, keeper=keeper, first=first, begun=begun, say=self.say)
         fitted.tokens, fitted.expected_memory = tuning.tokens, tuning.expected
         self.micro_slots = tuning.micro_slots
         if fitted.outcome.stopped == "signal" or checked is None:
             return fitted
         if settings.freeze:  # stored states stand for the frozen layers only while training
-            checked = fitted.checked = work.prepare(checked.items, labelled=True)
+            checked = fitted.checked = task.prepare(checked.items, labelled=True)
         self._judge(fitted, before, begun, others, where)
         verdict = fitted.verdict
         if verdict is not None and verdict.beside is not None and verdict.beside.kind == "apart":
@@ -168,47 +168,47 @@ class TaskRun:
     ) -> tuple[FittedTask, list[str]]:
         """The task on its examples, its model with the head as the folder has it, and what of it is random."""
         encoder = ExampleMaker(text.tokenizer, slots=self.slots, types=bool(text.model.codec.config.types))
-        work = self.make(encoder, items, self.settings)
+        task = self.make(encoder, items, self.settings)
         torch.manual_seed(self.settings.seed)
-        built, random = build(text, work.head, work.outputs, pooling=work.about.get("pooling"))
+        built, random = build(text, task.head, task.outputs, pooling=task.about.get("pooling"))
         built.to(self.device)
         folder = TaskFolder(
-            text=text, model=built, about=work.about, device=self.device, precision=self.precision, random=random
+            text=text, model=built, about=task.about, device=self.device, precision=self.precision, random=random
         )
-        training = work.prepare(items, labelled=True)
-        checked = None if held is None else work.prepare(held, labelled=True)
+        training = task.prepare(items, labelled=True)
+        checked = None if held is None else task.prepare(held, labelled=True)
         nothing: Any = None
-        return FittedTask(folder=folder, work=work, training=training, checked=checked, outcome=nothing), random
+        return FittedTask(folder=folder, task=task, training=training, checked=checked, outcome=nothing), random
 
     def _judge(
         self, fitted: FittedTask, before: Any, begun: Any, others: Sequence[compare.Rival], where: dict[str, Any]
     ) -> None:
-        work, checked = fitted.work, fitted.checked
+        task, checked = fitted.task, fitted.checked
         assert checked is not None
-        fitted.found = loop.outputs(fitted.folder.model, work, checked, **where)
-        work.calibrate(fitted.found, checked)
-        fitted.predictions = work.decode(fitted.found, checked)
+        fitted.found = loop.outputs(fitted.folder.model, task, checked, **where)
+        task.calibrate(fitted.found, checked)
+        fitted.predictions = task.decode(fitted.found, checked)
         if before is None:
             return
         name = BEFORE[fitted.probed is not None]
         tuned, reason = fitted.predictions if fitted.outcome.kept_step else None, None
         if tuned is not None:
-            gain, error = compare.gain(work, tuned, before, checked.items, seed=self.settings.seed)
+            gain, error = compare.gain(task, tuned, before, checked.items, seed=self.settings.seed)
             if gain <= error:  # the simpler of two that the rows cannot tell apart (Breiman et al. 1984, sec. 3.4.3)
                 reason = f"fine-tuned is better by {gain:.3f}, no more than the standard error of that ({error:.3f})"
                 fitted.folder.model.load_state_dict(begun)
                 fitted.outcome.kept_step = 0
-                fitted.found = loop.outputs(fitted.folder.model, work, checked, **where)
-                work.calibrate(fitted.found, checked)
-                fitted.predictions = work.decode(fitted.found, checked)
+                fitted.found = loop.outputs(fitted.folder.model, task, checked, **where)
+                task.calibrate(fitted.found, checked)
+                fitted.predictions = task.decode(fitted.found, checked)
         first = fitted.predictions if not fitted.outcome.kept_step else before
         own = [(name, first), *([(TUNED, tuned)] if tuned is not None else [])]
         kept = TUNED if fitted.outcome.kept_step else name
-        verdict = compare.judge(work, own, kept, fitted.found, others, checked, seed=self.settings.seed)
+        verdict = compare.judge(task, own, kept, fitted.found, others, checked, seed=self.settings.seed)
         verdict.reason = reason
         if tuned is None and fitted.outcome.history[1:]:
             verdict.table.append(
-                {"model": TUNED, "value": _best_later(fitted, work), "low": None, "high": None, "kept": False}
+                {"model": TUNED, "value": _best_later(fitted, task), "low": None, "high": None, "kept": False}
             )
         fitted.verdict = verdict
         if verdict.beside is not None:
@@ -216,8 +216,8 @@ class TaskRun:
             own_outputs = next(o.outputs for o in others if o.beside is beside)
             assert own_outputs is not None
             fitted.found = beside.mixed(fitted.found, own_outputs)
-            work.calibrate(fitted.found, checked)
-            fitted.predictions = work.decode(fitted.found, checked)
+            task.calibrate(fitted.found, checked)
+            fitted.predictions = task.decode(fitted.found, checked)
 
     def refit(
         self, text: TextFolder, items: Sequence[Any], fitted: FittedTask, tracker: Tracker | None = None
@@ -233,7 +233,7 @@ class TaskRun:
             start_head(
                 text,
                 new.folder.model,
-                new.work,
+                new.task,
                 new.training,
                 settings,
                 slots=self.slots,
@@ -246,7 +246,7 @@ class TaskRun:
         if verdict is not None and beside is not None:
             verdict.beside = again = simpler.fit(
                 beside.kind,
-                new.work,
+                new.task,
                 new.folder.model,
                 new.training,
                 slots=self.slots,
@@ -261,7 +261,7 @@ class TaskRun:
             taken = fitted.outcome.kept_step / fitted.outcome.total
             settings = dataclasses.replace(settings, micro_slots=self.micro_slots)
             where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}
-            tuning = loop.TextFinetuning(new.folder.model, new.work, new.training, None, settings, **where)
+            tuning = loop.TextFinetuning(new.folder.model, new.task, new.training, None, settings, **where)
             more, old = loop.train(tuning, tracker=tracker, until=taken), fitted.outcome
             new.tokens = fitted.tokens + tuning.tokens
             new.outcome = dataclasses.replace(
@@ -271,14 +271,14 @@ class TaskRun:
                 peak_memory_mb=max(old.peak_memory_mb, more.peak_memory_mb),
             )
         new.folder.model.eval()
-        new.work.about.update(fitted.work.about)
+        new.task.about.update(fitted.task.about)
         new.checked, new.found, new.predictions = fitted.checked, fitted.found, fitted.predictions
         new.probed, new.verdict, new.refitted = fitted.probed, fitted.verdict, True
         return new
 
 
-def _best_later(fitted: FittedTask, work: Any) -> float:
+def _best_later(fitted: FittedTask, task: TextTask) -> float:
     """The best value of the looks after the first."""
     from unmask.modalities.text.tasks.scorers import merit
 
-    return max((row[work.metric] for row in fitted.outcome.history[1:]), key=lambda v: merit(work.metric, v))
+    return max((row[task.metric] for row in fitted.outcome.history[1:]), key=lambda v: merit(task.metric, v))

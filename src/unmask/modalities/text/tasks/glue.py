@@ -18,6 +18,8 @@ from unmask.files import written
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.data import Item, read_rows
+from unmask.modalities.text.tasks.model import TaskFolder
+from unmask.modalities.text.tasks.task import TextTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,39 +175,39 @@ def evaluate_glue(
     results: dict[str, Any] = {}
     device, precision = "cpu", "fp32"
     for name, (train, dev) in present.items():
-        task = TASKS[name]
-        held = read_glue(dev, task, labelled=True, say=say)
+        glue = TASKS[name]
+        held = read_glue(dev, glue, labelled=True, say=say)
         with tempfile.TemporaryDirectory() as scratch:
             place = Path(scratch) / "model"
             run = finetune(
                 "classify",
                 model,
-                read_glue(train, task, labelled=True, say=say),
+                read_glue(train, glue, labelled=True, say=say),
                 out=place,
-                **({"problem": task.problem} | settings),
+                **({"problem": glue.problem} | settings),
             )
             device, precision = run["device"], run["precision"]
-            opened_folder, work = opened(place, device=device, precision=precision)
-            metrics = score(task, _labels(opened_folder, work, held), held)
+            opened_folder, task = opened(place, device=device, precision=precision)
+            metrics = score(glue, _labels(opened_folder, task, held), held)
             results[name] = {"metric": "+".join(metrics), "value": float(np.mean(list(metrics.values()))), **metrics}
             results[name]["seconds"] = run["train_seconds"]
             say(f"{name}: " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
-            files = {task.out: task.test} | ({"MNLI-mm.tsv": "test_mismatched.tsv"} if name == "MNLI" else {})
+            files = {glue.out: glue.test} | ({"MNLI-mm.tsv": "test_mismatched.tsv"} if name == "MNLI" else {})
             for written, read in files.items():
                 test = root / name / read
                 if out is not None and test.exists():
-                    items = read_glue(test, task, labelled=False)
-                    write_test(Path(out) / written, _labels(opened_folder, work, items), task)
+                    items = read_glue(test, glue, labelled=False)
+                    write_test(Path(out) / written, _labels(opened_folder, task, items), glue)
     mean = float(np.mean([row["value"] for row in results.values()]))
     return {"tasks": results, "mean": mean, "device": device, "precision": precision}
 
 
-def _labels(folder: Any, work: Any, items: list[Item]) -> list[dict[str, Any]]:
+def _labels(folder: TaskFolder, task: TextTask, items: list[Item]) -> list[dict[str, Any]]:
     from unmask.modalities.text.tasks.finetune import outputs_of
 
-    prepared = work.prepare(items, labelled=False)
-    found = outputs_of(folder, work, prepared)
-    return work.decode(found, prepared)
+    prepared = task.prepare(items, labelled=False)
+    found = outputs_of(folder, task, prepared)
+    return task.decode(found, prepared)
 
 
 def write_test(path: Path, predictions: list[dict[str, Any]], task: Glue) -> None:

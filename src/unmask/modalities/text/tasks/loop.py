@@ -21,11 +21,11 @@ from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.core.inference import inference_mode, packed_batches
-from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.task_model import TaskModel
 from unmask.modalities.text.tasks.trained_part import Compact, Prefix, recompute, used_ids
 from unmask.training.budget import fit, gigabytes, measure_loss
 from unmask.training.finetune import (

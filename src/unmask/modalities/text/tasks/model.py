@@ -9,37 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from unmask.core.batch import PackedBatch
-from unmask.core.embed import Pooling, pool
+from unmask.core.embed import Pooling
 from unmask.errors import UserError, either
-from unmask.families.heads import CLASSES, TaskHead, new_head
+from unmask.families.heads import CLASSES, new_head
 from unmask.modalities.text.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.beside import Beside, load_beside
 from unmask.modalities.text.tasks.registry import task_class
+from unmask.modalities.text.tasks.task_model import TaskModel
 from unmask.modalities.text.tasks.task_of import task_of
+from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.precision import computing, precision_of, resolve_device
-
-
-class TaskModel(nn.Module):
-    """Codec and encoder of a masked model with a head on top.
-
-    Args:
-        masked: the masked model, in place; its decoder, if it has one, is not used.
-        head: None for a task that works on pooled states alone (similarity).
-        pooling: of the states where there is no head.
-    """
-
-    def __init__(self, masked: Any, head: TaskHead | None, pooling: Pooling = "mean") -> None:
-        super().__init__()
-        self.masked, self.head, self.pooling = masked, head, pooling
-
-    def forward(self, batch: PackedBatch, count: int) -> Tensor:
-        """(count, outputs), or for a head on each slot (rows * slots, outputs)."""
-        if self.head is None:
-            return pool(self.masked, batch, count, self.pooling, True)
-        return self.head.logits(self.masked, batch, count)
 
 
 @dataclass(repr=False)
@@ -67,7 +47,7 @@ class TaskFolder:
         return f"TaskFolder({self.about.get('name')}{beside}: {self.text!r}, {self.precision} on {self.device})"
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer of its encoder."""
         return self.text.tokenizer
 

@@ -25,6 +25,7 @@ from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.task_model import TaskModel
 
 
 def as_pairs(
@@ -121,7 +122,7 @@ class Similarity(TextTask):
             extra["target"] = torch.tensor([_score(i) for i in items], dtype=torch.float32)
         return Prepared(items, self.encoder.whole(texts), groups, extra)
 
-    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+    def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         vectors = F.normalize(model(batch, len(numbers)), dim=-1)
         kind, t = self.about["loss"], float(self.about["temperature"])
         if kind == "simcse":
@@ -140,7 +141,7 @@ class Similarity(TextTask):
         hard = torch.from_numpy(place[size == 3] + 2)
         return in_batch(first, torch.cat([second, vectors[hard]]), t)
 
-    def _masked(self, model: Any, batch: PackedBatch) -> Tensor:
+    def _masked(self, model: TaskModel, batch: PackedBatch) -> Tensor:
         """The masked-token loss of the batch's texts, another draw at every step."""
         from unmask.core.corruption import Corruption, Replacement, Uniform
 

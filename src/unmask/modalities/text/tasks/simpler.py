@@ -11,27 +11,28 @@ import numpy as np
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.beside import Beside, Kind, fit_apart, fit_cosine, fit_tags, fit_words, vectors_apart
 from unmask.modalities.text.tasks.classify import KINDS, Classify
-from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.task_model import TaskModel
 
 MOST_PAIRS = 20_000
 """Pairs that a linear model of frozen vectors is fitted to, drawn by the seed: a pair of 768 wide vectors takes 12 kB.
 """
 
 
-def kinds_of(work: Any, training: Prepared) -> list[Kind]:
+def kinds_of(task: TextTask, training: Prepared) -> list[Kind]:
     """Which simpler models can be fitted for a task, and kept in its folder."""
-    if work.name == "classify":
+    if task.name == "classify":
         return ["words"] if training.items[0].text2 is None else ["words", "apart"]
-    if work.name == "similarity":
+    if task.name == "similarity":
         graded = training.items[0].text2 is not None and "target" in training.extra
         return ["cosine", "apart"] if graded else ["cosine"]
-    return ["tags"] if work.name == "tag" else []
+    return ["tags"] if task.name == "tag" else []
 
 
 def fit(
     kind: Kind,
-    work: Any,
+    task: TextTask,
     model: TaskModel,
     training: Prepared,
     *,
@@ -50,13 +51,13 @@ def fit(
         strength: C; None chooses it by cross-validation.
     """
     if kind == "tags":
-        return fit_tags(_tagged(work, training), work.outputs)
+        return fit_tags(_tagged(task, training), task.outputs)
     if kind == "cosine":
         return fit_cosine(training.items)
-    target, weights = targets(work, training), None
+    target, weights = targets(task, training), None
     problem, loss = ("pair", KINDS["regression"])
-    if isinstance(work, Classify):
-        weights, problem, loss = work.row_weights(training), work.problem, KINDS[work.problem]
+    if isinstance(task, Classify):
+        weights, problem, loss = task.row_weights(training), task.problem, KINDS[task.problem]
     options: dict[str, Any] = {"seed": seed, "strength": strength}
     if kind == "words":
         return fit_words(training.items, target, loss, problem, weights=weights, **options)
@@ -65,19 +66,19 @@ def fit(
         chosen = np.sort(np.random.default_rng([seed, 31]).permutation(len(chosen))[:MOST_PAIRS])
     items = [training.items[i] for i in chosen.tolist()]
     where: dict[str, Any] = {"slots": slots, "context": context}
-    if work.name == "similarity":
-        prepared = work.prepare(items, labelled=False)
-        found = loop.outputs(model, work, prepared, device=_device(model), **where)
+    if task.name == "similarity":
+        prepared = task.prepare(items, labelled=False)
+        found = loop.outputs(model, task, prepared, device=_device(model), **where)
         vectors = _both(found, prepared.groups)
     else:
-        vectors = vectors_apart(model.masked, work.encoder, items, **where)
+        vectors = vectors_apart(model.masked, task.encoder, items, **where)
     weights = None if weights is None else weights[chosen]
     return fit_apart(vectors, target[chosen], loss, problem, weights=weights, **options)
 
 
 def outputs(
     beside: Beside,
-    work: Any,
+    task: TextTask,
     model: TaskModel,
     prepared: Prepared,
     found: Sequence[np.ndarray],
@@ -94,11 +95,11 @@ def outputs(
         found: what encoder and head say (similarity: the vectors).
     """
     if beside.kind == "tags":
-        return list(_looked_up(beside, work, prepared))
-    if work.name != "similarity":
+        return list(_looked_up(beside, task, prepared))
+    if task.name != "similarity":
         vectors = None
         if beside.kind == "apart":
-            vectors = vectors_apart(model.masked, work.encoder, prepared.items, slots=slots, context=context)
+            vectors = vectors_apart(model.masked, task.encoder, prepared.items, slots=slots, context=context)
         return list(beside.outputs(prepared.items, vectors))
     pairs = [i for i, group in enumerate(prepared.groups) if len(group) > 1]
     out = list(found)
@@ -110,11 +111,11 @@ def outputs(
     return out
 
 
-def targets(work: Any, prepared: Prepared) -> np.ndarray:
+def targets(task: TextTask, prepared: Prepared) -> np.ndarray:
     """(n, k) targets of classify and similarity as a linear model takes them."""
     target = prepared.extra["target"].numpy()
-    if work.name == "classify" and work.problem == "single":
-        return np.eye(work.outputs, dtype=np.float32)[target]
+    if task.name == "classify" and task.problem == "single":
+        return np.eye(task.outputs, dtype=np.float32)[target]
     return target.reshape(len(target), -1).astype(np.float32)
 
 
@@ -127,7 +128,7 @@ def _both(found: Sequence[np.ndarray], groups: Sequence[Sequence[int]]) -> tuple
     return np.stack([found[g[0]] for g in groups]), np.stack([found[g[1]] for g in groups])
 
 
-def _tagged(work: Any, training: Prepared) -> Iterator[tuple[str, int]]:
+def _tagged(task: TextTask, training: Prepared) -> Iterator[tuple[str, int]]:
     """Every word of the training rows with its tag; where windows overlap, as often as it is read."""
     for number, window in enumerate(training.extra["windows"]):
         item, here = training.items[window.owner], training.examples[number].values["target"]
@@ -136,11 +137,11 @@ def _tagged(work: Any, training: Prepared) -> Iterator[tuple[str, int]]:
                 yield item.text[start:end], tag - 1
 
 
-def _looked_up(beside: Beside, work: Any, prepared: Prepared) -> Iterator[np.ndarray]:
+def _looked_up(beside: Beside, task: TextTask, prepared: Prepared) -> Iterator[np.ndarray]:
     for number, window in enumerate(prepared.extra["windows"]):
         text = prepared.items[window.owner].text
         here = [w for w in prepared.extra["words"][window.owner] if window.first <= w[0] < window.last]
-        scores = np.zeros((len(prepared.examples[number]), work.outputs))
+        scores = np.zeros((len(prepared.examples[number]), task.outputs))
         places = [token - window.first + window.shift for token, _, _ in here]
-        scores[places] = beside.look_up((text[a:b] for _, a, b in here), work.outputs)
+        scores[places] = beside.look_up((text[a:b] for _, a, b in here), task.outputs)
         yield scores

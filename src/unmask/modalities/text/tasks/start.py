@@ -10,25 +10,25 @@ import torch
 from unmask.core.inference import one_core
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import probe
-from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.task_model import TaskModel
 
 
-def keeps_its_head(text: TextFolder, work: TextTask, random: list[str]) -> bool:
+def keeps_its_head(text: TextFolder, task: TextTask, random: list[str]) -> bool:
     """Whether the folder's own head was made for these very outputs."""
-    if random or work.head is None:
+    if random or task.head is None:
         return not random
     names = text.hf_config.get("id2label") or {}
-    labels = work.about.get("labels")
+    labels = task.about.get("labels")
     return not labels or [names.get(str(i)) for i in range(len(labels))] == [str(n) for n in labels]
 
 
 def start_head(
     text: TextFolder,
     built: TaskModel,
-    work: TextTask,
+    task: TextTask,
     training: Prepared,
     settings: TaskSettings,
     *,
@@ -42,6 +42,6 @@ def start_head(
         return None
     common: dict[str, Any] = {"slots": slots, "context": context, "seed": settings.seed, "chosen": chosen}
     with one_core():
-        found = work.start_head(text, built.head, training, **common)
+        found = task.start_head(text, built.head, training, **common)
     torch.manual_seed(settings.seed)
     return found

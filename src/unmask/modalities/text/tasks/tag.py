@@ -28,6 +28,7 @@ from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.schemes import OUTSIDE, as_tags
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import SHOWN, TextTask
+from unmask.modalities.text.tasks.task_model import TaskModel
 from unmask.modalities.text.tokenizer import Encoded
 
 
@@ -135,7 +136,7 @@ class Tag(TextTask):
     def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
         return probe.start_tagger(text, head, training, self.outputs, **given)
 
-    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+    def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         target = batch.values["target"].flatten()
         where = target.nonzero().flatten()
         logits = model(batch, len(numbers))[where].float()

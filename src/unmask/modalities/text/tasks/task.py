@@ -18,6 +18,7 @@ from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.probe import Probed
 from unmask.modalities.text.tasks.settings import TaskSettings
+from unmask.modalities.text.tasks.task_model import TaskModel
 
 SHOWN = 300
 """Characters of a text that a report shows."""
@@ -43,6 +44,8 @@ class TextTask(ABC):
     """Whether long texts are read in windows: training then takes each window as an item."""
     options: ClassVar[tuple[str, ...]] = ()
     """Arguments of `finetune` that `from_items` takes besides."""
+    problem: str = ""
+    """What a row's label is, where a task tells: 'single' class, 'multi' (any number of labels) or 'regression'."""
     uses_vocabulary: bool = False
     """Whether the loss reads the whole table of word embeddings, as a masked-token loss does."""
 
@@ -104,7 +107,7 @@ class TextTask(ABC):
         return None
 
     @abstractmethod
-    def loss(self, model: Any, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
+    def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         """Mean loss of the items whose examples `numbers` are in the batch, in that order."""
 
     def terms(self, prepared: Prepared, numbers: np.ndarray) -> float | None:

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError
-from unmask.modalities.text.tasks.model import TaskModel
 from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.task_model import TaskModel
 
 
 class Compact:
