@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Sharing
 from unmask.families.base import Family, Head, pair, stacked
 from unmask.families.bert import head, read_body, write_body
@@ -23,7 +24,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     return dataclasses.replace(encoder, sharing=sharing), head({**defaults, **config}, encoder)
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     sharing = encoder.sharing or Sharing()
     about = {
         "model_type": "albert",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name, bert_body, pair
@@ -33,7 +34,7 @@ def read_body(config: Mapping[str, Any], *, offset: int = 0, epsilon: float = 1e
     )
 
 
-def write_body(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def write_body(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     """config.json entries of every model with BERT's body."""
     assert isinstance(encoder.positions, Learned)
     names = {"gelu_tanh": "gelu_new"}
@@ -72,7 +73,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     return encoder, head(config, encoder)
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     about = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "position_embedding_type": "absolute"}
     return about | write_body(encoder, codec, special)
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Entrance
 from unmask.encoder.kinds import AttentionKind, BlockSparse, Full
 from unmask.errors import UserError
@@ -32,7 +33,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     return encoder, head(config, encoder) | {"scale": encoder.width**0.5 if scale else 1.0}
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     sparse = isinstance(encoder.attention, BlockSparse)
     blocks = encoder.attention if isinstance(encoder.attention, BlockSparse) else BlockSparse()
     about = {

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Entrance, Norm
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name, pair, stacked
@@ -74,7 +75,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     }
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     kind = encoder.positions
     assert isinstance(kind, Disentangled)
     names = {"gelu_tanh": "gelu_new"}

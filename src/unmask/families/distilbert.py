@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig
 from unmask.families.base import Family, Head, pair, stacked
 from unmask.families.bert import head, read_body, write_body
@@ -27,7 +28,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     return encoder, head({**config, **named}, encoder) | {"types": 0}
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     body = write_body(encoder, codec, special)
     gone = ("type_vocab_size", "layer_norm_eps", *_NAMES)
     named = {theirs: body[ours] for ours, theirs in _NAMES.items()}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig
 from unmask.families.base import Family, Head, bert_body, pair
 from unmask.families.bert import head, read_body, write_body
@@ -16,7 +17,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     return encoder, head(config, encoder) | {"head_activation": "gelu"}
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     about = {"model_type": "electra", "architectures": ["ElectraForMaskedLM"], "embedding_size": encoder.input_width}
     return about | write_body(encoder, codec, special)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Entrance, Gated, Norm, Rotary
 from unmask.encoder.kinds import AttentionKind, Full, GroupedQuery
 from unmask.errors import UserError
@@ -57,7 +58,7 @@ def _attention(config: Mapping[str, Any], heads: int) -> AttentionKind:
     return Full(bias=bias) if kv_heads in (None, 0, heads) else GroupedQuery(bias=bias, kv_heads=kv_heads)
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     return {
         "model_type": "eurobert",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Gated, Norm, Rotary
 from unmask.encoder.kinds import Local
 from unmask.errors import UserError
@@ -77,7 +78,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 _NAMES = {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     local = encoder.attention if isinstance(encoder.attention, Local) else None
     assert local is None or isinstance(local.window, int)

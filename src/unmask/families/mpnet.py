@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.kinds import RelativeBias
 from unmask.families.base import Family, Head, pair, stacked
@@ -20,7 +21,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     return encoder, head(config, encoder) | {"types": 0, "head_activation": "gelu"}
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.attention, RelativeBias)
     about = {
         "model_type": "mpnet",

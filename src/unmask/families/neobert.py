@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Entrance, Gated, Norm, Rotary
 from unmask.encoder.kinds import Full
 from unmask.errors import UserError
@@ -50,7 +51,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     }
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     return {
         "model_type": "neobert",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Learned
 from unmask.families.base import Family, Head, bert_body, pair
 from unmask.families.bert import head, read_body, write_body
@@ -18,7 +19,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     return encoder, head(config, encoder) | {"types": int(config.get("type_vocab_size", 1)), "head_activation": "gelu"}
 
 
-def _write(encoder: EncoderConfig, codec: Any, special: Mapping[str, int | None]) -> dict[str, Any]:
+def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     about = {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]}
     assert isinstance(encoder.positions, Learned)
     # Positions start behind this index, whatever the tokenizer pads with.
