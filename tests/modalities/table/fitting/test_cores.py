@@ -9,7 +9,7 @@ from tables import patients
 
 from unmask.modalities.table.distribution.boosted_stumps import groups_of
 from unmask.modalities.table.distribution.factor_analysis import PART, fit_factors
-from unmask.modalities.table.fitting import cell_table, factor_fit
+from unmask.modalities.table.fitting import factor_fit, point_values
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.model import TableModel
 
@@ -102,7 +102,7 @@ def test_a_large_table_is_imputed_block_by_block(monkeypatch):
     table.append(np.where(np.isnan(table[0]), np.nan, (np.nan_to_num(table[1]) > 0).astype(float)))
     model = CellTable.fit(table, [0] * 4 + [2], steps=0)
     whole = model.impute(table, interval=0.9)
-    monkeypatch.setattr(cell_table, "BLOCK", 256)
+    monkeypatch.setattr(point_values, "BLOCK", 256)
     parts = model.impute(table, interval=0.9)
     for name in ("point", "low", "high"):
         for x, y in zip(getattr(whole, name), getattr(parts, name), strict=True):

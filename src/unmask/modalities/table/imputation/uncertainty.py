@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unmask.files import written
-from unmask.modalities.table.fitting.cell_table import Imputed
+from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import numbers, text_of
 from unmask.modalities.table.schema.schema import Column, Schema

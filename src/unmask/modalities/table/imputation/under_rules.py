@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from unmask.modalities.table.fitting.cell_table import CellTable, Imputed
+from unmask.modalities.table.fitting.cell_table import CellTable
+from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.rules.rules import Rules
 
