@@ -29,7 +29,7 @@ def test_a_run_tells_what_it_measured():
     assert lines == [
         "3 steps, 1 s, 5 x/s, fp32 on cpu",
         "a note",
-        "loss 2.5, accuracy nan%",
+        "loss 2.5, accuracy nan% (lower is better: loss; higher is better: accuracy)",
         "model:  out",
         "report: out/report.html",
     ]

@@ -161,10 +161,13 @@ def run_lines(result: Any, out: str, *, rate: str, held: str, notes: Sequence[st
         rate: how fast it was.
         held: a format for the held-out figures, by their names without "validation_"; one there is not shows as nan.
     """
+    from unmask.evaluation.meanings import legend
+
     if result.stopped == "signal":
         return [f"stopped by a signal after step {result.steps}; --resume continues"]
     lines = [f"{result.steps} steps, {result.seconds:.0f} s, {rate}, {result.precision} on {result.device}", *notes]
     if result.validation:
         found = {k.removeprefix("validation_"): v for k, v in result.validation.items()}
-        lines.append(held.format_map(defaultdict(lambda: float("nan"), found)))
+        directions = legend(name for name in ("loss", "accuracy") if "{" + name in held)
+        lines.append(held.format_map(defaultdict(lambda: float("nan"), found)) + f" ({directions})")
     return [*lines, f"model:  {out}", f"report: {out}/report.html"]

@@ -135,14 +135,12 @@ def evaluate(
 ) -> None:
     """How well the model predicts what is hidden of held-out data."""
     from unmask.cli.common import Output
+    from unmask.evaluation.meanings import figure_lines
     from unmask.registry import load
 
     output = Output(json_, seed)
     loaded = load(model, device=device, precision=precision)
     found = loaded.evaluate(data, seed=seed)
-    width = max(map(len, found)) + 2
-    lines = [
-        f"{name:{width}}{value:.4f}" if isinstance(value, float) else f"{name:{width}}{value}"
-        for name, value in found.items()
-    ]
+    shown = [name for name, value in found.items() if isinstance(value, int | float)]
+    lines = figure_lines(found, shown) + [f"{k}: {v}" for k, v in found.items() if k not in (*shown, "intervals")]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)

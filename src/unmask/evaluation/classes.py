@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from unmask.errors import either
 from unmask.evaluation.charts import table
+from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import bootstrap_mean, plain
 
 _Z = 1.959964
@@ -173,7 +174,7 @@ def class_lines(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"... {len(found['by_class'])} classes in all; {either('--json gives', 'by_class holds')} every one"
         )
-    return lines
+    return [*lines, legend(["accuracy", "macro_auroc", "precision", "recall", "f1", "auroc"])]
 
 
 def _told(figure: dict[str, Any] | None) -> str:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from unmask.errors import either
 from unmask.evaluation.charts import table
 from unmask.evaluation.classes import SHOWN, auroc_interval, wilson
+from unmask.evaluation.meanings import legend
 
 DRAWS = 500
 """Bootstrap resamples; each sorts nothing, but passes over all examples once for each label."""
@@ -235,7 +236,7 @@ def label_lines(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"... {len(found['by_label'])} labels in all; {either('--json gives', 'by_label holds')} every one"
         )
-    return lines
+    return [*lines, legend(["auroc", "auprc", "precision", "recall", "f1"])]
 
 
 def _plain(value: float | None) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.evaluation.charts import scatter_chart, table
+from unmask.evaluation.meanings import legend
 
 POINTS = 500
 """Pairs of true and predicted numbers that are kept for a picture."""
@@ -77,10 +78,11 @@ def value_lines(found: dict[str, Any]) -> list[str]:
     """The figures in words, for a terminal."""
     rule = found["mean_rule"]
     lines = [f"{found['n']:,} pictures; the rule always says {rule['value']:.4g}, the training part's mean"]
-    return lines + [
+    lines += [
         f"{title:8}{_told(found[name], found['intervals'][name]):32}the rule {_told(rule[name], [None, None])}"
         for name, title in TITLES.items()
     ]
+    return [*lines, legend(TITLES)]
 
 
 def value_table(found: dict[str, Any]) -> Markup:

@@ -37,3 +37,12 @@ def interval_text(result: dict[str, Any], name: str) -> str:
     from unmask.modalities.events.outcome_report import figure_text
 
     return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""
+
+
+def legend_line(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Which direction of the figures shown is good, and what stands beside the model."""
+    from unmask.evaluation.meanings import legend
+    from unmask.modalities.events.outcome_report import SHOWN
+
+    told = legend(k for k in SHOWN if any(k in r for r in results.values()))
+    return [told] if told else []

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.events.shown import bare_line, interval_text, outside_line, ready
+from unmask.cli.events.shown import bare_line, interval_text, legend_line, outside_line, ready
 from unmask.errors import UserError, suggest
 
 
@@ -63,6 +63,7 @@ def finetune(
     for name, result in found["results"].items():
         shown = [f"{k} {figure_text(k, result[k])}" for k in SHOWN if k in result]
         lines.append(f"{name:24} {'  '.join(shown)}")
+    lines += legend_line(found["results"])
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
 
@@ -80,6 +81,7 @@ def _next_visit(model: str, data: str, out: str, settings: Any, output: Any) -> 
             if "auroc" in result[part]
         ]
         lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
+    lines.append("higher is better: AUROC; 0.5 is chance")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
 

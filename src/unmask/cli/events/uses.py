@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.events.shown import bare_line, interval_text, outside_line, ready, trained_line
+from unmask.cli.events.shown import bare_line, interval_text, legend_line, outside_line, ready, trained_line
 from unmask.errors import UserError
 
 SHOWN_ROWS = 10
@@ -161,4 +161,5 @@ def evaluate(
     for name, result in found["results"].items():
         shown = [f"{k} {figure_text(k, result[k])}{interval_text(result, k)}" for k in SHOWN if k in result]
         lines.append(f"{name:24} {'  '.join(shown)}")
+    lines += legend_line(found["results"])
     output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)

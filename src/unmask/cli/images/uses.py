@@ -162,6 +162,7 @@ def evaluate(
 ) -> None:
     """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its figures."""
     from unmask.cli.common import Output, check_most
+    from unmask.evaluation.meanings import figure_lines
     from unmask.files import check_results
     from unmask.modalities.images.features import PASSING
     from unmask.modalities.images.model import load
@@ -183,9 +184,8 @@ def evaluate(
     found = loaded.evaluate(images, seed=seed, most=most)
     found["data"], notes = account(images)
     shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
-    lines = notes + [f"{name:20}{found[name]:.1%}" for name in shown if name in found]
-    if "loss" in found:
-        lines += [f"{'loss':20}{found['loss']:.4f}"]
+    rules = {name: "raw pixels " + f"{found['raw_' + name]:.4f}" for name in shown[:2] if "raw_" + name in found}
+    lines = notes + figure_lines(found, [*shown[:2], "loss"], rules=rules)
     if tuned:
         lines += scored_lines(found)
         if report is not None:

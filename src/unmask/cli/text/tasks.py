@@ -84,6 +84,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model of text for a task; the folder loads in transformers too."""
     from unmask.cli.common import Output, run_overrides
+    from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
 
@@ -112,7 +113,7 @@ def finetune(
         lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
         output.write(found, lines, device=found["device"], precision=found["precision"])
         return
-    lines = [f"{name:20}{value:.4f}" for name, value in found["metrics"].items() if isinstance(value, float)]
+    lines = figure_lines(found["metrics"], [n for n, v in found["metrics"].items() if isinstance(v, float)])
     if "over_seeds" in found:
         o = found["over_seeds"]
         lines.append(f"{found['metric']} over {o['seeds']} seeds: {o['mean']:.4f} [{o['low']:.4f}, {o['high']:.4f}]")
@@ -168,6 +169,7 @@ def evaluate(
 ) -> None:
     """The metrics of a fine-tuned model of text on labelled data; of any model on queries and documents: retrieval."""
     from unmask.cli.common import Output
+    from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.tasks import figures
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
@@ -186,7 +188,9 @@ def evaluate(
         say=_say,
     )
     shown = found | found.get("metrics", {})
-    lines = [f"{name:20}{value:.4f}" for name, value in shown.items() if isinstance(value, float)]
+    ends = {found["metric"]: [found.get("low"), found.get("high")]}
+    names = [n for n, v in shown.items() if isinstance(v, float) and n not in ("value", "low", "high")]
+    lines = figure_lines(shown | {"intervals": ends}, names)
     lines += figures.lines(found)
     output.write(found, lines, device=found["device"], precision=found["precision"])
 

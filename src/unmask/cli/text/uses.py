@@ -129,6 +129,7 @@ def evaluate(
 ) -> None:
     """Loss, perplexity and accuracy on the hidden tokens of held-out text."""
     from unmask.cli.common import Output, check_most
+    from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.building import told
     from unmask.modalities.text.documents import ReadReport
     from unmask.modalities.text.sources import iter_documents
@@ -144,5 +145,6 @@ def evaluate(
     loaded = load(model, device=device, precision=precision)
     found = loaded.evaluate(texts, ratio=ratio, seed=seed)
     shown = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots")
-    lines = [f"{name:16}{found[name]}" for name in shown if name in found]
+    rule = f"always {found['most_frequent']!r}: {found['most_frequent_accuracy']:.4f}"
+    lines = figure_lines(found, shown, rules={"accuracy_at_1": rule})
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)

@@ -14,9 +14,10 @@ from unmask.core.inference import packed_batches
 from unmask.core.model import MaskedModel
 from unmask.core.score import scorable
 from unmask.errors import UserError
-from unmask.evaluation.metrics import by_frequency, by_position, masked_metrics, plain
+from unmask.evaluation.metrics import bootstrap_mean, by_frequency, by_position, masked_metrics, plain
 from unmask.modalities.text.batches import measuring_corruption, text_example
 from unmask.modalities.text.cache import cut
+from unmask.modalities.text.rules import most_frequent_token
 from unmask.modalities.text.tokenizer import Tokenizer
 
 
@@ -45,7 +46,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
 
-    Long texts are cut into windows, as in training.
+    Beside them `most_frequent_accuracy`: that of always guessing the most frequent token (`most_frequent`) of
+    `frequencies`. Long texts are cut into windows, as in training.
 
     Args:
         frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
@@ -87,7 +89,9 @@ def evaluate(
         "by_position": by_position(right, np.concatenate(place), d, seed=seed),
     }
     named = {k: [{"band": b.label, **b.estimate.to_dict()} for b in v] for k, v in bands.items()}
-    return plain(masked_metrics(p, r, d, seed=seed)) | named
+    best, truth = most_frequent_token(counts, model.tokenizer.special_ids), np.concatenate(target)
+    rule = {"most_frequent_accuracy": bootstrap_mean(truth == best, d, seed=seed)}
+    return plain(masked_metrics(p, r, d, seed=seed) | rule) | {"most_frequent": model.tokenizer.token(best)} | named
 
 
 def windows(model: Predictor, texts: Sequence[str]) -> tuple[list[Example], list[int]]:

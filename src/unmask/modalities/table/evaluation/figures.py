@@ -6,27 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
+
+from unmask.evaluation.meanings import Meaning
 
 CEILING = "another sample of real rows"
 FLOOR = "columns shuffled one by one"
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """What a figure says.
-
-    Attributes:
-        better: the direction; "near 0.5" is for areas under a curve of which 0.5 is chance and the best there is.
-        best: the best value there is.
-        short: the label in a picture.
-    """
-
-    label: str
-    better: Literal["lower", "higher", "near 0.5"]
-    best: float
-    sentence: str
-    short: str = ""
 
 
 MEANINGS: dict[str, Meaning] = {

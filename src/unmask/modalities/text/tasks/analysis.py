@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.evaluation.charts import table
+from unmask.evaluation.meanings import good
 from unmask.evaluation.report import Report, training_curves
 from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.data import Item
@@ -48,11 +49,11 @@ def write_report(
             )
             for r in result["comparison"]
         ]
-        note = f"{len(checked.items):,} held-out rows; intervals of 95 % over the rows. " + " ".join(
-            result.get("lines", [])[-1:]
-        )
+        note = f"{len(checked.items):,} held-out rows; intervals of 95 % over the rows; {good(result['metric'])}. "
+        note += " ".join(result.get("lines", [])[-1:])
         report.section("Beside simpler models", table(("model", result["metric"], "interval", ""), rows), note=note)
-    report.section("Scores", table(("metric", "value"), list(shown.items())), note="On the validation data.")
+    rows = [(name, value, good(name)) for name, value in shown.items()]
+    report.section("Scores", table(("metric", "value", "what is good"), rows), note="On the validation data.")
     wrong = np.array([task.error(p, i) for p, i in zip(predictions, checked.items, strict=True)])
     _lengths(report, task, checked, predictions)
     if isinstance(task, Classify):
