@@ -6,26 +6,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import re
 import resource
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 
-
-def processor() -> dict:
-    """Cores, and which of the instructions it has that choose how products are added up."""
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    name = re.search(r"model name\s*: (.*)", info)
-    known = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
-    return {
-        "cores": os.cpu_count(),
-        "model": name.group(1) if name else "",
-        "load_before": round(os.getloadavg()[0], 2),
-        "features": [f for f in known if re.search(rf"\b{f}\b", info)],
-    }
+from unmask.verify.provenance import processor
 
 
 def clock() -> tuple[float, float]:
@@ -72,3 +59,6 @@ def quiet_and_busy(measured: Callable[[], dict], per_core: int) -> dict:
         found["busy"] = measured()
     middle = {k: float(np.median([r["seconds"] for r in v["runs"]])) for k, v in found.items()}
     return {**found, "busy_processes": others, "busy_over_quiet": round(middle["busy"] / middle["quiet"], 2)}
+
+
+__all__ = ["busy_processes", "clock", "processor", "quiet_and_busy", "spin", "timed"]

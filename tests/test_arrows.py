@@ -26,6 +26,7 @@ LAYERS = {
     "unmask.modalities": 7,
     "unmask.standard": 6,
     "unmask.export": 8,
+    "unmask.verify": 8,
     "unmask.cli": 9,
     "unmask.__main__": 10,
     "unmask": 10,

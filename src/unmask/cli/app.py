@@ -33,10 +33,15 @@ COMMANDS: Mapping[str, str] = {
     "recommend": "Which family and checkpoint to start from, with the reasons and the memory.",
     "surgery": "Longer positions, a smaller vocabulary, round tables; what the model says stays the same.",
     "events": "Patient events.",
+    "verify": "Remake figures of the documentation and say how far they moved (from a checkout).",
 }
 """Name -> help, in the order of `unmask --help`. `events` holds that modality's own commands."""
 
-OWN: Mapping[str, str] = {"demo": "unmask.cli.demo:demo", "inspect": "unmask.cli.inspect:inspect"}
+OWN: Mapping[str, str] = {
+    "demo": "unmask.cli.demo:demo",
+    "inspect": "unmask.cli.inspect:inspect",
+    "verify": "unmask.cli.verify:verify",
+}
 """The commands that are the same for every modality; those of the others are in `Modality.commands`."""
 
 

@@ -1,0 +1,1 @@
+"""The figures of the pages, remade: `unmask verify`."""

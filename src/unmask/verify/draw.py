@@ -1,0 +1,108 @@
+"""Tables of the pages, drawn from the files of results between two marks:
+
+<!-- results: NAME -->
+(what stands here is drawn: `unmask verify --draw`)
+<!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from unmask.errors import UserError
+from unmask.evaluation.meanings import legend, meaning
+from unmask.files import written
+from unmask.verify.result import Record, Row
+
+MARKED = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+OLDER = "**Older than the code.**"
+"""How the line begins that says so: a page may have it or not, whatever its table says."""
+
+
+def table(record: Record, *, older: str = "") -> str:
+    """A record as Markdown: a row per model or rule, a column per figure, and a line on where it comes from.
+
+    Args:
+        older: why it is older than the code it measured; "" where it is not.
+    """
+    figures = record.figures
+    labels = [known.label if (known := meaning(name)) else name.replace("_", " ") for name in figures]
+    lines = [f"| {record.title} | {' | '.join(labels)} |", "|---" * (len(figures) + 1) + "|"]
+    for model in record.models:
+        cells = [told(record.row(model, name)) for name in figures]
+        name = f"**{model}**" if model == record.models[0] else model
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    if record.gains:
+        at = {row.figure: row for row in record.gains}
+        cells = [told(at[name], signed=True) if name in at else "" for name in figures]
+        lines.append(f"| *{record.models[0]} less {record.rule}, by seed* | {' | '.join(cells)} |")
+    told_of = record.about
+    cpu = told_of.get("processor", {})
+    features = "+".join(cpu.get("features") or ()) or "plain"
+    spread = f"mean of {len(record.seeds)} seeds, in brackets its 95 % interval over seeds"
+    note = f"{record.says} {_upper(spread if len(record.seeds) > 1 else 'one seed')}. {_upper(legend(figures))}."
+    where = f"{cpu.get('cores')} cores ({cpu.get('model') or 'unknown'}, {features})"
+    commit = str(told_of.get("commit") or "unknown")[:9]
+    by = f"`{record.command}`: {told_of.get('processor_seconds', 0):,.0f} s of processor time on {where}, "
+    by += f"{told_of.get('date')}, commit {commit}."
+    lines += ["", note, "", by]
+    if older:
+        lines += ["", f"{OLDER} {_upper(older)}."]
+    return "\n".join(lines) + "\n"
+
+
+def told(row: Row | None, *, signed: bool = False) -> str:
+    """A figure and its interval.
+
+    >>> told(Row(model="a", figure="rmse", value=0.5, low=0.4, high=0.6, values=(0.5,)))
+    '0.500 (0.400 to 0.600)'
+    """
+    if row is None:
+        return ""
+    sign = "+" if signed else ""
+    ends = "" if row.low is None or row.high is None else f" ({row.low:{sign}.3f} to {row.high:{sign}.3f})"
+    return f"{row.value:{sign}.3f}{ends}"
+
+
+def redrawn(text: str, find: Callable[[str], str], *, place: str = "") -> str:
+    """A page with every marked table drawn anew.
+
+    Args:
+        find: name -> table.
+    """
+    if (opened := text.count("<!-- results:")) != len(MARKED.findall(text)):
+        raise UserError(f"{place}: {opened} marks of results, some without an end", hint="Close each: <!-- end -->.")
+    return MARKED.sub(lambda m: f"{m.group(1)}{find(m.group(2))}{m.group(4)}", text)
+
+
+def pages(root: Path) -> list[Path]:
+    """The pages with a mark."""
+    found = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    return [path for path in found if path.is_file() and MARKED.search(path.read_text(encoding="utf-8"))]
+
+
+def without_age(text: str) -> str:
+    """A page without the lines that say that a table is older than its code: those depend on when one looks."""
+    return re.sub(rf"\n{re.escape(OLDER)}[^\n]*\n", "", text)
+
+
+def draw(root: Path, find: Callable[[str], str]) -> list[Path]:
+    """Draw the tables of all pages; returns the pages that changed."""
+    changed = []
+    for path in pages(root):
+        text = path.read_text(encoding="utf-8")
+        new = redrawn(text, find, place=str(path))
+        if new != text:
+            with written(path) as temporary:
+                temporary.write_text(new, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+__all__ = ["draw", "pages", "redrawn", "table", "told", "without_age"]
