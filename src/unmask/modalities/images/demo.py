@@ -60,8 +60,19 @@ def run_demo(
         f"linear probe on features learnt without labels: {found['probe_accuracy']:.1%} (raw pixels "
         f"{found['raw_probe_accuracy']:.1%}, the same network untrained {found['untrained_probe_accuracy']:.1%})",
         f"20 nearest neighbours: {found['knn_accuracy']:.1%} (raw pixels {found['raw_knn_accuracy']:.1%})",
+        *why_behind(found),
     ]
     return found | {"lines": lines}
+
+
+def why_behind(found: dict[str, Any]) -> list[str]:
+    """Why features lose to raw pixels here, where they do."""
+    if found["knn_accuracy"] >= found["raw_knn_accuracy"] and found["probe_accuracy"] >= found["raw_probe_accuracy"]:
+        return []
+    return [
+        "these digits are centred, of one size and 64 pixels: equal pixels are nearly always equal digits, so raw "
+        "pixels are hard to beat by distance; features pay where the same thing looks different, after a longer run"
+    ]
 
 
 def look(finished: ImageRun, images: Any) -> dict[str, Any]:
@@ -92,6 +103,8 @@ def look(finished: ImageRun, images: Any) -> dict[str, Any]:
             "Precision": r.precision,
         }
     )
+    if why := why_behind(found):
+        page.section("Where raw pixels win", why[0][:1].upper() + why[0][1:] + ".")
     page.section("Training", training_curves(out / "metrics.jsonl", loss="error of a hidden patch"))
     page.section(
         "Original, masked, reconstructed",

@@ -77,9 +77,10 @@ def run_demo(
     (out / "demo.json").write_text(json.dumps(figures | {"hazard_ratios": found["hazard_ratios"]}, indent=1))
     lines = [
         f"{len(records)} hidden cells imputed; {inside:.0%} of the true numbers lie in their 90 % intervals",
+        told_beside(table),
         f"hazard ratios, real against synthetic: mean difference of logs {found['mean_log_hr_difference']:.3f} "
         f"(another sample of patients: {found['ceiling']['mean_log_hr_difference']:.3f}, "
-        f"columns shuffled: {found['floor']['mean_log_hr_difference']:.3f})",
+        f"columns shuffled: {found['floor']['mean_log_hr_difference']:.3f}); lower is better",
     ]
     return figures | {"lines": lines, "report": str(report), "device": "cpu", "precision": "fp32"}
 
@@ -165,7 +166,13 @@ def show(
     cells = [(r["row"] + 1, r["column"], study[r["column"]][r["row"]], *told(r)) for r in records[:24]]
     report.section("Cells", table(("row", "column", "truth", "imputed", "90 % interval, or probability"), cells))
     add_sections(report, model, found, real, drawn)
-    return report.write(out / "report.html")
+    return report.of_model(out / "model").write(out / "report.html")
+
+
+def told_beside(imputed: list[dict[str, Any]]) -> str:
+    """In how many columns imputed values are nearer to the truth than the mean or mode, and why not in the others."""
+    better = sum(r["ours"] < r["plain"] for r in imputed)
+    return f"nearer to the truth than the mean or mode in {better} of {len(imputed)} columns. {behind(imputed)}".strip()
 
 
 def behind(imputed: list[dict[str, Any]]) -> str:

@@ -14,6 +14,7 @@ from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.docstrings import write_corpus
 from unmask.modalities.text.pretrain import TextRun, pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.rules import most_frequent_share
 
 SETTINGS: dict[str, Any] = {
     "recipe": "modern",
@@ -75,8 +76,7 @@ def look(finished: TextRun, corpus: dict[str, int]) -> dict[str, Any]:
     out, r = finished.folder, finished.result
     model = load(out, precision=r.precision)
     cache = TokenCache.open(out / "cache")
-    frequencies = np.asarray(cache.frequencies())
-    baseline = _most_frequent_share(cache, frequencies, np.asarray(model.tokenizer.special_ids))
+    baseline = most_frequent_share(cache, model.tokenizer.special_ids)
     accuracy, loss = r.validation["validation_accuracy"], r.validation["validation_loss"]
     scores = [s for pair in PAIRS for s in model.score(list(pair))]
     report = Report("What a masked language model learnt from docstrings", "unmask demo text")
@@ -167,16 +167,3 @@ def examples(
     # The blanks filled well are those that need the context: rarer words first.
     well.sort(key=lambda item: -len(item["blanks"][0]["truth"]))
     return well[:each], missed[:each]
-
-
-def _most_frequent_share(cache: TokenCache, frequencies: np.ndarray, special: np.ndarray) -> float:
-    """Accuracy of always guessing the most frequent training token, on the held-out tokens."""
-    counts = frequencies.copy()
-    counts[special] = 0
-    best = int(counts.argmax())
-    right = total = 0
-    for number in np.asarray(cache.validation):
-        ids, _ = cache.example(int(number))
-        ids = ids[~np.isin(ids, special)]
-        right, total = right + int((ids == best).sum()), total + len(ids)
-    return right / max(total, 1)
