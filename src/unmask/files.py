@@ -9,7 +9,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from unmask.errors import UserError, option
@@ -274,6 +276,32 @@ def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> Non
             file.write((json.dumps(row) if any("\ud800" <= c <= "\udfff" for c in text) else text) + "\n")
 
 
+_FINAL: ContextVar[Mapping[Path, Path]] = ContextVar("final places", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def stands_for(new: str | Path, folder: str | Path) -> Iterator[None]:
+    """Within, `new` is where the files of `folder` are written before they are brought there."""
+    token = _FINAL.set({**_FINAL.get(), Path(new).absolute(): Path(folder)})
+    try:
+        yield
+    finally:
+        _FINAL.reset(token)
+
+
+def final_place(path: str | Path) -> Path:
+    """Where a folder that is written now will stand: itself, but within `stands_for` that of a folder on the way.
+
+    >>> with stands_for("/tmp/.new", "/tmp/model"):
+    ...     final_place("/tmp/.new").name
+    'model'
+    """
+    path, known = Path(path), _FINAL.get()
+    for _ in known:
+        path = known.get(path.absolute(), path)
+    return path
+
+
 @contextlib.contextmanager
 def written_folder(folder: str | Path) -> Iterator[Path]:
     """A folder to write a model's files into; after the block they stand in `folder`.
@@ -292,7 +320,8 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        yield new
+        with stands_for(new, folder):
+            yield new
         for path in new.iterdir():
             if path.is_file():  # safetensors' own files are for their owner alone: like those beside them
                 path.chmod(new.stat().st_mode & 0o666)

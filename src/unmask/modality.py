@@ -70,6 +70,8 @@ class Modality:
             folder. A model has `inspect()`, and the methods that the commands below use.
         demo: "package.module:function", called with (out, seed=) and, where it was given, minutes=; returns figures,
             with "report" (path), "device", "precision" and "lines" (what to tell a person) among them. None: no demo.
+        card: "package.module:function", called with (files, run) as `evaluation.card.card_of` has them: the
+            `Card` that README.md of a folder and the end of its report are made of. None: a plain one.
         settings: "package.module:class" of a settings dataclass with a field `train` (a `TrainSettings`), and
         pretrain: "package.module:function", called with (data, out, settings=, resume=, console=), which gives a
             `training.job.RunResult`: what the standard `pretrain` command needs, and no other.
@@ -84,6 +86,7 @@ class Modality:
     plural: str
     load: str
     demo: str | None = None
+    card: str | None = None
     settings: str | None = None
     pretrain: str | None = None
     commands: Mapping[str, str | Command] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig, Rotary
 from unmask.errors import UserError
+from unmask.evaluation.card import add_card
 from unmask.evaluation.charts import number
 from unmask.evaluation.report import Report, training_curves
 from unmask.files import damaged, demo_folder, read_object, replace_json
@@ -169,6 +170,7 @@ class StandardModel(ABC):
         save_model(self.model, str(Path(folder) / "model.safetensors"))
         about = {"kind": self.kind, "version": __version__, "settings": to_dict(self.settings)}
         replace_json(Path(folder) / "unmask.json", about)
+        add_card(Path(folder), folder)
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "auto", precision: str = "auto") -> Self:

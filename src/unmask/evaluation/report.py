@@ -17,8 +17,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
+from unmask.evaluation.card import card_if_any
 from unmask.evaluation.charts import bar, bars, cell_text, line_chart, table
-from unmask.files import written
+from unmask.files import final_place, written
 from unmask.version import __version__
 
 _SMOOTHED = 200  # a training curve is drawn with at most this many points, each a mean of successive records
@@ -36,6 +37,7 @@ class Report:
         self.title, self.subtitle = title, subtitle
         self._facts: list[tuple[str, Markup]] = []
         self._sections: list[dict[str, Any]] = []
+        self._use: dict[str, Any] | None = None
 
     def facts(self, facts: Mapping[str, Any]) -> Report:
         """Add header cards: name -> text, number or `Estimate` (its interval is set small)."""
@@ -54,19 +56,41 @@ class Report:
         self._sections[-1]["charts"].append(escape(svg))
         return self
 
+    def use(self, body: str | Markup, heading: str = "Use this model") -> Report:
+        """What to do with what the page is about; it stands at the end, wherever sections are added after it."""
+        self._use = {"heading": heading, "body": _paragraphs(body), "charts": [], "note": ""}
+        return self
+
+    def of_model(self, folder: str | Path) -> Report:
+        """End with the figures of the model in a folder and with how to use it, as its card has them."""
+        card = card_if_any(Path(folder), name=str(final_place(folder)))
+        if card is None:
+            return self
+        if card.figures and card.shown:
+            head, *rows = card.figure_rows()
+            self.section("Beside rules without a model", table(head, rows), note=card.judged_on)
+        return self.use(card.use.html())
+
     def html(self) -> str:
         """The page."""
         return _template().render(
             title=self.title,
             subtitle=self.subtitle,
             facts=self._facts,
-            sections=self._sections,
+            sections=[*self._sections, *([self._use] if self._use else [])],
             version=__version__,
         )
 
     def write(self, path: str | Path) -> Path:
-        """Write the page to `path`, whole or not at all, making its folder where needed; returns the path."""
-        path, page = Path(path), self.html()
+        """Write the page to `path`, whole or not at all, making its folder where needed; returns the path.
+
+        A page in the folder of a model ends with its held-out figures beside rules (where the page has no table of them
+        already) and with how to use the model.
+        """
+        path = Path(path)
+        if self._use is None and (path.parent / "unmask.json").exists():
+            self.of_model(path.parent)
+        page = self.html()
         path.parent.mkdir(parents=True, exist_ok=True)
         with written(path) as temporary:
             temporary.write_text(page, encoding="utf-8", errors="replace")  # lone surrogates become '?'

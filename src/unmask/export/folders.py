@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, option
-from unmask.files import fsync
+from unmask.files import fsync, stands_for
 from unmask.modalities.text.sentences import WAYS
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -30,7 +30,8 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     new = out.with_name(f".{out.name}.{os.getpid()}.saving")
     try:
         new.mkdir(parents=True)
-        yield new
+        with stands_for(new, out):
+            yield new
         for path in (*(p for p in new.rglob("*") if p.is_file()), new):
             fsync(path)
         if out.exists():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unmask.encoder.kinds import BlockSparse
 from unmask.errors import UserError
+from unmask.evaluation.card import add_card
 from unmask.export.eight_bits import eight_bits, quantise, quiet, sample, session
 from unmask.export.folders import sentence_files, whole_folder
 from unmask.export.graph import BY_TEXT, ENCODER, LOGITS, MASKED, OUTPUTS, SENTENCE, Graph, class_name, said_here, what
@@ -162,6 +163,7 @@ def _beside(new: Path, model: Any, graph: Graph, found: dict[str, Any]) -> None:
     (new / "unmask.json").write_text(json.dumps(about, indent=2, default=str), encoding="utf-8")
     longest = (task or {}).get("slots") or model.model.encoder.config.longest
     model.tokenizer.save(new, types=bool(model.model.codec.config.types), longest=longest)
+    add_card(new, new)
 
 
 def _named(path: Path, graph: Graph, family: str) -> None:

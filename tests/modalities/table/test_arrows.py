@@ -17,6 +17,7 @@ ROOMS = (
     "imputation",
     "synthesis",
     "evaluation",
+    "card",
     "model",
     "imputer",
     "pretrain",

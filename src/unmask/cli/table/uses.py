@@ -101,7 +101,9 @@ def evaluate(
     real, *train = (
         read_for(loaded, table, () if i else missing, decimal, encoding, sheet) for i, table in enumerate(data)
     )
-    found = evaluate_model(loaded, real, train=train[0] if train else None, rows=rows, seed=seed, report=report)
+    found = evaluate_model(
+        loaded, real, train=train[0] if train else None, rows=rows, seed=seed, report=report, folder=model
+    )
     lines = text_lines(readings(found))
     lines += [
         f"{k.replace('_', ' ')}: {found[k]}" for k in ("overlap", "compared_rows", "note", "report") if k in found

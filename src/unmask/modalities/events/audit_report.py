@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from unmask.errors import either
+from unmask.evaluation.card import Use
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
 from unmask.modalities.events.audit_events import SHOWN, Finding
@@ -50,4 +51,21 @@ def page(found: Sequence[Finding], about: dict[str, Any], data: str, out: str | 
         note = f"The first {len(rows)}." if len(rows) == SHOWN else ""
         heading = f"{f.level.capitalize()}: {f.check}"
         report.section(heading, said + table(list(f.columns), rows) if rows else said, note=note)
-    return report.write(out)
+    return report.use(_next(data), heading="What to do next").write(out)
+
+
+def _next(data: str) -> Markup:
+    """What comes after an audit: what it cannot see, and the commands to go on with."""
+    commands = (
+        ("after a change of the data, once more", "unmask events audit MODEL --labels task --out audit.html"),
+        ("pretrain", "unmask pretrain events MODEL --out model"),
+        (
+            "predict the outcome, beside age and number of events",
+            "unmask finetune outcome model MODEL --labels task --out outcome",
+        ),
+    )
+    seen = Markup("<p>{}</p>").format(
+        "An audit without warnings is no proof: it looks at single codes within 24 hours before the prediction time, "
+        "not at several together nor further back."
+    )
+    return seen + Use(commands=commands, python="").of(data).html()

@@ -22,6 +22,7 @@ from unmask.files import check_new_model
 from unmask.modalities.events import outcome_report
 from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
 from unmask.modalities.events.age_and_count import AgeAndCount
+from unmask.modalities.events.card import counts, scored_figures
 from unmask.modalities.events.clinical import descriptions
 from unmask.modalities.events.cuts import without_events
 from unmask.modalities.events.features import gather
@@ -159,7 +160,7 @@ def keep(
     folder.head, folder.tuned, target = fitted
     folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict(), "patients": patients}
     folder.outcome |= {} if rule is None else {"age_and_count": rule.to_dict()}
-    save_folder(out, folder)
+    save_folder(out, folder, about={"results": [f.to_dict() for f in scored_figures(found)], "counts": counts(found)})
     found |= {"seconds": time.perf_counter() - started, "device": str(loaded.device), "precision": loaded.precision}
     (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
 

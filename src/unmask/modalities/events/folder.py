@@ -17,7 +17,9 @@ from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError
+from unmask.evaluation.card import add_card
 from unmask.files import written_folder
+from unmask.modalities.events.card import remembered
 from unmask.modalities.events.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.outcome import OutcomeHead
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
@@ -104,7 +106,7 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
 
 
 def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:
-    """Write the folder's three files.
+    """Write the folder's three files and its model card.
 
     Raises:
         UserError: the folder cannot be written.
@@ -119,7 +121,7 @@ def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] |
     config = {"model_type": "unmask-events", "codes": len(folder.vocabulary)}
     config |= {k: settings[k] for k in ("architecture", "width", "layers", "heads", "inner", "slots")}
     more = {"kind": "events", "format": FORMAT, "events": settings, "vocabulary": folder.vocabulary.to_dict()}
-    more |= about or {}
+    more |= remembered(about or {}, Path(out))
     if folder.head is not None:
         more |= {"outcome": folder.outcome, "head": folder.head.shape(), "tuned": folder.tuned is not None}
 
@@ -127,6 +129,7 @@ def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] |
         save_file(state, new / "model.safetensors", metadata={"format": "pt"})
         (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
         (new / "unmask.json").write_text(json.dumps(more, ensure_ascii=False), encoding="utf-8")
+        add_card(new, out)
 
 
 def load_folder(path: str | Path) -> EventFolder:

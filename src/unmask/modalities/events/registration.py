@@ -11,6 +11,7 @@ MODALITY = Modality(
     plural="events",
     load="unmask.modalities.events.model:load",
     demo="unmask.modalities.events.demo:run_demo",
+    card="unmask.modalities.events.card:card",
     commands={
         "pretrain": "unmask.cli.events.pretrain:pretrain",
         "fill": f"{_USES}:fill",

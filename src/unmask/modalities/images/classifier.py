@@ -17,6 +17,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet, some_pictures
+from unmask.modalities.images.card import scored
 from unmask.modalities.images.codec import PatchCodecConfig
 from unmask.modalities.images.features import PASSING, pooled, settled
 from unmask.modalities.images.folder import save_folder
@@ -262,15 +263,24 @@ class Classifier:
         about = {"classes": self.classes, "pooling": self.net.pooling, "problem": self.problem}
         return self.model.inspect() | about | self.objective.about()
 
-    def save(self, path: str | Path) -> None:
-        """Save as a model folder with its head."""
+    def save(self, path: str | Path, *, pictures: int | None = None, judged: dict[str, Any] | None = None) -> None:
+        """Save as a model folder with its head.
+
+        Args:
+            pictures, judged: how many it was trained on, and what `evaluate` gave on held-out ones, for the model card.
+        """
+        base = {k: v for k, v in self.model.folder.settings.items() if k not in ("results", "classifier")}
+        known = self.model.folder.settings.get("classifier") or {}
+        kept = {k: known[k] for k in ("pictures", "figures") if k in known}  # of a model that was loaded
+        told: dict[str, Any] = kept if pictures is None else {"pictures": pictures}
+        told |= {} if judged is None else {"figures": [f.to_dict() for f in scored(judged)]}
         with self.net.whole() as masked:
-            about = {"classes": self.classes, "pooling": self.net.pooling} | self.objective.about()
+            about = told | {"classes": self.classes, "pooling": self.net.pooling} | self.objective.about()
             save_folder(
                 path,
                 masked,
                 depth=self.model.folder.depth,
-                settings=dict(self.model.folder.settings) | {"classifier": about},
+                settings=base | {"classifier": about},
                 head={"weight": self.net.head.weight, "bias": self.net.head.bias},
             )
 

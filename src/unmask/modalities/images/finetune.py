@@ -122,9 +122,11 @@ def finetune_classify(
     figures = _train(work, out, keeper, console) | figures
     if figures["stopped"] == "signal":
         return Finetuned(classifier=classifier, folder=out, figures=figures)
-    classifier.save(out)
+    judged: dict[str, Any] | None = None
     if held is not None:
-        figures["validation"] = classifier.evaluate(dataclasses.replace(held, test=None), seed=train_settings.seed)
+        judged = classifier.evaluate(dataclasses.replace(held, test=None), seed=train_settings.seed)
+        figures["validation"] = judged
+    classifier.save(out, pictures=len(train), judged=judged)
     finetuned_report(out, figures, settings, told(account))
     if keeper is not None:
         shutil.rmtree(keeper.folder, ignore_errors=True)

@@ -17,10 +17,12 @@ from torch import Tensor
 from unmask.core.model import MaskedModel
 from unmask.encoder.config import EncoderConfig
 from unmask.errors import UserError
+from unmask.evaluation.card import add_card
 from unmask.families.base import activation_name
 from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_published, in_memory, to_published
 from unmask.files import written_folder
 from unmask.modalities.images.build import assemble, initialise, vit_config
+from unmask.modalities.images.card import remembered
 from unmask.modalities.images.codec import PatchCodecConfig
 from unmask.modalities.images.recipes import SIZES
 from unmask.training.checkpoint import read_weights
@@ -326,7 +328,7 @@ def save_folder(
     settings: Mapping[str, Any] | None = None,
     head: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a model folder; a ViTMAE with a class token is one that transformers loads.
+    """Write a model folder with its card; a ViTMAE with a class token is one that transformers loads.
 
     Files are written beside and renamed one by one, the weights last.
 
@@ -338,13 +340,15 @@ def save_folder(
     """
     state = to_published(model.state_dict(), TRANSFORMERS, channels=model.codec.config.channels)
     state |= {f"unmask.classifier.{k}": v.detach().cpu().contiguous() for k, v in (head or {}).items()}
-    ratio = (settings or {}).get("images", {}).get("ratio", 0.75)
+    settings = remembered(settings or {}, Path(folder))
+    ratio = settings.get("images", {}).get("ratio", 0.75)
     with written_folder(folder) as new:
         save_file(state, new / "model.safetensors", metadata={"format": "pt"})
         (new / "config.json").write_text(json.dumps(hf_config(model, ratio), indent=2), encoding="utf-8")
         (new / "unmask.json").write_text(
             json.dumps(about(model, depth, settings), indent=2, default=str), encoding="utf-8"
         )
+        add_card(new, folder)
 
 
 def published(model: MaskedModel, spelling: str) -> dict[str, Tensor]:

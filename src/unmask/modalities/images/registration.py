@@ -11,6 +11,7 @@ MODALITY = Modality(
     plural="images",
     load="unmask.modalities.images.model:load",
     demo="unmask.modalities.images.demo:run_demo",
+    card="unmask.modalities.images.card:card",
     commands={
         "pretrain": "unmask.cli.images.pretrain:pretrain",
         "fill": f"{_USES}:fill",

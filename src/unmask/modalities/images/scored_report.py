@@ -59,7 +59,7 @@ def evaluation_report(
     page = Report(f"{model} on {data}").facts(_facts(found) | {"Pictures": found["pictures"]})
     _scores(page, found, "")
     page.section("The pictures", "\n\n".join(notes))
-    page.write(path)
+    page.of_model(model).write(path)
 
 
 def _facts(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def evaluate_model(
     rows: int | None = None,
     seed: int = 0,
     report: str | Path | None = None,
+    folder: str | Path | None = None,
 ) -> dict[str, Any]:
     """Compare `rows` synthetic rows with real ones.
 
@@ -44,6 +45,7 @@ def evaluate_model(
         train: the training rows, for the privacy card; left out, the card says only what `data` allows.
         rows: synthetic rows, default as many as real ones.
         report: where to write the HTML page.
+        folder: of the model, for the end of the page.
 
     Raises:
         UserError: the table does not fit the model, there are fewer than 20 rows of either kind, or the held-out rows
@@ -72,7 +74,7 @@ def evaluate_model(
         )
     found["figures"] = [r.to_dict() for r in readings(found)]
     if report is not None:
-        write_report(model, found, real, synthetic, Path(report))
+        write_report(model, found, real, synthetic, Path(report), folder)
         found["report"] = str(report)
     return found
 
@@ -218,13 +220,24 @@ def strata(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray
 
 
 def write_report(
-    model: TableModel, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray], path: Path
+    model: TableModel,
+    found: dict[str, Any],
+    real: list[np.ndarray],
+    synthetic: list[np.ndarray],
+    path: Path,
+    folder: str | Path | None = None,
 ) -> Path:
-    """One HTML page."""
+    """One HTML page.
+
+    Args:
+        folder: of the model, to end with how to use it.
+    """
     from unmask.evaluation.report import Report
 
     report = Report("Synthetic rows beside real ones", f"{len(synthetic[0])} synthetic, {len(real[0])} real")
     add_sections(report, model, found, real, synthetic)
+    if folder is not None:
+        report.of_model(folder)
     return report.write(path)
 
 

@@ -16,6 +16,7 @@ import torch
 from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import one_core
 from unmask.errors import UserError
+from unmask.evaluation.card import add_card
 from unmask.files import written_folder
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
@@ -299,7 +300,7 @@ class TableModel(FittedTable):
         }
 
     def save(self, folder: str | Path) -> Path:
-        """Write config.json, model.safetensors and unmask.json, each by a rename, the weights last.
+        """Write config.json, model.safetensors, unmask.json and the model card, each by a rename, the weights last.
 
         Raises:
             UserError: the folder cannot be written.
@@ -323,6 +324,7 @@ class TableModel(FittedTable):
             (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
             config = {"model_type": "unmask_table", **to_dict(self.table.settings)}
             (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+            add_card(new, folder)
         return folder
 
 

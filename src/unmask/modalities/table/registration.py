@@ -15,6 +15,7 @@ MODALITY = Modality(
     plural="tables",
     load="unmask.modalities.table.registration:load",
     demo="unmask.modalities.table.demo:run_demo",
+    card="unmask.modalities.table.card:card",
     commands={
         "describe": "unmask.cli.table.describe:describe",
         "pretrain": "unmask.cli.table.pretrain:pretrain",

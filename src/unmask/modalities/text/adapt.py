@@ -157,7 +157,7 @@ class TextAdaptation(Pretrainable[Adapted]):
             passengers=loaded.passengers,
             aliases=loaded.aliases,
             dtype=loaded.loaded.common_type(),
-            settings={"text": kept, "adapted_from": self.origin},
+            settings={"text": kept, "adapted_from": self.origin, "before": self.before},
         )
 
     def finished(self, out: Path, result: RunResult) -> Adapted:

@@ -12,6 +12,7 @@ MODALITY = Modality(
     plural="text",
     load="unmask.modalities.text.model:load",
     demo="unmask.modalities.text.demo:run_demo",
+    card="unmask.modalities.text.card:card",
     commands={
         "pretrain": "unmask.cli.text.pretrain:pretrain",
         "adapt": "unmask.cli.text.pretrain:adapt",

@@ -122,7 +122,24 @@ def write_report(
             at = np.arange(1, traces.shape[1] + 1)
             lines = {f"table {k + 1}": (at, t) for k, t in enumerate(traces)}
             page.chart(line_chart(lines, f"{one.column.name}: mean", "round", "mean of imputed values"))
-    return page.write(path)
+    return page.use(_use(tables), heading="Use these tables").write(path)
+
+
+def _use(tables: int) -> Any:
+    """How the completed tables are analysed together."""
+    from unmask.evaluation.card import Use
+
+    code = (
+        "from unmask.table import MultipleImputation\n\n"
+        f'done = MultipleImputation({tables}).fit("table.csv")\n'
+        'done.pool("y ~ x + z")           # one estimate per term by Rubin\'s rules; .low, .high: 95 % intervals\n'
+        "done.pool(lambda table: ...)     # any analysis of one table that gives estimates and standard errors"
+    )
+    said = (
+        f"Analyse each of the {tables} tables by itself and pool the results. One of them alone, or their mean, has "
+        "standard errors that are too small."
+    )
+    return Use(commands=(), python=code, without_unmask=said).html()
 
 
 __all__ = ["ImputedColumn", "diagnostics", "r_hat", "write_report"]

@@ -167,6 +167,7 @@ class Description:
 
     def write_report(self, path: str | Path) -> Path:
         """The dictionary as one HTML page with a small picture per column."""
+        from unmask.evaluation.card import Use
         from unmask.evaluation.charts import histogram, table
         from unmask.evaluation.report import Report
 
@@ -202,7 +203,15 @@ class Description:
             for c in self.columns
         ]
         report.section("Columns", table(("column", "kind", "why", "missing", "values", "picture"), rows_))
-        return report.write(path)
+        commands = (
+            (
+                "write what was found as a schema, and change there what is wrong",
+                "unmask describe MODEL --schema-out s.toml",
+            ),
+            ("fit a model by it", "unmask pretrain table MODEL --schema s.toml --out model"),
+            ("fill the gaps", "unmask impute model MODEL --out filled.csv --intervals cells.csv"),
+        )
+        return report.use(Use(commands=commands, python="").of(self.source).html(), "What to do next").write(path)
 
 
 def _quoted(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
-from unmask.files import check_new_model, written_folder
+from unmask.files import check_new_model, stands_for, written_folder
 from unmask.modalities.text.tasks import loop, simpler
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.data import Columns
@@ -272,7 +272,8 @@ def over_seeds(
         for number in range(count):
             trial = None if kept is None else kept.with_name(f"{kept.name}.trial")
             try:
-                runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
+                with contextlib.nullcontext() if trial is None or out is None else stands_for(trial, out):
+                    runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
                 best = max(range(len(runs)), key=lambda i: merit(runs[i]["metric"], runs[i]["value"]))
                 if trial is not None and kept is not None and best == number:
                     shutil.rmtree(kept)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from unmask.errors import UserError, option, setting
+from unmask.evaluation.card import source_name
 from unmask.files import check_new_model
 from unmask.modalities.text.folder import TextFolder, load_folder
 from unmask.modalities.text.tasks import effort
@@ -241,7 +242,8 @@ class TaskTraining:
         if rows.columns:
             task.about["columns"] = rows.columns
         told = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
-        task.about |= {"settings": to_dict(self.settings)} | {name: result[name] for name in told}
+        task.about |= {"settings": to_dict(self.settings), "base": source_name(self.model)}
+        task.about |= {name: result[name] for name in told}
         beside = None if fitted.verdict is None else fitted.verdict.beside
         if beside is not None:
             task.about["beside"] = beside.kind

@@ -13,6 +13,7 @@ import torch
 from unmask.core.embed import Pooling
 from unmask.errors import UserError, either
 from unmask.families.heads import CLASSES, new_head
+from unmask.modalities.text.card import NEW
 from unmask.modalities.text.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.beside import Beside, load_beside
 from unmask.modalities.text.tasks.registry import task_class
@@ -135,7 +136,8 @@ def save(
         stem = text.family.architecture.removesuffix("ForMaskedLM")
         hf["architectures"] = [stem + CLASSES[kind]]
     masked_too = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
-    settings = {k: v for k, v in text.settings.items() if k not in ("task",)} | {"kind": "text", "task": dict(about)}
+    settings = {k: v for k, v in text.settings.items() if k not in ("task", *NEW)}
+    settings |= {"kind": "text", "task": dict(about)}
     save_folder(
         folder,
         model=text.model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -39,7 +40,7 @@ def adapt_then_finetune(
     """
     from scipy.stats import t
 
-    from unmask.files import written_folder
+    from unmask.files import stands_for, written_folder
     from unmask.modalities.text.adapt import adapt, adapt_settings
     from unmask.modalities.text.tasks.finetune import over_seeds, require_validation, values_of
     from unmask.modalities.text.tasks.scorers import merit
@@ -59,7 +60,8 @@ def adapt_then_finetune(
         found: dict[str, dict[str, Any]] = {}
         for name, source in (("plain", model), ("adapted", Path(scratch) / "adapted")):
             place = None if out is None else Path(scratch) / f"best-{name}"
-            runs, best = over_seeds(task, source, train, count=count, out=place, **options)
+            with contextlib.nullcontext() if place is None or out is None else stands_for(place, out):
+                runs, best = over_seeds(task, source, train, count=count, out=place, **options)
             sides[name], found[name] = values_of(runs).tolist(), runs[best]
         metric = found["plain"]["metric"]
         merits = {name: [merit(metric, value) for value in values] for name, values in sides.items()}

@@ -1,0 +1,132 @@
+"""The model cards of text folders: pretrained, adapted, fine-tuned, exported; and what the pages beside them say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from commands import run
+from text_corpus import write_corpus
+from tiny_folders import folder, sentiment
+from unmask.evaluation.card import is_ours
+from unmask.modalities.text.adapt import adapt, adapt_settings
+from unmask.modalities.text.model import load
+from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.tasks.finetune import finetune, seeds
+
+SHORT = {"slots": 32, "holdout": 0.1, "batch_slots": 256, "precision": "fp32", "device": "cpu", "steps": 3}
+NEW = {"recipe": "bert", "width": 32, "layers": 2, "heads": 2, "vocabulary": 300}
+QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A masked model after three steps."""
+    place = tmp_path_factory.mktemp("card")
+    corpus = write_corpus(place / "secret-corpus.txt")
+    pretrain(str(corpus), place / "model", settings=with_overrides(TextSettings(), SHORT | NEW), console=False)
+    return place / "model"
+
+
+def read(place: Path) -> ModelCard:
+    assert is_ours(place / "README.md")
+    return ModelCard.load(place / "README.md")
+
+
+def test_a_pretrained_folder(model: Path):
+    made = read(model)
+    assert (made.data.library_name, made.data.pipeline_tag) == ("transformers", "fill-mask")
+    about = json.loads((model / "unmask.json").read_text())
+    ours, rule = (
+        next(r for r in about["results"] if r["name"] == "accuracy" and r["of"] == of)
+        for of in ("model", "most frequent token")
+    )
+    assert 0 < rule["value"] < 1
+    assert f"| accuracy | {ours['value']:.3f} | {rule['value']:.3f} | higher is better |" in made.text
+    assert f"{about['corpus']['documents']:,} documents" in made.text
+    assert str(model.parent) not in made.text
+    assert 'pipeline("fill-mask", "model")' in made.text
+    page = (model / "report.html").read_text()
+    assert page.index("Beside rules without a model") < page.index("Use this model")
+    assert f"unmask fill {model}" in page
+    assert "lower is better" in page
+
+
+def test_what_is_saved_and_exported_has_the_same_card(model: Path, tmp_path: Path):
+    load(model, precision="fp32").save(tmp_path / "copy")
+    figures = [line for line in (model / "README.md").read_text().splitlines() if line.startswith("| ")]
+    assert figures
+    copied = (tmp_path / "copy" / "README.md").read_text()
+    assert [line for line in copied.splitlines() if line.startswith("| ")] == figures
+    assert "# copy\n" in copied
+    from unmask.export.folders import to_hf
+
+    to_hf(load(model, precision="fp32"), tmp_path / "out")
+    assert "# out\n" in (tmp_path / "out" / "README.md").read_text()
+    assert is_ours(tmp_path / "out" / "README.md")
+
+
+def test_an_adapted_folder_says_what_it_came_from(model: Path, tmp_path: Path):
+    corpus = write_corpus(tmp_path / "domain.txt", 30)
+    adapt(model, str(corpus), tmp_path / "adapted", settings=adapt_settings(SHORT), console=False)
+    made = read(tmp_path / "adapted")
+    assert "adapted from model" in made.text
+    assert "before adapting" in made.text
+    assert made.data.base_model is None  # a folder, not a name of the hub
+    assert str(tmp_path) not in made.text
+
+
+def test_a_fine_tuned_folder_stands_beside_simpler_models(model: Path, tmp_path: Path):
+    rows = sentiment(48)
+    found = finetune("classify", model, rows, validation=rows[:24], out=tmp_path / "tuned", **QUICK)
+    made = read(tmp_path / "tuned")
+    assert made.data.pipeline_tag == "text-classification"
+    assert "fine-tuned for the task `classify`, from model" in made.text
+    kept = next(r for r in found["comparison"] if r["kept"])
+    rival = next(r for r in found["comparison"] if not r["kept"])
+    assert f"{kept['value']:.3f} [{kept['low']:.3f}, {kept['high']:.3f}]" in made.text
+    assert rival["model"] in made.text
+    assert "2 labels: bad, good" in made.text
+    assert "results" not in json.loads((tmp_path / "tuned" / "unmask.json").read_text())  # those of the pretraining
+    page = (tmp_path / "tuned" / "report.html").read_text()
+    assert f"unmask predict {tmp_path / 'tuned'}" in page
+    assert "higher is better" in page
+
+
+def test_the_best_of_several_seeds_is_called_by_its_folder(tmp_path: Path):
+    rows = sentiment(32)
+    seeds("classify", folder(tmp_path / "m"), rows, count=2, validation=rows[:16], out=tmp_path / "best", **QUICK)
+    assert "# best\n" in (tmp_path / "best" / "README.md").read_text()
+    assert f"unmask predict {tmp_path / 'best'} " in (tmp_path / "best" / "report.html").read_text()
+
+
+def test_an_electra_pair_and_a_visible_only_model(tmp_path: Path):
+    corpus = str(write_corpus(tmp_path / "c.txt", 30))
+    settings = with_overrides(TextSettings(), SHORT | NEW | {"objective": "detection"})
+    pretrain(corpus, tmp_path / "pair", settings=settings, console=False)
+    assert read(tmp_path / "pair").data.pipeline_tag == "feature-extraction"
+    assert read(tmp_path / "pair" / "generator").data.pipeline_tag == "fill-mask"
+    settings = with_overrides(TextSettings(), SHORT | NEW | {"architecture": "visible_only"})
+    pretrain(corpus, tmp_path / "visible", settings=settings, console=False)
+    made = read(tmp_path / "visible")
+    assert "transformers loads the encoder" in made.text
+    assert 'unmask fill visible "' in made.text
+    assert 'pipeline("fill-mask"' not in made.text
+
+
+def test_evaluate_says_what_is_good_and_the_rule(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    held = write_corpus(tmp_path / "held.txt", 30)
+    code, out, _ = run(capsys, "evaluate", model, held)
+    assert code == 0
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert "lower is better" in lines["loss"]
+    assert "[" in lines["loss"]
+    assert "higher is better; always " in lines["accuracy_at_1"]
+    code, out, _ = run(capsys, "evaluate", model, held, "--json")
+    found = json.loads(out)
+    assert 0 < found["most_frequent_accuracy"] <= 1
+    assert found["intervals"]["most_frequent_accuracy"][0] <= found["most_frequent_accuracy"]
