@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test files side by side: each process has one thread and takes 1 to 2 GiB.
 WORKERS ?= 2
 
-.PHONY: help install demo test slow check bench clean
+.PHONY: help install demo test slow check verify bench clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -33,6 +33,9 @@ check: $(STAMP)  ## format, lint, types
 	$(BIN)/ruff format --check src tests benchmarks docs/make
 	$(BIN)/ruff check src tests benchmarks docs/make
 	$(BIN)/mypy
+
+verify: $(STAMP)  ## remake the quick figures of the pages (minutes) and say how far they moved
+	$(BIN)/unmask verify --quick
 
 bench: $(STAMP)  ## side by side with transformers on this machine (tens of minutes)
 	$(BIN)/python benchmarks/text_infer.py
