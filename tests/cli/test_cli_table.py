@@ -8,6 +8,7 @@ import pytest
 from tables import patients
 
 from commands import run
+from unmask.cli.table.uses import score_lines
 
 FAST = ["--steps", 3, "--set", "members=2"]
 
@@ -304,3 +305,15 @@ def test_every_command_reads_a_table_as_it_is_said_to_be_written(capsys, folder,
         assert (code, "--encoding cp1252" in err) == (2, True)
         assert "keine Angabe" in run(capsys, *command, *told[:2])[2]
         assert run(capsys, *command, *told)[0] == 0
+
+
+def test_score_shows_the_least_natural_rows_first():
+    rows = [
+        {"row": str(i), "score": -float(i), "slots": 2, "least_likely": {"column": "age", "log_prob": -1.0}}
+        for i in range(300)
+    ]
+    empty = {"row": "x", "score": 0.0, "slots": 0, "least_likely": None}
+    lines = score_lines([*rows, empty])
+    assert lines[0].startswith("301 rows; the least natural")
+    assert [line.split("row ")[1].split()[0] for line in lines[1:]] == [str(i) for i in range(299, 279, -1)]
+    assert "least likely: age (-1.0)" in lines[1]

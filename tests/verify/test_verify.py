@@ -1,4 +1,4 @@
-"""`unmask verify`: results are remade, compared with their files, drawn into pages, and marked once their code changed."""
+"""`unmask verify`: results are remade, compared with their files, drawn into pages, and marked once code changed."""
 
 from __future__ import annotations
 

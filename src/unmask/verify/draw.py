@@ -46,7 +46,7 @@ def table(record: Record, *, older: str = "") -> str:
     where = f"{cpu.get('cores')} cores ({cpu.get('model') or 'unknown'}, {features})"
     commit = str(told_of.get("commit") or "unknown")[:9]
     by = f"`{record.command}`: {told_of.get('processor_seconds', 0):,.0f} s of processor time on {where}, "
-    by += f"{told_of.get('date')}, commit {commit}."
+    by += f"{told_of.get('date')}, commit {commit}" + (" and changes" * bool(told_of.get("changed_since_commit"))) + "."
     lines += ["", note, "", by]
     if older:
         lines += ["", f"{OLDER} {_upper(older)}."]

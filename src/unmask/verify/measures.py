@@ -159,16 +159,9 @@ def hidden_tokens(*, seed: int, steps: int, characters: int, shape: dict[str, An
     given = SETTINGS | {"steps": steps, "seed": seed, "precision": "fp32", "holdout": 0.05} | shape
     settings = with_overrides(TextSettings(), given)
     with scratch() as place:
-        kept = 0
         with (place / "docstrings.jsonl").open("w", encoding="utf-8") as file:
-            for where, text in docstrings(200_000_000):
-                if where.split("/")[0] not in ("numpy", "scipy", "sklearn"):
-                    continue
-                text = text.encode("utf-8", "replace").decode("utf-8")
-                file.write(json.dumps({"text": text}) + "\n")
-                kept += len(text)
-                if kept > characters:
-                    break
+            for _, text in docstrings(characters, packages=("numpy", "scipy", "sklearn")):
+                file.write(json.dumps({"text": text.encode("utf-8", "replace").decode("utf-8")}) + "\n")
         run = pretrain(str(place / "docstrings.jsonl"), place / "model", settings=settings, console=False)
         cache, special = TokenCache.open(place / "model" / "cache"), Tokenizer.load(place / "model").special_ids
         return {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import typer
 
@@ -10,6 +11,9 @@ from unmask.cli import options
 from unmask.cli.table.reading import read_for, table_model, warned_of
 from unmask.errors import UserError
 from unmask.files import check_results
+
+SHOWN_ROWS = 20
+"""Of the least natural rows, on the screen."""
 
 
 def fill(
@@ -48,10 +52,20 @@ def score(
     frame = read_for(loaded, table, missing, decimal, encoding, sheet)
     with warned_of() as said:
         results = loaded.score(frame, absent=absent)
-    lines = [
-        f"{r['score']:10.3f}  {r['slots']:4d} cells  row {r['row']}  {json.dumps(r['least_likely'])}" for r in results
-    ]
-    output.write({"results": results, "warnings": said}, lines)
+    output.write({"results": results, "warnings": said}, score_lines(results))
+
+
+def score_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The least natural rows, by cell, and of each the cell that speaks most against it; --json has all, in order."""
+    least = sorted((r for r in results if r["slots"]), key=lambda r: r["score"] / r["slots"])[:SHOWN_ROWS]
+    lines = [f"{len(results):,} rows; the least natural, in nats per cell (higher is more natural; --json has all):"]
+    for r in least:
+        worst = r["least_likely"]
+        lines.append(
+            f"{r['score'] / r['slots']:10.3f}  {r['slots']:4d} cells  row {r['row']}  "
+            f"least likely: {worst['column']} ({worst['log_prob']:.1f})"
+        )
+    return lines
 
 
 def embed(

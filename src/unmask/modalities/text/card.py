@@ -83,7 +83,8 @@ def card(files: Path, run: Path) -> Card:
         base_model=hub_name(about["adapted_from"]) if "adapted_from" in about else None,
         data=_corpus(about),
         figures=_figures(about),
-        judged_on="On hidden tokens (15 %) of held-out documents of the same corpus.",
+        judged_on="On hidden tokens (15 %) of held-out text of the same corpus."
+        + (" The accuracy is the generator's, the loss that of both." if detects else ""),
         settings=settings,
         limits=[
             "It knows the language and the subjects of its corpus, and what that says of people, fair or not.",

@@ -11,17 +11,24 @@ import json
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 
-def docstrings(most_characters: int = 20_000_000) -> Iterator[tuple[str, str]]:
-    """(where, text) of every docstring of at least 8 words in the installed packages, in a fixed order."""
+def docstrings(
+    most_characters: int = 20_000_000, *, packages: Collection[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """(where, text) of every docstring of at least 8 words in the installed packages, in a fixed order.
+
+    Args:
+        packages: folders of packages to read; default all.
+    """
     root = Path(sysconfig.get_paths()["purelib"])
     total = 0
     for path in sorted(root.rglob("*.py")):
         # Of the packages, not of where they are installed: a clone is likely to be called unmask.
-        if {"unmask", "tests", "_vendor"} & set(path.relative_to(root).parts):
+        parts = path.relative_to(root).parts
+        if {"unmask", "tests", "_vendor"} & set(parts) or (packages is not None and parts[0] not in packages):
             continue
         try:
             with warnings.catch_warnings():
