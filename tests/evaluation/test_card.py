@@ -103,10 +103,10 @@ def test_figures_of_a_run_are_those_of_the_weights_that_are_saved(tmp_path: Path
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records) + '{"half a li')
         return held_out(tmp_path)
 
-    looked = {"kind": "validation", "step": 4, "loss": 2.0, "accuracy": None}
+    looked = {"kind": "validation", "step": 4, "validation_loss": 2.0, "validation_accuracy": None}
     assert lines({"kind": "train", "step": 1, "loss": 3.0}, looked) == {"loss": 2.0}
     assert lines(looked, {"kind": "end", "step": 4}) == {}  # another save, after the run
-    assert lines(looked, {"kind": "end", "step": 4}, {**looked, "step": 8, "loss": 1.0}) == {"loss": 1.0}
+    assert lines(looked, {"kind": "end", "step": 4}, {"kind": "validation", "step": 8, "loss": 1.0}) == {"loss": 1.0}
     assert held_out(tmp_path / "nowhere") == {}
 
 

@@ -51,7 +51,7 @@ def test_a_result_has_mean_interval_and_gain_over_its_rule(checkout: Path):
     record = measured(checkout)
     ours = record.row("ours", "accuracy")
     assert ours is not None
-    assert ours.values == (0.8, 0.81, 0.82)
+    assert ours.values == pytest.approx((0.8, 0.81, 0.82))
     assert ours.value == pytest.approx(0.81)
     assert ours.low == pytest.approx(0.81 - 4.302653 * 0.01 / 3**0.5, abs=1e-6)
     assert [(g.figure, round(g.value, 6)) for g in record.gains] == [("accuracy", 0.31)]
@@ -103,7 +103,7 @@ def test_pages_are_drawn_from_files_alone(checkout: Path):
     text = page.read_text()
     assert text.startswith("Before\n<!-- results: tiny -->\n| A tiny result | accuracy | steps |")
     assert text.endswith("<!-- end -->\nAfter\n")
-    for part in ("**ours** | 0.810 (0.785 to 0.835)", "rule | 0.500 (0.500 to 0.500)", "+0.310", "higher is better"):
+    for part in ("**ours** | 0.810 (0.785 to 0.835)", "rule | 0.500 (0.500 to 0.500)", "+0.310", "Higher is better"):
         assert part in text
     assert remake.draw_pages(checkout) == []
     (checkout / "src" / "unmask" / "thing.py").write_text("x = 2\n")

@@ -299,8 +299,9 @@ def held_out(run: Path) -> dict[str, float]:
             continue
         if not isinstance(record, dict) or record.get("kind") not in ("validation", "end"):
             continue
-        known = record.items() if record["kind"] == "validation" else ()
-        last = {k: float(v) for k, v in known if k in ("loss", "accuracy") and isinstance(v, int | float)}
+        known = record if record["kind"] == "validation" else {}
+        named = {k: known.get(f"validation_{k}", known.get(k)) for k in ("loss", "accuracy")}
+        last = {k: float(v) for k, v in named.items() if isinstance(v, int | float)}
     return last
 
 

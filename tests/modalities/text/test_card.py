@@ -20,7 +20,7 @@ from unmask.modalities.text.tasks.finetune import finetune, seeds
 
 SHORT = {"slots": 32, "holdout": 0.1, "batch_slots": 256, "precision": "fp32", "device": "cpu", "steps": 3}
 NEW = {"recipe": "bert", "width": 32, "layers": 2, "heads": 2, "vocabulary": 300}
-QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
+QUICK = {"steps": 2, "epochs": None, "batch": 16, "precision": "fp32", "dropout": 0.0, "start": "plain", "slots": 16}
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,9 @@ def test_an_adapted_folder_says_what_it_came_from(model: Path, tmp_path: Path):
 
 
 def test_a_fine_tuned_folder_stands_beside_simpler_models(model: Path, tmp_path: Path):
-    rows = sentiment(48)
-    found = finetune("classify", model, rows, validation=rows[:24], out=tmp_path / "tuned", **QUICK)
+    rows = sentiment(36)
+    chosen = QUICK | {"start": "probe"}  # which is compared with simpler models
+    found = finetune("classify", model, rows, validation=rows[:18], out=tmp_path / "tuned", **chosen)
     made = read(tmp_path / "tuned")
     assert made.data.pipeline_tag == "text-classification"
     assert "fine-tuned for the task `classify`, from model" in made.text
@@ -98,8 +99,8 @@ def test_a_fine_tuned_folder_stands_beside_simpler_models(model: Path, tmp_path:
 
 
 def test_the_best_of_several_seeds_is_called_by_its_folder(tmp_path: Path):
-    rows = sentiment(32)
-    seeds("classify", folder(tmp_path / "m"), rows, count=2, validation=rows[:16], out=tmp_path / "best", **QUICK)
+    rows = sentiment(24)
+    seeds("classify", folder(tmp_path / "m"), rows, count=2, validation=rows[:12], out=tmp_path / "best", **QUICK)
     assert "# best\n" in (tmp_path / "best" / "README.md").read_text()
     assert f"unmask predict {tmp_path / 'best'} " in (tmp_path / "best" / "report.html").read_text()
 

@@ -52,8 +52,8 @@ def write_report(
         note = f"{len(checked.items):,} held-out rows; intervals of 95 % over the rows; {good(result['metric'])}. "
         note += " ".join(result.get("lines", [])[-1:])
         report.section("Beside simpler models", table(("model", result["metric"], "interval", ""), rows), note=note)
-    rows = [(name, value, good(name)) for name, value in shown.items()]
-    report.section("Scores", table(("metric", "value", "what is good"), rows), note="On the validation data.")
+    scores = [(name, value, good(name)) for name, value in shown.items()]
+    report.section("Scores", table(("metric", "value", "what is good"), scores), note="On the validation data.")
     wrong = np.array([task.error(p, i) for p, i in zip(predictions, checked.items, strict=True)])
     _lengths(report, task, checked, predictions)
     if isinstance(task, Classify):
