@@ -57,7 +57,9 @@ def test_an_outcome_stands_beside_rules_with_intervals(home: Path, tmp_path: Pat
 
 def test_the_next_visit(home: Path, tmp_path: Path):
     words = ["finetune", "next-visit", str(home / "model"), str(home / "meds"), "--out", str(tmp_path / "next")]
-    main_ok([*words, "--set", "codes=DIABETES,HYPERTENSION", "--set", "epochs=2", "--set", "members=1", "--set", "trees=0"])
+    main_ok(
+        [*words, "--set", "codes=DIABETES,HYPERTENSION", "--set", "epochs=2", "--set", "members=1", "--set", "trees=0"]
+    )
     made = read(tmp_path / "next")
     assert "the codes of the next visit" in made.text
     assert "co-occurrence" in made.text
