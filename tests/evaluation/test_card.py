@@ -10,7 +10,18 @@ import pytest
 from huggingface_hub import ModelCard
 
 from unmask.evaluation import card as cards
-from unmask.evaluation.card import NAME, Card, Figure, Use, add_card, held_out, hub_name, is_ours, read_figures
+from unmask.evaluation.card import (
+    NAME,
+    Card,
+    Figure,
+    Use,
+    add_card,
+    held_out,
+    hub_name,
+    is_ours,
+    read_figures,
+    source_name,
+)
 from unmask.evaluation.report import Report
 from unmask.files import final_place, stands_for, written_folder
 
@@ -94,6 +105,7 @@ def test_settings_and_sources_lose_their_places():
     assert "secret" not in shown
     assert '"store": "x"' in shown
     assert '"tokenizer": "b.json"' in shown
+    assert source_name([("a text", "its label"), ("another", "x")]) == "" == source_name(["yes/no", "a/b"])
     assert hub_name("org/name") == "org/name"
     assert hub_name("./org/name") is None is hub_name("name")
 

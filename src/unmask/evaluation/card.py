@@ -9,9 +9,11 @@ A card that a person has edited is theirs: it is told by a hash of its text in t
 from __future__ import annotations
 
 import dataclasses
+import glob
 import hashlib
 import json
 import math
+import os
 import re
 import shlex
 import warnings
@@ -305,18 +307,34 @@ def held_out(run: Path) -> dict[str, float]:
     return last
 
 
-def source_name(source: Any) -> str:
-    """How data or a model is called on a card: a hub name as it is, of a path its last part alone.
+def source_name(data: Any) -> str:
+    """How data is called on a card: "hf:NAME" as it is, of a file, folder or pattern the last part of its path; "" for
+    anything else, such as rows in memory, of which nothing may reach a card.
 
-    >>> source_name("hf:org/corpus"), source_name("/home/me/secret/notes.txt"), source_name(["a/b/c.csv", "d.csv"])
-    ('hf:org/corpus', 'notes.txt', 'c.csv, d.csv')
+    >>> source_name("hf:org/corpus"), source_name("/home/me/secret/*.txt"), source_name(["a text", "another"])
+    ('hf:org/corpus', '*.txt', '')
     """
-    if isinstance(source, str | Path):
-        text = str(source)
-        return text if text.startswith("hf:") or hub_name(source) else Path(text).name or Path(text).resolve().name
-    if isinstance(source, Sequence):
-        return ", ".join(map(source_name, source[:5])) + (f" and {len(source) - 5} more" if len(source) > 5 else "")
+    if isinstance(data, Path) or (isinstance(data, str) and _is_place(data)):
+        text = str(data)
+        return text if text.startswith("hf:") else Path(text).name or Path(text).resolve().name
+    if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) and source_name(d) for d in data):
+        return ", ".join(map(source_name, data[:5])) + (f" and {len(data) - 5} more" if len(data) > 5 else "")
     return ""
+
+
+def _is_place(text: str) -> bool:
+    if "\n" in text or len(text) > 1000:
+        return False
+    return text.startswith("hf:") or os.path.exists(text) or ("/" in text and glob.has_magic(text))
+
+
+def model_name(model: Any) -> str:
+    """How the model that another is made from is called: a hub name as it is, of a folder its last part alone.
+
+    >>> model_name("org/name"), model_name("/home/me/model")
+    ('org/name', 'model')
+    """
+    return hub_name(model) or Path(str(model)).name or Path(str(model)).resolve().name
 
 
 def hub_name(source: Any) -> str | None:
@@ -338,7 +356,8 @@ def without_places(settings: Any) -> Any:
     if isinstance(settings, list | tuple):
         return [without_places(v) for v in settings]
     if isinstance(settings, str | Path):
-        return source_name(settings) if "/" in str(settings) or "\\" in str(settings) else str(settings)
+        text = str(settings)
+        return model_name(text) if "/" in text and not text.startswith("hf:") else text
     if isinstance(settings, float) and not math.isfinite(settings):
         return None
     return settings if isinstance(settings, bool | int | float) or settings is None else str(settings)
@@ -387,6 +406,7 @@ __all__ = [
     "held_out",
     "hub_name",
     "is_ours",
+    "model_name",
     "read_figures",
     "source_name",
 ]

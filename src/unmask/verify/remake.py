@@ -130,10 +130,11 @@ def list_lines(found: Sequence[dict[str, object]]) -> list[str]:
 
 
 def table_of(root: Path, known: Sequence[Result] | None = None) -> Callable[[str], str]:
-    """A function from a name to its table as Markdown, marked where it is older than its code.
+    """A function from a name to its table as Markdown, marked where it is older than its code; where it was not
+    measured yet a line that says so.
 
     Raises:
-        UserError: (the function) no such result, or none recorded.
+        UserError: (the function) no such result.
     """
     by_name = {r.name: r for r in (declared.RESULTS if known is None else known)}
 
@@ -142,7 +143,7 @@ def table_of(root: Path, known: Sequence[Result] | None = None) -> Callable[[str
             raise UserError(f"no result {name!r}", hint=suggest(name, by_name))
         record = read(root, name)
         if record is None:
-            raise UserError(f"{name}: not measured yet", hint=f"Measure it: {by_name[name].command} --write.")
+            return f"*Not measured yet: `{by_name[name].command} --write`.*\n"
         return table(record, older=provenance.older(root, dict(record.about), by_name[name].sources))
 
     return find

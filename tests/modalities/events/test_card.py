@@ -29,6 +29,7 @@ def test_a_pretrained_folder(home: Path):
     assert {"meds", "medical"} <= set(made.data.tags)
     about = json.loads((home / "model" / "unmask.json").read_text())
     assert f"{about['data']['training']:,} patients to train on" in made.text
+    assert "From meds." in made.text
     assert "| loss | " in made.text
     assert "Not a medical device" in made.text
     assert f"unmask finetune outcome {home / 'model'} meds" in (home / "model" / "report.html").read_text()

@@ -37,6 +37,7 @@ def test_a_pretrained_folder(place: Path):
     assert "60 pictures of 12 x 12" in made.text
     assert "| loss | " in made.text
     assert 'ViTMAEForPreTraining.from_pretrained("model")' in made.text
+    assert "From secret-pictures." in made.text
     assert str(place) not in made.text
     page = (place / "model" / "report.html").read_text()
     assert f"unmask embed {place / 'model'} photos/" in page

@@ -45,6 +45,7 @@ def test_the_card(fitted: tuple[Path, TableModel]):
     made = ModelCard.load(place / "model" / "README.md")
     assert made.data.library_name == "unmask"
     assert {"tabular", "imputation", "synthetic-data", "survival"} <= set(made.data.tags)
+    assert "From secret-cohort.csv." in made.text
     assert "160 rows of 8 columns" in made.text
     assert "Follow-up time in 'time', the event in 'event'." in made.text
     judged = {f["column"]: f for f in model.facts["columns_imputed"]}

@@ -48,6 +48,7 @@ def test_a_pretrained_folder(model: Path):
     assert 0 < rule["value"] < 1
     assert f"| accuracy | {ours['value']:.3f} | {rule['value']:.3f} | higher is better |" in made.text
     assert f"{about['corpus']['documents']:,} documents" in made.text
+    assert "From secret-corpus.txt." in made.text
     assert str(model.parent) not in made.text
     assert 'pipeline("fill-mask", "model")' in made.text
     page = (model / "report.html").read_text()

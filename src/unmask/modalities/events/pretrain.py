@@ -22,6 +22,7 @@ from unmask.core.model import MaskedModel
 from unmask.core.own_selector import own_selector
 from unmask.core.plan import Plan
 from unmask.errors import UserError, setting
+from unmask.evaluation.card import source_name
 from unmask.modalities.events.columns import Store
 from unmask.modalities.events.folder import FORMAT, EventFolder, new_model, save_folder
 from unmask.modalities.events.histories import Histories
@@ -116,7 +117,7 @@ class EventPretraining(Pretrainable[EventRun]):
 
     def save(self, out: Path, model: Any) -> None:
         folder = EventFolder(model=model, vocabulary=self.histories.vocabulary, settings=self.settings)
-        save_folder(out, folder, about={"data": self.about})
+        save_folder(out, folder, about={"data": self.about, "source": source_name(self.data)})
 
     def finished(self, out: Path, result: RunResult) -> EventRun:
         return EventRun(folder=out, result=result, settings=self.settings, data=self.about)

@@ -18,6 +18,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError, setting
+from unmask.evaluation.card import source_name
 from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest
 from unmask.modalities.images.augment import Augment
@@ -123,6 +124,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
 
     def save(self, out: Path, model: Any) -> None:
         about = {"images": as_dict(self.settings), "classes": self.images.classes, "data": self.account}
+        about["source"] = source_name(self.data)
         save_folder(out, model, depth=self.images.depth, settings=about)
 
     def finished(self, out: Path, result: RunResult) -> ImageRun:

@@ -32,7 +32,7 @@ def card(files: Path, run: Path) -> Card:
     columns = [c for c in schema.get("columns") or () if isinstance(c, dict)]
     history = [v for _, v in facts.get("history") or () if isinstance(v, int | float) and math.isfinite(v)]
     survival = [schema.get("duration"), schema.get("event")]
-    data = [f"From {about['source']}."] if about.get("source") else []
+    data = [f"From {facts['source']}."] if facts.get("source") else []
     if isinstance(facts.get("rows"), int):
         missing = facts.get("missing")
         share = f", {missing:.1%} of the cells missing" if isinstance(missing, float) else ""

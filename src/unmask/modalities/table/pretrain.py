@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unmask.core.pretrain import StepReport
+from unmask.evaluation.card import source_name
 from unmask.modalities.table.fitting.imputation_quality import error_removed, figure_texts
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.readers import read_frame
@@ -91,6 +92,7 @@ def pretrain(
         for step, loss in model.facts["history"]:
             tracker.log(step, 1.0, kind="validation", loss=loss)
         tracker.event("columns_imputed", columns=model.facts["columns_imputed"])
+    model.facts["source"] = source_name(data)
     model.save(out)
     write_report(model, out)
     return TableRun(folder=out, model=model)

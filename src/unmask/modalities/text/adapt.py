@@ -15,6 +15,7 @@ import torch
 from unmask.core.batch import PackedBatch
 from unmask.core.pretrain import validate
 from unmask.errors import UserError, option
+from unmask.evaluation.card import source_name
 from unmask.modalities.text.batches import measuring_corruption, validation_batches
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.corpus import build_cache, check_unknown
@@ -157,7 +158,12 @@ class TextAdaptation(Pretrainable[Adapted]):
             passengers=loaded.passengers,
             aliases=loaded.aliases,
             dtype=loaded.loaded.common_type(),
-            settings={"text": kept, "adapted_from": self.origin, "before": self.before},
+            settings={
+                "text": kept,
+                "adapted_from": self.origin,
+                "before": self.before,
+                "source": source_name(self.data),
+            },
         )
 
     def finished(self, out: Path, result: RunResult) -> Adapted:

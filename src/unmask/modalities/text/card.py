@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, hub_name, read_figures, source_name
+from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, hub_name, model_name, read_figures
 from unmask.files import read_object
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.rules import most_frequent_share
@@ -21,7 +21,7 @@ PIPELINES = {
     "similarity": "sentence-similarity",
 }
 """Task -> the hub's `pipeline_tag`."""
-NEW = ("results", "corpus", "before")
+NEW = ("results", "corpus", "before", "source")
 """Entries of unmask.json that are about one training, and so not about a model that is made of it."""
 RULE = "most frequent token"
 REMOTE = ("NeoBERTLMHead",)
@@ -73,7 +73,7 @@ def card(files: Path, run: Path) -> Card:
     if detects:
         what = "An encoder trained to tell which tokens of a text a small generator replaced (ELECTRA)"
     if settings and "adapted_from" in about:
-        what += f", adapted from {source_name(about['adapted_from'])} to other texts"
+        what += f", adapted from {model_name(about['adapted_from'])} to other texts"
     what += f": {_shape(config)}."
     return Card(
         what=what,
@@ -115,7 +115,8 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
         figures.append(Figure(name=first, value=float(row["value"]), of=of, low=low, high=high))
     figures.sort(key=lambda f: (f.of != "model", list(metrics).index(f.name) if f.name in metrics else 0))
     held, trained = task.get("rows_held_out"), task.get("rows_trained_on")
-    data = [f"Trained on {trained:,} rows."] if isinstance(trained, int) else []
+    data = [f"From {task['source']}."] if task.get("source") else []
+    data += [f"Trained on {trained:,} rows."] if isinstance(trained, int) else []
     if held:
         data.append(f"{held:,} of them were held out first, to choose by; then it was trained on all.")
     if labels:
@@ -124,7 +125,7 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
     base = task.get("base") or about.get("adapted_from")
     beside = task.get("beside")
     what = f"An encoder of text ({_shape(config)}) fine-tuned for the task `{kind}`"
-    what += f", from {source_name(base)}." if base else "."
+    what += f", from {model_name(base)}." if base else "."
     if beside:
         what += f" Its answers are mixed with, or made by, a simpler model in the same folder ({beside})."
     done = {"similarity": "a score for pairs, a vector for texts"}.get(kind, "one prediction per row")

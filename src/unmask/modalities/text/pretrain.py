@@ -13,6 +13,7 @@ import torch
 
 from unmask.core.plan import Plan
 from unmask.errors import UserError
+from unmask.evaluation.card import source_name
 from unmask.modalities.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.build import build_model
 from unmask.modalities.text.cache import TokenCache
@@ -67,7 +68,7 @@ class TextPretraining(Pretrainable[TextRun]):
         return make_job(model, cache, self.tokenizer, self.settings)
 
     def save(self, out: Path, model: torch.nn.Module) -> None:
-        about = {"text": as_dict(self.settings)}
+        about = {"text": as_dict(self.settings), "source": source_name(self.data)}
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
         save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
 

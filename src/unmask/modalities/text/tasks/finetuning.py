@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from unmask.errors import UserError, option, setting
-from unmask.evaluation.card import source_name
+from unmask.evaluation.card import model_name, source_name
 from unmask.files import check_new_model
 from unmask.modalities.text.folder import TextFolder, load_folder
 from unmask.modalities.text.tasks import effort
@@ -48,6 +48,7 @@ class TaskRows:
         chosen: the held-out rows were taken from the training rows.
         shared: rows that are in both.
         read_from: the columns they were read from; None where the data has none.
+        source: how their file is called; "" for rows in memory.
     """
 
     items: Sequence[Any]
@@ -56,6 +57,7 @@ class TaskRows:
     chosen: bool
     shared: int
     read_from: Columns | None
+    source: str = ""
 
     @property
     def columns(self) -> dict[str, str]:
@@ -101,6 +103,7 @@ class TaskTraining:
             chosen=taken is not None,
             shared=shared,
             read_from=read_from,
+            source=source_name(train),
         )
 
     def _open(self) -> TextFolder:
@@ -242,7 +245,8 @@ class TaskTraining:
         if rows.columns:
             task.about["columns"] = rows.columns
         told = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
-        task.about |= {"settings": to_dict(self.settings), "base": source_name(self.model)}
+        task.about |= {"settings": to_dict(self.settings), "base": model_name(self.model)}
+        task.about |= {"source": rows.source} if rows.source else {}
         task.about |= {name: result[name] for name in told}
         beside = None if fitted.verdict is None else fitted.verdict.beside
         if beside is not None:
