@@ -1,5 +1,6 @@
 """Settings refuse what cannot work and say which key, and the schedules are functions of progress alone."""
 
+import importlib
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -82,6 +83,17 @@ def test_overrides_of_any_dataclass():
     changed = apply_overrides(Outer(), {"inner.ratio": "0.3", "span": "0.1, 0.9", "width": "8"})
     assert changed == Outer(inner=Inner(ratio=0.3), span=(0.1, 0.9), width=8)
     assert apply_overrides(Outer(), {"inner": {"ratio": 0.3}, "width": "auto"}).width == "auto"
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("text", "TextSettings"), ("events", "EventSettings")])
+def test_settings_that_belong_together_are_checked_together(kind: str, settings: str):
+    """Neither fits the default of the other."""
+    recipes = importlib.import_module(f"unmask.modalities.{kind}.recipes")
+    default = getattr(recipes, settings)()
+    changed = recipes.with_overrides(default, {"slots": "96", "batch_slots": "2016"})
+    assert (changed.slots, changed.train.batch_slots) == (96, 2016)
+    with pytest.raises(UserError, match="batch_slots=2016 is not a multiple of slots=100"):
+        recipes.with_overrides(default, {"batch_slots": 2016, "slots": 100})
 
 
 @pytest.mark.parametrize("key", ["leraning_rate", "learning_rate.x"])

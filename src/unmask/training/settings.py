@@ -281,8 +281,8 @@ def apply_run_overrides(
         # Settings read back from a run name every key: one that is never set is welcome as it was.
         if key in without and value != getattr(target.train, key):
             raise UserError(f"unknown setting 'train.{key}'", hint=suggest(key, own | training | set(also)))
-    train = apply_overrides(target.train, there) if there else target.train
-    return apply_overrides(dataclasses.replace(target, train=train), here)
+    # In one go: some of the kind's own settings are checked against those of `train`.
+    return apply_overrides(target, here | ({"train": there} if there else {}))
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, str]:

@@ -380,6 +380,48 @@ def test_what_a_history_deletes_is_no_event(tmp_path: Path):
     assert found["rejected"] == {"Observation: deleted": 1}
 
 
+def history(folder: Path, *entries: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """(codes, what was found) of a history bundle of these resources and deletions."""
+    whole = [
+        {"fullUrl": f"http://s/fhir/{one['resourceType']}/{one['id']}", "resource": one} if "id" in one else one
+        for one in entries
+    ]
+    (folder / "h.json").write_text(json.dumps({"resourceType": "Bundle", "type": "history", "entry": whole}))
+    found = convert(folder / "h.json", folder / "m")
+    return pl.read_parquet(folder / "m" / "data" / "*.parquet")["code"].to_list(), found
+
+
+def deletion(url: str, version: int | None = None, time: str | None = None) -> dict[str, Any]:
+    response = {"etag": f'W/"{version}"'} if version is not None else {}
+    return {
+        "fullUrl": f"http://s/fhir/{url}",
+        "request": {"method": "DELETE", "url": url},
+        "response": response | ({"lastModified": time} if time is not None else {}),
+    }
+
+
+def test_a_patient_that_a_history_deletes_is_not_read_and_nothing_said_of_them_either(tmp_path: Path):
+    other = {**PATIENT, "id": "B", "gender": "male"}
+    theirs = {**lab(2, "1", 6), "subject": {"reference": "Patient/B"}}
+    codes, found = history(tmp_path, deletion("Patient/A"), PATIENT, lab(1, "1", 5), other, theirs)
+    assert sorted(codes) == ["GENDER//MALE", "LAB//LOINC//2"]
+    assert found["rejected"] == {"Patient: deleted": 1, "Observation: its Patient is deleted": 1}
+
+
+@pytest.mark.parametrize(
+    ("gone", "later"),
+    [
+        (deletion("Patient/A", version=2), {"versionId": "3"}),
+        (deletion("Patient/A", time="2020-01-02T08:00:00Z"), {"lastUpdated": "2020-01-02T12:00:00+02:00"}),
+    ],
+)
+def test_what_is_written_again_after_its_deletion_is_read(tmp_path: Path, gone: dict[str, Any], later: dict[str, str]):
+    early = {**PATIENT, "meta": {"versionId": "1", "lastUpdated": "2020-01-01T08:00:00Z"}}
+    codes, found = history(tmp_path, {**PATIENT, "gender": "male", "meta": later}, gone, early, lab(1, "1", 5))
+    assert sorted(codes) == ["GENDER//MALE", "LAB//LOINC//2"]
+    assert found["rejected"] == {"Patient: deleted": 1}
+
+
 def test_a_result_is_not_known_before_its_sample(tmp_path: Path):
     rows, found = events(tmp_path, PATIENT, lab(1, "1", 5, issued="2019-01-01T00:00:00Z"))
     assert rows[-1][1] == datetime(2020, 1, 5, 8)

@@ -113,7 +113,7 @@ def _resources(path: Path, ledger: Ledger, versions: Versions) -> Iterator[tuple
                 if resource is None:
                     gone = deleted(entry, bases[number])
                     if gone is not None:
-                        versions.deleted.add(gone)
+                        versions.see_deletion(gone, entry)
                 else:  # an entry may hold a request or a response alone
                     scope.base = bases[number]
                     if isinstance(resource, dict) and not resource.get("id") and isinstance(entry.get("fullUrl"), str):
