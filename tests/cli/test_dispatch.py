@@ -63,7 +63,6 @@ def test_a_command_that_a_kind_does_not_have(tmp_path, capsys, command, kind, hi
         ("finetune outcome MODEL data --out f", "events", "--adapt f"),
         ("finetune classify MODEL data --out f", "images", "--label l"),
         ("finetune outcome MODEL data --out f", "events", "--label l"),
-        ("finetune outcome MODEL data --out f", "events", "--resume"),
         ("finetune outcome MODEL data --out f", "events", "--validation f"),
         ("finetune classify MODEL data --out f", "text images", "--labels f"),
         ("finetune next-visit MODEL data --out f", "events", "--labels f"),

@@ -3,12 +3,14 @@ was."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.training.finetune import Course, Finetunable, FinetuneResult, Look, finetune
+from unmask.training.finetune import Course, EpochOrder, Finetunable, FinetuneResult, Look, finetune
 from unmask.training.finetune_checkpoints import Keeper
 
 
@@ -98,3 +100,21 @@ def test_it_goes_on_where_a_signal_ended_it(tmp_path):
     found = run(second, keeper=Keeper(tmp_path, seconds=1e9, fingerprint={}, resume=True))
     assert (found.history, found.kept_step, weights(second)) == (expected.history, expected.kept_step, weights(whole))
     assert second.looks == whole.looks
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_order_within_an_epoch_is_drawn_again_and_the_generator_goes_on(seed):
+    def made():
+        generator = np.random.default_rng(seed)
+        return EpochOrder(generator), generator
+
+    whole, generator = made()
+    first = whole.permutation(9, 0)
+    generator.random(3)
+    saved = json.loads(json.dumps(whole.saved()))
+    expected = [generator.random(), *whole.permutation(9, 1)]
+    resumed, other = made()
+    other.random(50)
+    resumed.restore(saved)
+    assert resumed.permutation(9, 0).tolist() == first.tolist()
+    assert [other.random(), *resumed.permutation(9, 1)] == expected

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unmask.training.finetune_checkpoints import Keeper, Progress
+from unmask.training.finetune_checkpoints import Keeper, Progress, StoppedBySignal
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.schedule import rate
@@ -61,7 +61,12 @@ class Finetunable(ABC):
 
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[np.ndarray]:
-        """The items of each step of an epoch, of as many steps in every epoch."""
+        """The items of each step of an epoch, of as many steps in every epoch; asked for once per epoch."""
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps per epoch; a kind whose batches are drawn as they are asked for says it without drawing."""
+        return len(self.batches(0))
 
     @abstractmethod
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
@@ -242,7 +247,7 @@ class _Loop:
                 if self.keeper.signals.requested:
                     self.stopped = "signal"
                     break
-        if self.keeper is not None and self.keeper.more and self.stopped != "signal" and self.keeper.kept():
+        if self.keeper is not None and self.stopped != "signal" and self.keeper.keeps_end():
             self.progress.ended = self.stopped
             self._save(self.keeper)
 
@@ -282,8 +287,7 @@ class _Loop:
 
     def _stream(self) -> Iterator[tuple[int, np.ndarray]]:
         """(epoch, items) of each step from here on."""
-        per_epoch = len(self.work.batches(0)) if self.progress.step else 1
-        epoch, skip = divmod(self.progress.step, per_epoch)
+        epoch, skip = divmod(self.progress.step, self.work.per_epoch) if self.progress.step else (0, 0)
         for number in itertools.count(epoch):
             for items in self.work.batches(number)[skip:]:
                 yield number, items
@@ -385,6 +389,51 @@ def finetune(
     return loop.finish()
 
 
+def finetune_stage(
+    work: Finetunable, optimiser: Optimizer, course: Course, *, keeper: Keeper | None, **options: Any
+) -> FinetuneResult:
+    """`finetune`, as one of several trainings of a run (`Stages`).
+
+    Raises:
+        StoppedBySignal: a signal ended it; its checkpoint is kept.
+    """
+    result = finetune(work, optimiser, course, keeper=keeper, **options)
+    if result.stopped == "signal":
+        raise StoppedBySignal(result.steps)
+    return result
+
+
+class EpochOrder:
+    """A new order of the items in every epoch, from a generator that other things are drawn from as well.
+
+    A run that goes on within an epoch draws the order of that epoch again, and then goes on where the generator was.
+    """
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self.generator = generator
+        self.epoch, self.before = -1, generator.bit_generator.state
+
+    def permutation(self, items: int | np.ndarray, epoch: int) -> np.ndarray:
+        """The items in the order of an epoch."""
+        bits = self.generator.bit_generator
+        if epoch != self.epoch:
+            self.epoch, self.before = epoch, bits.state
+            return self.generator.permutation(items)
+        now, bits.state = bits.state, self.before
+        order = self.generator.permutation(items)
+        bits.state = now
+        return order
+
+    def saved(self) -> dict[str, Any]:
+        """As JSON: the epoch, and the generator before its order was drawn and now."""
+        return {"epoch": self.epoch, "before": self.before, "now": self.generator.bit_generator.state}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go back to where `saved` was."""
+        self.epoch, self.before = saved["epoch"], saved["before"]
+        self.generator.bit_generator.state = saved["now"]
+
+
 def shuffled(items: int, batch: int, seed: int, epoch: int) -> list[np.ndarray]:
     """The items of each step of an epoch: a pure function of (seed, epoch)."""
     order = np.random.default_rng([seed, epoch]).permutation(items)
@@ -400,10 +449,12 @@ __all__ = [
     "UNBOUNDED",
     "BestState",
     "Course",
+    "EpochOrder",
     "Finetunable",
     "FinetuneResult",
     "Look",
     "finetune",
+    "finetune_stage",
     "planned_steps",
     "shuffled",
 ]

@@ -1,8 +1,12 @@
-"""Going on with an interrupted fine-tuning run: what its checkpoints keep, and when they are written."""
+"""Going on with an interrupted fine-tuning run: what its checkpoints keep, and when they are written.
+
+A run that trains one module keeps them by a `Keeper`, one that trains several, one after another, by `Stages`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +56,7 @@ class Keeper:
         seconds: between checkpoints.
         fingerprint: data and settings, as JSON (`check_same_run`): a run goes on with the same ones only.
         resume: go on with the run whose checkpoint is there, if any.
+        run: the folder that messages name; default `folder`.
 
     Attributes:
         found: the checkpoint to go on from.
@@ -65,18 +70,21 @@ class Keeper:
         UserError: there is a checkpoint and `resume` was not asked for, or it is of a run on other data or settings.
     """
 
-    def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:
+    def __init__(
+        self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool, run: Path | None = None
+    ) -> None:
         self.folder, self.seconds, self.fingerprint = folder, seconds, VERSION | dict(fingerprint)
         self.about: dict[str, Any] = {}
         self.signals, self.more = SignalGuard(), False
         self._saved_at = time.monotonic()
         self.found: Checkpoint | None = load_latest(folder)
+        run = run or folder
         if self.found is not None and not resume:
             raise UserError(
-                f"{folder}: the checkpoint of an interrupted run",
+                f"{run}: the checkpoint of an interrupted run",
                 hint=f"Add {option('resume', True)} to go on with it, or remove that folder.",
             )
-        check_same_run(self.found, self.fingerprint, folder, hint="Resume with the same ones, or remove that folder.")
+        check_same_run(self.found, self.fingerprint, run, hint="Resume with the same ones, or remove that folder.")
 
     def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[Progress, dict[str, Tensor] | None]:
         """Put model, optimiser and random generators where the run was; how far that is, and its best state so far."""
@@ -99,6 +107,10 @@ class Keeper:
         """Whether it is time for a checkpoint: some time after the last one, or at a signal."""
         return self.signals.requested or time.monotonic() - self._saved_at > self.seconds
 
+    def keeps_end(self) -> bool:
+        """Whether the end of the steps is worth a checkpoint."""
+        return self.more and self.kept()
+
     def save(
         self, progress: Progress, model: nn.Module, best: Mapping[str, Tensor] | None, optimiser: torch.optim.Optimizer
     ) -> None:
@@ -113,3 +125,65 @@ class Keeper:
             extra={"progress": dataclasses.asdict(progress), "fingerprint": self.fingerprint, **self.about},
         )
         self._saved_at = time.monotonic()
+
+
+class StoppedBySignal(Exception):
+    """A signal ended one of the trainings of a run, after `steps` of its steps; its checkpoint is kept."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(steps)
+        self.steps = steps
+
+
+class Stages:
+    """The checkpoints of a run that trains one module after another, of each in a folder of its own.
+
+    Which modules there are, and in which order, must follow from data and settings alone. A resumed run reads back
+    those that were done, and goes on with the one that was under way. What was over before the first checkpoint was
+    due is trained again: with the same result, if it draws from generators of its own seed alone.
+
+    Args:
+        folder: where; empty unless a run was interrupted.
+        seconds: between checkpoints of the whole run.
+        fingerprint, resume: as a `Keeper` has them.
+
+    Raises:
+        UserError: there is a checkpoint and `resume` was not asked for, or it is of a run on other data or settings.
+    """
+
+    def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:
+        self.folder, self.seconds, self.fingerprint, self.resume = folder, seconds, fingerprint, resume
+        self.saved_at = time.monotonic()
+        self._begun = 0
+        found = next(iter(sorted(folder.glob("*/checkpoints"))), None)
+        if found is not None:
+            _Stage(self, found.parent)
+
+    def next(self, name: str) -> Keeper:
+        """The checkpoints of the next training; its name is for people who look into the folder."""
+        self._begun += 1
+        return _Stage(self, self.folder / f"{self._begun:02d}-{name}")
+
+    def remove(self) -> None:
+        """Remove all checkpoints: the run is over."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Stage(Keeper):
+    """Checkpoints of one training of a run, on the run's clock; its end is kept once there is any checkpoint."""
+
+    def __init__(self, run: Stages, folder: Path) -> None:
+        super().__init__(folder, seconds=run.seconds, fingerprint=run.fingerprint, resume=run.resume, run=run.folder)
+        self.stages = run
+
+    def due(self) -> bool:
+        return self.signals.requested or time.monotonic() - self.stages.saved_at > self.seconds
+
+    def keeps_end(self) -> bool:
+        return self.due() or any(self.stages.folder.glob("*/checkpoints"))
+
+    def save(
+        self, progress: Progress, model: nn.Module, best: Mapping[str, Tensor] | None, optimiser: torch.optim.Optimizer
+    ) -> None:
+        super().save(progress, model, best, optimiser)
+        self.stages.saved_at = time.monotonic()

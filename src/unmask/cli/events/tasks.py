@@ -33,6 +33,7 @@ def finetune(
     set_: options.Set = [],
     epochs: options.Epochs = None,
     seed: options.RunSeed = None,
+    resume: options.Resume = False,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     json_: options.Json = False,
@@ -45,7 +46,7 @@ def finetune(
     settings = apply_overrides(OutcomeSettings(), run_overrides(context))
     output = Output(json_, settings.seed)
     if task == "next-visit":
-        _next_visit(model, data, out, settings, output)
+        _next_visit(model, data, out, settings, resume, output)
         return
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
@@ -53,7 +54,10 @@ def finetune(
     from unmask.modalities.events.outcome_report import SHOWN, figure_text
     from unmask.modalities.events.unknown import unknown_line
 
-    found = finetune_outcome(model, data, labels, out, settings=settings).figures
+    found = finetune_outcome(model, data, labels, out, settings=settings, checkpoints=True, resume=resume).figures
+    if found["stopped"] == "signal":
+        _say_stopped(out, found, output)
+        return
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
     lines += [*outside_line(found["outside"]), *bare_line(sum(found["without_events"].values())), unknown_line(found)]
     for name, count in found.get("unseen_classes", {}).items():
@@ -68,10 +72,18 @@ def finetune(
     output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
 
 
-def _next_visit(model: str, data: str, out: str, settings: Any, output: Any) -> None:
+def _say_stopped(out: str, found: dict[str, Any], output: Any) -> None:
+    lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
+    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+
+
+def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool, output: Any) -> None:
     from unmask.modalities.events.next_visit import PARTS, finetune_next_visit
 
-    found = finetune_next_visit(model, data, out, settings=settings).figures
+    found = finetune_next_visit(model, data, out, settings=settings, checkpoints=True, resume=resume).figures
+    if found["stopped"] == "signal":
+        _say_stopped(out, found, output)
+        return
     lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
     lines.append(f"a visit is {found['visit']}; asked about a moment before it begins")
     for name, result in found["results"].items():

@@ -26,6 +26,7 @@ from unmask.modalities.events.card import counts, scored_figures
 from unmask.modalities.events.clinical import descriptions
 from unmask.modalities.events.cuts import without_events
 from unmask.modalities.events.features import gather
+from unmask.modalities.events.finetune_stages import stages_of
 from unmask.modalities.events.folder import save_folder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.last_value import (
@@ -55,6 +56,7 @@ from unmask.modalities.events.targets import (
     target_of,
 )
 from unmask.modalities.events.tune import Tuned
+from unmask.training.finetune_checkpoints import Keeper, Stages, StoppedBySignal
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
@@ -77,7 +79,7 @@ class FittedOutcome(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeRun:
-    """A finished fine-tuning: folder and figures."""
+    """A fine-tuning: folder and figures, which say under `stopped` whether it is 'finished' or ended by a 'signal'."""
 
     folder: Path
     figures: dict[str, Any]
@@ -90,8 +92,15 @@ def finetune_outcome(
     out: str | Path,
     *,
     settings: OutcomeSettings | None = None,
+    checkpoints: bool = False,
+    resume: bool = False,
 ) -> OutcomeRun:
     """Fit an outcome head on a MEDS task: a yes or no, classes, a number, or the time to an event.
+
+    Args:
+        checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run:
+            there is no model yet.
+        resume: go on from the checkpoints of an interrupted run to `out`, on the same data with the same settings.
 
     Raises:
         UserError: for anything wrong with model, data or labels; one class only; `out` holds a model.
@@ -103,9 +112,15 @@ def finetune_outcome(
     held = held_out(events, points, settings)
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
     target = target_for(points.take(train), str(labels), settings)
-    work = OutcomeWork(loaded, loaded.histories(events), points, target, target.encode(points), settings)
-    fitted, rule = work.fit(train), work.age_and_count(train)
-    target = cast(Labelled, fitted.target)
+    y, stages = target.encode(points), None
+    if checkpoints or resume:
+        stages = stages_of(out, loaded, events, points, y, held, settings, resume=resume)
+    work = OutcomeWork(loaded, loaded.histories(events), points, target, y, settings, stages)
+    try:
+        fitted = work.fit(train)
+    except StoppedBySignal as stop:
+        return stopped(out, loaded, target, stop)
+    rule, target = work.age_and_count(train), cast(Labelled, fitted.target)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
     found |= loaded.unknown
@@ -122,12 +137,23 @@ def finetune_outcome(
         found["unseen_classes"] = dict(Counter(name for name in class_names(seen) or () if name not in target.names))
     found["results"] = {n: scored(target, seen, p, seed=settings.seed) for n, p in predicted.items()}
     if settings.curve and len(test):
-        found["curve"] = work.curve(train, test, fitted)
+        try:
+            found["curve"] = work.curve(train, test, fitted)
+        except StoppedBySignal as stop:
+            return stopped(out, loaded, target, stop)
     keep(out, loaded, fitted, settings, found, started, whom(events, points, held), rule)
     found["subgroups"] = outcome_report.write(
         out, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data)
     )
+    if stages is not None:
+        stages.remove()
     return OutcomeRun(folder=out, figures=found)
+
+
+def stopped(out: Path, loaded: EventModel, target: Target, stop: StoppedBySignal) -> OutcomeRun:
+    """A run that a signal ended, to be resumed."""
+    figures = {"kind": target.kind, "stopped": "signal", "steps": stop.steps}
+    return OutcomeRun(folder=out, figures=figures | {"device": str(loaded.device), "precision": loaded.precision})
 
 
 def told_of(points: Labels, parts: dict[str, np.ndarray], labels: str | Path) -> dict[str, Any]:
@@ -162,6 +188,7 @@ def keep(
     folder.outcome |= {} if rule is None else {"age_and_count": rule.to_dict()}
     save_folder(out, folder, about={"results": [f.to_dict() for f in scored_figures(found)], "counts": counts(found)})
     found |= {"seconds": time.perf_counter() - started, "device": str(loaded.device), "precision": loaded.precision}
+    found["stopped"] = "finished"
     (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
 
 
@@ -223,7 +250,11 @@ def tells(target: Labelled, strata: np.ndarray) -> bool:
 
 
 class OutcomeWork:
-    """Features of all points, made once; heads and baselines on parts of them."""
+    """Features of all points, made once; heads and baselines on parts of them.
+
+    Args:
+        stages: keep the checkpoints of each training; they raise `StoppedBySignal` at a signal.
+    """
 
     def __init__(
         self,
@@ -233,7 +264,9 @@ class OutcomeWork:
         target: Target,
         y: np.ndarray,
         settings: OutcomeSettings,
+        stages: Stages | None = None,
     ) -> None:
+        self.stages = stages
         self.masked, self.histories, self.points = loaded.folder.model, histories, points
         self.target, self.y, self.settings = target, y, settings
         whole, names = gather(histories, points, loaded.states if settings.states else None)
@@ -303,8 +336,14 @@ class OutcomeWork:
         return rules(value, self.points.number[few].astype(np.float64), codes)
 
     def _fit(self, train: np.ndarray) -> tuple[OutcomeHead, Tuned | None]:
-        head = fit_head(self.x.part(train), self.y[train], self.points.subject[train], self.settings, self.target)
-        return head, None if self.tuner is None else self.tuner.fit(self.masked, train, self.y[train])
+        x, y, groups = self.x.part(train), self.y[train], self.points.subject[train]
+        head = fit_head(x, y, groups, self.settings, self.target, keeper=self._keeper("head"))
+        if self.tuner is None:
+            return head, None
+        return head, self.tuner.fit(self.masked, train, y, self._keeper("encoder"))
+
+    def _keeper(self, name: str) -> Keeper | None:
+        return None if self.stages is None else self.stages.next(name)
 
     def predict(self, fitted: FittedOutcome, test: np.ndarray) -> dict[str, np.ndarray]:
         """(points, outputs) of all voices together, and of the tuned encoder alone where there is one."""

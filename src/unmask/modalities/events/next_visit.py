@@ -20,7 +20,8 @@ from unmask.evaluation.charts import number, table
 from unmask.evaluation.report import Report
 from unmask.files import check_new_model
 from unmask.modalities.events.clinical import descriptions, named
-from unmask.modalities.events.finetune import FEWEST, OutcomeRun, OutcomeWork, begin, held_out, keep
+from unmask.modalities.events.finetune import FEWEST, OutcomeRun, OutcomeWork, begin, held_out, keep, stopped
+from unmask.modalities.events.finetune_stages import stages_of
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import STATIC, Events, Labels
 from unmask.modalities.events.recipes import OutcomeSettings
@@ -29,6 +30,7 @@ from unmask.modalities.events.splits import whom
 from unmask.modalities.events.targets import MultiLabel
 from unmask.modalities.events.visits import visits_of
 from unmask.modalities.events.vocabulary import FIRST
+from unmask.training.finetune_checkpoints import StoppedBySignal
 
 RANKS = (5, 10)
 MOST_PAIRS = 100_000
@@ -126,9 +128,18 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
 
 
 def finetune_next_visit(
-    model: str | Path, data: str | Path | Events, out: str | Path, *, settings: OutcomeSettings | None = None
+    model: str | Path,
+    data: str | Path | Events,
+    out: str | Path,
+    *,
+    settings: OutcomeSettings | None = None,
+    checkpoints: bool = False,
+    resume: bool = False,
 ) -> OutcomeRun:
     """Fit a head that says which codes come next, and write its report.
+
+    Args:
+        checkpoints, resume: as `finetune_outcome` has them.
 
     Raises:
         UserError: for anything wrong with model or data; `out` holds a model.
@@ -145,8 +156,14 @@ def finetune_next_visit(
             hint=f"Give {FEWEST} or more, or a smaller {setting('holdout')}.",
         )
     target = MultiLabel(names=tuple(visits.names))
-    work = OutcomeWork(loaded, histories, visits.points, target, visits.came, settings)
-    fitted = work.fit(np.flatnonzero(~held))
+    stages = None
+    if checkpoints or resume:
+        stages = stages_of(out, loaded, events, visits.points, visits.came, held, settings, resume=resume)
+    work = OutcomeWork(loaded, histories, visits.points, target, visits.came, settings, stages)
+    try:
+        fitted = work.fit(np.flatnonzero(~held))
+    except StoppedBySignal as stop:
+        return stopped(out, loaded, target, stop)
     predicted = {}
     if held.any():
         predicted = work.predict(fitted, np.flatnonzero(held)) | baselines(visits, ~held, held)
@@ -164,6 +181,8 @@ def finetune_next_visit(
         found["by_code"] = by_code(visits.names, visits.came[held], visits.before[held], predicted["ours"])
     keep(out, loaded, fitted, settings, found, started, whom(events, visits.points, held))
     _report(out, found, descriptions(data))
+    if stages is not None:
+        stages.remove()
     return OutcomeRun(folder=out, figures=found)
 
 

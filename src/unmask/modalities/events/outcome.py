@@ -21,7 +21,8 @@ from unmask.modalities.events.forest import Forest
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.targets import Sorted, Target
-from unmask.training.finetune import Course, Finetunable, Look, finetune
+from unmask.training.finetune import Course, EpochOrder, Finetunable, Look, finetune_stage
+from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.optimiser import AdamW
 
 INPUTS = 512e6
@@ -149,6 +150,7 @@ def fit_head(
     target: Target,
     *,
     most: float = INPUTS,
+    keeper: Keeper | None = None,
 ) -> OutcomeHead:
     """Train the members; patients (`groups`), not rows, are what a member stops on.
 
@@ -157,6 +159,10 @@ def fit_head(
         y: (points, ...) as `target.encode` gives it.
         most: bytes of standardised inputs that are kept. Of more, those of a step's points are made for that step, with
             the same result, and trees are grown on as many points as fit, see `Forest.grow`.
+        keeper: keeps checkpoints of the members; trees are grown anew by a resumed run.
+
+    Raises:
+        StoppedBySignal: a signal ended the training.
     """
     generator = np.random.default_rng(settings.seed)
     torch.manual_seed(settings.seed)
@@ -180,7 +186,7 @@ def fit_head(
     course = Course(
         steps=settings.epochs * work.per_epoch, look_every=work.per_epoch, clip=None, patience=settings.patience
     )
-    finetune(work, optimiser, course, members=k)
+    finetune_stage(work, optimiser, course, keeper=keeper, members=k)
     if settings.trees and isinstance(target, Sorted | Number):
         told, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
         head.forest = Forest.grow(
@@ -216,7 +222,7 @@ class HeadFinetuning(Finetunable):
     ) -> None:
         super().__init__(head)
         self.head, self.inputs, self.wanted, self.stop = head, inputs, wanted, stop
-        self.target, self.dropout, self.generator = target, dropout, generator
+        self.target, self.dropout, self.order = target, dropout, EpochOrder(generator)
         # With fewer than five patients some members have nobody to stop on: they watch what they learn from.
         self.watched = stop | ~stop.any(1, keepdim=True)
         self.size = min(256, max(16, len(wanted) // 12))
@@ -227,8 +233,14 @@ class HeadFinetuning(Finetunable):
         return -(-len(self.wanted) // self.size)
 
     def batches(self, epoch: int) -> list[np.ndarray]:
-        order = self.generator.permutation(len(self.wanted))
+        order = self.order.permutation(len(self.wanted), epoch)
         return [order[i : i + self.size] for i in range(0, len(order), self.size)]
+
+    def saved(self) -> dict[str, Any]:
+        return self.order.saved()
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.order.restore(saved)
 
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
         part = torch.from_numpy(items)

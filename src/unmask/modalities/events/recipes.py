@@ -231,6 +231,7 @@ class OutcomeSettings:
             encounters; 0: every time stamp is a visit.
         curve: fit all of them on 10, 25 and 50 % of the training labels too.
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
+        checkpoint_seconds: between checkpoints, from which an interrupted run is resumed.
         seed, precision, device: as in pretraining.
     """
 
@@ -254,6 +255,7 @@ class OutcomeSettings:
     most_unknown: float = 0.5
     codes: str = "CONDITION,DIAGNOSIS"
     visit_gap: float = 24.0
+    checkpoint_seconds: float = 120.0
     seed: int = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -266,6 +268,7 @@ class OutcomeSettings:
         require(self, lambda v: 0 <= v <= 1, "a share between 0 and 1", "most_unknown")
         require(self, lambda v: 0 <= v < math.inf, "hours, 0 or more", "visit_gap")
         require(self, lambda v: 0.5 <= v < 1, "a share from 0.5, below 1", "level")
+        require(self, lambda v: 0 < v < math.inf, "a number above 0", "checkpoint_seconds")
         _require_rates(self)
         if not (self.states or self.summaries):
             raise UserError("states=false and summaries=false", hint="The head needs one of them.")

@@ -29,7 +29,8 @@ from unmask.modalities.events.outcome import folds
 from unmask.modalities.events.recipes import TuneSettings
 from unmask.modalities.events.targets import Target
 from unmask.training.budget import MemoryPlan, fit, measure_loss
-from unmask.training.finetune import Course, Finetunable, Look, finetune
+from unmask.training.finetune import Course, EpochOrder, Finetunable, Look, finetune, finetune_stage
+from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.memory import free_memory, held_memory
 from unmask.training.optimiser import AdamW, build_optimiser
 from unmask.training.settings import TrainSettings
@@ -103,8 +104,15 @@ class Tuner:
     device: torch.device
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
-    def fit(self, masked: MaskedModel, numbers: np.ndarray, y: np.ndarray) -> Tuned:
-        """Fine-tune on the points `numbers`, their targets `y` as `target.encode` gives them."""
+    def fit(self, masked: MaskedModel, numbers: np.ndarray, y: np.ndarray, keeper: Keeper | None = None) -> Tuned:
+        """Fine-tune on the points `numbers`, their targets `y` as `target.encode` gives them.
+
+        Args:
+            keeper: keeps checkpoints of the encoder; before the first one the output is fitted anew by a resumed run.
+
+        Raises:
+            StoppedBySignal: a signal ended the training.
+        """
         settings, generator = self.settings, np.random.default_rng([self.seed, 71])
         torch.manual_seed(self.seed)
         net = Tuned(masked, self.target.outputs, settings.dropout).to(self.device)
@@ -113,10 +121,12 @@ class Tuner:
         if not len(learnt) or not len(watched):
             learnt = watched = np.arange(len(numbers))
         watched = _some(watched, WATCHED, generator)
-        loss = self._fit_output(net, numbers, y, _some(learnt, OUTPUT_POINTS, generator), watched)
+        some, first = _some(learnt, OUTPUT_POINTS, generator), None
+        if keeper is None or keeper.found is None:
+            first = Look.of(-self._fit_output(net, numbers, y, some, watched))
         work = EncoderFinetuning(self, net, numbers, y, learnt, watched, generator)
         work.forecast()
-        finetune(work, build_optimiser(net, work.schedule), work.course(), first=Look.of(-loss))
+        finetune_stage(work, build_optimiser(net, work.schedule), work.course(), keeper=keeper, first=first)
         return net
 
     def _fit_output(
@@ -242,9 +252,9 @@ class EncoderFinetuning(Finetunable):
         super().__init__(net)
         self.tuner, self.net, self.numbers, self.y = tuner, net, numbers, y
         self.learnt, self.watched, self.generator = learnt, watched, generator
+        self.order = EpochOrder(generator)
         settings = tuner.settings
         self.most = settings.batch
-        self.per_epoch = -(-len(learnt) // settings.batch)
         self.steps = max(settings.epochs * self.per_epoch, settings.least_steps)
         self.schedule = TrainSettings(
             steps=self.steps,
@@ -252,6 +262,11 @@ class EncoderFinetuning(Finetunable):
             weight_decay=settings.weight_decay,
             warmup=0.1,
         )
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps per epoch."""
+        return -(-len(self.learnt) // self.tuner.settings.batch)
 
     def course(self) -> Course:
         """Whole epochs, until the watched points have not improved for some looks."""
@@ -267,7 +282,14 @@ class EncoderFinetuning(Finetunable):
         )
 
     def batches(self, epoch: int) -> list[np.ndarray]:
-        return np.array_split(self.generator.permutation(self.learnt), self.per_epoch)
+        return np.array_split(self.order.permutation(self.learnt, epoch), self.per_epoch)
+
+    def saved(self) -> dict[str, Any]:
+        return {"most": self.most, "order": self.order.saved()}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.most = int(saved["most"])
+        self.order.restore(saved["order"])
 
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
         total = torch.zeros(())
