@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from safetensors.torch import load_model, save_model
 
-from unmask.core.batch import Example, pack, packer, place_best_fit
+from unmask.core.batch import Example, packer, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption
 from unmask.core.embed import embed
 from unmask.core.fill import fill_examples
-from unmask.core.inference import inference_mode
+from unmask.core.inference import first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
+from unmask.core.pretrain import validate
 from unmask.core.score import score
 from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import make_encoder
@@ -153,7 +154,7 @@ class StandardModel(ABC):
         settings, corruption = self.settings, self.corruption()
         lengths = np.array([len(example) for example in examples])
         rows = max(1, settings.train.batch_slots // settings.slots)
-        make = packer(lambda number: examples[number], settings.slots)
+        make, measuring = packer(lambda number: examples[number], settings.slots), self._measuring()
         placed = [[int(held[i]) for i in row] for row in place_best_fit(lengths[held], settings.slots)]
         return Job(
             model=self.model,
@@ -161,7 +162,7 @@ class StandardModel(ABC):
             make_batch=make,
             corruption=corruption,
             validation=[make(placed[i : i + rows], min(rows, len(placed))) for i in range(0, len(placed), rows)],
-            validation_corruption=dataclasses.replace(corruption, replace=ALL_MASK, static=True),
+            validation_corruption=measuring,
             fingerprint={"settings": lasting(to_dict(settings)), "slots of the data": int(lengths.sum())},
         )
 
@@ -189,7 +190,8 @@ class StandardModel(ABC):
         return cls(model.eval(), settings, resolve_device(device))
 
     def fill(self, data: Any, *, steps: int = 1, temperature: float = 0.0, seed: int = 0) -> list[dict[str, Any]]:
-        """Fill the missing slots of every example; arguments as `unmask.core.fill.fill` has them."""
+        """Fill the missing slots of every example: name, filled, slots (an entry per slot that was filled) and
+        log_probability (joint, in nats); arguments as `unmask.core.fill.fill` has them."""
         named = self.read(data)
         examples = [one for _, one in named]
         missing = [np.zeros(0, int) if e.observed is None else np.flatnonzero(~e.observed) for e in examples]
@@ -207,8 +209,11 @@ class StandardModel(ABC):
             {
                 "name": name,
                 "filled": self.shown(one, done.values),
-                "slots": len(done.slots),
-                "log_prob": float(done.log_prob.sum()),
+                "slots": [
+                    {"slot": slot, "log_probability": p}
+                    for slot, p in zip(done.slots.tolist(), done.log_prob.tolist(), strict=True)
+                ],
+                "log_probability": float(done.log_prob.sum()),
             }
             for (name, one), done in zip(named, found, strict=True)
         ]
@@ -223,31 +228,33 @@ class StandardModel(ABC):
         """One vector per example, the mean of its slots' states."""
         return embed(self.model, [one for _, one in self.read(data)], slots=self.settings.slots)
 
-    def predicted(
-        self, examples: Named, seed: int
-    ) -> Iterator[tuple[Example, np.ndarray, dict[str, np.ndarray], float]]:
-        """(example, which slots were hidden, values with the likeliest ones there, loss) of each, masked as in
-        training."""
-        corruption = dataclasses.replace(self.corruption(), replace=ALL_MASK, static=True)
+    def predicted(self, examples: Named, seed: int) -> Iterator[tuple[Example, np.ndarray, dict[str, np.ndarray]]]:
+        """(example, which slots were hidden, values with the likeliest ones there) of each, masked as in training.
+
+        Examples share batches: they come once each, those of one batch after another.
+        """
+        corruption, every = self._measuring(), [one for _, one in examples]
         with inference_mode(self.model):
-            for _, one in examples:
-                batch = pack([one], slots=len(one)).to(self.device)
+            for batch, numbers in packed_batches(every, self.settings.slots):
+                batch, first = batch.to(self.device), first_slots(batch, len(numbers))
                 hidden = corruption.draw(batch, seed=seed).to(self.device)
-                prediction = self.model(batch, hidden)
-                loss = float(prediction.loss(self.model.codec.targets(batch.values, hidden.flat)))
-                values = self.model.codec.write(batch.values, hidden.flat, prediction.mode())
-                there = {channel: value[0].cpu().numpy() for channel, value in values.items()}
-                yield one, hidden.grid(batch.shape)[0].cpu().numpy(), there, loss
+                found = self.model.codec.write(batch.values, hidden.flat, self.model(batch, hidden).mode())
+                values = {channel: value.flatten(0, 1).cpu().numpy() for channel, value in found.items()}
+                gone = hidden.grid(batch.shape).flatten().cpu().numpy()
+                for number, start in zip(numbers.tolist(), first.tolist(), strict=True):
+                    here = slice(start, start + len(every[number]))
+                    yield every[number], gone[here], {channel: value[here] for channel, value in values.items()}
 
     def evaluate(self, data: Any, *, seed: int = 0) -> dict[str, Any]:
         """Loss per hidden slot of held-out data, in nats."""
-        looked = [(int(gone.sum()), loss) for _, gone, _, loss in self.predicted(self.read(data), seed)]
-        hidden = sum(count for count, _ in looked)
-        return {
-            "loss": sum(loss for _, loss in looked) / max(hidden, 1),
-            "hidden_slots": hidden,
-            "examples": len(looked),
-        }
+        every = [one for _, one in self.read(data)]
+        batches = (batch for batch, _ in packed_batches(every, self.settings.slots))
+        found = validate(self.model, batches, self._measuring(), seed=seed, device=self.device)
+        return {"rows": len(every), "loss": found["loss"], "hidden_slots": int(found["hidden_slots"])}
+
+    def _measuring(self) -> Corruption:
+        """What is hidden as in training, always the same, and masked wholly."""
+        return dataclasses.replace(self.corruption(), replace=ALL_MASK, static=True)
 
     def inspect(self) -> dict[str, Any]:
         """Size and settings."""

@@ -72,7 +72,8 @@ def test_fill_writes_unsure_bases_and_leaves_the_others(place, model, capsys):
     a, b = json.loads(out)["results"]
     assert [a["filled"][:3], a["filled"][5:12], a["filled"][13:]] == ["ATT", "CATGCAT", "CC"]
     assert set(a["filled"]) <= set("ATCG")
-    assert (b["filled"], b["slots"]) == ("ATTACA", 0)
+    assert (b["filled"], b["slots"]) == ("ATTACA", [])
+    assert sum(slot["log_probability"] for slot in a["slots"]) == pytest.approx(a["log_probability"])
 
 
 def test_score_and_embed(place, model, capsys):

@@ -81,7 +81,7 @@ class DnaModel(StandardModel):
         base, and the most frequent one after the three before it."""
         following, right, k = self.model.following.cpu().numpy(), [], self.settings.k
         usual, after = following.sum((0, 1, 2)).argmax(), following.argmax(-1)
-        for one, gone, values, _ in self.predicted(self.read(data), seed):
+        for one, gone, values in self.predicted(self.read(data), seed):
             true, said = np.array([BASES.find(b) for b in one.bases]), bases_of(values["token"], k)
             covered = np.convolve(~gone[1:-1], np.ones(k)) > 0
             for at in np.flatnonzero(~covered & (true >= 0)):

@@ -4,10 +4,11 @@
 `Modality.pretrain`). The others call methods of its model with the words of the command (a path, say) and the options
 below:
 
-- `fill(data, steps=, temperature=, seed=)`: one dictionary per example, with "filled";
+- `fill(data, steps=, temperature=, seed=)`: one dictionary per example, with "filled" and "slots", a list with an entry
+  per slot that was filled;
 - `score(data)`: one dictionary per example, with "name", "score" and "slots";
 - `embed(data)`: an array with one row per example;
-- `evaluate(data, seed=)`: figures by name.
+- `evaluate(data, seed=)`: figures by name, and "rows", how many examples they are of.
 
 A model also says its `device` and `precision`.
 """
@@ -81,7 +82,9 @@ def fill(
     if out is not None:
         write_json_lines(results, out)
     lines = [str(result["filled"]) for result in results]
-    output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)
+    count = sum(len(result["slots"]) for result in results)
+    found = {"out": out, "rows": len(results), "filled_slots": count, "results": results}
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def score(
@@ -99,7 +102,8 @@ def score(
     loaded = load(model, device=device, precision=precision)
     results = loaded.score(data)
     lines = [f"{r['score']:10.3f}  {r['slots']:4d} slots  {r['name']}" for r in results]
-    output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)
+    found = {"rows": len(results), "slots": sum(r["slots"] for r in results), "results": results}
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def embed(
@@ -120,7 +124,7 @@ def embed(
     loaded = load(model, device=device, precision=precision)
     array = loaded.embed(data)
     write_array(array, out)
-    found = {"out": out, "shape": list(array.shape)}
+    found = {"out": out, "rows": len(array), "shape": list(array.shape)}
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 

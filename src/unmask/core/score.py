@@ -20,6 +20,7 @@ from unmask.core.corruption import hide
 from unmask.core.inference import BATCH_SLOTS, chunks, first_slots, inference_mode
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
+from unmask.progress import counted
 
 Mode = Literal["unit", "slot"]
 Read = Callable[[Any, Tensor], Tensor]
@@ -100,21 +101,25 @@ def score(
     return out
 
 
-def score_rows(model: MaskedModel, batch: PackedBatch) -> Float[Tensor, "rows slots"]:
+def score_rows(model: MaskedModel, batch: PackedBatch, *, read: Read | None = None) -> Float[Tensor, "rows slots"]:
     """Log-probability of every slot given all others, of a batch of one example per row; NaN where there is no value.
 
     What `score` says in the mode 'slot', with a pass per slot and no copies: each slot is hidden in all rows at once.
+
+    Args:
+        read: takes another log-probability of a prediction, one per slot; default that of the value.
     """
     rows, slots = batch.shape
     out = torch.full((rows, slots), torch.nan, device=batch.segment.device)
     scored = batch.observed & ~batch.special & (batch.segment != 0)
     with inference_mode(model):
-        for slot in range(slots):
+        for slot in counted(range(slots), slots):
             here = scored[:, slot].nonzero().flatten()
             if len(here):
                 flat = here * slots + slot
-                prediction = model(batch, hide(flat))
-                out[here, slot] = prediction.log_prob(model.codec.targets(batch.values, flat)).to(out.dtype)
+                prediction, true = model(batch, hide(flat)), model.codec.targets(batch.values, flat)
+                log_prob = prediction.log_prob(true) if read is None else read(prediction, true)
+                out[here, slot] = log_prob.to(out.dtype)
     return out
 
 

@@ -90,7 +90,7 @@ def test_another_extract_is_judged_whole_with_a_warning(home: Path, tmp_path: Pa
     )
     found = unmask.load(out).evaluate(other, task)
     assert (found["points"], found["trained"]) == (60, None)
-    assert "other patients" in found["warning"]
+    assert "other patients" in found["warnings"][0]
     capsys.readouterr()
     main_ok(["predict", out, str(other), "--labels", task, "--out", str(tmp_path / "p.parquet")])
     assert "split is empty: of " in capsys.readouterr().out

@@ -15,9 +15,9 @@ def bare_line(count: int) -> list[str]:
     return [f"warning: {count:,} points lie before the first event of their patient"] if count else []
 
 
-def trained_line(count: int | None, warning: str | None) -> list[str]:
+def trained_line(count: int | None, warnings: list[str]) -> list[str]:
     if count is None:
-        return [f"warning: {warning}: these figures may be of training patients"]
+        return [f"warning: {text}: these figures may be of training patients" for text in warnings]
     return [f"{count:,} points left out: their patients trained the head"] if count else []
 
 

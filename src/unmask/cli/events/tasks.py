@@ -69,7 +69,8 @@ def finetune(
         lines.append(f"{name:24} {'  '.join(shown)}")
     lines += legend_line(found["results"])
     lines += [f"model:  {out}", f"report: {out}/report.html"]
-    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+    found = {"folder": out, "report": f"{out}/report.html"} | found
+    output.write(found, lines, device=found["device"], precision=found["precision"])
 
 
 def _say_stopped(out: str, found: dict[str, Any], output: Any) -> None:
@@ -95,7 +96,8 @@ def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool, ou
         lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
     lines.append("higher is better: AUROC; 0.5 is chance")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
-    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+    found = {"folder": out, "report": f"{out}/report.html"} | found
+    output.write(found, lines, device=found["device"], precision=found["precision"])
 
 
 def predict(
@@ -141,12 +143,13 @@ def predict(
         found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))
         lines.append(f"by {SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))
     counts = {str(name or "unknown"): n for name, n in frame["split"].value_counts(sort=True).iter_rows()}
-    found["split"] = counts
+    found["split"], said = counts, list[str]()
     if counts.get("train"):
-        lines.append(
-            f"warning: {counts['train']} of {len(points)} are of patients who trained the head (split: train): their "
+        said.append(
+            f"{counts['train']} of {len(points)} are of patients who trained the head (split: train): their "
             "probabilities are too good; judge the model on the others"
         )
     if loaded.met.warning() is not None:
-        lines.append(f"warning: split is empty: {loaded.met.warning()}")
+        said.append(f"split is empty: {loaded.met.warning()}")
+    found["warnings"], lines = said, [*lines, *(f"warning: {text}" for text in said)]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)

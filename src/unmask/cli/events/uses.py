@@ -39,9 +39,10 @@ def fill(
     loaded = ready(model, device, precision, most_unknown)
     frame = loaded.fill(data, top=top, level=level)
     write_predictions(frame, out)
-    counts = dict(frame["kind"].value_counts().iter_rows())
-    line = f"{out}: {counts.get('value', 0)} missing values filled, {counts.get('next', 0)} next events"
-    found = {"out": out, "rows": counts, "dead": loaded.dead, **loaded.unknown}
+    counts = {"value": 0, "next": 0} | dict(frame["kind"].value_counts().iter_rows())
+    line = f"{out}: {counts['value']} missing values filled, {counts['next']} next events"
+    found = {"out": out, "rows": len(frame), "filled_slots": counts["value"], "next_events": counts["next"]}
+    found |= {"dead": loaded.dead, **loaded.unknown}
     said = [f"{loaded.dead:,} patients who died have no next events"] if loaded.dead else []
     output.write(
         found, [line, *said, unknown_line(loaded.unknown)], device=str(loaded.device), precision=loaded.precision
@@ -79,7 +80,8 @@ def score(
         shown = "  ".join(str(row[n]) for n in ("subject_id", "time", "code") if n in row)
         lines.append(f"{row['score'] / row['slots']:10.3f}  {row['slots']:4d} events  {shown}")
     lines.append(unknown_line(loaded.unknown))
-    found: dict[str, Any] = {"by": by, "rows": len(frame), "events": int(frame["slots"].sum()), **loaded.unknown}
+    count = int(frame["slots"].sum())
+    found: dict[str, Any] = {"by": by, "rows": len(frame), "slots": count, "events": count, **loaded.unknown}
     found |= {"out": out} if out is not None else {"results": frame.to_dicts()}
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
@@ -123,7 +125,8 @@ def embed(
         write_predictions(ids, beside)
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}; ids in the same order: {beside}"]
     lines += [*outside_line(0 if points is None else points.outside), unknown_line(loaded.unknown)]
-    found = {"out": out, "shape": list(array.shape), "ids": beside, "outside": 0 if points is None else points.outside}
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), "ids": beside}
+    found["outside"] = 0 if points is None else points.outside
     output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
 
 
@@ -155,7 +158,7 @@ def evaluate(
     lines += [
         *outside_line(found["outside"]),
         *bare_line(found["without_events"]),
-        *trained_line(found["trained"], found.get("warning")),
+        *trained_line(found["trained"], found["warnings"]),
         unknown_line(loaded.unknown),
     ]
     for name, result in found["results"].items():

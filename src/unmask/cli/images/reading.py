@@ -44,3 +44,9 @@ def account(images: Any) -> tuple[dict[str, Any], list[str]]:
 
     found = describe(images)
     return found, told(found)
+
+
+def skipped(images: Any) -> dict[str, Any]:
+    """How many pictures could not be read, and which; of files that are decoded as they come once all were looked
+    at."""
+    return {"skipped": len(images.skipped), "skipped_names": [name for name, _ in images.skipped]}

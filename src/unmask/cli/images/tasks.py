@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from unmask.cli import options
-from unmask.cli.images.reading import account, reading
+from unmask.cli.images.reading import account, reading, skipped
 from unmask.errors import UserError
 
 
@@ -52,7 +52,8 @@ def finetune(
     if found["problem"] != "single" and "validation" in found:
         lines += scored_lines(found["validation"])
     lines += [f"model:  {out}", f"report: {done.folder / 'report.html'}"]
-    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+    found = {"folder": out, "report": f"{out}/report.html"} | found
+    output.write(found, lines, device=found["device"], precision=found["precision"])
 
 
 def predict(
@@ -80,7 +81,7 @@ def predict(
     described, lines = account(images)
     lines = [*lines, f"{out}: {len(rows)} pictures"]
     output.write(
-        {"out": out, "rows": len(rows), "pictures": len(rows), "data": described},
+        {"out": out, "rows": len(rows), "pictures": len(rows), "data": described, **skipped(images)},
         lines,
         device=str(loaded.device),
         precision=loaded.precision,

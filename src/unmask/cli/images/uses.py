@@ -1,4 +1,4 @@
-"""fill, embed and evaluate for a model of images."""
+"""fill, score, embed and evaluate for a model of images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.images.reading import account, reading
+from unmask.cli.images.reading import account, reading, skipped
 from unmask.errors import UserError
 
 
@@ -59,11 +59,7 @@ def fill(
     target = Path(out)
     output = Output(json_, seed)
     loaded = load(model, device=device, precision=precision)
-    if hasattr(loaded, "classes"):
-        raise UserError(
-            f"{model}: a classifier, whose encoder no longer fits a decoder",
-            hint="Fill with the model it was made from.",
-        )
+    _refuse_classifier(model, loaded)
     images = loaded.read(data, **reading(set_))
     tiled = images.tiles is not None
     hidden = None
@@ -94,7 +90,7 @@ def fill(
             for i in range(len(r.original))
         ]
         write_png(target, sheet(drawn[:64]))
-    squares, count, share, pictures = 0.0, 0, [], 0
+    squares, count, share, pictures, pixels = 0.0, 0, [], 0, 0
     for r in done:
         known = r.hidden if r.unknown is None else r.hidden & ~r.unknown
         difference = (r.filled.astype(np.float64) - r.original)[known]
@@ -104,17 +100,54 @@ def fill(
             pictures + len(r.original),
         )
         share += [float(h.mean()) for h in r.hidden]
+        pixels += int(r.hidden.sum())
     error = float(np.sqrt(squares / count)) if count else 0.0
     described, lines = account(images)
     found = {
         "out": out,
+        "rows": pictures,
         "pictures": pictures,
+        "filled_slots": round(pixels / loaded.config.patch**2),
         "hidden_share": float(np.mean(share)),
         "rmse": error,
-        "skipped": len(images.skipped),
         "data": described,
+        **skipped(images),
     }
     lines.append(f"{out}: {pictures} pictures, {np.mean(share):.0%} hidden, rmse of hidden pixels {error:.4g}")
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def _refuse_classifier(model: str, loaded: Any) -> None:
+    if hasattr(loaded, "classes"):
+        raise UserError(
+            f"{model}: a classifier, whose encoder no longer fits a decoder", hint="Use the model it was made from."
+        )
+
+
+def score(
+    model: options.Model,
+    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
+    set_: options.ReadSettings = [],
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Pseudo-log-likelihood of pictures: the higher, the more natural."""
+    from unmask.cli.common import Output
+    from unmask.modalities.images.features import PASSING
+    from unmask.modalities.images.model import load
+
+    output = Output(json_)
+    loaded = load(model, device=device, precision=precision)
+    _refuse_classifier(model, loaded)
+    images = loaded.read(data, store=PASSING, **reading(set_))
+    results = loaded.score(images)
+    described, lines = account(images)
+    of = {"pixels": "of their pixels", "patterns": "of patches at mean 0 and deviation 1, all that it predicts"}
+    lines.append(f"log-densities {of[loaded.scored]}, in nats")
+    lines += [f"{r['score']:12.2f}  {r['slots']:4d} patches  {r['name']}" for r in results]
+    found: dict[str, Any] = {"rows": len(results), "slots": sum(r["slots"] for r in results), "results": results}
+    found |= {"scored": loaded.scored, "data": described, **skipped(images)}
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
@@ -144,7 +177,7 @@ def embed(
     array = loaded.embed(images, pooling=cast(Any, pooling))
     write_array(array, out)
     described, lines = account(images)
-    found = {"out": out, "shape": list(array.shape), "skipped": [name for name, _ in images.skipped], "data": described}
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), "data": described, **skipped(images)}
     lines = [*lines, f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 

@@ -185,6 +185,8 @@ def impute_table(
         write_intervals(done.records, loaded.schema, intervals)
     found = {
         "out": written if draws else out,
+        "rows": len(frame),
+        "filled_slots": done.cells,
         "cells": done.cells,
         "draws": draws,
         "intervals": intervals,

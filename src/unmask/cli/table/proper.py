@@ -101,6 +101,8 @@ def impute_properly(
     cells = int(sum(gap.sum() for gap in done._gaps))
     found = {
         "out": written,
+        "rows": len(frame),
+        "filled_slots": cells,
         "cells": cells,
         "proper": proper,
         "methods": done.methods_,

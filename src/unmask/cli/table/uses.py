@@ -52,7 +52,9 @@ def score(
     frame = read_for(loaded, table, missing, decimal, encoding, sheet)
     with warned_of() as said:
         results = loaded.score(frame, absent=absent)
-    output.write({"results": results, "warnings": said}, score_lines(results))
+    count = sum(r["slots"] for r in results)
+    found = {"rows": len(results), "slots": count, "results": results, "warnings": said}
+    output.write(found, score_lines(results))
 
 
 def score_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -63,7 +65,7 @@ def score_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
         worst = r["least_likely"]
         lines.append(
             f"{r['score'] / r['slots']:10.3f}  {r['slots']:4d} cells  row {r['row']}  "
-            f"least likely: {worst['column']} ({worst['log_prob']:.1f})"
+            f"least likely: {worst['column']} ({worst['log_probability']:.1f})"
         )
     return lines
 
@@ -84,7 +86,7 @@ def embed(
     with warned_of() as said:
         array = loaded.embed(table, absent=absent)
     write_array(array, out)
-    found = {"out": out, "shape": list(array.shape), "warnings": said}
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), "warnings": said}
     output.write(found, [f"{out}: {array.shape[0]} x {array.shape[1]}"])
 
 

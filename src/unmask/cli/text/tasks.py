@@ -111,7 +111,7 @@ def finetune(
         found = tuning.finetune(task, model, train, out=out, checkpoints=True, resume=resume, **chosen)
     if found["stopped"] == "signal":
         lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
-        output.write(found, lines, device=found["device"], precision=found["precision"])
+        output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
         return
     lines = figure_lines(found["metrics"], [n for n, v in found["metrics"].items() if isinstance(v, float)])
     if "over_seeds" in found:
@@ -121,7 +121,7 @@ def finetune(
     lines.append(
         f"{out}: {found['steps']} steps in {found['train_seconds']:.1f} s, {found['precision']}, report.html inside"
     )
-    found["report"] = f"{out}/report.html"
+    found |= {"folder": out, "report": f"{out}/report.html"}
     output.write(found, lines, device=found["device"], precision=found["precision"])
 
 

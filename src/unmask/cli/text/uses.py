@@ -52,7 +52,9 @@ def fill(
         for number, slot in enumerate(result["slots"], start=1):
             shown = "   ".join(f"{c['value']} {c['probability']:.1%}" for c in slot["candidates"])
             lines.append(f"  blank {number}: {shown}")
-    output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)
+    count = sum(len(result["slots"]) for result in results)
+    found = {"out": out, "rows": len(results), "filled_slots": count, "results": results}
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def score(
@@ -75,7 +77,8 @@ def score(
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
     lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]
-    output.write({"results": results}, lines, device=str(loaded.device), precision=loaded.precision)
+    found = {"rows": len(results), "slots": sum(r["slots"] for r in results), "results": results}
+    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
 def embed(
@@ -107,7 +110,7 @@ def embed(
     parts = in_parts(texts, lambda some: loaded.embed(some, pooling=cast(Any, pooling)))
     array = np.concatenate(parts)
     write_array(array, out)
-    found = {"out": out, "shape": list(array.shape), "cut": cut}
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), "cut": cut}
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 

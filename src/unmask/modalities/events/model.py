@@ -147,11 +147,12 @@ class EventModel:
         head, known by their subject ids (unless births say that these are other people's).
 
         Returns:
-            kind, points, patients, without_events (points before the first event of their patient), outside (labels of
-            subjects without events), trained (points left out because their patients trained the head; None where the
-            model does not know, with the reason under warning: folders of version 0.1, and ids of other people), split,
-            and under `results` the figures of "model", of "constant" (the shares of these labels themselves; of numbers
-            their mean), and of numbers those of the last value of the code that goes best with them.
+            kind, rows and points (how many), patients, without_events (points before the first event of their patient),
+            outside (labels of subjects without events), trained (points left out because their patients trained the
+            head; None where the model does not know, with the reason among the warnings: folders of version 0.1, and
+            ids of other people), split, warnings, and under `results` the figures of "model", of "constant" (the shares
+            of these labels themselves; of numbers their mean), and of numbers those of the last value of the code that
+            goes best with them.
 
         Raises:
             UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
@@ -188,6 +189,7 @@ class EventModel:
             results[target.rule.name] = scored(target, points, said[:, None], seed=seed)
         return {
             "kind": target.kind,
+            "rows": len(points),
             "points": len(points),
             "patients": len(np.unique(points.subject)),
             "without_events": int(without_events(events, points).sum()),
@@ -195,7 +197,8 @@ class EventModel:
             "trained": trained,
             "split": split,
             "results": results,
-        } | ({} if warning is None else {"warning": warning})
+            "warnings": [] if warning is None else [warning],
+        }
 
     def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
         """The points of patients who did not train the head, and how many are left out; all of them, None and the

@@ -241,7 +241,8 @@ class Classifier:
         if most is not None:
             found = some_pictures(found, most, seed)
         figures = self.objective.figures(*self.judged(found), seed)
-        return figures | {"classes": list(self.classes), "pictures": figures["n"], "problem": self.problem}
+        count = {"rows": figures["n"], "pictures": figures["n"]}
+        return figures | count | {"classes": list(self.classes), "problem": self.problem}
 
     def judged(self, found: ImageSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the

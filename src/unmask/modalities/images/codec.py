@@ -201,6 +201,10 @@ class PatchPrediction(Gaussian):
         square = (torch.where(gone, self.location, value) - self.location) ** 2 * (-log_variance).exp()
         return -0.5 * ((square + log_variance + math.log(2 * math.pi)) * ~gone).sum(-1)
 
+    def pattern_log_prob(self, value: Float[Tensor, "wanted features"]) -> Float[Tensor, " wanted"]:
+        """Of the standardised form of a patch, whatever its mean and deviation: normal with deviation 1."""
+        return PatchPrediction(self.pattern, None, self.config).log_prob(standardise(value.float())[0])
+
 
 class PatchCodec(nn.Module):
     """Embeds patches with one linear layer (a convolution of stride `patch`, said otherwise) and predicts them back.

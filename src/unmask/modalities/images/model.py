@@ -1,4 +1,4 @@
-"""Using an image model: fill, reconstruct, embed, evaluate, look at its attention, inspect."""
+"""Using an image model: fill, reconstruct, score, embed, evaluate, look at its attention, inspect."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from unmask.modalities.images.masking import (
 )
 from unmask.modalities.images.probe import knn_predict, probe_predict
 from unmask.modalities.images.recipes import sides
+from unmask.modalities.images.score import Scored, score_pictures, scored_of
 from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.split import held_out_by_class
 from unmask.training.precision import computing, precision_of, resolve_device
@@ -239,6 +240,24 @@ class ImageModel:
         vectors = pooled(vectors, found)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors
 
+    @property
+    def scored(self) -> Scored:
+        """What `score` is the density of: 'pixels', or of models that predict normalised patches alone 'patterns'."""
+        return scored_of(self.model)
+
+    def score(self, images: Any) -> list[dict[str, Any]]:
+        """Pseudo-log-likelihood of pictures, one dictionary per picture: name, score (nats, summed over the patches),
+        slots (how many patches were scored).
+
+        Each patch is hidden alone and predicted from all others (Salazar et al. 2020): a pass of the model per patch.
+        The density is of the patch's pixels as the model sees them (normalised per channel), under a normal with the
+        deviation that the model predicts for the patch, or 1 where it predicts none; of models that predict normalised
+        patches alone, of the patch at mean 0 and deviation 1 (see `scored`). Missing pixels and patches have no part;
+        of a picture cut into tiles the patches of all tiles are added up. Compare scores of one model, per slot where
+        pictures have different numbers of them.
+        """
+        return score_pictures(self.model, self.read(images, store=PASSING), self._context())
+
     def evaluate(
         self,
         images: Any,
@@ -269,6 +288,7 @@ class ImageModel:
         if most is None and not isinstance(found.pixels, np.ndarray):
             most = MOST_PROBED
         out: dict[str, Any] = {
+            "rows": len(found),
             "pictures": len(found),
             "skipped": len(found.skipped),
             "loss": self.loss(found, seed=seed),

@@ -15,6 +15,7 @@ MODALITY = Modality(
     commands={
         "pretrain": "unmask.cli.images.pretrain:pretrain",
         "fill": f"{_USES}:fill",
+        "score": f"{_USES}:score",
         "embed": f"{_USES}:embed",
         "evaluate": f"{_USES}:evaluate",
         "finetune": f"{_TASKS}:finetune",

@@ -62,7 +62,7 @@ def evaluate_model(
         )
     made = synthesize(model, rows, seed=seed)
     synthetic = _filled(model, made.columns)
-    found = compare(model, real, synthetic, seed=seed, observed=(seen, made.released))
+    found = {"rows": len(real[0])} | compare(model, real, synthetic, seed=seed, observed=(seen, made.released))
     if overlap is not None:
         found["overlap"] = overlap
         warnings.warn(overlap, stacklevel=2)

@@ -253,7 +253,7 @@ class TableModel(FittedTable):
                     "slots": int(seen.sum()),
                     "least_likely": None
                     if worst is None
-                    else {"column": names[worst], "log_prob": float(values[worst])},
+                    else {"column": names[worst], "log_probability": float(values[worst])},
                 }
             )
         return out

@@ -91,7 +91,8 @@ def evaluate(
     named = {k: [{"band": b.label, **b.estimate.to_dict()} for b in v] for k, v in bands.items()}
     best, truth = most_frequent_token(counts, model.tokenizer.special_ids), np.concatenate(target)
     rule = {"most_frequent_accuracy": bootstrap_mean(truth == best, d, seed=seed)}
-    return plain(masked_metrics(p, r, d, seed=seed) | rule) | {"most_frequent": model.tokenizer.token(best)} | named
+    figures = plain(masked_metrics(p, r, d, seed=seed) | rule)
+    return {"rows": len(texts)} | figures | {"most_frequent": model.tokenizer.token(best)} | named
 
 
 def windows(model: Predictor, texts: Sequence[str]) -> tuple[list[Example], list[int]]:

@@ -149,6 +149,7 @@ def evaluate_retrieval(
         "value": main.value,
         "low": main.low if math.isfinite(main.low) else None,
         "high": main.high if math.isfinite(main.high) else None,
+        "rows": len(data.queries),
         "queries": len(data.queries),
         "documents": len(data.documents),
         **metrics,
