@@ -1,4 +1,4 @@
-"""The same thing has the same key in `--json` of all kinds of data, and docs/reference/json.md lists what is printed."""
+"""The same thing has the same key in `--json` of all kinds of data, and docs/reference/json.md lists them."""
 
 from __future__ import annotations
 

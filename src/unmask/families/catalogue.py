@@ -15,7 +15,7 @@ SIZES = {"tiny": 30e6, "small": 100e6, "base": 310e6, "large": 1e9}
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class PublishedModel:
     """A model on the hub.
 
     Attributes:
@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 CHECKPOINTS = (
-    Checkpoint(
+    PublishedModel(
         "answerdotai/ModernBERT-base",
         "Warner et al. 2024, arXiv:2412.13663",
         "modernbert",
@@ -47,7 +47,7 @@ CHECKPOINTS = (
         8192,
         why="long context, fast, code among its texts",
     ),
-    Checkpoint(
+    PublishedModel(
         "answerdotai/ModernBERT-large",
         "Warner et al. 2024, arXiv:2412.13663",
         "modernbert",
@@ -55,7 +55,7 @@ CHECKPOINTS = (
         8192,
         why="the stronger ModernBERT",
     ),
-    Checkpoint(
+    PublishedModel(
         "jhu-clsp/mmBERT-base",
         "Marone et al. 2025, arXiv:2509.06888",
         "modernbert",
@@ -64,7 +64,7 @@ CHECKPOINTS = (
         ("*",),
         why="ModernBERT's architecture for some 1 800 languages",
     ),
-    Checkpoint(
+    PublishedModel(
         "chandar-lab/NeoBERT",
         "Le Breton et al. 2025, arXiv:2502.19587",
         "neobert",
@@ -72,7 +72,7 @@ CHECKPOINTS = (
         4096,
         why="a deep, narrow modern encoder",
     ),
-    Checkpoint(
+    PublishedModel(
         "EuroBERT/EuroBERT-210m",
         "Boizard et al. 2025, arXiv:2503.05500",
         "eurobert",
@@ -81,7 +81,7 @@ CHECKPOINTS = (
         ("en", "fr", "de", "es", "zh", "it", "ru", "pl", "pt", "ja", "vi", "nl", "ar", "tr", "hi"),
         why="fifteen large languages, long context, code and mathematics",
     ),
-    Checkpoint(
+    PublishedModel(
         "FacebookAI/xlm-roberta-base",
         "Conneau et al. 2020, arXiv:1911.02116",
         "roberta",
@@ -90,7 +90,7 @@ CHECKPOINTS = (
         ("*",),
         why="a hundred languages, known everywhere",
     ),
-    Checkpoint(
+    PublishedModel(
         "FacebookAI/roberta-base",
         "Liu et al. 2019, arXiv:1907.11692",
         "roberta",
@@ -98,7 +98,7 @@ CHECKPOINTS = (
         512,
         why="a strong, plain baseline",
     ),
-    Checkpoint(
+    PublishedModel(
         "google-bert/bert-base-uncased",
         "Devlin et al. 2019, arXiv:1810.04805",
         "bert",
@@ -106,7 +106,7 @@ CHECKPOINTS = (
         512,
         why="the reference everything is compared with",
     ),
-    Checkpoint(
+    PublishedModel(
         "google-bert/bert-base-multilingual-cased",
         "Devlin et al. 2019, arXiv:1810.04805",
         "bert",
@@ -115,7 +115,7 @@ CHECKPOINTS = (
         ("*",),
         why="a hundred languages, smaller than XLM-R",
     ),
-    Checkpoint(
+    PublishedModel(
         "google-bert/bert-base-chinese",
         "Devlin et al. 2019, arXiv:1810.04805",
         "bert",
@@ -124,10 +124,10 @@ CHECKPOINTS = (
         ("zh",),
         why="Chinese by characters",
     ),
-    Checkpoint(
+    PublishedModel(
         "almanach/camembert-base", "Martin et al. 2020, arXiv:1911.03894", "roberta", 110e6, 512, ("fr",), why="French"
     ),
-    Checkpoint(
+    PublishedModel(
         "distilbert/distilbert-base-uncased",
         "Sanh et al. 2019, arXiv:1910.01108",
         "distilbert",
@@ -135,7 +135,7 @@ CHECKPOINTS = (
         512,
         why="two thirds of BERT at most of its quality",
     ),
-    Checkpoint(
+    PublishedModel(
         "google/bert_uncased_L-4_H-256_A-4",
         "Turc et al. 2019, arXiv:1908.08962",
         "bert",
@@ -143,7 +143,7 @@ CHECKPOINTS = (
         512,
         why="small enough for any machine",
     ),
-    Checkpoint(
+    PublishedModel(
         "albert/albert-base-v2",
         "Lan et al. 2020, arXiv:1909.11942",
         "albert",
@@ -151,7 +151,7 @@ CHECKPOINTS = (
         512,
         why="few parameters to store; as many operations as BERT",
     ),
-    Checkpoint(
+    PublishedModel(
         "google/electra-small-generator",
         "Clark et al. 2020, arXiv:2003.10555",
         "electra",
@@ -159,7 +159,7 @@ CHECKPOINTS = (
         512,
         why="a small masked model",
     ),
-    Checkpoint(
+    PublishedModel(
         "microsoft/MiniLM-L12-H384-uncased",
         "Wang et al. 2020, arXiv:2002.10957",
         "bert",
@@ -168,7 +168,7 @@ CHECKPOINTS = (
         head=False,
         why="small and quick, for embedding and fine-tuning",
     ),
-    Checkpoint(
+    PublishedModel(
         "microsoft/mpnet-base",
         "Song et al. 2020, arXiv:2004.09297",
         "mpnet",
@@ -176,7 +176,7 @@ CHECKPOINTS = (
         512,
         why="the body of the best known sentence encoders",
     ),
-    Checkpoint(
+    PublishedModel(
         "microsoft/deberta-v3-base",
         "He et al. 2021, arXiv:2111.09543",
         "deberta",
@@ -185,7 +185,7 @@ CHECKPOINTS = (
         head=False,
         why="best fine-tuning scores of its size; it never was a masked model",
     ),
-    Checkpoint(
+    PublishedModel(
         "microsoft/deberta-v2-xlarge",
         "He et al. 2021, arXiv:2006.03654",
         "deberta",
@@ -193,7 +193,7 @@ CHECKPOINTS = (
         512,
         why="DeBERTa with its masked-LM head",
     ),
-    Checkpoint(
+    PublishedModel(
         "microsoft/mdeberta-v3-base",
         "He et al. 2021, arXiv:2111.09543",
         "deberta",
@@ -203,7 +203,7 @@ CHECKPOINTS = (
         head=False,
         why="a hundred languages, for fine-tuning",
     ),
-    Checkpoint(
+    PublishedModel(
         "allenai/longformer-base-4096",
         "Beltagy et al. 2020, arXiv:2004.05150",
         "longformer",
@@ -211,7 +211,7 @@ CHECKPOINTS = (
         4096,
         why="long documents by windows",
     ),
-    Checkpoint(
+    PublishedModel(
         "google/bigbird-roberta-base",
         "Zaheer et al. 2020, arXiv:2007.14062",
         "bigbird",
@@ -219,7 +219,7 @@ CHECKPOINTS = (
         4096,
         why="long documents by blocks",
     ),
-    Checkpoint(
+    PublishedModel(
         "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
         "Gu et al. 2021, arXiv:2007.15779",
         "bert",
@@ -228,7 +228,7 @@ CHECKPOINTS = (
         domain="biomedical",
         why="trained from nothing on PubMed, with its vocabulary",
     ),
-    Checkpoint(
+    PublishedModel(
         "emilyalsentzer/Bio_ClinicalBERT",
         "Alsentzer et al. 2019, arXiv:1904.03323",
         "bert",
@@ -237,7 +237,7 @@ CHECKPOINTS = (
         domain="clinical",
         why="continued on notes of intensive care",
     ),
-    Checkpoint(
+    PublishedModel(
         "allenai/scibert_scivocab_uncased",
         "Beltagy et al. 2019, arXiv:1903.10676",
         "bert",
@@ -246,7 +246,7 @@ CHECKPOINTS = (
         domain="scientific",
         why="papers of many fields, with their vocabulary",
     ),
-    Checkpoint(
+    PublishedModel(
         "nlpaueb/legal-bert-base-uncased",
         "Chalkidis et al. 2020, arXiv:2010.02559",
         "bert",
@@ -255,7 +255,7 @@ CHECKPOINTS = (
         domain="legal",
         why="legislation, cases and contracts",
     ),
-    Checkpoint(
+    PublishedModel(
         "yiyanghkust/finbert-pretrain",
         "Yang et al. 2020, arXiv:2006.08097",
         "bert",
@@ -264,7 +264,7 @@ CHECKPOINTS = (
         domain="finance",
         why="reports, calls and analysts' notes",
     ),
-    Checkpoint(
+    PublishedModel(
         "microsoft/codebert-base-mlm",
         "Feng et al. 2020, arXiv:2002.08155",
         "roberta",
@@ -302,7 +302,7 @@ def recommend(
         UserError: wishes that are not known, all of them, with what is; or nothing fits (the wishes that stand in the
             way are named).
     """
-    wishes: dict[str, Callable[[Checkpoint], bool]] = {
+    wishes: dict[str, Callable[[PublishedModel], bool]] = {
         "languages": lambda c: c.languages == ("*",) or set(languages) <= set(c.languages),
         "context": lambda c: c.context >= context,
         "size": lambda c: c.parameters <= SIZES[size],
@@ -327,7 +327,7 @@ def recommend(
     return [_told(c, languages, domain, wishes) for c in fits[:most]]
 
 
-def _size(c: Checkpoint) -> str:
+def _size(c: PublishedModel) -> str:
     name = next(name for name, most in SIZES.items() if c.parameters <= most)
     return f"{c.parameters / 1e6:.0f} M parameters: {name}"
 
@@ -351,7 +351,7 @@ def _check_wishes(languages: tuple[str, ...], context: int, size: str, domain: s
 
 
 def _told(
-    c: Checkpoint, languages: tuple[str, ...], domain: str, wishes: Mapping[str, Callable[[Checkpoint], bool]]
+    c: PublishedModel, languages: tuple[str, ...], domain: str, wishes: Mapping[str, Callable[[PublishedModel], bool]]
 ) -> dict[str, Any]:
     unmet = []
     if c.domain != domain:

@@ -16,7 +16,7 @@ from unmask.evaluation.values import value_chart, value_figures
 from unmask.modalities.images.build import codec_config, new_model
 from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
 from unmask.modalities.images.folder import save_folder
-from unmask.modalities.images.objectives import Number, OneClass, SeveralLabels, strata
+from unmask.modalities.images.objectives import OneClass, OneNumber, SeveralLabels, strata
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as image_with
 from unmask.modalities.images.sources import read_images
@@ -267,7 +267,7 @@ def test_numbers_are_learnt_saved_and_measured(capsys, tmp_path):
     names = written(tmp_path / "new", pixels)
     rows(tmp_path / "new" / "t.csv", "file,age", [f"{n},{v}" for n, v in zip(names, value, strict=True)])
     again = unmask.load(tmp_path / "m")
-    assert isinstance(again.objective, Number)
+    assert isinstance(again.objective, OneNumber)
     scores = again.evaluate(tmp_path / "new" / "t.csv")
     assert scores["rmse"] < 0.6 * scores["mean_rule"]["rmse"], scores
     said = [row["value"] for row in again.predict(pixels)]

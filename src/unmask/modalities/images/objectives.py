@@ -193,7 +193,7 @@ class SeveralLabels:
 
 
 @dataclass
-class Number:
+class OneNumber:
     """A number per picture: squared error of the number standardised by the training part; kept by the root mean
     squared error.
 
@@ -269,7 +269,7 @@ def objective_of(train: ImageSet, problem: str, threshold: float) -> Objective:
         raise UserError(f"all {len(train)} training pictures have {alike}", hint="There is nothing to tell apart.")
     if found == "multi":
         return SeveralLabels(list(targets.names), threshold)
-    return Number(list(targets.names), float(targets.values.mean()), float(targets.values.std()))
+    return OneNumber(list(targets.names), float(targets.values.mean()), float(targets.values.std()))
 
 
 def objective_from(about: Mapping[str, Any]) -> Objective:
@@ -277,7 +277,7 @@ def objective_from(about: Mapping[str, Any]) -> Objective:
     classes, problem = list(about["classes"]), about.get("problem", "single")
     if problem == "multi":
         return SeveralLabels(classes, float(about["threshold"]))
-    return Number(classes, *map(float, about["scale"])) if problem == "regression" else OneClass(classes)
+    return OneNumber(classes, *map(float, about["scale"])) if problem == "regression" else OneClass(classes)
 
 
 def strata(images: ImageSet) -> np.ndarray:
@@ -310,9 +310,9 @@ def matched_labels(images: ImageSet, classes: list[str]) -> np.ndarray:
 
 
 __all__ = [
-    "Number",
     "Objective",
     "OneClass",
+    "OneNumber",
     "SeveralLabels",
     "matched_labels",
     "objective_from",

@@ -108,15 +108,15 @@ def optional(package: str, what: str) -> Any:
     """A package of the extra `images`.
 
     Raises:
-        Question: it is not installed.
+        Undecided: it is not installed.
     """
     try:
         return importlib.import_module(package)
     except ImportError:
-        raise Question(what, "Run: pip install 'unmask[images]'") from None
+        raise Undecided(what, "Run: pip install 'unmask[images]'") from None
 
 
-class Question(Exception):
+class Undecided(Exception):
     """Raised by a reader where a file leaves something open that a setting answers."""
 
     def __init__(self, what: str, hint: str) -> None:

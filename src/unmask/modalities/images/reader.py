@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from unmask.modalities.images.formats import deep, dicom, everyday, nifti, tiff
 from unmask.modalities.images.formats import numpy as numpy_files
-from unmask.modalities.images.picture import PLAIN, Asked, Broken, Choice, Header, Opened, Picture, Question, Source
+from unmask.modalities.images.picture import PLAIN, Asked, Broken, Choice, Header, Opened, Picture, Source, Undecided
 
 _ENDINGS: set[str] = set()
 
@@ -23,8 +23,8 @@ def opened(source: Source, choice: Choice = PLAIN) -> Opened | Broken | Asked:
     """A file, by its format: the headers of its pictures and a way to decode them."""
     try:
         return _reader(source)(source, choice)
-    except Question as question:
-        return Asked(what=question.what, hint=question.hint)
+    except Undecided as undecided:
+        return Asked(what=undecided.what, hint=undecided.hint)
     except Exception as error:  # whatever a broken file makes a reader raise
         return _told(error, source)
 

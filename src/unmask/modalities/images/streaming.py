@@ -14,8 +14,6 @@ from unmask.modalities.images.lazy import LazyArray
 from unmask.modalities.images.picture import PLAIN, Broken, Choice, Picture, Source
 from unmask.modalities.images.shards import die_with_parent
 
-Task = tuple[Source, Form, Choice]
-
 
 class Stream:
     """The examples of files, decoded at every look; workers decode what follows the last look meanwhile.

@@ -13,7 +13,7 @@ from text_corpus import tokenizer
 from unmask.modalities.text.tasks.answer import Answer
 from unmask.modalities.text.tasks.conll import Sentence, joined
 from unmask.modalities.text.tasks.encoding import ExampleMaker, best_window
-from unmask.modalities.text.tasks.squad import Question
+from unmask.modalities.text.tasks.squad import SquadQuestion
 from unmask.modalities.text.tasks.tag import Tag
 
 KINDS = ("wordpiece", "bpe", "unigram")
@@ -70,7 +70,7 @@ def test_answers_are_slices_of_the_context(kind, context, seed):
     """Whatever the model says, an answer is exactly a slice of the context, and probabilities add up to at most 1."""
     rng = np.random.default_rng(seed)
     task = Answer(encoder(kind), {"stride": 4, "no_answer": bool(seed % 2)})
-    prepared = task.prepare([Question(name="q", question="who?", context=context)], labelled=False)
+    prepared = task.prepare([SquadQuestion(name="q", question="who?", context=context)], labelled=False)
     found = [rng.normal(size=(len(e), 2)) * 3 for e in prepared.examples]
     row = task.decode(found, prepared)[0]
     for a in [row["answer"], *row["nbest"]]:
@@ -82,7 +82,7 @@ def test_answers_are_slices_of_the_context(kind, context, seed):
 def test_true_answers_come_back_from_far_windows(kind):
     context = "Es war kalt. 👩‍🚀 Anna wohnt in\tÇatalhöyük, שלום.\r\n" * 6 + "Der Schlüssel liegt im Käsefach."
     answer = "Käsefach"
-    q = Question(name="q", question="wo?", context=context, answers=((answer, context.index(answer)),))
+    q = SquadQuestion(name="q", question="wo?", context=context, answers=((answer, context.index(answer)),))
     task = Answer(encoder(kind, slots=48), {"stride": 12, "no_answer": False})
     prepared = task.prepare([q], labelled=True)
     assert len(prepared.examples) > 2

@@ -51,7 +51,7 @@ def read_png(source: Source, choice: Choice) -> Opened:
     """The picture of a PNG of 16 bits; what is transparent lies on white.
 
     Raises:
-        Question: imagecodecs is not installed.
+        Undecided: imagecodecs is not installed.
     """
     codecs = optional("imagecodecs", "a PNG in colour with 16 bits")
     content = _content(source, None)
@@ -77,7 +77,7 @@ def read_jpeg2000(source: Source, choice: Choice) -> Opened:
     """The picture of a JPEG 2000, its numbers as they are (Sentinel-2 has 15 bits); of 8 bits as everyday pictures are.
 
     Raises:
-        Question: imagecodecs is not installed.
+        Undecided: imagecodecs is not installed.
         ValueError: no sizes in it, or channels of different depths.
     """
     size = _size(_content(source, _READ))

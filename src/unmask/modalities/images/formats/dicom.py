@@ -41,7 +41,7 @@ def read(source: Source, choice: Choice) -> Opened:
     """The picture of a file, or its frames.
 
     Raises:
-        Question: pydicom is not installed.
+        Undecided: pydicom is not installed.
         ValueError: what cannot be read, and why.
     """
     pydicom = optional("pydicom", "a DICOM file")

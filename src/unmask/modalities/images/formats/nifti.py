@@ -36,7 +36,7 @@ def read(source: Source, choice: Choice) -> Opened:
     other.
 
     Raises:
-        Question: nibabel is not installed.
+        Undecided: nibabel is not installed.
         ValueError: what cannot be read, and why.
     """
     nibabel = optional("nibabel", "a NIfTI file")

@@ -13,8 +13,8 @@ from unmask.modalities.images.picture import (
     Header,
     Opened,
     Picture,
-    Question,
     Source,
+    Undecided,
     depth_of,
     not_measured,
     numbers,
@@ -28,7 +28,7 @@ def read(source: Source, choice: Choice) -> Opened:
     """The picture in a file.
 
     Raises:
-        Question: either of two axes could be the channels.
+        Undecided: either of two axes could be the channels.
         ValueError: no picture.
     """
     shape, kind = _header(source)
@@ -80,7 +80,7 @@ def _leading(shape: tuple[int, ...], channels: int | None) -> bool:
         return first == channels
     if (first <= FEW_CHANNELS) != (last <= FEW_CHANNELS):
         return first <= FEW_CHANNELS
-    raise Question(
+    raise Undecided(
         f"an array of shape {shape}: {first} or {last} channels, or a stack?",
         f"Say how many channels there are: {setting('channels')}. A stack of pictures in one array is read where it "
         "is given alone, as (pictures, height, width).",

@@ -27,7 +27,7 @@ def read(source: Source, choice: Choice) -> Opened:
     """The pictures of a TIFF.
 
     Raises:
-        Question: its axes, or its alpha band, can be read in two ways.
+        Undecided: its axes, or its alpha band, can be read in two ways.
         ValueError: what cannot be read, and why.
     """
     if _plain(source, choice):

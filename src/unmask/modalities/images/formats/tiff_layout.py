@@ -8,7 +8,7 @@ import numpy as np
 
 from unmask.errors import setting
 from unmask.modalities.images.formats.tiff_values import Values
-from unmask.modalities.images.picture import LYING, Choice, Picture, Question, chosen_planes, reduce_planes, upright
+from unmask.modalities.images.picture import LYING, Choice, Picture, Undecided, chosen_planes, reduce_planes, upright
 
 NAMES = {
     "Z": "z",
@@ -44,7 +44,7 @@ class Layout:
         calibration: (slope, intercept) from stored numbers to values.
 
     Raises:
-        Question: what the file leaves open.
+        Undecided: what the file leaves open.
         ValueError: what cannot be read, and why.
     """
 
@@ -81,11 +81,11 @@ class Layout:
         """Unnamed pages are channels or a stack, by what was chosen.
 
         Raises:
-            Question: nothing was.
+            Undecided: nothing was.
         """
         if self.unnamed and self.planes is None:
             count = int(np.prod([self.size[a] for a in self.unnamed]))
-            raise Question(
+            raise Undecided(
                 f"{count} pages, and the file does not say whether they are channels or a stack",
                 f"Say {setting('planes', 'channels')}, or for a stack {setting('planes', 'all')} (each page a "
                 "picture), max, mean or a page's number from 0.",

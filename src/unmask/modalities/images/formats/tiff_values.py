@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import setting
-from unmask.modalities.images.picture import Alpha, Choice, Picture, Question, depth_of, not_measured, numbers, on_white
+from unmask.modalities.images.picture import (
+    Alpha,
+    Choice,
+    Picture,
+    Undecided,
+    depth_of,
+    not_measured,
+    numbers,
+    on_white,
+)
 
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _INKS, _YCBCR = 0, 1, 2, 3, 5, 6
 _KNOWN = (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _INKS, _YCBCR, 34892)
@@ -30,7 +39,7 @@ class Values:
         calibration: (slope, intercept) from stored numbers to values.
 
     Raises:
-        Question: a band is marked as transparency, and may be none.
+        Undecided: a band is marked as transparency, and may be none.
         ValueError: colours that nothing here turns into channels.
     """
 
@@ -61,7 +70,7 @@ class Values:
         if not one_page:
             return "band"
         if choice.alpha is None and self.page.is_geotiff:
-            raise Question(
+            raise Undecided(
                 "a band is marked as transparency, as some programs mark every fourth band",
                 f"Say {setting('alpha', 'band')} (one more channel), missing (where it is 0 nothing was measured) or "
                 "white.",

@@ -25,7 +25,7 @@ from unmask.modalities.text.tasks.encoding import ExampleMaker, Window
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.squad import Question, as_questions
+from unmask.modalities.text.tasks.squad import SquadQuestion, as_questions
 from unmask.modalities.text.tasks.tag import by_example
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.task_model import TaskModel
@@ -45,11 +45,11 @@ class Answer(TextTask):
     @classmethod
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
-    ) -> tuple[list[Question], Columns | None]:
+    ) -> tuple[list[SquadQuestion], Columns | None]:
         return as_questions(data, labelled=labelled, trouble=trouble), None
 
     @classmethod
-    def from_items(cls, encoder: ExampleMaker, items: Sequence[Question], settings: TaskSettings) -> Answer:
+    def from_items(cls, encoder: ExampleMaker, items: Sequence[SquadQuestion], settings: TaskSettings) -> Answer:
         about = {
             "name": "answer",
             "slots": encoder.slots,
@@ -64,7 +64,7 @@ class Answer(TextTask):
         """The beginning and the end."""
         return 2
 
-    def prepare(self, items: Sequence[Question], *, labelled: bool) -> Prepared:
+    def prepare(self, items: Sequence[SquadQuestion], *, labelled: bool) -> Prepared:
         contexts = list(dict.fromkeys(q.context for q in items))
         texts = dict(zip(contexts, self.encoder.texts(contexts), strict=True))
         encoded = [texts[q.context] for q in items]
@@ -120,14 +120,14 @@ class Answer(TextTask):
             out.append(row)
         return out
 
-    def score(self, predictions: list[dict[str, Any]], items: Sequence[Question]) -> dict[str, float]:
+    def score(self, predictions: list[dict[str, Any]], items: Sequence[SquadQuestion]) -> dict[str, float]:
         names = [str(i) for i in range(len(items))]  # ids need not be unique in a resampled list
         guesses = {n: p["answer"]["text"] for n, p in zip(names, predictions, strict=True)}
         return scorers.squad_scores(
             guesses, {n: [t for t, _ in q.answers or ()] for n, q in zip(names, items, strict=True)}
         )
 
-    def in_words(self, item: Question, prediction: dict[str, Any]) -> tuple[str, str, str]:
+    def in_words(self, item: SquadQuestion, prediction: dict[str, Any]) -> tuple[str, str, str]:
         truth = item.answers[0][0] if item.answers else NOTHING
         return f"{item.question} | {item.context[:200]}", truth, prediction["answer"]["text"] or NOTHING
 
@@ -153,7 +153,7 @@ class Answer(TextTask):
         )
 
 
-def token_span(q: Question, offsets: np.ndarray) -> tuple[int, int] | None:
+def token_span(q: SquadQuestion, offsets: np.ndarray) -> tuple[int, int] | None:
     """First and last token of the first answer, None where there is none or no token of it."""
     if not q.answers:
         return None
@@ -203,7 +203,7 @@ def _spans(logits: np.ndarray, window: Window) -> tuple[list[tuple[float, int, i
 
 
 def _distinct(
-    q: Question, offsets: np.ndarray, spans: Sequence[tuple[float, int, int]]
+    q: SquadQuestion, offsets: np.ndarray, spans: Sequence[tuple[float, int, int]]
 ) -> list[tuple[float, int, int]]:
     """Token spans as characters, without white space at their ends, each once, at most `KEPT`; empty ones left out."""
     seen: set[tuple[int, int]] = set()

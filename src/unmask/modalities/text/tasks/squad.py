@@ -14,7 +14,7 @@ from unmask.modalities.text.tasks.lenient import Trouble
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class SquadQuestion:
     """A question about a context.
 
     Attributes:
@@ -30,7 +30,7 @@ class Question:
     row: dict[str, Any] | None = None
 
 
-def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -> list[Question]:
+def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -> list[SquadQuestion]:
     """Questions from a SQuAD json file, flat rows (question, context, answers), or rows of Python.
 
     Args:
@@ -42,8 +42,8 @@ def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -
     """
     noted = Trouble() if trouble is None else trouble
 
-    def made(where: str, row: Any) -> Question:
-        q = row if isinstance(row, Question) else _question(where, row, keep=not labelled)
+    def made(where: str, row: Any) -> SquadQuestion:
+        q = row if isinstance(row, SquadQuestion) else _question(where, row, keep=not labelled)
         if labelled and q.answers is None:
             raise UserError(f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer.")
         for text, start in (q.answers or ()) if labelled else ():
@@ -61,7 +61,7 @@ def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -
     return found
 
 
-def check(q: Question, text: str, start: int) -> None:
+def check(q: SquadQuestion, text: str, start: int) -> None:
     """An answer must stand where it says.
 
     Raises:
@@ -111,7 +111,7 @@ def _impossible(where: str, name: str, said: Any) -> bool:
     return known[word]
 
 
-def _question(where: str, row: Mapping[str, Any], *, keep: bool = False) -> Question:
+def _question(where: str, row: Mapping[str, Any], *, keep: bool = False) -> SquadQuestion:
     """A question from its fields, whichever file they came from.
 
     Raises:
@@ -140,4 +140,6 @@ def _question(where: str, row: Mapping[str, Any], *, keep: bool = False) -> Ques
     if _impossible(where, name, row.get("is_impossible")):
         pairs = ()
     kept = {"id": name} | {k: v for k, v in row.items() if k not in ("context", "answers")} if keep else None
-    return Question(name=name, question=row["question"], context=row["context"], answers=pairs, where=where, row=kept)
+    return SquadQuestion(
+        name=name, question=row["question"], context=row["context"], answers=pairs, where=where, row=kept
+    )
