@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from unmask.modalities.events.meds import BIRTH, DEATH
+from unmask.modalities.events.sources.fhir_answers import Answers, at, encounter_class, is_absent, verification
 from unmask.modalities.events.sources.fhir_ids import Scope, Servers, name_of
-from unmask.modalities.events.sources.fhir_kinds import CONFIRMED, KINDS, META, REFUTED, SYSTEMS, Kind
+from unmask.modalities.events.sources.fhir_kinds import KINDS, META, REFUTED, Kind
 from unmask.modalities.events.sources.ids import Subjects, hashed_id
 from unmask.modalities.events.sources.rows import Ledger, note
 from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day
 
 Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
 """subject_id, time, code, numeric_value, text_value, visit_id."""
-Answer = tuple[str, float | None, str | None]
-"""Code, value, words."""
-UNREAD_VALUES = ("valueSampledData", "valueAttachment", "valueReference")
 
 
 class Reader:
@@ -29,8 +27,8 @@ class Reader:
     """
 
     def __init__(self, ledger: Ledger, names: dict[str, str], subjects: Subjects, *, onset: bool) -> None:
-        self.ledger, self.names, self.subjects, self.onset = ledger, names, subjects, onset
-        self.servers = Servers()
+        self.ledger, self.subjects, self.onset = ledger, subjects, onset
+        self.answers, self.servers = Answers(ledger, names), Servers()
         self.facts: dict[tuple[int, str], tuple[str, datetime | None]] = {}
 
     def rows(self, where: str, r: Any, scope: Scope) -> list[Row]:
@@ -61,7 +59,7 @@ class Reader:
         if moment is not None and is_none_day(moment):
             wrong = f"time stands for none: {moment:%Y-%m-%d}"
         if wrong is None:
-            made = list(self._answers(kind, declared, r, scope))
+            made = list(self.answers.of(kind, declared, r, scope))
             if not made:
                 wrong = f"{kind} without a code"
         if wrong is not None:
@@ -71,12 +69,12 @@ class Reader:
         visit = self._visit(kind, r, scope)
         out: list[Row] = [(subject, moment, code, value, words, visit) for code, value, words in made]
         if kind == "Encounter":
-            end, dated = fhir_time(_at(r, "period.end") or _at(r, "actualPeriod.end"))
+            end, dated = fhir_time(at(r, "period.end") or at(r, "actualPeriod.end"))
             if end is not None and is_none_day(end):
                 note(self.ledger, "Encounter: an end that stands for none, left out", 1)
             elif end is not None:
                 self._dated(dated)
-                out.append((subject, end, f"ENCOUNTER_END//{_class(r) or 'UNKNOWN'}", None, None, visit))
+                out.append((subject, end, f"ENCOUNTER_END//{encounter_class(r) or 'UNKNOWN'}", None, None, visit))
         return out
 
     def _patient(self, r: Mapping[str, Any], scope: Scope, about: dict[str, Any]) -> list[Row]:
@@ -134,7 +132,7 @@ class Reader:
 
     def _when(self, kind: str, declared: Kind, r: Mapping[str, Any]) -> datetime | None:
         for path in (*declared.times, *(declared.onset if self.onset else ())):
-            given = _at(r, path)
+            given = at(r, path)
             if isinstance(given, Mapping):  # a period: known when it is over
                 given = given.get("end") or given.get("start")
             moment, dated = fhir_time(given)
@@ -154,7 +152,7 @@ class Reader:
     def _taken(self, declared: Kind, r: Mapping[str, Any]) -> tuple[datetime | None, bool, str]:
         """When it was taken, whether that is a date alone, and the field that says so."""
         for path in declared.taken:
-            given = _at(r, path)
+            given = at(r, path)
             if isinstance(given, Mapping):
                 given = given.get("end") or given.get("start")
             moment, dated = fhir_time(given)
@@ -164,102 +162,6 @@ class Reader:
 
     def _dated(self, dated: bool) -> None:
         note(self.ledger, "dates without a time of day, at the end of their day, month or year", int(dated))
-
-    def _answers(self, kind: str, declared: Kind, r: Mapping[str, Any], scope: Scope) -> Iterator[Answer]:
-        """Code and answer of a resource; of an observation with components one each."""
-        prefix = declared.prefix
-        if kind == "Encounter":
-            prefix = f"{prefix}//{_class(r) or 'UNKNOWN'}"
-        code = next(
-            (c for f in declared.codes if (c := self._code(self._concept(r, f, scope), prefix)) is not None), None
-        )
-        if kind == "Encounter" and code is None and _class(r):  # R4 demands a class, not a type
-            code = prefix
-        if kind != "Observation":
-            if code is not None:
-                yield code + _doubt(r), None, None
-            return
-        parts = r.get("component") or []
-        for part in parts:
-            inner = self._code(part.get("code"), prefix)
-            if inner is None:
-                note(self.ledger, "Observation: components without a code, left out", 1)
-            elif not _absent(part):
-                yield self._answered(inner, part)
-        if code is not None and (not parts or _valued(r)) and not _absent(r):
-            yield self._answered(code, r)
-
-    def _concept(self, r: Mapping[str, Any], path: str, scope: Scope) -> Any:
-        """A CodeableConcept, the first of several, or that of the Medication that a reference leads to."""
-        found = _at(r, path)
-        if path == "type" and isinstance(found, list):
-            found = found[0] if found else None
-        if isinstance(found, Mapping) and "reference" in found:
-            url = str(found["reference"])
-            if url.startswith("#"):
-                inside = (c for c in r.get("contained") or [] if isinstance(c, Mapping) and c.get("id") == url[1:])
-                return next((c.get("code") for c in inside), None)
-            name = name_of(url, scope)
-            concept = None if name is None else scope.medications.get(name.id)
-            if concept is None and found.get("display"):
-                return {"text": found["display"]}
-            return concept
-        return found
-
-    def _answered(self, code: str, r: Mapping[str, Any]) -> Answer:
-        """The code with its unit or coded answer behind it, the number, and what is said in words."""
-        quantity = r.get("valueQuantity")
-        if isinstance(quantity, Mapping) and quantity.get("value") is not None:
-            unit, value = quantity.get("code") or quantity.get("unit"), float(quantity["value"])
-            bound = quantity.get("comparator")
-            return (
-                self._named(code, f"{code}//{unit}" if unit else code),
-                value,
-                f"{bound}{quantity['value']}" if bound else None,
-            )
-        for name in ("valueInteger", "valueDecimal"):
-            if r.get(name) is not None:
-                return code, float(r[name]), None
-        if r.get("valueBoolean") is not None:
-            return self._named(code, f"{code}//{'true' if r['valueBoolean'] else 'false'}"), None, None
-        concept = r.get("valueCodeableConcept")
-        if concept:
-            answer = self._code(concept, code)
-            worded = answer is not None and answer.startswith(f"{code}//TEXT//")
-            return (code, None, str(concept["text"])) if worded or answer is None else (answer, None, None)
-        for name in UNREAD_VALUES:
-            if name in r:
-                note(self.ledger, f"Observation: {name} is not read, its code is", 1)
-        for name in ("valueString", "valueDateTime", "valueTime"):
-            if r.get(name) is not None:
-                return code, None, str(r[name])
-        for name, first, between, second in (
-            ("valueRange", "low", "-", "high"),
-            ("valueRatio", "numerator", ":", "denominator"),
-            ("valuePeriod", "start", "/", "end"),
-        ):
-            if isinstance(r.get(name), Mapping):
-                return code, None, between.join(_shown(r[name].get(p)) for p in (first, second))
-        return code, None, None
-
-    def _named(self, code: str, longer: str) -> str:
-        if code in self.names:
-            self.names.setdefault(longer, self.names[code])
-        return longer
-
-    def _code(self, concept: Any, prefix: str) -> str | None:
-        """The first coding, else the text."""
-        if not concept:
-            return None
-        coding = next((c for c in concept.get("coding") or [] if c.get("code")), None)
-        if coding is None:
-            words = str(concept.get("text") or "").strip()
-            return f"{prefix}//TEXT//{words}" if words else None
-        system = SYSTEMS.get(coding.get("system", ""), coding.get("system", "UNKNOWN"))
-        code = f"{prefix}//{system}//{coding['code']}"
-        if coding.get("display"):
-            self.names.setdefault(code, coding["display"])
-        return code
 
 
 def _refused(kind: str, declared: Kind, r: Mapping[str, Any]) -> str | None:
@@ -271,52 +173,9 @@ def _refused(kind: str, declared: Kind, r: Mapping[str, Any]) -> str | None:
         if name in r and r[name] not in expected:
             return f"{kind}: {name} {str(r[name]).lower()}"
     if kind in ("Condition", "AllergyIntolerance"):
-        verified = _verified(r)
+        verified = verification(r)
         if verified in REFUTED:
             return f"{kind}: verificationStatus {verified}"
-    if kind == "Observation" and not r.get("component") and _absent(r):
+    if kind == "Observation" and not r.get("component") and is_absent(r):
         return "Observation: no value (dataAbsentReason)"
     return None
-
-
-def _absent(r: Mapping[str, Any]) -> bool:
-    return bool(r.get("dataAbsentReason")) and not _valued(r)
-
-
-def _valued(r: Mapping[str, Any]) -> bool:
-    return any(name.startswith("value") for name in r)
-
-
-def _verified(r: Mapping[str, Any]) -> str | None:
-    found = r.get("verificationStatus")
-    if isinstance(found, Mapping):  # a plain code in STU3
-        found = next((c.get("code") for c in found.get("coding") or []), None)
-    return found
-
-
-def _doubt(r: Mapping[str, Any]) -> str:
-    """What stands behind the code of a diagnosis that is not confirmed."""
-    verified = _verified(r)
-    return f"//{verified}" if verified and verified not in CONFIRMED else ""
-
-
-def _class(r: Mapping[str, Any]) -> str | None:
-    """Code of an encounter's class: a Coding in R4, a list of concepts in R5."""
-    found = r.get("class")
-    if isinstance(found, list):
-        found = found[0] if found else None
-    if isinstance(found, Mapping) and "coding" in found:
-        found = next(iter(found["coding"]), None)
-    return found.get("code") if isinstance(found, Mapping) else None
-
-
-def _at(r: Mapping[str, Any], path: str) -> Any:
-    """What stands under a dotted path; None where a step is absent."""
-    found: Any = r
-    for step in path.split("."):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
-
-
-def _shown(value: Any) -> str:
-    return str(value.get("value", "")) if isinstance(value, Mapping) else str(value or "")

@@ -1,0 +1,167 @@
+"""What a FHIR resource says: its code, and the value, coded answer or words that come with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from unmask.modalities.events.sources.fhir_ids import Scope, name_of
+from unmask.modalities.events.sources.fhir_kinds import CONFIRMED, SYSTEMS, Kind
+from unmask.modalities.events.sources.rows import Ledger, note
+
+CodedAnswer = tuple[str, float | None, str | None]
+"""Code, value, words."""
+UNREAD_VALUES = ("valueSampledData", "valueAttachment", "valueReference")
+
+
+class Answers:
+    """Codes and answers of resources.
+
+    Args:
+        names: filled with descriptions of codes.
+    """
+
+    def __init__(self, ledger: Ledger, names: dict[str, str]) -> None:
+        self.ledger, self.names = ledger, names
+
+    def of(self, kind: str, declared: Kind, r: Mapping[str, Any], scope: Scope) -> Iterator[CodedAnswer]:
+        """Code and answer of a resource; of an observation with components one each."""
+        prefix = declared.prefix
+        if kind == "Encounter":
+            prefix = f"{prefix}//{encounter_class(r) or 'UNKNOWN'}"
+        code = next(
+            (c for f in declared.codes if (c := self._code(self._concept(r, f, scope), prefix)) is not None), None
+        )
+        if kind == "Encounter" and code is None and encounter_class(r):  # R4 demands a class, not a type
+            code = prefix
+        if kind != "Observation":
+            if code is not None:
+                yield code + _doubt(r), None, None
+            return
+        parts = r.get("component") or []
+        for part in parts:
+            inner = self._code(part.get("code"), prefix)
+            if inner is None:
+                note(self.ledger, "Observation: components without a code, left out", 1)
+            elif not is_absent(part):
+                yield self._answered(inner, part)
+        if code is not None and (not parts or has_value(r)) and not is_absent(r):
+            yield self._answered(code, r)
+
+    def _concept(self, r: Mapping[str, Any], path: str, scope: Scope) -> Any:
+        """A CodeableConcept, the first of several, or that of the Medication that a reference leads to."""
+        found = at(r, path)
+        if path == "type" and isinstance(found, list):
+            found = found[0] if found else None
+        if isinstance(found, Mapping) and "reference" in found:
+            url = str(found["reference"])
+            if url.startswith("#"):
+                inside = (c for c in r.get("contained") or [] if isinstance(c, Mapping) and c.get("id") == url[1:])
+                return next((c.get("code") for c in inside), None)
+            name = name_of(url, scope)
+            concept = None if name is None else scope.medications.get(name.id)
+            if concept is None and found.get("display"):
+                return {"text": found["display"]}
+            return concept
+        return found
+
+    def _answered(self, code: str, r: Mapping[str, Any]) -> CodedAnswer:
+        """The code with its unit or coded answer behind it, the number, and what is said in words."""
+        quantity = r.get("valueQuantity")
+        if isinstance(quantity, Mapping) and quantity.get("value") is not None:
+            unit, value = quantity.get("code") or quantity.get("unit"), float(quantity["value"])
+            bound = quantity.get("comparator")
+            return (
+                self._named(code, f"{code}//{unit}" if unit else code),
+                value,
+                f"{bound}{quantity['value']}" if bound else None,
+            )
+        for name in ("valueInteger", "valueDecimal"):
+            if r.get(name) is not None:
+                return code, float(r[name]), None
+        if r.get("valueBoolean") is not None:
+            return self._named(code, f"{code}//{'true' if r['valueBoolean'] else 'false'}"), None, None
+        concept = r.get("valueCodeableConcept")
+        if concept:
+            answer = self._code(concept, code)
+            worded = answer is not None and answer.startswith(f"{code}//TEXT//")
+            return (code, None, str(concept["text"])) if worded or answer is None else (answer, None, None)
+        for name in UNREAD_VALUES:
+            if name in r:
+                note(self.ledger, f"Observation: {name} is not read, its code is", 1)
+        for name in ("valueString", "valueDateTime", "valueTime"):
+            if r.get(name) is not None:
+                return code, None, str(r[name])
+        for name, first, between, second in (
+            ("valueRange", "low", "-", "high"),
+            ("valueRatio", "numerator", ":", "denominator"),
+            ("valuePeriod", "start", "/", "end"),
+        ):
+            if isinstance(r.get(name), Mapping):
+                return code, None, between.join(_shown(r[name].get(p)) for p in (first, second))
+        return code, None, None
+
+    def _named(self, code: str, longer: str) -> str:
+        if code in self.names:
+            self.names.setdefault(longer, self.names[code])
+        return longer
+
+    def _code(self, concept: Any, prefix: str) -> str | None:
+        """The first coding, else the text."""
+        if not concept:
+            return None
+        coding = next((c for c in concept.get("coding") or [] if c.get("code")), None)
+        if coding is None:
+            words = str(concept.get("text") or "").strip()
+            return f"{prefix}//TEXT//{words}" if words else None
+        system = SYSTEMS.get(coding.get("system", ""), coding.get("system", "UNKNOWN"))
+        code = f"{prefix}//{system}//{coding['code']}"
+        if coding.get("display"):
+            self.names.setdefault(code, coding["display"])
+        return code
+
+
+def is_absent(r: Mapping[str, Any]) -> bool:
+    """Whether it says that there is no value."""
+    return bool(r.get("dataAbsentReason")) and not has_value(r)
+
+
+def has_value(r: Mapping[str, Any]) -> bool:
+    """Whether it has a value of any type."""
+    return any(name.startswith("value") for name in r)
+
+
+def verification(r: Mapping[str, Any]) -> str | None:
+    """How sure a diagnosis is, as a code."""
+    found = r.get("verificationStatus")
+    if isinstance(found, Mapping):  # a plain code in STU3
+        found = next((c.get("code") for c in found.get("coding") or []), None)
+    return found
+
+
+def _doubt(r: Mapping[str, Any]) -> str:
+    """What stands behind the code of a diagnosis that is not confirmed."""
+    verified = verification(r)
+    return f"//{verified}" if verified and verified not in CONFIRMED else ""
+
+
+def encounter_class(r: Mapping[str, Any]) -> str | None:
+    """Code of an encounter's class: a Coding in R4, a list of concepts in R5."""
+    found = r.get("class")
+    if isinstance(found, list):
+        found = found[0] if found else None
+    if isinstance(found, Mapping) and "coding" in found:
+        found = next(iter(found["coding"]), None)
+    return found.get("code") if isinstance(found, Mapping) else None
+
+
+def at(r: Mapping[str, Any], path: str) -> Any:
+    """What stands under a dotted path; None where a step is absent."""
+    found: Any = r
+    for step in path.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
+
+
+def _shown(value: Any) -> str:
+    return str(value.get("value", "")) if isinstance(value, Mapping) else str(value or "")
