@@ -20,7 +20,6 @@ from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, setting
 from unmask.files import check_new_model
 from unmask.modalities.events import outcome_report
-from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
 from unmask.modalities.events.age_and_count import AgeAndCount
 from unmask.modalities.events.card import counts, scored_figures
 from unmask.modalities.events.clinical import descriptions
@@ -29,27 +28,21 @@ from unmask.modalities.events.features import gather
 from unmask.modalities.events.finetune_stages import stages_of
 from unmask.modalities.events.folder import save_folder
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.last_value import (
-    MOST_POINTS,
-    LastValue,
-    codes_of,
-    last_values_in_units,
-    nearest,
-    rules,
-)
+from unmask.modalities.events.last_value import nearest
 from unmask.modalities.events.meds import SPLITS, Events, Labels, as_events, read_labels
 from unmask.modalities.events.model import EventModel, load
-from unmask.modalities.events.number import Number, number_baselines
+from unmask.modalities.events.number import Number
 from unmask.modalities.events.outcome import OutcomeHead, fit_head, folds
+from unmask.modalities.events.outcome_baselines import FEWEST as FEWEST
+from unmask.modalities.events.outcome_baselines import OutcomeBaselines
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.modalities.events.scoring import baselines, scored
+from unmask.modalities.events.scoring import scored
 from unmask.modalities.events.splits import whom
 from unmask.modalities.events.summaries import last_values, usual
 from unmask.modalities.events.targets import (
     Classes,
     Labelled,
     MultiLabel,
-    Sorted,
     Target,
     TimeToEvent,
     class_names,
@@ -60,11 +53,6 @@ from unmask.training.finetune_checkpoints import Keeper, Stages, StoppedBySignal
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
-FEWEST = 10
-"""Labels that a head is trained on."""
-BASELINE_BYTES = 400e6
-"""Features, in double precision, that baselines are fitted on."""
-
 CALIBRATING = 1000
 """Points that the intervals of numbers come from: so many folds are set apart, one after the other, as give them."""
 
@@ -120,7 +108,7 @@ def finetune_outcome(
         fitted = work.fit(train)
     except StoppedBySignal as stop:
         return stopped(out, loaded, target, stop)
-    rule, target = work.age_and_count(train), cast(Labelled, fitted.target)
+    rule, target = work.beside.age_and_count(train), cast(Labelled, fitted.target)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
     found |= loaded.unknown
@@ -131,7 +119,7 @@ def finetune_outcome(
         found["number"] = target.to_dict() | {"taken_as": taken_as(points.take(train))}
     predicted = work.predict(fitted, test) if len(test) else {}
     if settings.baselines and len(test):
-        predicted |= work.baselines(train, test)
+        predicted |= work.beside.of(train, test)
     seen = points.take(test)
     if isinstance(target, Classes):
         found["unseen_classes"] = dict(Counter(name for name in class_names(seen) or () if name not in target.names))
@@ -250,7 +238,7 @@ def tells(target: Labelled, strata: np.ndarray) -> bool:
 
 
 class OutcomeWork:
-    """Features of all points, made once; heads and baselines on parts of them.
+    """Features of all points, made once; heads on parts of them, and the baselines beside.
 
     Args:
         stages: keep the checkpoints of each training; they raise `StoppedBySignal` at a signal.
@@ -272,8 +260,15 @@ class OutcomeWork:
         whole, names = gather(histories, points, loaded.states if settings.states else None)
         self.x = whole if settings.summaries else whole.some(np.arange(len(names), whole.shape[1]))
         used = np.flatnonzero(usual(names))
-        self.plain_names = [names[i] for i in used]
-        self.plain, self.last = whole.some(used), last_values(self.plain_names)
+        self.beside = OutcomeBaselines(
+            histories=histories,
+            points=points,
+            target=target,
+            y=y,
+            plain=whole.some(used),
+            last=last_values([names[i] for i in used]),
+            seed=settings.seed,
+        )
         self.tuner = loaded.tuner(histories, points, target, settings) if settings.encoder == "tuned" else None
 
     def fit(self, train: np.ndarray, *, intervals: bool = True) -> FittedOutcome:
@@ -312,28 +307,20 @@ class OutcomeWork:
         """What the last value of a code says of some points, in the unit of the labels, by rules of others: carried
         forward (True), and a line through it (False)."""
         assert isinstance(self.target, Number)
-        return {r.carried: r.of(self.histories, self.points.take(asked)) for r in self.last_values(fitted_on)}
+        return {r.carried: r.of(self.histories, self.points.take(asked)) for r in self.beside.last_values(fitted_on)}
 
     def _with_rule(
         self, target: Number, train: np.ndarray, asked: np.ndarray, p: np.ndarray, said: list[dict[bool, np.ndarray]]
     ) -> Number:
         """With the rule, and the share of it, that comes nearest to the numbers of patients set apart."""
         assert self.points.number is not None
-        found = {r.carried: r for r in self.last_values(train) if all(r.carried in rules for rules in said)}
+        found = {r.carried: r for r in self.beside.last_values(train) if all(r.carried in rules for rules in said)}
         if not found:
             return target
         kinds = list(found)
         told = [np.concatenate([rules[kind] for rules in said]) for kind in kinds]
         which, weight = nearest(target.expected(p), told, self.points.number[asked].astype(np.float64))
         return dataclasses.replace(target, rule=dataclasses.replace(found[kinds[which]], weight=weight))
-
-    def last_values(self, train: np.ndarray) -> list[LastValue]:
-        """Rules of thumb fitted on some training points (of very many on a random part)."""
-        assert self.points.number is not None
-        few = np.sort(np.random.default_rng([self.settings.seed, 89]).permutation(train)[:MOST_POINTS])
-        codes = codes_of(self.histories)
-        value = last_values_in_units(self.histories, self.points.take(few), codes)
-        return rules(value, self.points.number[few].astype(np.float64), codes)
 
     def _fit(self, train: np.ndarray) -> tuple[OutcomeHead, Tuned | None]:
         x, y, groups = self.x.part(train), self.y[train], self.points.subject[train]
@@ -357,63 +344,6 @@ class OutcomeWork:
         # Intervals belong to all voices together.
         return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, Number) else alone}
 
-    def age_and_count(self, train: np.ndarray) -> AgeAndCount:
-        """What age and number of events say by themselves, fitted on some training points."""
-        assert not isinstance(self.target, MultiLabel)
-        return AgeAndCount.fit(
-            self.histories, self.points.take(train), self.y[train], self.target, seed=self.settings.seed
-        )
-
-    def baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of a task with labels: a constant, age and number of events, and models on more."""
-        found = self._baselines(train, test)
-        constant = next(iter(found))
-        said = self.age_and_count(train).predict(self.histories, self.points.take(test), self.target)
-        return {constant: found.pop(constant), AGE_AND_COUNT: said, **found}
-
-    def _baselines(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        """A constant, and models that need their points in memory: of very many a random part is taken, which stands
-        in their names."""
-        if not isinstance(self.target, Sorted | Number):
-            start = 1 / (1 + np.exp(-self.target.start(self.y[train])))
-            return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1))}
-        few, told = train, ""
-        most = max(FEWEST, int(BASELINE_BYTES / 8 / max(1, self.plain.shape[1])))
-        if len(train) > most:
-            few = np.sort(np.random.default_rng([self.settings.seed, 79]).permutation(train)[:most])
-            told = f" ({most:,} points)"
-        if isinstance(self.target, Number):
-            return {name + told: p for name, p in self._number_baselines(few, test).items()}
-        found = baselines(
-            self.plain[few],
-            self.target.strata(self.y[few]),
-            self.plain.part(test),
-            last=self.last,
-            classes=self.target.classes,
-            seed=self.settings.seed,
-        )
-        # Of a yes or no the probability of yes alone.
-        return {name + told: p[:, -self.target.outputs :] for name, p in found.items()}
-
-    def _number_baselines(self, few: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-        """The training mean, the last value of a code, and models on summaries and last values, fitted on
-        `few` points."""
-        target, codes = self.target, codes_of(self.histories)
-        assert isinstance(target, Number)
-        values = tuple(last_values_in_units(self.histories, self.points.take(part), codes) for part in (few, test))
-        found = number_baselines(
-            self.plain[few],
-            self.y[few, 0],
-            self.plain.part(test),
-            groups=self.points.subject[few],
-            values=(values[0], values[1]) if codes else None,
-            seed=self.settings.seed,
-        )
-        column = {code: i for i, code in enumerate(codes)}
-        said = {r.name: r.predict(values[1][:, column[r.code]])[:, None] for r in self.last_values(few)}
-        said = {name: (p - target.centre) / target.spread for name, p in said.items()}
-        return {"training mean": found.pop("training mean"), **said, **found}
-
     def _with_fewer(self, fitted: FittedOutcome, few: np.ndarray) -> FittedOutcome:
         """Fitted anew on some of the training points, without intervals; of numbers with the same share of a rule of
         theirs."""
@@ -421,7 +351,7 @@ class OutcomeWork:
         if not isinstance(target, Number) or target.rule is None or not target.rule.weight:
             return less
         assert isinstance(less.target, Number)
-        same = [r for r in self.last_values(few) if r.carried == target.rule.carried]
+        same = [r for r in self.beside.last_values(few) if r.carried == target.rule.carried]
         rule = dataclasses.replace(same[0], weight=target.rule.weight) if same else None
         return less._replace(target=dataclasses.replace(less.target, rule=rule))
 
@@ -437,7 +367,7 @@ class OutcomeWork:
                 continue
             predicted = self.predict(self._with_fewer(fitted, few), test)
             if self.settings.baselines:
-                predicted |= self.baselines(few, test)
+                predicted |= self.beside.of(few, test)
             seen = self.points.take(test)
             for name, p in predicted.items():
                 figures = scored(target, seen, p, draws=100, seed=self.settings.seed)
