@@ -5,67 +5,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import Hidden
 from unmask.core.embed import Pooling
-from unmask.core.fill import Order, fill
-from unmask.core.inference import inference_mode
-from unmask.core.model import MaskedModel
+from unmask.core.fill import Order
 from unmask.core.pretrain import validate
-from unmask.errors import UserError, option, setting
+from unmask.errors import UserError, option
 from unmask.files import damaged
 from unmask.modalities.images.account import check_fit
 from unmask.modalities.images.arrays import ImageSet
+from unmask.modalities.images.attention_maps import attention_maps
 from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.build import at_size
-from unmask.modalities.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
-from unmask.modalities.images.decode import scale_of
+from unmask.modalities.images.codec import PatchCodecConfig
 from unmask.modalities.images.features import PASSING, features, inference_rows, pooled, settled
 from unmask.modalities.images.floats import as_floats, evenly
 from unmask.modalities.images.folder import ImageFolder, load_folder, save_folder
-from unmask.modalities.images.masking import (
-    image_corruption,
-    observed_patches,
-    patches_in_box,
-    patches_in_mask,
-    random_patches,
-)
+from unmask.modalities.images.masking import image_corruption
 from unmask.modalities.images.probe import knn_predict, probe_predict
 from unmask.modalities.images.recipes import sides
+from unmask.modalities.images.reconstruct import Reconstruction, Statistics, chosen_patches, reconstructed
 from unmask.modalities.images.score import Scored, score_pictures, scored_of
 from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.split import held_out_by_class
 from unmask.training.precision import computing, precision_of, resolve_device
 
-Statistics = Literal["predicted", "neighbours", "truth"]
 MOST_PROBED = 50_000
 _RAW_LIMIT = 12_288
 """Pictures of more numbers than this are not probed as raw pixels."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reconstruction:
-    """Pictures with hidden patches predicted back, in the units and depth of the input.
-
-    Attributes:
-        original: (n, height, width, channels), at the model's size.
-        hidden: (n, height, width) booleans over pixels.
-        filled: the original where visible, the model's prediction where hidden; floats are NaN where still missing.
-        unknown: (n, height, width), True where the original was not measured; None where all was.
-    """
-
-    original: np.ndarray
-    hidden: np.ndarray
-    filled: np.ndarray
-    unknown: np.ndarray | None = None
 
 
 class ImageModel:
@@ -151,77 +123,23 @@ class ImageModel:
             UserError: more than one of ratio, box and mask, or one that does not fit the picture.
         """
         found = self.read(images)
-        config = self.config
-        hidden = self._chosen(found, ratio, box, mask, gaps, seed)
-        can = hasattr(self.model.codec, "statistics")
-        if statistics is None:
-            statistics = "predicted" if can else "neighbours"
-        if statistics == "predicted" and config.normalised and not can:
-            raise UserError(
-                "the model was not trained to predict a patch's mean and deviation",
-                hint=f"Use statistics='neighbours', or pretrain with {setting('statistics', 0.1)}.",
+        hidden = chosen_patches(self.config, found, ratio=ratio, box=box, mask=mask, gaps=gaps, seed=seed)
+        with self._context():
+            return reconstructed(
+                self.model,
+                found,
+                hidden,
+                statistics=statistics,
+                seed=seed,
+                steps=steps,
+                order=order,
+                temperature=temperature,
+                sweeps=sweeps,
             )
-        generator = torch.Generator(device=self.device).manual_seed(seed)
-        first = int(config.class_token)
-        out = []
-        with torch.inference_mode(), self._context():
-            for part, batch in self.batches(found):
-                grid = torch.zeros(batch.shape, dtype=torch.bool, device=self.device)
-                grid[:, first:] = torch.from_numpy(hidden[part]).to(self.device)
-                model: Any = self.model
-                if config.normalised and statistics != "predicted":
-                    model = _GivenStatistics(self.model, borrowed_statistics(batch, grid, config, statistics))
-                filled = fill(
-                    model,
-                    batch,
-                    grid.flatten().nonzero().flatten(),
-                    steps=steps,
-                    order=order,
-                    temperature=temperature,
-                    sweeps=sweeps,
-                    generator=generator,
-                )
-                seen = unpatchify(filled.values["patch"][:, first:].float(), config.patch, config.grid)
-                out.append(self.model.codec.to_pixels(seen).cpu().numpy())
-        pixels = hidden.reshape(-1, *config.grid).repeat(config.patch, 1).repeat(config.patch, 2)
-        predicted = as_depth(np.concatenate(out).transpose(0, 2, 3, 1), found.depth)
-        made = np.where(pixels[..., None], predicted, found.pixels)
-        if found.missing is not None and found.depth == "float32":
-            made[found.missing & ~pixels] = np.nan
-        return Reconstruction(original=found.pixels, hidden=pixels, filled=made, unknown=found.missing)
 
     def fill(self, images: Any, **options: Any) -> np.ndarray:
         """Pictures with the hidden part predicted: `reconstruct(...).filled`."""
         return self.reconstruct(images, **options).filled
-
-    def _chosen(
-        self,
-        images: ImageSet,
-        ratio: float | None,
-        box: tuple[int, int, int, int] | None,
-        mask: np.ndarray | None,
-        gaps: bool,
-        seed: int,
-    ) -> np.ndarray:
-        """(pictures, patches) booleans: what is hidden."""
-        count = len(images)
-        if sum(x is not None for x in (ratio, box, mask)) + gaps > 1:
-            raise UserError("more than one of ratio, box, mask and gaps", hint="Give one of them.")
-        if gaps:
-            if images.missing is None:
-                raise UserError("gaps, but no pixel is missing", hint=f"Say what marks them: {setting('nodata')}.")
-            return np.stack([patches_in_mask(self.config, m) for m in images.missing])
-        if box is not None:
-            return np.tile(patches_in_box(self.config, box), (count, 1))
-        if mask is not None:
-            mask = np.asarray(mask)
-            if mask.ndim == 3 and len(mask) == count:
-                return np.stack([patches_in_mask(self.config, m) for m in mask])
-            return np.tile(patches_in_mask(self.config, mask), (count, 1))
-        ratio = 0.75 if ratio is None else ratio
-        if not 0 < ratio < 1:
-            raise UserError(f"ratio={ratio}", hint="Expected a share between 0 and 1.")
-        return random_patches(self.config, count, ratio, seed) & observed_patches(self.config, images.missing)
 
     def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
         """One vector per picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over
@@ -415,65 +333,6 @@ def split(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSe
     if most is not None:
         parts = [parts[0][:most], parts[1][: max(most // 4, 1)]]
     return images.take(parts[0]), images.take(parts[1])
-
-
-def as_depth(pixels: np.ndarray, depth: str) -> np.ndarray:
-    """Floats in the units of `as_floats` -> pixels of a depth; whole numbers are rounded and cut to their range."""
-    if depth == "float32":
-        return pixels.astype(np.float32)
-    full = scale_of(depth)
-    return np.clip(np.round(np.nan_to_num(pixels) * full), 0, full).astype(depth)
-
-
-def borrowed_statistics(batch: PackedBatch, hidden: Tensor, config: PatchCodecConfig, source: Statistics) -> Tensor:
-    """(rows x slots, 2): mean and deviation of every patch, true ones, or means over the visible patches of the picture
-    weighted by 1 / distance^4."""
-    first = int(config.class_token)
-    _, mean, deviation = standardise(batch.values["patch"][:, first:].float())
-    known = torch.cat([mean, deviation], -1)
-    if source == "neighbours":
-        place = torch.arange(config.patches, device=hidden.device)
-        at = torch.stack([place // config.grid[1], place % config.grid[1]], -1).float()
-        near = torch.cdist(at, at).clamp_min(0.5) ** -4
-        weight = near[None] * (~hidden & batch.observed)[:, None, first:]
-        known = weight @ known / weight.sum(-1, keepdim=True).clamp_min(1e-12)
-    return torch.cat([known.new_zeros(len(known), first, 2), known], 1).flatten(0, 1)
-
-
-class _GivenStatistics(MaskedModel):
-    """A model whose patterns get means and deviations from elsewhere."""
-
-    def __init__(self, model: MaskedModel, statistics: Tensor) -> None:
-        nn.Module.__init__(self)
-        self.model, self.codec, self.given = model, model.codec, statistics
-
-    def forward(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor | None = None) -> PatchPrediction:
-        found = self.model(batch, hidden, wanted=wanted)
-        where = hidden.flat if wanted is None else wanted
-        return PatchPrediction(found.pattern, self.given[where], found.config)
-
-
-def attention_maps(model: MaskedModel, batch: PackedBatch, layer: int) -> Tensor:
-    """(n, heads, rows, columns) attention of one layer over the patch grid, nothing hidden."""
-    config, module = model.codec.config, model.encoder.layers[layer].attention
-    caught: list[Tensor] = []
-    handle = module.register_forward_hook(lambda _, given, __: caught.append(given[0]))
-    try:
-        with inference_mode(model):
-            model.states(batch)
-    finally:
-        handle.remove()
-    q, k, _ = module.split(module.qkv(caught[0])).unbind(0)
-    weights = (q.float() @ k.float().transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
-    first = int(config.class_token)
-    if model.drops_missing and not bool(batch.observed.all()):
-        there = batch.observed[0].nonzero().flatten()
-        whole = weights.new_zeros(1, weights.shape[1], batch.shape[1])
-        whole[:, :, there] = (weights[:, :, 0] if first else weights[:, :, : len(there)].mean(2))[:, :, : len(there)]
-        seen = whole[:, :, first:]
-    else:
-        seen = weights[:, :, 0, first:] if first else weights.mean(2)
-    return seen.reshape(*seen.shape[:2], *config.grid)
 
 
 __all__ = ["ImageModel", "Reconstruction", "features", "load", "sides"]
