@@ -23,21 +23,16 @@ from unmask.modalities.images.attention_maps import attention_maps
 from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.build import at_size
 from unmask.modalities.images.codec import PatchCodecConfig
+from unmask.modalities.images.evaluate import classes_told_apart
 from unmask.modalities.images.features import PASSING, features, inference_rows, pooled, settled
-from unmask.modalities.images.floats import as_floats, evenly
+from unmask.modalities.images.floats import evenly
 from unmask.modalities.images.folder import ImageFolder, load_folder, save_folder
 from unmask.modalities.images.masking import image_corruption
-from unmask.modalities.images.probe import knn_predict, probe_predict
 from unmask.modalities.images.recipes import sides
 from unmask.modalities.images.reconstruct import Reconstruction, Statistics, chosen_patches, reconstructed
 from unmask.modalities.images.score import Scored, score_pictures, scored_of
 from unmask.modalities.images.sources import read_images
-from unmask.modalities.images.split import held_out_by_class
 from unmask.training.precision import computing, precision_of, resolve_device
-
-MOST_PROBED = 50_000
-_RAW_LIMIT = 12_288
-"""Pictures of more numbers than this are not probed as raw pixels."""
 
 
 class ImageModel:
@@ -200,11 +195,7 @@ class ImageModel:
         Raises:
             UserError: all pictures are of one class.
         """
-        from unmask.evaluation.metrics import bootstrap_mean, plain
-
         found = self.read(images, store=PASSING)
-        if most is None and not isinstance(found.pixels, np.ndarray):
-            most = MOST_PROBED
         out: dict[str, Any] = {
             "rows": len(found),
             "pictures": len(found),
@@ -213,26 +204,11 @@ class ImageModel:
         }
         if found.labels is None:
             return out
-        train, test = split(found, seed, most)
-        (a, known), (b, asked) = (self._features_and_labels(part, pooling) for part in (train, test))
-        right = {
-            "knn_accuracy": knn_predict(a, known, b, k=k) == asked,
-            "probe_accuracy": probe_predict(a, known, b, seed=seed) == asked,
-        }
-        if baselines and found.pixels[0].size <= _RAW_LIMIT and isinstance(found.pixels, np.ndarray):
-            a, b = (as_floats(part.pixels).reshape(len(part), -1) for part in (train, test))
-            right["raw_knn_accuracy"] = knn_predict(a, known, b, k=k) == asked
-            right["raw_probe_accuracy"] = probe_predict(a, known, b, seed=seed) == asked
-        each = np.arange(len(asked)) if test.groups is None else test.groups[settled(test)]
-        out |= plain({name: bootstrap_mean(r.astype(float), each, seed=seed) for name, r in right.items()})
-        return out | {"classes": found.classes, "training_pictures": len(known), "test_pictures": len(asked)}
 
-    def _features_and_labels(self, part: ImageSet, pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
-        """Features and labels of the pictures that can be read."""
-        vectors = features(self.model, part, self._context(), pooling=pooling)
-        whole = settled(part)
-        assert part.labels is not None
-        return vectors[whole], part.labels[whole]
+        def vectors(part: ImageSet) -> np.ndarray:
+            return features(self.model, part, self._context(), pooling=pooling)
+
+        return out | classes_told_apart(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
 
     def loss(self, images: Any, *, ratio: float = 0.75, seed: int = 0, most: int = 2000) -> float:
         """Mean error of hidden patches (in the units of the training loss), with masks that are always the same."""
@@ -308,31 +284,6 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
     from unmask.modalities.images.classifier import Classifier
 
     return Classifier.restore(model)
-
-
-def split(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSet, ImageSet]:
-    """(training, test) pictures.
-
-    Raises:
-        UserError: one class only, or a part without pictures.
-    """
-    assert images.labels is not None
-    if len(np.unique(images.labels)) < 2:
-        name = images.classes[0] if images.classes else "0"
-        raise UserError(
-            f"all {len(images)} pictures are of one class ({name})",
-            hint="Give a folder with one folder a class, two or more.",
-        )
-    test = images.test if images.test is not None else held_out_by_class(images, 0.2, seed)
-    order = np.random.default_rng(seed).permutation(len(images))
-    parts = [order[~test[order]], order[test[order]]]
-    if not len(parts[0]) or not len(parts[1]):
-        raise UserError(
-            f"{len(parts[0])} training and {len(parts[1])} test pictures", hint="Give at least two per class."
-        )
-    if most is not None:
-        parts = [parts[0][:most], parts[1][: max(most // 4, 1)]]
-    return images.take(parts[0]), images.take(parts[1])
 
 
 __all__ = ["ImageModel", "Reconstruction", "features", "load", "sides"]
