@@ -15,20 +15,17 @@ from unmask.core.embed import embed_batches
 from unmask.core.score import Mode
 from unmask.errors import UserError, option
 from unmask.files import written
-from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
-from unmask.modalities.events.age_and_count import AgeAndCount
-from unmask.modalities.events.cuts import without_events
+from unmask.modalities.events.evaluate import evaluate
 from unmask.modalities.events.features import Features, gather
 from unmask.modalities.events.fill import SCHEMA, died, missing_values, next_events
 from unmask.modalities.events.folder import EventFolder, load_folder
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HELD_OUT, Events, Labels, as_events, read_labels, worded
+from unmask.modalities.events.meds import Events, Labels, as_events, read_labels, worded
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.recipes import OutcomeSettings, structure_of
-from unmask.modalities.events.scoring import constant, scored
 from unmask.modalities.events.splits import Met, met
 from unmask.modalities.events.surprise import By, surprise
-from unmask.modalities.events.targets import MultiLabel, Target, TimeToEvent, class_names, from_dict
+from unmask.modalities.events.targets import Target, from_dict
 from unmask.modalities.events.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.unknown import unknown_line, unknown_of
 from unmask.training.precision import computing, resolve_device, resolve_precision
@@ -158,65 +155,7 @@ class EventModel:
             UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
                 head have points.
         """
-        events = as_events(data)
-        points = read_labels(labels, events)
-        split = "all"
-        if events.held_out is not None and events.held_out[points.subject].any():
-            points, split = points.take(events.held_out[points.subject]), HELD_OUT
-        points, trained, warning = self._not_trained_on(events, points)
-        points, target, p = self.probabilities(events, points)
-        if isinstance(target, MultiLabel):
-            raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
-        asked = {
-            "binary": points.value if points.days is None else None,
-            "classes": class_names(points),
-            "number": points.number,
-            "time_to_event": points.days,
-        }
-        if asked[target.kind] is None:
-            raise UserError(
-                f"{labels}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
-            )
-        results = {"model": scored(target, points, p, seed=seed)}
-        if not isinstance(target, TimeToEvent):
-            results["constant"] = scored(target, points, constant(target, points), seed=seed)
-        histories, rule = self.histories(events), (self.folder.outcome or {}).get("age_and_count")
-        if rule is not None:
-            said = AgeAndCount(**rule).predict(histories, points, target)
-            results[AGE_AND_COUNT] = scored(target, points, said, seed=seed)
-        if isinstance(target, Number) and target.rule is not None:
-            said = (target.rule.of(histories, points) - target.centre) / target.spread
-            results[target.rule.name] = scored(target, points, said[:, None], seed=seed)
-        return {
-            "kind": target.kind,
-            "rows": len(points),
-            "points": len(points),
-            "patients": len(np.unique(points.subject)),
-            "without_events": int(without_events(events, points).sum()),
-            "outside": points.outside,
-            "trained": trained,
-            "split": split,
-            "results": results,
-            "warnings": [] if warning is None else [warning],
-        }
-
-    def _not_trained_on(self, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
-        """The points of patients who did not train the head, and how many are left out; all of them, None and the
-        reason where the model does not know."""
-        self.met = met(events, (self.folder.outcome or {}).get("patients"))
-        warning = self.met.warning()
-        if warning is not None:
-            return points, None, warning
-        trained = np.asarray(self.met.split[points.subject] == "train", bool)
-        if len(points) and trained.all():
-            raise UserError(
-                f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the model "
-                "by",
-                hint="Evaluate at points of other patients; held-out figures are in the model's report.html. Patients "
-                "are known by their ids: if these are other people with the same numbers, give them numbers of their "
-                "own, or births.",
-            )
-        return points.take(~trained), int(trained.sum()), None
+        return evaluate(self, as_events(data), labels, seed=seed)
 
     def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
         """The points, what is predicted of them, and (points, outputs) of it.
