@@ -80,6 +80,7 @@ def uses_of_images(folder):
     model, (pixels, labels) = unmask.load(folder / "m", device="cpu"), bars()
     yield "model", model
     yield "fill", lambda: model.reconstruct(pixels, ratio=0.5)
+    yield "score", lambda: model.score(pixels)
     yield "embed", lambda: model.embed(pixels)
     yield "evaluate", lambda: model.evaluate((pixels, labels))
 

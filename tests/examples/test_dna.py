@@ -107,6 +107,20 @@ def test_evaluate_sets_trivial_rules_beside_the_model(place, model, capsys):
     assert 0 < found["most_frequent_base"] < 1  # A is, and not all are A
 
 
+def test_sequences_that_share_batches_are_predicted_as_they_are_alone(place, model):
+    from unmask.registry import load
+
+    loaded = load(model)
+    named = loaded.read(str(place / "d.fasta"))
+    together = {one.identity: (gone, values["token"]) for one, gone, values in loaded.predicted(named, 3)}
+    assert len(together) == len(named) > 40
+    for pair in named[::7]:
+        ((one, gone, values),) = loaded.predicted([pair], 3)
+        assert gone.any()
+        for ours, theirs in zip((gone, values["token"]), together[one.identity], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
 def test_k_hidden_k_mers_hide_one_base():
     """As published: of overlapping k-mers, k neighbours must be hidden for one base not to be seen."""
     from unmask_dna.model import Contiguous
