@@ -18,6 +18,7 @@ import numpy as np
 
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import CellTable
+from unmask.modalities.table.imputation.agreed_analysis import agreed_analysis
 from unmask.modalities.table.imputation.chained import Chain, Completed, Plan, choose_methods
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, write_report
@@ -26,7 +27,6 @@ from unmask.modalities.table.imputation.formula import (
     beyond,
     check_pair,
     cox_formula,
-    finite_design,
     parse_formula,
     survival_pair,
 )
@@ -49,7 +49,6 @@ from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import decode, encode, match_columns
-from unmask.modalities.table.survival.hazards import MOST_LEVELS
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
 from unmask.progress import counted
 
@@ -143,7 +142,7 @@ class MultipleImputation:
         empty = empty_rows(frame, schema)
         for text in said_of_empty(frame, empty, "imputed as patients of whom nothing is known; take out what are none"):
             self._say(text, warn=True)
-        self.formula_ = self._analysis(columns)
+        self.formula_ = agreed_analysis(self.formula, schema, columns, say=self._say)
         plan = self._plan(columns)
         self.incomplete_ = [plan.name(p) for p in plan.order]
         # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
@@ -163,56 +162,6 @@ class MultipleImputation:
         pair, told = survival_pair(self.formula), read_schema(self.schema)
         known = isinstance(told, Schema) or told.get("duration") or told.get("event") or self.duration or self.event
         return pair if pair and not known and set(pair) <= set(names) else (self.duration, self.event)
-
-    def _analysis(self, columns: list[np.ndarray]) -> Formula | None:
-        """The analysis that imputation agrees with: the formula, or a Cox regression of the pair on all covariates."""
-        schema = self.schema_
-        if self.formula is not None:
-            found = parse_formula(self.formula, schema)
-        elif schema.duration is not None and schema.event is not None:
-            if schema.entry is not None or len(schema.causes) > 1:
-                what = "late entry" if schema.entry is not None else "competing causes"
-                self._say(
-                    f"with {what} covariates are not drawn to agree with a Cox regression: the event and the "
-                    "cumulative hazard predict them, which pulls strong effects towards zero",
-                    warn=True,
-                )
-                return None
-            pair = (schema.duration, schema.event)
-            own = [(p, schema.columns[i]) for p, i in enumerate(schema.modelled) if schema.columns[i].name not in pair]
-            wide = [c.name for _, c in own if len(c.categories) > MOST_LEVELS]
-            empty = [c.name for _, c in own if c.structural is not None]
-            for names, why in (
-                (wide, f"has more than {MOST_LEVELS} categories"),
-                (empty, "is empty by its meaning in some rows"),
-            ):
-                for name in names:
-                    self._say(f"{name!r} {why}: left out of the Cox regression that imputation agrees with")
-            found = cox_formula(schema, [p for p, c in own if c.name not in wide + empty])
-        else:
-            return None
-        if found.family == "cox":
-            time, event = (columns[p] for p in found.outcome)
-            half = np.isnan(time) ^ np.isnan(event)
-            none = np.isnan(time) & np.isnan(event)
-            if not (event[~np.isnan(time)] > 0).any():
-                self._say(
-                    "no event with a known time: covariates are not drawn to agree with a Cox regression, the event "
-                    "and the cumulative hazard predict them",
-                    warn=True,
-                )
-                return None
-            if half.any() or none.any():
-                self._say(
-                    f"{int(none.sum())} rows lack follow-up time and event, {int(half.sum())} one of them: imputed "
-                    "from proportional hazards of the event and of censoring"
-                )
-        elif np.isnan(columns[found.outcome[0]]).all():
-            raise UserError(f"formula {found.text!r}: the outcome is never observed", hint="Name another outcome.")
-        complete = np.all([~g for g in self._gone], axis=0)
-        if complete.any():
-            finite_design(found, [x[complete] for x in columns])
-        return found
 
     def _plan(self, columns: list[np.ndarray]) -> Plan:
         schema = self.schema_
