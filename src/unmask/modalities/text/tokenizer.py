@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,12 +23,12 @@ from unmask.modalities.text.tokenizer_files import (
     configured_roles,
     from_file,
 )
-from unmask.modalities.text.units import inside_word, word_units
+from unmask.modalities.text.tokenizer_training import Kind, sound, trained
+from unmask.modalities.text.units import word_units
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
-Kind = Literal["wordpiece", "bpe", "unigram"]
 _BATCH_CHARACTERS = 1_000_000
 
 
@@ -164,45 +163,16 @@ class Tokenizer:
         Args:
             lowercase: default True for WordPiece, False for the others.
         """
-        from tokenizers import Tokenizer as Backend
-        from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        lowercase = kind == "wordpiece" if lowercase is None else lowercase
-        common: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
-        trainer: Any
-        if kind == "wordpiece":
-            backend = Backend(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
-            backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-            backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-            backend.decoder = decoders.WordPiece(prefix="##")
-            texts = [_sound(text) for text in texts]
-            common["special_tokens"] = special + continuations(texts, backend.normalizer.normalize_str)
-            trainer = trainers.WordPieceTrainer(min_frequency=min_frequency, **common)
-        elif kind == "bpe":
-            backend = Backend(models.BPE())
-            backend.normalizer = normalizers.Lowercase() if lowercase else None
-            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-            backend.decoder = decoders.ByteLevel()
-            alphabet = pre_tokenizers.ByteLevel.alphabet()
-            trainer = trainers.BpeTrainer(min_frequency=min_frequency, initial_alphabet=alphabet, **common)
-        elif kind == "unigram":
-            backend = Backend(models.Unigram())
-            steps = [normalizers.NFKC()] + ([normalizers.Lowercase()] if lowercase else [])
-            backend.normalizer = normalizers.Sequence(steps)
-            backend.pre_tokenizer = pre_tokenizers.Metaspace()
-            backend.decoder = decoders.Metaspace()
-            trainer = trainers.UnigramTrainer(unk_token="[UNK]", **common)
-        else:
-            raise UserError(f"tokenizer kind {kind!r}", hint="Expected wordpiece, bpe or unigram.")
-        counted = _Counted(texts)
-        backend.train_from_iterator(counted, trainer=trainer)
-        if not counted.texts:
-            raise UserError("no text to train a tokenizer on", hint="Give at least some sentences.")
-        backend.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        return cls(
+            trained(
+                texts,
+                kind=kind,
+                vocab_size=vocab_size,
+                lowercase=lowercase,
+                min_frequency=min_frequency,
+                show_progress=show_progress,
+            )
         )
-        return cls(_canonical(backend, len(special)))
 
     def save(self, folder: str | Path, *, types: bool = False, longest: int | None = None) -> None:
         """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, as transformers reads them.
@@ -269,7 +239,7 @@ class Tokenizer:
         Args:
             max_slots: cut the longer text until the pair fits.
         """
-        pair = (_sound(first), _sound(second))
+        pair = (sound(first), sound(second))
         encoding = self.backend.encode_batch([pair])[0]
         made = self._encoded(pair, encoding)
         if max_slots is None or len(made) <= max_slots:
@@ -326,68 +296,11 @@ class Tokenizer:
         return hashlib.blake2b(self.backend.to_str().encode(), digest_size=8).hexdigest()
 
 
-def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: int = 1000) -> list[str]:
-    """'##x' for the commonest characters that can stand inside a word, in code-point order.
-
-    The trainer would number them in hash-map order, which differs from process to process and decides between merges
-    of equal count. Given in a fixed order, the same texts give the same vocabulary everywhere.
-    """
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text)
-    common = sorted(counts, key=lambda c: (-counts[c], c))[:most]
-    return [f"##{c}" for c in sorted(set(normalise("".join(common)))) if inside_word(c)]
-
-
-def _canonical(backend: Backend, fixed: int) -> Backend:
-    """The same tokenizer with entries in a fixed order: the trainers number them by hash-map order, anew in each
-    process.
-
-    WordPiece entries go alphabetically, Unigram's by falling score (rounded, as the last digits differ as well); the
-    first `fixed` special ones stay. BPE is deterministic already: its numbers are its merge order. Unigram's scores are
-    sums made in parallel, so that two trainings may still differ in a last digit.
-    """
-    from tokenizers import Tokenizer as Backend
-
-    data = json.loads(backend.to_str())
-    model = data["model"]
-    data["added_tokens"] = [t for t in data["added_tokens"] if t["id"] < fixed]
-    if model["type"] == "WordPiece":
-        first = sorted((t for t, i in model["vocab"].items() if i < fixed), key=model["vocab"].get)
-        model["vocab"] = {t: i for i, t in enumerate([*first, *sorted(set(model["vocab"]) - set(first))])}
-    elif model["type"] == "Unigram":
-        rest = sorted(([p, round(s, 4)] for p, s in model["vocab"][fixed:]), key=lambda e: (-e[1], e[0]))
-        model["vocab"] = [*model["vocab"][:fixed], *rest]
-    return Backend.from_str(json.dumps(data))
-
-
 def _edges(backend: Backend, text: str) -> tuple[list[int], list[int]]:
     """What a tokenizer puts in front of and behind a text."""
     e = backend.encode(text)
     inside = [i for i, sequence in enumerate(e.sequence_ids) if sequence is not None] or [len(e.ids)]
     return e.ids[: inside[0]], e.ids[inside[-1] + 1 :]
-
-
-class _Counted:
-    """Texts, sound for the Rust side, counted as they pass."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.source, self.texts = texts, 0
-
-    def __iter__(self) -> Iterator[str]:
-        self.texts = 0
-        for text in self.source:
-            self.texts += bool(text.strip())
-            yield _sound(text)
-
-
-def _sound(text: str) -> str:
-    """The text with half surrogate pairs, which Rust refuses, replaced one for one so that offsets hold."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
-    return text
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -398,7 +311,7 @@ def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
         if group and size + len(text) > _BATCH_CHARACTERS:
             yield group
             group, size = [], 0
-        group.append(_sound(text))
+        group.append(sound(text))
         size += len(text)
     if group:
         yield group
