@@ -40,7 +40,8 @@ def score_pictures(
     names = images.names or [str(i) for i in range(len(images))]
     if images.tiles is not None:
         scene, names = images.tiles.scene, images.tiles.names
-        total, count = (np.bincount(scene, part, len(names)) for part in (total, count))
+        total = np.bincount(scene, total, len(names))
+        count = np.bincount(scene, count, len(names)).astype(np.int64)
         whole = np.ones(len(names), bool)
     return [
         {"name": names[i], "score": float(total[i]), "slots": int(count[i])} for i in np.flatnonzero(whole).tolist()

@@ -62,7 +62,7 @@ def _date_problem(cells: Cells, found: Dates) -> None:
         )
         return
     if found.bad:
-        cells = [v for v in cells.values if isinstance(v, str) and v.strip() in found.bad]
+        wrong = [v for v in cells.values if isinstance(v, str) and v.strip() in found.bad]
         also = (
             f"; some fit {', '.join(found.others)}: two ways of writing dates are mixed"
             if found.problem == "mixed"
@@ -73,7 +73,7 @@ def _date_problem(cells: Cells, found: Dates) -> None:
             f" is no date written {found.format}",
             f"Most of {cells.name!r} is written {found.format}{also}. Correct the cells, or list a spelling of none "
             f"under `missing`.",
-            cells,
+            wrong,
         )
     elif found.format.startswith(("%d/%m", "%m/%d", "%d-%m", "%m-%d")) and found.problem is None:
         first = "day" if found.format.startswith("%d") else "month"
