@@ -74,8 +74,8 @@ def test_resumed_is_uninterrupted(task: str, home: Path, tmp_path: Path, monkeyp
     with monkeypatch.context() as patched:
         heads, encoders = (at_step(0, killed, work, patched) for work in (HeadFinetuning, EncoderFinetuning))
         whole = tuned(task, home, tmp_path / "whole")
-    assert len(heads) > 20
-    assert len(encoders) > 8
+    assert len(heads) >= 18
+    assert len(encoders) > 4
     for work, step in ((HeadFinetuning, 17), (EncoderFinetuning, 3)):
         with monkeypatch.context() as patched:
             taken = at_step(step, killed, work, patched)
