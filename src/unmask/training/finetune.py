@@ -255,7 +255,8 @@ class _Loop:
         """Go back to the best state; how it went."""
         if self.course.keep_best and self.best.state is not None:
             self.best.load()
-            self.work.restore(self.progress.best_extra)
+            if self.progress.scores:  # else nothing was looked at yet
+                self.work.restore(self.progress.best_extra)
         self.work.module.eval()
         run = self.progress
         return FinetuneResult(

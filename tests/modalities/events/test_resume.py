@@ -98,7 +98,7 @@ def test_every_training_of_a_run_is_gone_on_with(home: Path, tmp_path: Path, mon
     with monkeypatch.context() as patched:
         steps = at_step(0, killed, HeadFinetuning, patched)
         whole = tuned("outcome", home, tmp_path / "whole", settings)
-    assert steps.count(1) == 4
+    assert steps.count(1) == 3
     last = len(steps) - 2
     with monkeypatch.context() as patched:
         at_step(last, terminated, HeadFinetuning, patched)
