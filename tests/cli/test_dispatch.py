@@ -16,7 +16,6 @@ from unmask.errors import UserError
 @pytest.mark.parametrize(
     ("command", "kind", "hint"),
     [
-        (("score", "MODEL", "data"), "images", "text, tables and events"),
         (("evaluate", "MODEL", "data"), "events", "--labels"),
         (("finetune", "classify", "MODEL", "data", "--out", "x"), "table", "text, images and events"),
         (("predict", "MODEL", "data", "--out", "x"), "table", "text, images and events"),
