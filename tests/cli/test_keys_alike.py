@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from test_kinds_alike import clinic, hospital
 
 import tiny_folders
 from commands import exit_code
 from packages import ROOT
 from tiny_images import TINY, bars
+from tiny_kinds import clinic, hospital
 
 EVERY = {"seed", "seconds", "device", "precision"}
 KINDS = ("text", "table", "images", "events")
@@ -55,7 +55,8 @@ def words(kind: str, here: Path) -> dict[str, list[Any]]:
         (here / "blanks.txt").write_text("the [MASK] fox\nand [MASK] it [MASK]\n")
         rows = tiny_folders.sentiment(24)
         pl.DataFrame(rows, schema=["text", "label"], orient="row").write_csv(here / "rows.csv")
-        data.write_text("\n".join(text for text, _ in rows))
+        (here / "data.txt").write_text("\n".join(f"{text} {i}." for i, (text, _) in enumerate(rows)))
+        out = {name: [here / "data.txt" if w == data else w for w in ws] for name, ws in out.items()}
         out["fill"][1] = here / "blanks.txt"
         out["finetune"] = ["classify", model, here / "rows.csv", "--out", tuned, "--epochs", 1, "--set", "start=plain"]
         out["predict"] = [tuned, here / "rows.csv", "--out", here / "p.jsonl"]

@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 
 import tiny_folders
 import unmask
 from tiny_images import TINY, bars
+from tiny_kinds import N, clinic, hospital
 from unmask.modalities.events.convert import convert
 from unmask.modalities.images import recipes
 from unmask.progress import told_to
-
-N = 40
 
 
 def test_a_multiple_imputation_is_shown_in_a_line():
@@ -37,20 +33,6 @@ class Heard:
 
     def __call__(self, done, *, whole):
         self.shares.append(done)
-
-
-def clinic():
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"age": rng.normal(60, 10, N), "crp": rng.normal(5, 2, N), "sex": rng.choice(["f", "m"], N)})
-    frame.loc[::5, "crp"] = np.nan
-    return frame
-
-
-def hospital(folder):
-    rows = [(s, f"2020-01-{d + 1:02} 08:00:00", f"LAB//{(s + d) % 4}", float(d)) for s in range(N) for d in range(6)]
-    pl.DataFrame(rows, schema=["subject_id", "time", "code", "numeric_value"], orient="row").write_csv(folder / "e.csv")
-    convert(folder / "e.csv", folder / "meds")
-    return folder / "meds"
 
 
 def uses_of_text(folder):
