@@ -309,7 +309,7 @@ def test_every_command_reads_a_table_as_it_is_said_to_be_written(capsys, folder,
 
 def test_score_shows_the_least_natural_rows_first():
     rows = [
-        {"row": str(i), "score": -float(i), "slots": 2, "least_likely": {"column": "age", "log_prob": -1.0}}
+        {"row": str(i), "score": -float(i), "slots": 2, "least_likely": {"column": "age", "log_probability": -1.0}}
         for i in range(300)
     ]
     empty = {"row": "x", "score": 0.0, "slots": 0, "least_likely": None}

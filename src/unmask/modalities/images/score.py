@@ -30,7 +30,8 @@ def score_pictures(
 ) -> list[dict[str, Any]]:
     """Pseudo-log-likelihood of pictures of the model's size, as `ImageModel.score` gives it: a pass of the model per
     patch of the grid."""
-    total, count = np.zeros(len(images)), np.zeros(len(images), np.int64)
+    total: np.ndarray = np.zeros(len(images))
+    count: np.ndarray = np.zeros(len(images), np.int64)
     device, read = next(model.parameters()).device, None if scored_of(model) == "pixels" else _of_pattern
     with context:
         for batch, numbers in image_batches(model.codec, images, inference_rows(model)):
