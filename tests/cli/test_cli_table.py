@@ -45,6 +45,7 @@ def test_pretrain_writes_a_run_folder(capsys, folder, tmp_path):
     found = json.loads(text)
     assert {"seed", "seconds", "device", "precision", "folder", "held_out_loss"} <= set(found)
     assert {p.name for p in out.iterdir()} == {
+        "README.md",
         "config.json",
         "model.safetensors",
         "metrics.jsonl",
