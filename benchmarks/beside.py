@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from unmask.training.precision import Precision, resolve_precision
 from unmask.verify.provenance import processor
+
+
+def format_here() -> Precision:
+    """The format that `precision=auto` computes in on this processor, and why: bf16 with AMX or AVX512-bf16, else fp32.
+
+    Where bf16 is emulated every loop is ten times slower in it, and ratios of such loops say nothing.
+    """
+    return resolve_precision("auto", "cpu")
 
 
 def clock() -> tuple[float, float]:

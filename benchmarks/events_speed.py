@@ -1,11 +1,11 @@
 """Real events per second of a training step: ours beside a BERT of transformers that pads, on the same patients.
 
-All loops read the same histories of up to --slots events and take AdamW steps of about --batch histories. Theirs is the
-usual recipe for events: `BertModel(inputs_embeds=...)` of the same width, layers, heads and inner size with SDPA, 15 %
-of the codes hidden in place, a linear decoder over the hidden positions alone, fused AdamW, batches padded to their
-longest history: in fp32 as such code is found, in bf16 autocast, and that with histories sorted by length, which is the
-best it can do. Ours predicts codes, values and times, packed: our own recipe (visible only, 10 to 60 % of the events
-hidden) and `behrt`'s (in place, codes alone, 15 %).
+All loops read the same histories of up to --slots events and take AdamW steps of about --batch histories. Theirs is
+the usual recipe for events: `BertModel(inputs_embeds=...)` of the same width, layers, heads and inner size with SDPA,
+15 % of the codes hidden in place, a linear decoder over the hidden positions alone, fused AdamW, batches padded to
+their longest history: in fp32 as such code is found, under bf16 autocast where the processor has bf16, and that with
+histories sorted by length, which is the best it can do. Ours predicts codes, values and times, packed: our own recipe
+(visible only, 10 to 60 % of the events hidden) and `behrt`'s (in place, codes alone, 15 %).
 
 Steps alternate between the loops in one process; figures are medians over steps, and ratios of each pair of
 neighbouring steps with their quartiles. All loops have our allocator settings, which help the reference too.
@@ -16,7 +16,6 @@ neighbouring steps with their quartiles. All loops have our allocator settings, 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import time
@@ -27,6 +26,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from beside import format_here
+from unmask.training.precision import computing
+
+FORMAT = format_here()
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "shared"))
 Stepper = Callable[[], tuple[int, float]]
 """One optimiser step: (real events, seconds)."""
@@ -66,8 +69,8 @@ def main() -> None:
         "ours, visible only": ours(examples, codes, a, {}),
         "ours, behrt": ours(examples, codes, a, "behrt"),
         "padded, fp32": theirs(examples, codes, a, precision="fp32", by_length=False),
-        "padded, bf16": theirs(examples, codes, a, precision="bf16", by_length=False),
-        "sorted by length, bf16": theirs(examples, codes, a, precision="bf16", by_length=True),
+        f"padded, {FORMAT.name}": theirs(examples, codes, a, precision=FORMAT.name, by_length=False),
+        f"sorted by length, {FORMAT.name}": theirs(examples, codes, a, precision=FORMAT.name, by_length=True),
     }
     found = measure(loops, a.seconds)
     if a.out:
@@ -98,12 +101,8 @@ def measure(loops: dict[str, Stepper], seconds: float) -> dict[str, Any]:
     return found
 
 
-def autocast(precision: str) -> contextlib.AbstractContextManager:
-    return torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
-
-
 def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Stepper:
-    """Steps of the loop that `unmask pretrain events` runs, in bf16 where this CPU has it."""
+    """Steps of the loop that `unmask pretrain events` runs, in the format that it picks here."""
     from unmask.core.batch import packer
     from unmask.core.plan import Plan
     from unmask.core.pretrain import StepContext, pretrain
@@ -136,7 +135,7 @@ def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Step
         optimiser.zero_grad(set_to_none=True)
         return float(norm), True
 
-    machine = StepContext(update=update, autocast=lambda: autocast("bf16"))
+    machine = StepContext(update=update, autocast=lambda: computing(FORMAT.name, torch.device("cpu")))
     loop = pretrain(model, batches(), corruption_of(settings), machine, progress=lambda n: 0.0)
 
     def one() -> tuple[int, float]:
@@ -203,7 +202,7 @@ def theirs(examples: list, codes: int, a: argparse.Namespace, *, precision: str,
             clock[row, : len(e), 1] = torch.from_numpy(e.values["value"])
             mask[row, : len(e)] = 1
         hidden = (torch.rand(shape) < 0.15) & (mask == 1)
-        with autocast(precision):
+        with computing(precision, torch.device("cpu")):
             loss = model(code, clock, mask, hidden, codes)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -5,15 +5,17 @@ steps.
     python benchmarks/images_speed.py --hidden            the encoder's cost by the share of hidden patches
 
 A step is forward, backward and fused AdamW on pictures already in memory, 75 % hidden, normalised targets; ours draws
-its masks within the step, as theirs does. Peers: ViTMAE in fp32 and under bf16 autocast, SDPA attention, position
-tables set. Figures are medians; each ratio is of neighbouring steps (median and quartiles), so that a change of the
-machine's speed hits both. Peak memory is measured in processes of their own (`--memory`).
+its masks within the step, as theirs does. Peers: ViTMAE in fp32, and under bf16 autocast where the processor has bf16
+(ours in the same formats), SDPA attention, position tables set. Figures are medians; each ratio is of neighbouring
+steps (median and quartiles), so that a change of the machine's speed hits both. Peak memory is measured in processes
+of their own (`--memory`).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import resource
 import statistics
@@ -26,6 +28,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from beside import format_here
 
 SHAPES: dict[str, dict[str, Any]] = {
     "ti224": {"image": 224, "patch": 16, "encoder": (192, 12, 3), "decoder": (512, 8, 16), "batch": 16},
@@ -132,13 +136,14 @@ def theirs(shape: dict[str, Any], bf16: bool) -> Step:
     return one
 
 
+BF16 = format_here().name == "bf16"
+FORMATS = {"bf16": True, "fp32": False} if BF16 else {"fp32": False}
 LOOPS: dict[str, Callable[[dict[str, Any]], Step]] = {
-    "ours bf16": lambda shape: ours(shape, True),
-    "ours fp32": lambda shape: ours(shape, False),
-    "ViTMAE bf16": lambda shape: theirs(shape, True),
-    "ViTMAE fp32": lambda shape: theirs(shape, False),
+    f"{side} {name}": functools.partial(make, bf16=bf16)
+    for side, make in (("ours", ours), ("ViTMAE", theirs))
+    for name, bf16 in FORMATS.items()
 }
-RATIOS = (("ours bf16", "ViTMAE fp32"), ("ours bf16", "ViTMAE bf16"), ("ours fp32", "ViTMAE fp32"))
+RATIOS = [(a, b) for a in LOOPS for b in LOOPS if a.startswith("ours") and b.startswith("ViTMAE")]
 
 
 def timed(one: Step) -> float:
@@ -206,7 +211,7 @@ def hidden_curve(seconds: float) -> dict[str, Any]:
         nothing = torch.zeros(where.shape, dtype=torch.bool)
 
         def one() -> float:
-            with context(True):
+            with context(BF16):
                 x = model.codec.embed(values, nothing)
                 states = model.encoder(x, segment=torch.ones_like(where), position=where)
             states.float().square().mean().backward()
@@ -216,12 +221,12 @@ def hidden_curve(seconds: float) -> dict[str, Any]:
         return one
 
     def whole_step(share: float) -> Step:
-        return ours(shape, True, share) if share else ours(shape, True, 1 / config.patches)
+        return ours(shape, BF16, share) if share else ours(shape, BF16, 1 / config.patches)
 
     out: dict[str, Any] = {}
     print(
-        "\nViT-S/16 at 224, bf16, by hidden share: time relative to nothing hidden (median of neighbouring steps, "
-        "quartiles)"
+        f"\nViT-S/16 at 224, {'bf16' if BF16 else 'fp32'}, by hidden share: time relative to nothing hidden (median of "
+        "neighbouring steps, quartiles)"
     )
     for what, make, few in (("encoder", encoder_step, shares), ("whole step", whole_step, (0.0, 0.5, 0.75))):
         found = alternate({str(s): make(s) for s in few}, seconds)
@@ -281,7 +286,7 @@ def main() -> None:
 
     names = args.only.split(",")
     keep_freed_memory()  # both sides gain: it is the process's
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; {format_here().reason}")
     if args.hidden:
         found: dict[str, Any] = {"hidden": hidden_curve(args.seconds)}
     elif args.memory:

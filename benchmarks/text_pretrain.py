@@ -30,8 +30,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from beside import processor
-from unmask.training.precision import computing, resolve_precision
+from beside import format_here, processor
+from unmask.training.precision import computing
 
 VOCABULARY = 30522
 TOKENS = 4096  # slots in an optimiser step, on all sides
@@ -56,7 +56,7 @@ def corpus(folder: Path, slots: int):
 
 
 LOOPS = ("ours", "padded", "concat", "padded-default")
-FORMAT = resolve_precision("auto", torch.device("cpu"))
+FORMAT = format_here()
 """What `ours` and `concat` compute in."""
 Stepper = Callable[[], tuple[int, float, float]]
 """One optimiser step: (real tokens, seconds, loss)."""
