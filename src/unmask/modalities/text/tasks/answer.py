@@ -31,7 +31,8 @@ from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.task_model import TaskModel
 
 LONGEST = 30
-"""Longest answer in tokens (the published scripts' limit)."""
+"""Longest answer in tokens (the published scripts' limit), unless more than one in a hundred training answers is
+longer."""
 KEPT = 20
 NOTHING = "(no answer)"
 
@@ -56,6 +57,7 @@ class Answer(TextTask):
             "stride": settings.stride,
             "null_threshold": settings.null_threshold,
             "no_answer": any(not q.answers for q in items),
+            "longest": longest_answer(encoder, items),
         }
         return cls(encoder, about)
 
@@ -98,7 +100,7 @@ class Answer(TextTask):
         for number, (q, mine) in enumerate(zip(prepared.items, prepared.groups, strict=True)):
             spans, total, null = [], -np.inf, np.inf
             for w in mine:
-                scored, mass, nothing = _spans(found[w], windows[w])
+                scored, mass, nothing = _spans(found[w], windows[w], int(self.about.get("longest") or LONGEST))
                 spans += scored
                 total = np.logaddexp(total, mass)
                 null = min(null, nothing)
@@ -153,6 +155,13 @@ class Answer(TextTask):
         )
 
 
+def longest_answer(encoder: ExampleMaker, items: Sequence[SquadQuestion]) -> int:
+    """Tokens of the longest answer that is looked for: `LONGEST`, or as many as 99 of 100 training answers have."""
+    given = [q.answers[0][0] for q in items if q.answers]
+    lengths = [len(e) for e in encoder.texts(given)] if given else [0]
+    return max(LONGEST, int(np.ceil(np.quantile(lengths, 0.99))))
+
+
 def token_span(q: SquadQuestion, offsets: np.ndarray) -> tuple[int, int] | None:
     """First and last token of the first answer, None where there is none or no token of it."""
     if not q.answers:
@@ -178,7 +187,9 @@ def padded(logits: Tensor, batch: PackedBatch, count: int) -> Tensor:
     return out.index_put((index[real], column), logits[real])
 
 
-def _spans(logits: np.ndarray, window: Window) -> tuple[list[tuple[float, int, int]], float, float]:
+def _spans(
+    logits: np.ndarray, window: Window, longest: int = LONGEST
+) -> tuple[list[tuple[float, int, int]], float, float]:
     """(best spans as (score, first token, last token), log of the summed exp of all spans, score of no answer)."""
     start, end = logits[:, 0].astype(np.float64), logits[:, 1].astype(np.float64)
     null = float(start[0] + end[0])
@@ -187,7 +198,7 @@ def _spans(logits: np.ndarray, window: Window) -> tuple[list[tuple[float, int, i
     n = len(s)
     if n == 0:
         return [], -np.inf, null
-    width = min(LONGEST, n)
+    width = min(longest, n)
     table = np.full((n, width), -np.inf)
     for k in range(width):
         table[: n - k, k] = s[: n - k] + e[k:]

@@ -1,5 +1,5 @@
 """Simpler models beside an encoder: linear models of TF-IDF counts and of the frozen vectors of the two texts of a
-pair, the cosine of TF-IDF vectors, and each word's most frequent tag.
+pair, the cosine of TF-IDF vectors, each word's most frequent tag, and the sentence that has most words of a question.
 
 They are what fine-tuning has to beat. Where one of them does better on held-out rows than encoder and head, it is saved
 in the folder (`beside.safetensors`, `beside.json`), and `predict` and `evaluate` use it, alone or averaged with the
@@ -29,12 +29,13 @@ WORD = r"(?u)\b\w+\b|[^\w\s]"
 """What TF-IDF counts: words, and marks one by one."""
 
 
-Kind = Literal["words", "apart", "cosine", "tags"]
+Kind = Literal["words", "apart", "cosine", "tags", "sentence"]
 PROBLEMS: dict[str, tuple[str, ...]] = {
     "words": ("single", "multi", "regression"),
     "apart": ("single", "multi", "regression", "pair"),
     "cosine": ("pair",),
     "tags": ("tag",),
+    "sentence": ("answer",),
 }
 """Of each kind, what it can be asked for."""
 
@@ -45,10 +46,10 @@ class Beside:
 
     Attributes:
         kind: 'words' (a linear model of TF-IDF of words and pairs of words), 'apart' (one of |u - v|, u * v and the
-            cosine of two texts' vectors), 'cosine' (of the TF-IDF vectors of two texts) or 'tags' (the tag that a word
-            has most often).
-        problem: how the outputs are meant: single, multi, regression (classify), pair (similarity) or tag.
-        model: words, apart.
+            cosine of two texts' vectors), 'cosine' (of the TF-IDF vectors of two texts), 'tags' (the tag that a word
+            has most often) or 'sentence' (which sentence of a context shares words with the question: see `overlap`).
+        problem: how the outputs are meant: single, multi, regression (classify), pair (similarity), tag or answer.
+        model: words, apart; sentence: the gain of overlaps.
         share: of its outputs in what is predicted; the encoder's have the rest.
         terms: what is counted, or (tags) the words that most often have a tag other than O, in lower case.
         idf: words, cosine: inverse document frequencies of the terms.
@@ -89,6 +90,8 @@ class Beside:
         """The encoder's outputs and these, averaged by `share`: probabilities of classes as logarithms."""
         if self.problem in ("pair", "tag"):
             return list(own)
+        if self.problem == "answer":
+            return [(1 - self.share) * x + self.share * y for x, y in zip(found, own, strict=True)]
 
         def ready(x: np.ndarray) -> np.ndarray:
             x = x.astype(np.float64)

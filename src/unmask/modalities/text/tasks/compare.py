@@ -4,7 +4,6 @@ kept."""
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from unmask.core.inference import one_core
 from unmask.modalities.text.tasks import simpler
 from unmask.modalities.text.tasks.beside import Beside, Kind, vectors_apart
+from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.task import TextTask
@@ -21,6 +21,8 @@ from unmask.modalities.text.tasks.task_model import TaskModel
 
 DRAWS = 100
 SHARES = (0.5, 1.0)
+AVERAGED = ("words", "sentence")
+"""Kinds whose outputs are averaged with the encoder's too."""
 
 
 @dataclass
@@ -59,9 +61,9 @@ def rivals(
     """
     where: dict[str, Any] = {"slots": slots, "context": context}
     with one_core():
-        if task.name == "answer":
-            return [Rival("sentence with the most words in common", [_sentence(q) for q in held.items])]
         out = []
+        if task.name == "answer":
+            out.append(Rival("sentence with the most words in common", [_sentence(q) for q in held.items]))
         if task.name == "classify":
             assert model is not None
             out += _constants(task, model, training, held, where)
@@ -83,6 +85,7 @@ def _name(kind: Kind, task: TextTask) -> str:
         "apart": "frozen vectors of the two texts",
         "cosine": "cosine of TF-IDF vectors",
         "tags": "most frequent tag of each word",
+        "sentence": "words in common by sentence",
     }[kind]
 
 
@@ -116,10 +119,9 @@ def untempered(task: TextTask) -> TextTask:
 
 def _sentence(question: Any) -> dict[str, Any]:
     """The sentence of the context that shares most words with the question, longer ones at a discount."""
-    asked = set(re.findall(r"\w+", question.question.lower()))
-    sentences = [s for s in re.split(r"(?<=[.!?])\s+", question.context) if s.strip()] or [""]
-    found = [len(asked & set(re.findall(r"\w+", s.lower()))) / (1 + len(s.split())) ** 0.5 for s in sentences]
-    return {"answer": {"text": sentences[int(np.argmax(found))]}}
+    spans, found = overlaps(question.question, question.context)
+    start, end = spans[int(found.argmax())]
+    return {"answer": {"text": question.context[start:end]}}
 
 
 @dataclass
@@ -170,19 +172,21 @@ def judge(
     best = merit(task.metric, value(dict(own)[kept]))
     beside, better, extra = None, None, []
     for rival in sorted(others, key=lambda r: -merit(task.metric, value(r.predictions))):
-        if merit(task.metric, value(rival.predictions)) <= best:
-            break
+        kind = None if rival.beside is None else rival.beside.kind
+        # A rule about sentences says nothing of which words in them: with the encoder it may be better than either.
+        if merit(task.metric, value(rival.predictions)) <= best and kind != "sentence":
+            continue
         if rival.beside is None:
             better = better or rival.name
             continue
         assert rival.outputs is not None
-        for share in SHARES if rival.beside.kind == "words" else SHARES[-1:]:
+        for share in SHARES if kind in AVERAGED else SHARES[-1:]:
             rival.beside.share = share
             said = untempered(task).decode(rival.beside.mixed(found, rival.outputs), held)
             name = rival.name if share == 1 else f"{rival.name}, averaged with the encoder"
             if share < 1:
                 extra.append((name, said))
-            if merit(task.metric, value(said)) > best or (beside is None and share == 1):
+            if merit(task.metric, value(said)) > best:
                 best, beside, kept, chosen_share = merit(task.metric, value(said)), rival.beside, name, share
         if beside is not None:
             beside.share = chosen_share

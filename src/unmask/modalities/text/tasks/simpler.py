@@ -11,6 +11,7 @@ import numpy as np
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.beside import Beside, Kind, fit_apart, fit_cosine, fit_tags, fit_words, vectors_apart
 from unmask.modalities.text.tasks.classify import KINDS, Classify
+from unmask.modalities.text.tasks.overlap import fit_overlap, sentence_scores
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.task_model import TaskModel
@@ -27,6 +28,8 @@ def kinds_of(task: TextTask, training: Prepared) -> list[Kind]:
     if task.name == "similarity":
         graded = training.items[0].text2 is not None and "target" in training.extra
         return ["cosine", "apart"] if graded else ["cosine"]
+    if task.name == "answer":  # of no answer the rule knows nothing
+        return [] if task.about.get("no_answer") else ["sentence"]
     return ["tags"] if task.name == "tag" else []
 
 
@@ -52,6 +55,8 @@ def fit(
     """
     if kind == "tags":
         return fit_tags(_tagged(task, training), task.outputs)
+    if kind == "sentence":
+        return fit_overlap(training.items)
     if kind == "cosine":
         return fit_cosine(training.items)
     target, weights = targets(task, training), None
@@ -96,6 +101,8 @@ def outputs(
     """
     if beside.kind == "tags":
         return list(_looked_up(beside, task, prepared))
+    if beside.kind == "sentence":
+        return list(sentence_scores(beside, prepared))
     if task.name != "similarity":
         vectors = None
         if beside.kind == "apart":
