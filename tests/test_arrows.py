@@ -27,6 +27,7 @@ LAYERS = {
     "unmask.standard": 6,
     "unmask.export": 8,
     "unmask.verify": 8,
+    "unmask.serving": 8,
     "unmask.cli": 9,
     "unmask.__main__": 10,
     "unmask": 10,
@@ -44,6 +45,9 @@ def test_no_arrow_goes_up():
 
 def test_what_serves_every_modality_knows_none():
     shared = ("unmask.standard", "unmask.cli.app", "unmask.cli.common", "unmask.cli.dispatch", "unmask.cli.standard")
+    kinds = ("text", "table", "images", "events")
+    serving = [m for m in imports() if m.startswith("unmask.serving.") and m.split(".")[2] not in kinds]
+    shared += ("unmask.cli.serve", *serving)
     assert {m for name in shared for m in imports()[name] if m.startswith("unmask.modalities")} == set()
 
 

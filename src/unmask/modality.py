@@ -77,6 +77,8 @@ class Modality:
             `training.job.RunResult`: what the standard `pretrain` command needs, and no other.
         commands: shared command, such as `unmask fill MODEL` -> "package.module:function" or `Command`.
         tools: commands of its own, `unmask NAME TOOL`.
+        serves: "package.module:function", called with (path, limits=) and, where it reads them, device= and precision=;
+            returns an `unmask.serving.verbs.Served`: what `unmask serve` answers. None: not served.
         model_types: `model_type` of config.json in folders without unmask.json that are of this modality.
         architectures: how `architecture` begins in config.json of such folders without a model_type, as of timm.
         weights: endings of bare weights files that `load` reads.
@@ -91,6 +93,7 @@ class Modality:
     pretrain: str | None = None
     commands: Mapping[str, str | Command] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
+    serves: str | None = None
     model_types: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "evaluate": "Text: loss, perplexity, accuracy on hidden tokens; fine-tuned: its metrics; queries and documents: "
     "retrieval. Pictures: neighbours and linear probe. Tables: synthetic rows beside real.",
     "zeroshot": "Classify texts without training: by an NLI head where the model has one, else by masked prompts.",
+    "serve": "Serve models over HTTP: batched, with the dialects that clients speak, and a page to try them by hand.",
     "inspect": "Parameters, context, FLOPs per token, memory by precision.",
     "export": "Write a model for transformers, sentence-transformers or onnxruntime, with the head that it is for.",
     "recommend": "Which family and checkpoint to start from, with the reasons and the memory.",
@@ -39,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
 
 OWN: Mapping[str, str] = {
     "demo": "unmask.cli.demo:demo",
+    "serve": "unmask.cli.serve:serve",
     "inspect": "unmask.cli.inspect:inspect",
     "verify": "unmask.cli.verify:verify",
 }

@@ -12,6 +12,7 @@ MODALITY = Modality(
     load="unmask.modalities.events.model:load",
     demo="unmask.modalities.events.demo:run_demo",
     card="unmask.modalities.events.card:card",
+    serves="unmask.serving.events.model:serve",
     commands={
         "pretrain": "unmask.cli.events.pretrain:pretrain",
         "fill": f"{_USES}:fill",

@@ -12,6 +12,7 @@ MODALITY = Modality(
     load="unmask.modalities.images.model:load",
     demo="unmask.modalities.images.demo:run_demo",
     card="unmask.modalities.images.card:card",
+    serves="unmask.serving.images.model:serve",
     commands={
         "pretrain": "unmask.cli.images.pretrain:pretrain",
         "fill": f"{_USES}:fill",

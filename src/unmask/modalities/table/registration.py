@@ -16,6 +16,7 @@ MODALITY = Modality(
     load="unmask.modalities.table.registration:load",
     demo="unmask.modalities.table.demo:run_demo",
     card="unmask.modalities.table.card:card",
+    serves="unmask.serving.table.model:serve",
     commands={
         "describe": "unmask.cli.table.describe:describe",
         "pretrain": "unmask.cli.table.pretrain:pretrain",

@@ -52,7 +52,10 @@ def fill(
     def likeliest(prediction: Any, places: Tensor) -> list[list[dict[str, Any]]]:
         values, chances = (x[places].tolist() for x in prediction.top(top))
         return [
-            [{"value": word_of(model.tokenizer, v), "probability": math.exp(p)} for v, p in zip(*one, strict=True)]
+            [
+                {"value": word_of(model.tokenizer, v), "token": v, "probability": math.exp(p)}
+                for v, p in zip(*one, strict=True)
+            ]
             for one in zip(values, chances, strict=True)
         ]
 

@@ -13,6 +13,7 @@ MODALITY = Modality(
     load="unmask.modalities.text.model:load",
     demo="unmask.modalities.text.demo:run_demo",
     card="unmask.modalities.text.card:card",
+    serves="unmask.serving.text.model:serve",
     commands={
         "pretrain": "unmask.cli.text.pretrain:pretrain",
         "adapt": "unmask.cli.text.pretrain:adapt",

@@ -33,7 +33,7 @@ CALIBRATIONS = ("context", "batch", "none")
 
 
 def zero_shot(
-    model: str | Path | TextModel,
+    model: str | Path | TextModel | models.TaskFolder,
     texts: Sequence[str],
     labels: Sequence[str],
     *,
@@ -70,7 +70,7 @@ def zero_shot(
     if len(labels) < 2:
         raise UserError(f"{len(labels)} labels", hint="Give two or more.")
     asked: Prompts | Hypotheses
-    if not isinstance(model, TextModel) and task_of(model) == "classify":
+    if not isinstance(model, TextModel) and (isinstance(model, models.TaskFolder) or task_of(model) == "classify"):
         asked = Hypotheses(model, labels, device=device, precision=precision)
         templates, calibrate = templates or [HYPOTHESIS], calibrate or "none"
         if calibrate == "context":
@@ -126,8 +126,12 @@ class Hypotheses:
 
     method = "entailment"
 
-    def __init__(self, model: str | Path, labels: Sequence[str], *, device: str, precision: str) -> None:
-        self.model, self.labels = models.load(model, device=device, precision=precision), labels
+    def __init__(
+        self, model: str | Path | models.TaskFolder, labels: Sequence[str], *, device: str, precision: str
+    ) -> None:
+        if not isinstance(model, models.TaskFolder):
+            model = models.load(model, device=device, precision=precision)
+        self.model, self.labels = model, labels
         lowered = {str(name).lower(): str(name) for name in self.model.about.get("labels") or []}
         yes = next((lowered[n] for n in lowered if n.startswith("entail")), None)
         no = next((lowered[n] for n in lowered if n.startswith(("contradict", "not_entail"))), None)

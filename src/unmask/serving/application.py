@@ -1,0 +1,324 @@
+"""The application: which address asks what of which model. No kind of data is named here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from unmask.errors import suggest
+from unmask.serving.engine import JSON, NAMED_IN_BODY, Reply, failure
+from unmask.serving.gateway import ClientGone, Gateway, Receive, Scope, Send, json_body
+from unmask.serving.openapi import documentation, openapi
+from unmask.serving.refused import Refused
+from unmask.version import __version__
+
+SAFE = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+]
+"""Of pages: they load nothing from elsewhere."""
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
+Handler = Callable[["Request"], Awaitable[Reply]]
+
+
+class Request:
+    """One request: its address, its headers, and the way to its body."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope, self.receive = scope, receive
+        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        self.path: Mapping[str, str] = scope.get("path_params", {})
+
+
+class Endpoint:
+    """An address: checks who asks, has a handler answer, and says what is wrong in one form.
+
+    Args:
+        key: whether it needs one, where the server has keys.
+    """
+
+    def __init__(self, gateway: Gateway, handler: Handler, *, key: bool = True) -> None:
+        self.gateway, self.handler, self.key = gateway, handler, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            self.gateway.check(request.headers, key=self.key)
+            reply = await self.handler(request)
+        except ClientGone:
+            return
+        except Exception as error:
+            reply = failure(error)
+        await respond(self.gateway, reply, request, send)
+
+
+async def respond(gateway: Gateway, reply: Reply, request: Request, send: Send) -> None:
+    """Send a reply."""
+    headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(reply.body)).encode())]
+    headers = [(k, v) for k, v in headers if k.decode() not in reply.headers]
+    headers += [(name.encode(), value.encode("latin-1", "replace")) for name, value in reply.headers.items()]
+    headers += cors_headers(gateway, request)
+    if gateway.stopping or reply.status in (408, 413, 429):  # what is left of the body is not read
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    body = b"" if request.scope["method"] == "HEAD" else reply.body
+    await send({"type": "http.response.body", "body": body})
+
+
+def cors_headers(gateway: Gateway, request: Request) -> list[tuple[bytes, bytes]]:
+    """What lets a page of a named origin read the answer."""
+    origin = request.headers.get(b"origin", b"")
+    if not origin or not ({"*", origin.decode("latin-1")} & set(gateway.cors)):
+        return []
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-allow-headers", b"authorization, content-type"),
+        (b"access-control-allow-methods", b"GET, POST"),
+        (b"vary", b"origin"),
+    ]
+
+
+def application(gateway: Gateway) -> Starlette:
+    """The whole application."""
+    ask = _Asking(gateway)
+    looks: dict[str, tuple[Handler, bool]] = {
+        "/health": (ask.health, False),
+        "/ready": (ask.is_ready, False),
+        "/metrics": (ask.metrics, True),
+        "/models": (ask.models, True),
+        "/models/{model}": (ask.model, True),
+        "/models/{model}/health": (ask.health, False),
+        "/models/{model}/info": (ask.info, True),
+        "/info": (ask.info, True),
+        "/v1/models": (ask.openai_models, True),
+        "/v1/models/{model}": (ask.openai_model, True),
+        "/openapi.json": (ask.openapi, True),
+        "/docs": (ask.documentation, False),
+        "/": (ask.page, False),
+        "/page/{file}": (ask.page, False),
+    }
+    posts: dict[str, Handler] = {
+        "/": ask.bare,
+        "/models/{model}": ask.bare,
+        "/models/{model}/pipeline/{task}": ask.task,
+        "/models/{model}/tei/{tei}": ask.tei,
+        "/models/{model}/{verb}": ask.verb,
+        "/embed": ask.dialect("tei/embed"),
+        "/predict": ask.dialect("tei/predict"),
+        "/v1/embeddings": ask.embeddings,
+    }
+    routes = []
+    for path in dict.fromkeys([*looks, *posts]):
+        by_method = {}
+        if path in looks:
+            handler, key = looks[path]
+            by_method["GET"] = by_method["HEAD"] = Endpoint(gateway, handler, key=key)
+        if path in posts:
+            by_method["POST"] = Endpoint(gateway, posts[path])
+        routes.append(Route(path, Methods(gateway, by_method), methods=None))
+
+    async def wrong(request: Any, error: Exception) -> Any:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        what = {404: "no such address", 405: "another method is expected"}.get(status, "the server failed")
+        reply = Reply.of(Refused(status, what, hint="All addresses stand at /docs."))
+
+        async def send_it(scope: Scope, receive: Receive, send: Send) -> None:
+            await respond(gateway, reply, Request(scope, receive), send)
+
+        return send_it
+
+    return Starlette(routes=routes, exception_handlers={HTTPException: wrong})
+
+
+class Methods:
+    """An address with an endpoint per method."""
+
+    def __init__(self, gateway: Gateway, by_method: Mapping[str, Endpoint]) -> None:
+        self.gateway, self.by_method = gateway, by_method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self.by_method.get(scope["method"])
+        if endpoint is not None:
+            await endpoint(scope, receive, send)
+            return
+        request, allowed = Request(scope, receive), ", ".join(sorted(self.by_method))
+        if scope["method"] == "OPTIONS" and cors_headers(self.gateway, request):
+            reply = Reply(204, b"")
+        else:
+            reply = Reply.of(Refused(405, f"{scope['method'][:20]} is not read here", hint=f"Expected {allowed}."))
+        await respond(self.gateway, reply, request, send)
+
+
+def _ok(value: Any) -> Reply:
+    return Reply(200, json_body(value))
+
+
+class _Asking:
+    """The handlers of all addresses."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._openapi: dict[str, Any] | None = None
+
+    async def health(self, request: Request) -> Reply:
+        """The process is alive."""
+        return _ok({"status": "ok", "version": __version__})
+
+    async def is_ready(self, request: Request) -> Reply:
+        """Models are loaded, and requests are taken."""
+        if not self.gateway.ready or self.gateway.stopping:
+            why = "the server is stopping" if self.gateway.stopping else "models are being loaded"
+            raise Refused(503, why, hint="Ask again later, or another server.", wait=1)
+        return _ok({"status": "ready", "models": list(self.gateway.models)})
+
+    async def metrics(self, request: Request) -> Reply:
+        """Counts, for Prometheus."""
+        text = self.gateway.metrics.text().encode()
+        return Reply(200, text, {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def models(self, request: Request) -> Reply:
+        """What is served."""
+        told = {
+            name: {"kind": m["kind"], "task": m["task"], "verbs": list(m["verbs"]), "about": m["about"]}
+            for name, m in self.gateway.models.items()
+        }
+        return _ok({"models": told})
+
+    async def model(self, request: Request) -> Reply:
+        """All of one model: verbs, shapes, columns or labels."""
+        return _ok({"name": request.path["model"], **self._known(request.path["model"])})
+
+    async def info(self, request: Request) -> Reply:
+        """What text-embeddings-inference and `InferenceClient.get_endpoint_info` ask for."""
+        name = request.path.get("model") or self._only("a model")
+        model = self._known(name)
+        about, limits = model["about"], self.gateway.limits
+        return _ok(
+            {
+                "model_id": name,
+                "model_dtype": about.get("precision", "fp32"),
+                "model_type": {model["task"] or model["kind"]: {}},
+                "max_input_length": about.get("slots"),
+                "max_batch_tokens": limits.slots,
+                "max_client_batch_size": limits.items,
+                "max_concurrent_requests": limits.waiting,
+                "version": __version__,
+            }
+        )
+
+    async def openai_models(self, request: Request) -> Reply:
+        """The models, as OpenAI lists them."""
+        return _ok({"object": "list", "data": [self._openai(name) for name in self.gateway.models]})
+
+    async def openai_model(self, request: Request) -> Reply:
+        self._known(request.path["model"])
+        return _ok(self._openai(request.path["model"]))
+
+    def _openai(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": int(self.gateway.metrics.started), "owned_by": "unmask"}
+
+    async def openapi(self, request: Request) -> Reply:
+        """All addresses and shapes, as OpenAPI."""
+        if self._openapi is None:
+            self._openapi = openapi(self.gateway.models)
+        return _ok(self._openapi)
+
+    async def documentation(self, request: Request) -> Reply:
+        """The same for people."""
+        if self.gateway.keys is not None:
+            self.gateway.check(request.headers)
+        return Reply(200, documentation(openapi(self.gateway.models)).encode(), _page_headers("docs.html"))
+
+    async def page(self, request: Request) -> Reply:
+        """The page where one hides and fills by hand."""
+        name = request.path.get("file", "index.html")
+        found = _pages().get(name)
+        if found is None:
+            raise Refused(404, "no such page", hint="The page is at /.")
+        return Reply(200, found, _page_headers(name))
+
+    async def bare(self, request: Request) -> Reply:
+        """What `InferenceClient(model=address)` sends."""
+        name = request.path.get("model") or self._only("a model")
+        return await self._dialect(name, "huggingface/", request)
+
+    async def task(self, request: Request) -> Reply:
+        """A task of the hub by its name."""
+        return await self._dialect(request.path["model"], f"huggingface/{request.path['task']}", request)
+
+    async def tei(self, request: Request) -> Reply:
+        """What text-embeddings-inference reads, of one model."""
+        return await self._dialect(request.path["model"], f"tei/{request.path['tei']}", request)
+
+    async def verb(self, request: Request) -> Reply:
+        """A verb by its name."""
+        name, verb = request.path["model"], request.path["verb"]
+        known = self._known(name)["verbs"]
+        if verb not in known:
+            raise Refused(404, f"{name} has no {verb[:60]!r}", hint=suggest(verb[:60], known))
+        return await self._ask(name, verb, request)
+
+    def dialect(self, action: str) -> Handler:
+        """A dialect whose requests name no model: it is the only one that speaks it."""
+
+        async def handler(request: Request) -> Reply:
+            able = [name for name, model in self.gateway.models.items() if action in model["dialects"]]
+            if len(able) != 1:
+                there = ", ".join(f"/models/{name}/{action}" for name in able[:10])
+                what = f"{len(able) or 'no'} models here answer {action}"
+                raise Refused(400 if able else 404, what, hint=f"Ask one of {there}." if able else "See /models.")
+            return await self._ask(able[0], action, request)
+
+        return handler
+
+    async def embeddings(self, request: Request) -> Reply:
+        """OpenAI's embeddings: the body names the model."""
+        return await self._ask(NAMED_IN_BODY, "openai/embeddings", request)
+
+    def _known(self, name: str) -> Mapping[str, Any]:
+        if name not in self.gateway.models:
+            raise Refused(404, f"no model {name[:60]!r}", hint=suggest(name[:60], self.gateway.models))
+        return self.gateway.models[name]
+
+    def _only(self, what: str) -> str:
+        names = list(self.gateway.models)
+        if len(names) > 1:
+            raise Refused(400, f"{len(names)} models are served", hint=f"Name one: /models/{names[0]}, ...")
+        return names[0]
+
+    async def _dialect(self, name: str, action: str, request: Request) -> Reply:
+        known = self._known(name)["dialects"]
+        if action not in known:
+            family = action.partition("/")[0]
+            alike = [a.partition("/")[2] for a in known if a.startswith(f"{family}/") and not a.endswith("/")]
+            task = action.partition("/")[2]
+            raise Refused(404, f"{name} does not answer {task[:60] or family}", hint=suggest(task[:60], alike or known))
+        return await self._ask(name, action, request)
+
+    async def _ask(self, name: str, action: str, request: Request) -> Reply:
+        return await self.gateway.answer(name, action, request.receive, request.headers)
+
+
+def _page_headers(name: str) -> dict[str, str]:
+    kind = TYPES[name[name.rindex(".") :]]
+    return {"content-type": kind, "cache-control": "no-cache", **{k.decode(): v.decode() for k, v in SAFE}}
+
+
+def _pages() -> dict[str, bytes]:
+    folder = files("unmask.serving") / "page"
+    return {f.name: f.read_bytes() for f in folder.iterdir() if f.name.endswith(tuple(TYPES))}

@@ -1,0 +1,342 @@
+"""Requests in, answers out, for the models of one process: made ready beside the model, batched, answered in order.
+
+Three kinds of threads work side by side, none of them the event loop of the server:
+
+- one makes requests ready: JSON, shapes, tokens (`Verb.prepare`);
+- one or more per model take the items of the oldest request and of all others that may share its batch, up to a budget
+  of slots, and run them (`Work.run`);
+- whoever worked on the last item of a request writes its answer (`Work.finish`).
+
+So a batch is as large as what is waiting, and nobody waits for a batch to fill.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from unmask.errors import UserError
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+from unmask.serving.refused import Refused, status_of, told
+from unmask.serving.shapes import checked
+from unmask.serving.verbs import Served, Verb, Work
+
+JSON = "application/json"
+NAMED_IN_BODY = ""
+"""In place of a model's name, where the body says which: its key `model`."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What goes back: a status of HTTP and a body of JSON."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: UserError) -> Reply:
+        """What says that a request is not answered as asked."""
+        return cls(status_of(error), orjson.dumps(told(error)), error.headers if isinstance(error, Refused) else {})
+
+
+@dataclass(eq=False)
+class Ask:
+    """A request on its way.
+
+    Attributes:
+        action: a verb, or 'DIALECT/TASK'.
+        content: type of the body.
+        until: when it is given up (`time.monotonic`).
+        gone: nobody waits for the answer any more.
+        tag: for whoever gets the answer.
+    """
+
+    model: str
+    action: str
+    body: bytes
+    content: str
+    until: float
+    tag: Any = None
+    gone: bool = False
+
+
+Deliver = Callable[[list[tuple[Ask, Reply]]], None]
+"""Gets answers, several at a time, in a thread of the engine."""
+
+
+class Engine:
+    """Answers for some models.
+
+    Args:
+        served: the models by name.
+        deliver: gets every answer once, except of asks that are `gone`.
+        threads: per model.
+    """
+
+    def __init__(
+        self, served: Mapping[str, Served], deliver: Deliver, limits: Limits, metrics: Metrics, *, threads: int = 1
+    ) -> None:
+        self.served, self.deliver, self.limits, self.metrics = served, deliver, limits, metrics
+        self._arrived: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
+        self._lanes = {name: Lane(name, one, self, threads) for name, one in served.items()}
+        self._reader = threading.Thread(target=self._make_ready, name="requests", daemon=True)
+        self._reader.start()
+
+    def ask(self, ask: Ask) -> None:
+        """Take a request; its answer goes to `deliver`."""
+        self._arrived.put(ask)
+
+    def forget(self, ask: Ask) -> None:
+        """Nobody waits for an answer any more."""
+        ask.gone = True
+
+    def close(self) -> None:
+        """Answer what was taken, then end the threads."""
+        self._arrived.put(None)
+        self._reader.join()
+        for lane in self._lanes.values():
+            lane.close()
+        for one in self.served.values():
+            one.close()
+
+    def _make_ready(self) -> None:
+        while (ask := self._arrived.get()) is not None:
+            if ask.gone:
+                continue
+            try:
+                body = None
+                if ask.model == NAMED_IN_BODY:
+                    body = _json(ask)
+                    ask.model = self._named(body, ask.action)
+                verb = self._verb(ask)
+                work = verb.prepare(checked(verb.request, _body(ask, verb) if body is None else body))
+                self._check(work)
+                if work.items:
+                    self._lanes[ask.model].add(Job(ask, work))
+                else:
+                    self.deliver([(ask, _finished(work, []))])
+            except Exception as error:
+                self.deliver([(ask, failure(error))])
+
+    def _named(self, body: Any, action: str) -> str:
+        """The model that a body names.
+
+        Raises:
+            Refused: none, or one that does not answer the action.
+        """
+        name = body.get("model") if isinstance(body, dict) else None
+        able = [known for known, one in self.served.items() if action in one.dialects]
+        if name not in able:
+            said = f"model {str(name)[:60]!r}" if name is not None else "no model is named"
+            raise Refused(404 if name is not None else 400, said, hint=f"Here: {', '.join(able) or 'none for this'}.")
+        return str(name)
+
+    def _verb(self, ask: Ask) -> Verb:
+        one = self.served[ask.model]
+        return one.dialects[ask.action] if "/" in ask.action else one.verbs[ask.action]
+
+    def _check(self, work: Work) -> None:
+        total = sum(work.slots)
+        if total > self.limits.slots:
+            raise Refused(
+                400,
+                f"{total:,} slots (tokens, cells, patches or events), at most {self.limits.slots:,} per request",
+                hint="Send it in parts.",
+            )
+
+
+@dataclass(eq=False)
+class Job:
+    """A request in a lane.
+
+    Attributes:
+        taken: how many of its items are or were worked on.
+        left: how many have no answer yet.
+    """
+
+    ask: Ask
+    work: Work
+    taken: int = 0
+    left: int = 0
+    answers: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.left = len(self.work.items)
+        self.answers = [None] * self.left
+
+
+Part = tuple[Job, int, int]
+"""A job and which of its items, from and to."""
+
+
+class Lane:
+    """The work that waits for one model, and the threads that do it."""
+
+    def __init__(self, name: str, served: Served, engine: Engine, threads: int) -> None:
+        self.name, self.served, self.engine = name, served, engine
+        self._jobs: deque[Job] = deque()
+        self._ready = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(threads,), name=f"{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, job: Job) -> None:
+        with self._ready:
+            self._jobs.append(job)
+            self._ready.notify()
+
+    def close(self) -> None:
+        """Work on what is waiting, then end."""
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, threads: int) -> None:
+        if threads > 1:
+            import torch  # several threads of a core each, instead of one that shares its products out
+
+            torch.set_num_threads(1)
+        while (parts := self._next()) is not None:
+            if parts:
+                self._run(parts)
+
+    def _next(self) -> list[Part] | None:
+        """Items for one batch: of the oldest job, and of those that may share it; None when all is done."""
+        late: list[Job] = []
+        with self._ready:
+            while not self._jobs:
+                if self._closed:
+                    return None
+                self._ready.wait()
+            now, kept, parts = time.monotonic(), deque[Job](), list[Part]()
+            room, together = self.served.batch_slots, None
+            while self._jobs:
+                job = self._jobs.popleft()
+                if job.ask.gone:
+                    continue
+                if job.ask.until < now:
+                    late.append(job)
+                    continue
+                if not parts or (room > 0 and together is not None and job.work.together == together):
+                    end = _fit(job, room, first=not parts)
+                    if end > job.taken:
+                        together = job.work.together
+                        parts.append((job, job.taken, end))
+                        room -= sum(job.work.slots[job.taken : end])
+                        job.taken = end
+                if job.taken < len(job.work.items):
+                    kept.append(job)
+                if room <= 0 or (parts and together is None):
+                    break
+            kept.extend(self._jobs)
+            self._jobs = kept
+            if kept:
+                self._ready.notify()
+        if late:
+            error = Refused(504, f"no answer within {self.engine.limits.seconds:g} s", hint="Ask for less, or later.")
+            self.engine.deliver([(job.ask, Reply.of(error)) for job in late])
+        return parts
+
+    def _run(self, parts: list[Part]) -> None:
+        start = time.perf_counter()
+        payloads = [item for job, first, end in parts for item in job.work.items[first:end]]
+        try:
+            answers = parts[0][0].work.run(payloads)
+        except Exception as error:
+            if len({id(job) for job, _, _ in parts}) > 1:  # one request's fault is not the others'
+                for part in parts:
+                    self._run([part])
+                return
+            job = parts[0][0]
+            job.ask.gone, unheard = True, job.ask.gone
+            if not unheard:
+                self.engine.deliver([(job.ask, failure(error))])
+            return
+        slots = sum(sum(job.work.slots[first:end]) for job, first, end in parts)
+        self.engine.metrics.batch(self.name, len(payloads), slots, time.perf_counter() - start)
+        self._hand_out(parts, answers)
+
+    def _hand_out(self, parts: Sequence[Part], answers: Sequence[Any]) -> None:
+        done, place = [], 0
+        for job, first, end in parts:
+            job.answers[first:end] = answers[place : place + end - first]
+            place += end - first
+            with self._ready:  # items of one job may be in the hands of several threads
+                job.left -= end - first
+                whole = job.left == 0
+            if whole and not job.ask.gone:
+                done.append((job.ask, _finished(job.work, job.answers)))
+        if done:
+            self.engine.deliver(done)
+
+
+def _fit(job: Job, room: int, *, first: bool) -> int:
+    """Up to which item a job fits into a batch; the first of a batch is taken whatever its size."""
+    end, slots = job.taken, job.work.slots
+    while end < len(slots) and (slots[end] <= room or (first and end == job.taken)):
+        room -= slots[end]
+        end += 1
+    return end
+
+
+def _body(ask: Ask, verb: Verb) -> Any:
+    """The body as JSON.
+
+    Raises:
+        Refused: it is not JSON, and the verb reads nothing else.
+    """
+    if verb.raw is not None and "json" not in ask.content:
+        return verb.raw(ask.body)
+    return _json(ask)
+
+
+def _json(ask: Ask) -> Any:
+    """Raises: Refused: the body is not JSON, or said not to be."""
+    if ask.content and "json" not in ask.content:
+        raise Refused(415, f"a body of type {ask.content[:60]}", hint=f"Send JSON, with content-type: {JSON}.")
+    try:
+        return orjson.loads(ask.body)
+    except orjson.JSONDecodeError as error:
+        raise Refused(400, f"the body is not JSON: {error.msg} at character {error.pos}", hint="Send JSON.") from None
+
+
+def _finished(work: Work, answers: Sequence[Any]) -> Reply:
+    try:
+        return Reply(200, orjson.dumps(work.finish(answers), option=orjson.OPT_SERIALIZE_NUMPY, default=_plain))
+    except Exception as error:
+        return failure(error)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: NumPy's numbers, dates and sets as what they stand for."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def failure(error: Exception) -> Reply:
+    """What is said of an error: of a person's all of it, of ours where it is in the code, and never what was sent."""
+    if isinstance(error, UserError):
+        return Reply.of(error)
+    places = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)]
+    print(f"unmask serve: {type(error).__name__} at " + " < ".join(reversed(places)), file=sys.stderr, flush=True)
+    return Reply.of(Refused(500, f"the server failed: {type(error).__name__}", hint="Its log says where."))

@@ -1,0 +1,88 @@
+"""Patients as JSON to events as the model reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.events.meds import STATIC, Events
+from unmask.serving.limits import Limits
+from unmask.serving.shapes import Either, Field, ListOf, Nothing, Number, Record, Text
+
+TIME = Either((Text(), Nothing()), "a time such as 2020-03-01T08:30:00, or null")
+EVENT = Record(
+    time=Field(TIME, "When, as ISO 8601; null, or left out: a fact without a time, such as sex.", None),
+    code=Field(Text(longest=1000), "What, as the training data call it: LAB//GLUCOSE//mg/dL."),
+    numeric_value=Field(Either((Number(), Nothing()), "a number or null"), "Its value, where it has one.", None),
+)
+
+
+def patients_field(limits: Limits, **more: Field) -> Field:
+    """The patients of a request."""
+    patient = Record(
+        subject_id=Field(Number(whole=True), "Default: its place, from 0.", None),
+        events=Field(ListOf(EVENT, least=1), "In any order."),
+        **more,
+    )
+    return Field(ListOf(patient, most=limits.items, least=1), "Patients, each with their events.")
+
+
+def events_of(patients: Sequence[Mapping[str, Any]]) -> Events:
+    """The events of some patients, each in order of time; those of one time in the order given.
+
+    Raises:
+        UserError: naming a time that cannot be read, a value that is not finite, or an id that is given twice.
+    """
+    ids = [n if p["subject_id"] is None else int(p["subject_id"]) for n, p in enumerate(patients)]
+    twice = next((i for i in ids if ids.count(i) > 1), None) if len(set(ids)) < len(ids) else None
+    if twice is not None:
+        raise UserError(f"subject_id {twice} is given twice", hint="Send each patient once, with all events.")
+    time, code, value, counts = [], [], [], []
+    for number, patient in enumerate(patients):
+        rows = []
+        for place, event in enumerate(patient["events"]):
+            at = f"patients[{number}].events[{place}]"
+            if not event["code"]:
+                raise UserError(f"{at}.code: empty", hint="Give a code.")
+            amount = event["numeric_value"]
+            if amount is not None and not math.isfinite(amount):
+                raise UserError(f"{at}.numeric_value: {amount}", hint="Give a finite number, or null.")
+            rows.append((microseconds(event["time"], f"{at}.time"), event["code"], amount))
+        rows.sort(key=lambda row: row[0])
+        counts.append(len(rows))
+        time += [row[0] for row in rows]
+        code += [row[1] for row in rows]
+        value += [np.nan if row[2] is None else row[2] for row in rows]
+    known = sorted(set(code))
+    place_of = {name: n for n, name in enumerate(known)}
+    return Events(
+        subjects=np.array(ids, np.int64),
+        offsets=np.r_[0, np.cumsum(counts)],
+        time=np.array(time, np.int64),
+        code=np.array([place_of[name] for name in code], np.int32),
+        value=np.array(value, np.float32),
+        codes=known,
+    )
+
+
+def microseconds(text: str | None, at: str) -> int:
+    """Microseconds since 1970, `STATIC` for none.
+
+    Raises:
+        UserError: it is no time of ISO 8601.
+    """
+    if text is None:
+        return int(STATIC)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "Expected ISO 8601, such as 2020-03-01 or 2020-03-01T08:30:00."
+        raise UserError(f"{at}: {text[:40]!r}", hint=hint) from None
+    if found.tzinfo is not None:
+        raise UserError(f"{at}: {text[:40]!r} has a time zone", hint="Times of events have none: leave it out.")
+    return (found - datetime(1970, 1, 1)) // timedelta(microseconds=1)

@@ -1,0 +1,174 @@
+"""An event model as it is served: missing values and next events, what was expected, scores, vectors, outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from unmask.modalities.events.fill import timeline
+from unmask.modalities.events.meds import STATIC, Events, Labels
+from unmask.modalities.events.model import EventModel, load
+from unmask.serving.events.histories import TIME, events_of, microseconds, patients_field
+from unmask.serving.limits import Limits
+from unmask.serving.shapes import Field, Number, Record, Text
+from unmask.serving.verbs import Served, Verb, Work
+
+SHOWN = 2000
+"""Codes that the page may offer, the first of the vocabulary."""
+
+
+def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: str = "auto") -> Served:
+    """An event model as it is served.
+
+    Raises:
+        UserError: what is wrong with the folder.
+    """
+    model = load(path, device=device, precision=precision)
+    verbs = {
+        "fill": _fill(model, limits),
+        "expect": _expect(model, limits),
+        "score": _score(model, limits),
+        "embed": _embed(model, limits),
+    }
+    outcome = None
+    if model.folder.head is not None and model.folder.outcome is not None:
+        verbs["outcome"] = _outcome(model, limits)
+        outcome = model.folder.outcome["target"]["kind"]
+    found, vocabulary = model.inspect(), model.folder.vocabulary
+    about = {
+        **{name: found[name] for name in ("parameters", "slots", "codes", "layers", "width")},
+        "known_codes": list(vocabulary.codes[:SHOWN]),
+        "valued": [bool(v) for v in vocabulary.valued[-len(vocabulary.codes) :][:SHOWN]],
+        "outcome": outcome,
+        "precision": model.precision,
+        "device": str(model.device),
+    }
+    return Served(kind="events", about=about, verbs=verbs)
+
+
+def _alone(model: EventModel, events: Events, run: Callable[[Events], Any], times: int = 1) -> Work:
+    """Work of one piece: what is unknown is said of all patients of a request."""
+    lengths = np.minimum(np.diff(events.offsets) + 1, model.folder.settings.slots)
+
+    def told(some: Sequence[Events]) -> list[Any]:
+        found = [run(one) for one in some]
+        return [{**one, "unknown": model.unknown} for one in found]
+
+    return Work(items=[events], slots=[int(lengths.sum()) * times], run=told, finish=lambda answers: answers[0])
+
+
+def _rows(frame: pl.DataFrame, events: Events) -> list[list[dict[str, Any]]]:
+    """The rows of a frame by patient, in the order of the request."""
+    place = {int(subject): n for n, subject in enumerate(events.subjects)}
+    out: list[list[dict[str, Any]]] = [[] for _ in place]
+    for row in frame.to_dicts():
+        out[place[row.pop("subject_id")]].append(row)
+    return out
+
+
+def _fill(model: EventModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        events = events_of(body["patients"])
+
+        def run(found: Events) -> dict[str, Any]:
+            return {"results": _rows(model.fill(found, top=body["top"], level=body["level"]), found)}
+
+        return _alone(model, events, run)
+
+    return Verb(
+        about="Missing values with an interval, and the likeliest next events, of each patient.",
+        request=Record(
+            patients=patients_field(limits),
+            top=Field(Number(0, 1000, whole=True), "Next events per patient; 0 leaves them out.", 5),
+            level=Field(Number(0.01, 0.99), "Of the intervals.", 0.9),
+        ),
+        prepare=prepare,
+        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": None}]}]},
+    )
+
+
+def _expect(model: EventModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        events = events_of(body["patients"])
+
+        def run(found: Events) -> dict[str, Any]:
+            histories = model.histories(found)
+            model.folder.model.to(model.device)
+            rows = [timeline(model.folder, histories, n, None) for n in range(len(found))]
+            for one in rows:
+                for row in one:
+                    row["time"] = None if row["time"] == STATIC else np.datetime64(row["time"], "us").astype(object)
+            return {"results": rows}
+
+        return _alone(model, events, run, times=8)
+
+    return Verb(
+        about="What was expected at each event of a patient, every visit hidden alone; intervals hold 80 %.",
+        request=Record(patients=patients_field(limits)),
+        prepare=prepare,
+        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+    )
+
+
+def _score(model: EventModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        events = events_of(body["patients"])
+
+        def run(found: Events) -> dict[str, Any]:
+            return {"results": _rows(model.score(found, by=body["by"]), found)}
+
+        return _alone(model, events, run, times=8)
+
+    return Verb(
+        about="How natural each patient, visit or event is to the model, in nats; the lower, the more surprising.",
+        request=Record(
+            patients=patients_field(limits),
+            by=Field(Text(known=("patient", "visit", "event")), "One row per.", "patient"),
+        ),
+        prepare=prepare,
+        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+    )
+
+
+def _embed(model: EventModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        events = events_of(body["patients"])
+        return _alone(model, events, lambda found: {"embeddings": model.embed(found)})
+
+    return Verb(
+        about="One vector per patient.",
+        request=Record(patients=patients_field(limits)),
+        prepare=prepare,
+        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+    )
+
+
+def _outcome(model: EventModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        events = events_of(body["patients"])
+        times = []
+        for number, patient in enumerate(body["patients"]):
+            said = microseconds(patient["prediction_time"], f"patients[{number}].prediction_time")
+            last = int(events.time[events.offsets[number + 1] - 1])
+            times.append(last if said == STATIC else said)
+
+        def run(found: Events) -> dict[str, Any]:
+            points = Labels(subject=np.arange(len(found)), time=np.array(times, np.int64))
+            points, target, p = model.probabilities(found, points)
+            frame = pl.DataFrame(target.columns(p, points))
+            empty = [name for name in frame.columns if frame[name].null_count() == len(frame)]
+            return {"results": frame.drop(empty).to_dicts()}
+
+        return _alone(model, events, run, times=2)
+
+    at = Field(TIME, "When the outcome is asked for: later events are not looked at; default the last event.", None)
+    return Verb(
+        about="The outcome that the head was fine-tuned for, at a prediction time of each patient.",
+        request=Record(patients=patients_field(limits, prediction_time=at)),
+        prepare=prepare,
+        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+    )

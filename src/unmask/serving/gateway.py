@@ -1,0 +1,214 @@
+"""Between HTTP and the models: who may ask, what one request may take, and waiting for its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from unmask.serving.engine import Ask, Reply
+from unmask.serving.keys import Keys, check_origin
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+from unmask.serving.refused import Refused
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Backend(Protocol):
+    """What answers: an `Engine` in this process, or several in others."""
+
+    def ask(self, ask: Ask) -> None: ...
+    def forget(self, ask: Ask) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class Gateway:
+    """The state of a server.
+
+    Attributes:
+        models: name -> what `Served.described` says of it.
+        cors: origins whose pages may ask.
+        loopback: it listens on this machine alone.
+        ready: the models are loaded.
+        stopping: it takes no more connections, and closes each after its answer.
+        loop: that answers are handed over to.
+        held_bytes: of the bodies of all requests that wait.
+    """
+
+    models: Mapping[str, Mapping[str, Any]]
+    limits: Limits
+    metrics: Metrics
+    keys: Keys | None = None
+    cors: Sequence[str] = ()
+    loopback: bool = True
+    ready: bool = False
+    stopping: bool = False
+    backend: Backend = field(init=False)
+    loop: asyncio.AbstractEventLoop = field(init=False)
+    held_bytes: int = 0
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answers are handed over to this loop."""
+        self.loop = loop
+
+    def deliver(self, done: list[tuple[Ask, Reply]]) -> None:
+        """Answers, from a thread of the backend, to those who wait for them."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(_resolve, done)
+
+    def check(self, headers: Mapping[bytes, bytes], *, key: bool = True) -> None:
+        """Who asks?
+
+        Raises:
+            Refused: 401 or 403.
+        """
+        check_origin(headers, loopback=self.loopback, allowed=self.cors)
+        if key and self.keys is not None:
+            self.keys.check(headers.get(b"authorization", b""))
+
+    async def answer(self, model: str, action: str, receive: Receive, headers: Mapping[bytes, bytes]) -> Reply:
+        """Read a request, have it answered, and count it.
+
+        Args:
+            model: its name, or `NAMED_IN_BODY`.
+            action: a verb, or 'DIALECT/TASK'.
+
+        Raises:
+            Refused: it is too large (413), too slow (408), one too many (429), or not answered in time (504).
+            ClientGone: nobody waits for the answer.
+        """
+        began = time.perf_counter()
+        status = 499
+        try:
+            if self.metrics.waiting >= self.limits.waiting:
+                raise self._too_many()
+            held = Held(self)
+            self.metrics.waiting += 1
+            try:
+                body = await self._body(headers, receive, held)
+                reply = await self._reply(model, action, body, headers, receive)
+            finally:
+                self.metrics.waiting -= 1
+                held.let_go()
+            status = reply.status
+            return reply
+        except Refused as refused:
+            status = refused.status
+            raise
+        finally:
+            self.metrics.request(model, action, status, time.perf_counter() - began)
+
+    def _too_many(self) -> Refused:
+        """There is room again, about, when those that wait are answered at the rate so far."""
+        wait = min(60.0, 1.0 + self.metrics.waiting * self.metrics.mean_seconds())
+        return Refused(429, f"{self.metrics.waiting} requests are waiting", hint="Ask again later.", wait=wait)
+
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, held: Held) -> bytes:
+        said = headers.get(b"content-length", b"0")
+        if said.isdigit():
+            if int(said) > self.limits.body:
+                raise self._too_large()
+            held.take(int(said))
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.receive):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > self.limits.body:
+                        raise self._too_large()
+                    held.take(size)
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return parts[0] if len(parts) == 1 else b"".join(parts)
+        except TimeoutError:
+            raise Refused(
+                408, f"the request had not arrived whole after {self.limits.receive:g} s", hint="Send it faster."
+            ) from None
+
+    def _too_large(self) -> Refused:
+        return Refused(413, f"a body of more than {self.limits.body:,} bytes", hint="Send it in parts.")
+
+    async def _reply(
+        self, model: str, action: str, body: bytes, headers: Mapping[bytes, bytes], receive: Receive
+    ) -> Reply:
+        loop = self.loop
+        future: asyncio.Future[Reply] = loop.create_future()
+        content = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+        ask = Ask(model, action, body, content, time.monotonic() + self.limits.seconds, tag=future)
+        listening = loop.create_task(_until_gone(receive, future))
+        timer = loop.call_later(self.limits.seconds, _late, future, self.limits.seconds)
+        answered = False
+        try:
+            self.backend.ask(ask)
+            reply = await future
+            answered = True
+            return reply
+        except asyncio.CancelledError:
+            if future.cancelled():
+                raise ClientGone from None
+            raise
+        finally:
+            if not answered:
+                self.backend.forget(ask)
+            timer.cancel()
+            listening.cancel()
+
+
+class Held:
+    """The bytes that one request holds, among those of all that wait."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.size = gateway, 0
+
+    def take(self, size: int) -> None:
+        """The request has so many bytes, or says that it will have.
+
+        Raises:
+            Refused: 429, all requests together have too many.
+        """
+        more = max(0, size - self.size)
+        if self.gateway.held_bytes + more > self.gateway.limits.waiting_bytes:
+            raise self.gateway._too_many()
+        self.gateway.held_bytes += more
+        self.size += more
+
+    def let_go(self) -> None:
+        self.gateway.held_bytes -= self.size
+
+
+class ClientGone(Exception):
+    """Whoever asked has closed the connection."""
+
+
+def _resolve(done: list[tuple[Ask, Reply]]) -> None:
+    for ask, reply in done:
+        if not ask.tag.done():
+            ask.tag.set_result(reply)
+
+
+def _late(future: asyncio.Future[Reply], seconds: float) -> None:
+    if not future.done():
+        future.set_exception(Refused(504, f"no answer within {seconds:g} s", hint="Ask for less, or later."))
+
+
+async def _until_gone(receive: Receive, future: asyncio.Future[Reply]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    future.cancel()
+
+
+def json_body(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,1 @@
+"""Pictures as they are served: hidden parts predicted back, vectors, classes."""

@@ -1,0 +1,86 @@
+"""API keys, and which pages may ask: who is answered."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from unmask.errors import UserError
+from unmask.serving.refused import Refused
+
+SHORTEST = 16
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Keys:
+    """The keys of a file, one per line; empty lines and those that begin with # are passed over.
+
+    Raises:
+        UserError: no such file, no key in it, or a key that is short enough to be guessed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise UserError(f"{path}: {said}", hint="Give a file with one key per line.") from None
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise UserError(f"{path}: no key in it", hint="One key per line: python -c 'import secrets; ...'")
+        short = next((n for n, line in enumerate(lines, 1) if line.strip() in keys and len(line.strip()) < SHORTEST), 0)
+        if short:
+            raise UserError(f"{path}:{short}: a key of fewer than {SHORTEST} characters", hint="Take a longer one.")
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    def check(self, authorization: bytes) -> None:
+        """Compare with every key, in a time that does not tell how much of one was right.
+
+        Args:
+            authorization: the header: 'Bearer KEY'.
+
+        Raises:
+            Refused: 401, there is no key or it is not one of these.
+        """
+        kind, _, key = authorization.partition(b" ")
+        given, right = _digest(key.strip()), False
+        for known in self._digests:
+            right |= hmac.compare_digest(given, known)
+        if not right or kind.lower() != b"bearer":
+            raise Refused(
+                401, "no key, or one that is not known here", hint="Send the header 'Authorization: Bearer KEY'."
+            )
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def check_origin(headers: Mapping[bytes, bytes], *, loopback: bool, allowed: Sequence[str]) -> None:
+    """Refuse what other web pages send: a browser says where a page is from, and under which name it found this server.
+
+    Args:
+        loopback: the server listens on this machine alone, so that it has no other names.
+        allowed: origins that may ask (`--cors`); '*' for all.
+
+    Raises:
+        Refused: 403.
+    """
+    host = headers.get(b"host", b"").decode("latin-1")
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    if loopback and host and name.strip("[]").lower() not in LOOPBACK:
+        raise Refused(403, f"asked as {name[:60]!r}", hint="This server is for this machine: ask it as localhost.")
+    origin = headers.get(b"origin")
+    if origin is not None and not allowed_origin(origin.decode("latin-1"), host, allowed):
+        raise Refused(
+            403,
+            "asked by a page of another origin",
+            hint="Whoever starts the server names the origins that may ask.",
+        )
+
+
+def allowed_origin(origin: str, host: str, allowed: Sequence[str]) -> bool:
+    """Whether a page of an origin may ask."""
+    return origin.partition("://")[2] == host or "*" in allowed or origin in allowed

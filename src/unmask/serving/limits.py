@@ -1,0 +1,38 @@
+"""What one request, and all waiting ones together, may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of a server; what goes beyond is refused with an answer that says so.
+
+    Args:
+        body: bytes of a request (413).
+        items: texts, rows, pictures or patients per request (400).
+        characters: of all texts of a request (400): they are counted before they are tokenised.
+        slots: tokens (or cells, patches, events) per request (400).
+        waiting: requests that wait or are worked on, of all models together (429).
+        waiting_bytes: of their bodies, together (429).
+        seconds: until an answer (504).
+        receive: seconds until a request has arrived whole (408).
+        headers: bytes of the headers of a request (431).
+        connections: open at once (503).
+        pixels: of a picture, before it is decoded (400).
+        draws: completed tables, or synthetic rows in thousands, per request (400).
+    """
+
+    body: int = 16 << 20
+    items: int = 1024
+    characters: int = 4_000_000
+    slots: int = 1 << 18
+    waiting: int = 512
+    waiting_bytes: int = 256 << 20
+    seconds: float = 60.0
+    receive: float = 20.0
+    headers: int = 32 << 10
+    connections: int = 1024
+    pixels: int = 40_000_000
+    draws: int = 100

@@ -1,0 +1,69 @@
+"""Which models are served, under which names: from what the command was given."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from unmask.errors import UserError, option
+from unmask.plugins import resolve
+from unmask.registry import kind_of, modality
+from unmask.serving.limits import Limits
+from unmask.serving.verbs import Served
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def named(given: Sequence[str]) -> dict[str, str]:
+    """Name -> folder, from folders and NAME=FOLDER.
+
+    Raises:
+        UserError: a name that cannot stand in an address, or that two have.
+
+    >>> named(["models/a", "b=models/other"])
+    {'a': 'models/a', 'b': 'models/other'}
+    """
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, folder = one.partition("=")
+        if not equals or "/" in name:
+            name, folder = Path(one).expanduser().resolve().name if Path(one).exists() else one.rsplit("/", 1)[-1], one
+        if not NAME.fullmatch(name):
+            raise UserError(f"{one}: served as {name!r}", hint="Name it, with letters and digits: NAME=FOLDER.")
+        if name in found:
+            raise UserError(f"two models named {name!r}: {found[name]} and {folder}", hint="Name one: NAME=FOLDER.")
+        found[name] = folder
+    return found
+
+
+def load_served(models: Mapping[str, str], limits: Limits, *, device: str, precision: str) -> dict[str, Served]:
+    """Load models as their modalities serve them.
+
+    Raises:
+        UserError: what is wrong with a folder, or its modality has nothing to serve.
+    """
+    return {name: serve(folder, limits, device=device, precision=precision) for name, folder in models.items()}
+
+
+def serve(folder: str, limits: Limits, *, device: str = "auto", precision: str = "auto") -> Served:
+    """One model as its modality serves it; see `Modality.serves`.
+
+    Raises:
+        UserError: its modality has nothing to serve, or does not compute so.
+    """
+    kind = modality(kind_of(folder))
+    if kind.serves is None:
+        raise UserError(
+            f"{folder}: models of {kind.plural} are not served", hint="Their package would have to say how."
+        )
+    made = resolve(kind.serves)
+    wished = {name: value for name, value in (("device", device), ("precision", precision)) if value != "auto"}
+    known = inspect.signature(made).parameters
+    for name in wished:
+        if name not in known:
+            raise UserError(f"{option(name, wished[name])}: not read for {kind.plural}", hint="Leave it out.")
+    found = made(folder, limits=limits, **wished)
+    assert isinstance(found, Served)
+    return found

@@ -1,0 +1,156 @@
+"""All addresses and shapes of a server: as OpenAPI, and as a page for people that loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from unmask.serving.limits import Limits
+from unmask.version import __version__
+
+STATUSES = {
+    400: "What was sent is not right; the error says where.",
+    401: "No key, or one that is not known.",
+    408: "The request did not arrive in time.",
+    413: "The body is too large.",
+    429: "Too many requests are waiting; Retry-After says when to ask again.",
+    504: "No answer in time.",
+}
+LOOKS = {
+    "/health": "The process is alive.",
+    "/ready": "The models are loaded (200), or are being loaded, or the server is stopping (503).",
+    "/metrics": "Counts, in the text format of Prometheus.",
+    "/models": "What is served.",
+    "/v1/models": "The same, as OpenAI lists it.",
+    "/info": "What text-embeddings-inference says of itself; with several models /models/MODEL/info.",
+}
+
+
+def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The OpenAPI description of what some models answer.
+
+    Args:
+        models: name -> what `Served.described` says.
+    """
+    paths: dict[str, Any] = {
+        path: {"get": {"summary": about, "responses": {"200": {"description": about}}}} for path, about in LOOKS.items()
+    }
+    for name, model in models.items():
+        for verb, told in model["verbs"].items():
+            paths[f"/models/{name}/{verb}"] = _post(told, name)
+        for action, told in model["dialects"].items():
+            paths[_address(name, action)] = _post(told, name)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "unmask",
+            "version": __version__,
+            "description": f"Masked prediction. At most {Limits().body >> 20} MiB and {Limits().items:,} texts, rows, "
+            "pictures or patients per request, unless the server was told otherwise.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {
+                "Error": {
+                    "type": "object",
+                    "properties": {
+                        "error": {
+                            "type": "object",
+                            "properties": {
+                                "status": {"type": "integer"},
+                                "what": {"type": "string"},
+                                "hint": {"type": "string"},
+                            },
+                            "required": ["status", "what", "hint"],
+                        }
+                    },
+                    "required": ["error"],
+                }
+            },
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _address(name: str, action: str) -> str:
+    dialect, _, task = action.partition("/")
+    if dialect == "openai":
+        return f"/v1/{task}"
+    if dialect == "huggingface":
+        return f"/models/{name}/pipeline/{task}" if task else f"/models/{name}"
+    return f"/models/{name}/{action}"
+
+
+def _post(told: Mapping[str, Any], tag: str) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": told["request"]}
+    if told["example"] is not None:
+        content["example"] = told["example"]
+    failed = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    body = {"application/json": content} | ({"*/*": {"schema": {"type": "string"}}} if told["raw"] else {})
+    return {
+        "post": {
+            "summary": told["about"],
+            "tags": [tag],
+            "requestBody": {"required": True, "content": body},
+            "responses": {
+                "200": {"description": "The answer.", "content": {"application/json": {"schema": told["answer"]}}},
+                **{str(status): {"description": about, "content": failed} for status, about in STATUSES.items()},
+            },
+        }
+    }
+
+
+def documentation(described: Mapping[str, Any]) -> str:
+    """An OpenAPI description as a page of HTML, without scripts."""
+    parts = []
+    for path, methods in described["paths"].items():
+        for method, about in methods.items():
+            parts.append(f"<section><h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(about['summary'])}")
+            content = about.get("requestBody", {}).get("content", {}).get("application/json", {})
+            if "example" in content:
+                parts.append(f"<pre><code>{escape(_call(path, content['example']))}</code></pre>")
+            if content.get("schema", {}).get("properties"):
+                parts.append(_table(content["schema"]))
+            if content:
+                whole = json.dumps(content["schema"], indent=1, ensure_ascii=False)
+                parts.append(f"<details><summary>Schema</summary><pre><code>{escape(whole)}</code></pre></details>")
+            parts.append("</section>")
+    body = "\n".join(parts)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>unmask: requests</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
+        '<link rel="stylesheet" href="/page/page.css"></head><body class="docs"><header><h1>Requests</h1><p>'
+        f"{escape(described['info']['description'])} Everything on this page is also at "
+        '<a href="/openapi.json">/openapi.json</a>; models are tried by hand <a href="/">here</a>. What goes wrong is '
+        'said in one form: <code>{"error": {"status", "what", "hint"}}</code>.</p></header>'
+        f"<main>{body}</main></body></html>"
+    )
+
+
+def _call(path: str, example: Any) -> str:
+    body = json.dumps(example, ensure_ascii=False).replace("'", "'\\''")
+    return f"curl -H 'content-type: application/json' -d '{body}' localhost:8765{path}"
+
+
+def _table(schema: Mapping[str, Any]) -> str:
+    required = schema.get("required", ())
+    rows = []
+    for name, field in schema["properties"].items():
+        default = "needed" if name in required else json.dumps(field.get("default"))
+        about = escape(field.get("description", ""))
+        rows.append(f"<tr><th scope=row><code>{escape(name)}</code><td>{escape(_kind(field))}<td>{default}<td>{about}")
+    head = "<tr><th scope=col>key<th scope=col>kind<th scope=col>default<th scope=col>meaning"
+    return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return " | ".join(field["enum"])
+    if "anyOf" in field:
+        return " | ".join(_kind(one) for one in field["anyOf"] if one.get("type") != "null")
+    if field.get("type") == "array":
+        return f"list of {_kind(field.get('items', {}))}"
+    return str(field.get("type", "any"))

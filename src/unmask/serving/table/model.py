@@ -1,0 +1,295 @@
+"""A table model as it is served: impute, synthesize, score, embed, and the survival of new rows."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.modalities.table.distribution.network import RowModel
+from unmask.modalities.table.imputation.complete import complete
+from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.synthesis.survival_outcome import stored_outcome
+from unmask.modalities.table.synthesis.synthesize import synthesize
+from unmask.serving.limits import Limits
+from unmask.serving.shapes import Anything, Field, Flag, ListOf, MapOf, Number, Open, Record, Text
+from unmask.serving.table.rows import ABSENT, CELL, filled, frame_of, from_columns, rows_field, rows_of
+from unmask.serving.table.survival import survival
+from unmask.serving.verbs import Served, Verb, Work, adapted
+
+
+def serve(path: str | Path, *, limits: Limits) -> Served:
+    """A table model as it is served.
+
+    Raises:
+        UserError: what is wrong with the folder.
+    """
+    model = load(path)
+    verbs = {
+        "impute": _impute(model, limits),
+        "score": _score(model, limits),
+        "embed": _embed(model, limits),
+    }
+    if isinstance(model.table.network, RowModel):
+        verbs["synthesize"] = _synthesize(model, limits)
+    if stored_outcome(model) is not None:
+        verbs["survival"] = _survival(model, limits)
+    kinds = {
+        "numeric": "quantity",
+        "integer": "quantity",
+        "datetime": "date",
+        "ordinal": "category",
+        "nominal": "category",
+        "binary": "category",
+    }
+    schema = model.schema
+    columns = [
+        {
+            "name": c.name,
+            "kind": kinds[c.kind],
+            "categories": list(c.categories),
+            "low": c.low,
+            "high": c.high,
+            "unit": c.unit,
+            "decimals": c.decimals,
+            "format": c.format,
+        }
+        for c in (schema.columns[i] for i in schema.modelled)
+    ]
+    about = {
+        "columns": columns,
+        "duration": schema.duration,
+        "event": schema.event,
+        "causes": list(schema.causes),
+        "constraints": list(schema.constraints),
+        "rows": model.facts["rows"],
+        "slots": len(columns),
+        "precision": "fp32",
+    }
+    dialects = {
+        "huggingface/tabular-classification": _tabular(verbs["impute"], model, quantities=False),
+        "huggingface/tabular-regression": _tabular(verbs["impute"], model, quantities=True),
+    }
+    return Served(kind="table", about=about, verbs=verbs, dialects=dialects)
+
+
+def _alone(rows: int, columns: int, run: Callable[[], Any], times: int = 1) -> Work:
+    """Work of one piece: what is said of a table is said of all its rows."""
+    return Work(
+        items=[None],
+        slots=[rows * columns * max(times, 1)],
+        run=lambda _: [run()],
+        finish=lambda answers: answers[0],
+    )
+
+
+def _impute(model: TableModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        rows, draws = body["rows"], body["draws"]
+        frame = frame_of(rows)
+
+        def run() -> dict[str, Any]:
+            done = complete(
+                model,
+                frame,
+                draws=draws,
+                seed=body["seed"],
+                interval=None if draws else body["coverage"],
+                unseen=body["unseen"],
+                absent=body["absent"],
+                add_absent=True,
+                constraints=body["constraints"],
+            )
+            told = {"cells": done.cells, "notes": done.notes, "warnings": done.warnings}
+            if draws:
+                return {"draws": [rows_of(table) for table in done.tables], **told}
+            cells = [{k: v for k, v in r.items() if k != "position"} | {"row": r["position"]} for r in done.records]
+            return {"rows": filled(rows, done.records), "intervals": cells, **told}
+
+        return _alone(len(rows), len(model.schema.modelled), run, draws)
+
+    return Verb(
+        about="Fill the missing cells of rows: best values with intervals, or complete draws.",
+        request=Record(
+            rows=rows_field(limits),
+            coverage=Field(Number(0.01, 0.999), "Of the intervals.", 0.9),
+            draws=Field(
+                Number(0, limits.draws, whole=True), "Above 0: so many completed tables instead of best values.", 0
+            ),
+            seed=Field(Number(0, 2**31, whole=True), "Of the draws.", 0),
+            unseen=Field(Text(known=("error", "missing")), "What a category that the model does not know is.", "error"),
+            absent=ABSENT,
+            constraints=Field(ListOf(Text(), most=100), "Further rules that filled cells meet: 'a <= b'.", ()),
+        ),
+        answer=Open(
+            Record(
+                rows=Field(ListOf(MapOf(CELL)), "The rows, completed.", None),
+                intervals=Field(
+                    ListOf(
+                        Open(
+                            Record(
+                                row=Field(Number(whole=True), "Its place."),
+                                column=Field(Text()),
+                                value=Field(CELL),
+                                low=Field(Anything(), "End of the interval, of a quantity.", None),
+                                high=Field(Anything(), "", None),
+                                probability=Field(Anything(), "Of the value, of a category.", None),
+                                probabilities=Field(Anything(), "Of every level, of a category.", None),
+                            )
+                        )
+                    ),
+                    "One per filled cell.",
+                    None,
+                ),
+                draws=Field(ListOf(ListOf(MapOf(CELL))), "With `draws`: that many completed tables.", None),
+                cells=Field(Number(whole=True), "How many were filled."),
+                notes=Field(ListOf(Text()), "What was done that the caller should know."),
+                warnings=Field(ListOf(Text()), "Cells beyond what the model was fitted on."),
+            )
+        ),
+        prepare=prepare,
+        example={"rows": [_example(model)]},
+    )
+
+
+def _example(model: TableModel) -> dict[str, Any]:
+    """A row with the first column missing and a value in the second."""
+    columns = [model.schema.columns[i] for i in model.schema.modelled][:2]
+    found: dict[str, Any] = {column.name: None for column in columns}
+    second = columns[-1]
+    found[second.name] = second.categories[0] if second.categories else second.low
+    return found
+
+
+def _score(model: TableModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        frame = frame_of(body["rows"])
+        run = said_beside(lambda: {"results": model.score(frame, absent=body["absent"])})
+        return _alone(len(frame), len(model.schema.modelled) ** 2, run)
+
+    return Verb(
+        about="Pseudo-log-likelihood of rows, and the least likely cell of each.",
+        request=Record(rows=rows_field(limits), absent=ABSENT),
+        prepare=prepare,
+        example={"rows": [_example(model)]},
+    )
+
+
+def _embed(model: TableModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        frame = frame_of(body["rows"])
+        run = said_beside(lambda: {"embeddings": model.embed(frame, absent=body["absent"])})
+        return _alone(len(frame), len(model.schema.modelled), run)
+
+    return Verb(
+        about="One vector per row.",
+        request=Record(rows=rows_field(limits), absent=ABSENT),
+        prepare=prepare,
+        example={"rows": [_example(model)]},
+    )
+
+
+def _synthesize(model: TableModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        options = {name: value for name, value in body.items() if name != "rows"}
+
+        def run() -> dict[str, Any]:
+            made = synthesize(model, body["rows"], **options)
+            return {"rows": rows_of(made.table), "notes": list(made.notes)}
+
+        return _alone(body["rows"], len(model.schema.modelled), said_beside(run))
+
+    return Verb(
+        about="Draw new rows: every cell given those drawn before it, none copied from a real row.",
+        request=Record(
+            rows=Field(Number(1, 1000 * limits.draws, whole=True), "How many."),
+            where=Field(ListOf(Text(), most=100), 'Conditions every row meets: "sex == 0 and age >= 70".', ()),
+            constraints=Field(ListOf(Text(), most=100), 'Rules every row meets: "dbp < sbp".', ()),
+            temperature=Field(Number(0.01, 10), "Below 1 keeps to the common.", 1.0),
+            missing=Field(Flag(), "Leave cells empty as often as the training table.", False),
+            rare=Field(Text(known=("drop", "keep")), "Levels that only a few training rows have.", "drop"),
+            extremes=Field(Text(known=("pool", "keep")), "Values beyond those of a few training rows.", "pool"),
+            ids=Field(Text(known=("none", "new")), "new: identifier columns with fresh values.", "none"),
+            seed=Field(Number(0, 2**31, whole=True), "Of the draws.", 0),
+        ),
+        prepare=prepare,
+        example={"rows": 3},
+    )
+
+
+def _survival(model: TableModel, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        frame = frame_of(body["rows"])
+        draws = body["draws"]
+
+        def run() -> dict[str, Any]:
+            return survival(
+                model, frame, absent=body["absent"], times=body["times"] or None, draws=draws, seed=body["seed"]
+            )
+
+        return _alone(len(frame), len(model.schema.modelled), said_beside(run), draws)
+
+    return Verb(
+        about="The survival of new rows, and the share who had each event by a time, missing covariates drawn.",
+        request=Record(
+            rows=rows_field(limits),
+            times=Field(ListOf(Number(0), most=1000), "When to look; default 60 times up to the last follow-up.", ()),
+            draws=Field(Number(1, limits.draws, whole=True), "Of missing covariates.", 20),
+            seed=Field(Number(0, 2**31, whole=True), "Of the draws.", 0),
+            absent=ABSENT,
+        ),
+        prepare=prepare,
+        example={"rows": [_example(model)]},
+    )
+
+
+def _tabular(verb: Verb, model: TableModel, *, quantities: bool) -> Verb:
+    """The hub's tabular tasks: a table without one column, which is predicted."""
+
+    def target(body: Any) -> str:
+        schema = model.schema
+        lacking = [schema.columns[i] for i in schema.modelled if schema.columns[i].name not in body["table"]]
+        if len(lacking) != 1:
+            names = ", ".join(repr(c.name) for c in lacking[:8]) or "none"
+            raise UserError(f"columns that the table lacks: {names}", hint="Leave out the one that is predicted.")
+        if lacking[0].is_quantity != quantities:
+            raise UserError(
+                f"{lacking[0].name!r} is {'a quantity' if lacking[0].is_quantity else 'a category'}",
+                hint=f"Ask for {'tabular-regression' if lacking[0].is_quantity else 'tabular-classification'}.",
+            )
+        return lacking[0].name
+
+    def answer(found: Any, body: Any) -> Any:
+        values = [row[target(body)] for row in found["rows"]]
+        return values if quantities else [str(value) for value in values]
+
+    return adapted(
+        verb,
+        about=f"The column that a table lacks, a {'quantity' if quantities else 'category'}: one value per row.",
+        request=Record(
+            table=Field(MapOf(ListOf(CELL)), "Column -> cells; without the column that is predicted."),
+            parameters=Field(Record(), "None.", {}),
+        ),
+        ask=lambda body: {"rows": from_columns(body["table"]), "absent": [target(body)]},
+        answer=answer,
+    )
+
+
+_one_at_a_time = threading.Lock()
+"""Python's warnings are caught for the whole process."""
+
+
+def said_beside(work: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """`work` with what it warns of under `warnings`."""
+
+    def run() -> dict[str, Any]:
+        with _one_at_a_time, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = work()
+        said: Sequence[str] = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+        return {"warnings": said, **found}
+
+    return run

@@ -1,0 +1,391 @@
+"""Text verbs in the words that clients speak already: OpenAI's embeddings, text-embeddings-inference, and the tasks of
+`huggingface_hub.InferenceClient`.
+
+What a client may send and the model does not do is refused, not passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.text.blanks import write_blanks
+from unmask.modalities.text.filling import BLANK
+from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.serving.shapes import REQUIRED, Either, Field, Flag, ListOf, Number, Record, Shape, Text
+from unmask.serving.verbs import Verb, adapted, chosen_by_shape
+
+HUB = {
+    "fill": "fill-mask",
+    "classify": "text-classification",
+    "tag": "token-classification",
+    "answer": "question-answering",
+    "zeroshot": "zero-shot-classification",
+    "embed": "feature-extraction",
+    "similarity": "sentence-similarity",
+}
+"""Verb -> task of the hub; the first one that a model has is what it is for."""
+TEXTS = Either((Text(), ListOf(Text())), "a text or a list of texts")
+LABELLED = ListOf(Record(label=Field(Text()), score=Field(Number(0, 1))))
+
+
+def of(verbs: Mapping[str, Verb], tokenizer: Tokenizer) -> tuple[dict[str, Verb], str]:
+    """The dialects of a model with these verbs, and its task of the hub."""
+    makers = {**_MAKERS, "fill": lambda verb: _fill_mask(verb, tokenizer)}
+    hub = {name: makers[verb](verbs[verb]) for verb, name in HUB.items() if verb in verbs}
+    main = next(iter(hub))
+    found = {f"huggingface/{name}": verb for name, verb in hub.items()}
+    found["huggingface/"] = chosen_by_shape(
+        hub,
+        main,
+        about=f"What `InferenceClient(model=address)` sends: {main}, and what can be nothing else.",
+        elsewhere="pipeline/{name} below this address",
+    )
+    if "embed" in verbs:
+        found["openai/embeddings"] = _openai(verbs["embed"])
+        found["tei/embed"] = _tei_embed(verbs["embed"])
+    if "classify" in verbs:
+        found["tei/predict"] = _tei_predict(verbs["classify"])
+    return found, main
+
+
+def _hub(
+    verb: Verb,
+    about: str,
+    inputs: Shape,
+    parameters: Record,
+    ask: Callable[[Any, Any], Any],
+    answer: Callable[[Any, Any, Any], Any],
+    **more: Any,
+) -> Verb:
+    """A task of the hub: {"inputs": ..., "parameters": {...}}."""
+    needed = any(field.default is REQUIRED for field in parameters.fields.values())
+    left_out = REQUIRED if needed else {name: field.default for name, field in parameters.fields.items()}
+    return adapted(
+        verb,
+        about=about,
+        request=Record(
+            inputs=Field(inputs, "What the task is asked about."),
+            parameters=Field(parameters, "Of the task.", left_out),
+        ),
+        ask=lambda body: ask(body["inputs"], body["parameters"]),
+        answer=lambda found, body: answer(found, body["inputs"], body["parameters"]),
+        **more,
+    )
+
+
+def _default(shape: Shape, about: str, default: Any = None) -> Field:
+    return Field(shape, about, default)
+
+
+def _fill_mask(verb: Verb, tokenizer: Tokenizer) -> Verb:
+    def ask(inputs: Any, parameters: Any) -> Any:
+        return _given(texts=inputs, top=parameters["top_k"], candidates=parameters["targets"])
+
+    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
+        rows = [_blanks(result, tokenizer) for result in found["results"]]
+        return rows[0] if isinstance(inputs, str) else rows
+
+    return _hub(
+        verb,
+        "Fill the blank of a text; of several blanks a list for each.",
+        TEXTS,
+        Record(
+            top_k=_default(Number(1, 1000, whole=True), "Candidates per blank; default 5."),
+            targets=_default(ListOf(Text(), least=1), "Compare these answers alone."),
+        ),
+        ask,
+        answer,
+        example={"inputs": f"Water {tokenizer.mask_token} at 100 degrees."},
+    )
+
+
+def _blanks(result: Any, tokenizer: Tokenizer) -> Any:
+    """The candidates of a text's blanks as the client reads them; of one blank without a list around."""
+    mask = tokenizer.mask_token
+    parts = result["text"].replace(BLANK, mask).split(mask)
+    blanks = []
+    for number, slot in enumerate(result["slots"], start=1):
+        before, after = mask.join(parts[:number]), mask.join(parts[number:])
+        blanks.append(
+            [
+                {
+                    "score": one["probability"],
+                    "token": one.get("token"),  # none of an answer of several tokens
+                    "token_str": one["value"],
+                    "sequence": write_blanks(tokenizer, result["text"].replace(BLANK, mask), [one["token"]])
+                    if len(parts) == 2 and "token" in one
+                    else before + one["value"] + after,
+                }
+                for one in slot["candidates"]
+            ]
+        )
+    return blanks[0] if len(blanks) == 1 else blanks
+
+
+def _feature_extraction(verb: Verb) -> Verb:
+    def ask(body: Any) -> Any:
+        return _given(
+            texts=body["inputs"],
+            normalise=body["normalize"],
+            truncate=body["truncate"],
+            dimensions=body["dimensions"],
+        )
+
+    return adapted(
+        verb,
+        about="One vector per text, pooled as the model says.",
+        request=Record(
+            inputs=Field(TEXTS, "A text, or a list of them."),
+            normalize=_default(Flag(), "To length 1."),
+            truncate=_default(Flag(), "Cut texts that are too long."),
+            truncation_direction=_default(Text(known=("right", "Right")), "Texts are cut at their end."),
+            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
+            encoding_format=_default(Text(known=("float",)), "Numbers as numbers."),
+        ),
+        ask=ask,
+        answer=lambda found, body: found["embeddings"],
+        example={"inputs": ["Water boils."]},
+    )
+
+
+def _sentence_similarity(verb: Verb) -> Verb:
+    inputs = Record(source_sentence=Field(Text()), sentences=Field(ListOf(Text())))
+    return _hub(
+        verb,
+        "The cosine of a sentence's embedding with those of others.",
+        inputs,
+        Record(),
+        lambda asked, _: {"text": asked["source_sentence"], "others": asked["sentences"]},
+        lambda found, *_: found["similarities"],
+        telling=lambda body: _has(body, "source_sentence"),
+        example={"inputs": {"source_sentence": "Water boils.", "sentences": ["Steam rises."]}},
+    )
+
+
+def _text_classification(verb: Verb) -> Verb:
+    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
+        rows = [_ranked(row, parameters["top_k"]) for row in found["results"]]
+        return rows if isinstance(inputs, list) else [rows[0]]  # the client takes the first of a list of lists
+
+    return _hub(
+        verb,
+        "Labels of a text, the likeliest first.",
+        TEXTS,
+        Record(
+            top_k=_default(Number(1, whole=True), "Labels to give; default all."),
+        ),
+        lambda inputs, _: {"texts": [inputs] if isinstance(inputs, str) else inputs},
+        answer,
+        shape=ListOf(LABELLED),
+        example={"inputs": "What a fine day."},
+    )
+
+
+def _ranked(row: Any, top: int | None) -> list[dict[str, Any]]:
+    if "probabilities" not in row:
+        if row.get("value") is None:
+            raise UserError("a text without anything to read", hint="Send a text with words.")
+        return [{"label": "value", "score": row["value"]}]
+    if row["probabilities"] is None:
+        raise UserError("a text without anything to read", hint="Send a text with words.")
+    pairs = sorted(row["probabilities"].items(), key=lambda pair: -pair[1])
+    return [{"label": label, "score": chance} for label, chance in pairs[:top]]
+
+
+def _token_classification(verb: Verb) -> Verb:
+    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
+        ignored = parameters["ignore_labels"] or ()
+        rows = [
+            [
+                {
+                    "entity_group": e["label"],
+                    "score": e["probability"],
+                    "word": e["text"],
+                    "start": e["start"],
+                    "end": e["end"],
+                }
+                for e in row["entities"] or ()
+                if e["label"] not in ignored
+            ]
+            for row in found["results"]
+        ]
+        return rows[0] if isinstance(inputs, str) else rows
+
+    return _hub(
+        verb,
+        "The entities of a text, whole words.",
+        TEXTS,
+        Record(
+            aggregation_strategy=_default(Text(known=("simple", "first")), "Entities are whole words by their first."),
+            ignore_labels=_default(ListOf(Text()), "Leave these out."),
+        ),
+        lambda inputs, _: {"texts": [inputs] if isinstance(inputs, str) else inputs},
+        answer,
+        example={"inputs": "Ada Lovelace lived in London."},
+    )
+
+
+def _question_answering(verb: Verb) -> Verb:
+    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
+        row = found["results"][0]
+        best = [row["answer"], *(one for one in row["nbest"] if one["start"] != row["answer"]["start"])]
+        if parameters["handle_impossible_answer"] is not True and not row["answer"]["text"] and row["nbest"]:
+            best = row["nbest"]
+        rows = [
+            {"answer": one["text"], "score": one["probability"], "start": one["start"], "end": one["end"]}
+            for one in best
+        ]
+        top = parameters["top_k"] or 1
+        return rows[0] if top == 1 else rows[:top]
+
+    return _hub(
+        verb,
+        "The answer to a question, a part of its context.",
+        Record(question=Field(Text()), context=Field(Text())),
+        Record(
+            top_k=_default(Number(1, 20, whole=True), "Answers to give; default 1."),
+            handle_impossible_answer=_default(Flag(), "Take 'no answer' for an answer."),
+        ),
+        lambda inputs, _: {"questions": [inputs]},
+        answer,
+        telling=lambda body: _has(body, "question"),
+        example={"inputs": {"question": "Who lived in London?", "context": "Ada Lovelace lived in London."}},
+    )
+
+
+def _zero_shot(verb: Verb) -> Verb:
+    def ask(inputs: Any, parameters: Any) -> Any:
+        if parameters["multi_label"]:
+            raise UserError("multi_label", hint="Labels exclude each other here: ask about one and its contrary.")
+        template = parameters["hypothesis_template"]
+        if template is not None:
+            template = template.replace("{}", "{label}")
+            if "[MASK]" in template:
+                template = template.replace("{label}", "{text}")
+        return _given(texts=inputs, labels=parameters["candidate_labels"], template=template)
+
+    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
+        rows = [_ranked(row, None) for row in found["results"]]
+        return rows[0] if isinstance(inputs, str) else rows
+
+    return _hub(
+        verb,
+        "Labels of a text without training, the likeliest first.",
+        TEXTS,
+        Record(
+            candidate_labels=Field(ListOf(Text(), least=2), "Two or more."),
+            multi_label=_default(Flag(), "Not done: labels exclude each other."),
+            hypothesis_template=_default(Text(), "With {} for the label; for a masked model with {} and [MASK]."),
+        ),
+        ask,
+        answer,
+        shape=LABELLED,
+        telling=lambda body: _has(body, "candidate_labels", "parameters"),
+        example={"inputs": "What a fine day.", "parameters": {"candidate_labels": ["good", "bad"]}},
+    )
+
+
+_MAKERS: dict[str, Callable[[Verb], Verb]] = {
+    "classify": _text_classification,
+    "tag": _token_classification,
+    "answer": _question_answering,
+    "zeroshot": _zero_shot,
+    "embed": _feature_extraction,
+    "similarity": _sentence_similarity,
+}
+
+
+def _has(body: Any, key: str, below: str = "inputs") -> bool:
+    inside = body.get(below) if isinstance(body, dict) else None
+    return isinstance(inside, dict) and key in inside
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """A body of a verb: what is given; the rest is left to its defaults."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _openai(verb: Verb) -> Verb:
+    def answer(found: Any, body: Any) -> Any:
+        vectors = np.asarray(found["embeddings"], "<f4")
+        rows: Any = list(vectors)
+        if body["encoding_format"] == "base64":
+            rows = [base64.b64encode(vector.tobytes()).decode() for vector in vectors]
+        return {
+            "object": "list",
+            "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
+            "model": body["model"],
+            "usage": {"prompt_tokens": found["tokens"], "total_tokens": found["tokens"]},
+        }
+
+    return adapted(
+        verb,
+        about="Embeddings as OpenAI's API gives them.",
+        request=Record(
+            model=Field(Text(), "The name of the model here."),
+            input=Field(TEXTS, "A text, or a list of them."),
+            encoding_format=_default(Text(known=("float", "base64")), "base64: of little-endian 32-bit floats."),
+            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
+            user=_default(Text(), "Not read."),
+        ),
+        ask=lambda body: _given(texts=body["input"], dimensions=body["dimensions"]),
+        answer=answer,
+        example={"model": "MODEL", "input": ["Water boils."]},
+    )
+
+
+def _tei_embed(verb: Verb) -> Verb:
+    return adapted(
+        verb,
+        about="Embeddings as text-embeddings-inference gives them.",
+        request=Record(
+            inputs=Field(TEXTS, "A text, or a list of them."),
+            normalize=_default(Flag(), "To length 1.", True),
+            truncate=_default(Flag(), "Cut texts that are too long.", False),
+            truncation_direction=_default(Text(known=("Right", "right")), "Texts are cut at their end."),
+            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
+        ),
+        ask=lambda body: _given(
+            texts=body["inputs"],
+            normalise=body["normalize"],
+            truncate=body["truncate"],
+            dimensions=body["dimensions"],
+        ),
+        answer=lambda found, body: found["embeddings"],
+        example={"inputs": ["Water boils."]},
+    )
+
+
+def _tei_predict(verb: Verb) -> Verb:
+    each = Either((Text(), ListOf(Text())), "a text, or a list")
+    return adapted(
+        verb,
+        about="Labels as text-embeddings-inference gives them.",
+        request=Record(
+            inputs=Field(Either((Text(), ListOf(each)), "a text or a list of them"), "A text, or a list of [text]."),
+            raw_scores=_default(Flag(), "Not done: probabilities are given.", False),
+            truncate=_default(Flag(), "Texts that are too long are cut.", True),
+        ),
+        ask=_predicted,
+        answer=lambda found, body: _rows(found, isinstance(body["inputs"], str)),
+        example={"inputs": "What a fine day."},
+    )
+
+
+def _predicted(body: Any) -> Any:
+    if body["raw_scores"]:
+        raise UserError("raw_scores", hint="Probabilities are given: leave it out.")
+    inputs = body["inputs"]
+    if isinstance(inputs, str):
+        return {"texts": [inputs]}
+    return {"texts": [one[0] if isinstance(one, list) and len(one) == 1 else one for one in inputs]}
+
+
+def _rows(found: Any, single: bool) -> Any:
+    rows = [_ranked(row, None) for row in found["results"]]
+    return rows[0] if single else rows

@@ -1,0 +1,91 @@
+"""What fine-tuned text models answer, each by the name of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from unmask.modalities.text.tasks.data import Item
+from unmask.modalities.text.tasks.finetune import predict
+from unmask.modalities.text.tasks.model import TaskFolder
+from unmask.modalities.text.tasks.zeroshot import zero_shot
+from unmask.serving.limits import Limits
+from unmask.serving.shapes import Anything, Either, Field, ListOf, Record, Shape, Text
+from unmask.serving.text.masked import labelling, labels_of
+from unmask.serving.text.shapes import listed
+from unmask.serving.verbs import Verb, Work
+
+PAIR = ListOf(Text(), most=2, least=2)
+
+
+def verbs(folder: TaskFolder, limits: Limits) -> dict[str, Verb]:
+    """The folder's task under its name, and `zeroshot` of an NLI model."""
+    name = str(folder.about["name"])
+    key, each, about = _SHAPES.get(name, _ANY)
+    found = {name: _verb(folder, name, key, each, about, limits)}
+    if name == "classify" and any(str(n).lower().startswith("entail") for n in folder.about.get("labels") or []):
+        found["zeroshot"] = labelling(
+            lambda texts, body: zero_shot(folder, texts, **labels_of(body)),
+            limits,
+            slots=lambda texts, body: [
+                len(body["labels"]) * (min(len(ids), folder.slots) + 16) for ids in folder.tokenizer.ids(texts)
+            ],
+        )
+    return found
+
+
+_QUESTION = Record(question=Field(Text()), context=Field(Text(), "Where the answer is looked for."))
+_SHAPES: dict[str, tuple[str, Shape, str]] = {
+    "classify": (
+        "texts",
+        Either((Text(), PAIR), "a text, or a pair of texts"),
+        "The label of each text (or pair), and the probability of all labels.",
+    ),
+    "tag": ("texts", Text(), "The entities in each text."),
+    "answer": ("questions", _QUESTION, "The answer to each question, a part of its context."),
+}
+"""Task -> key of the inputs, shape of one, what is answered."""
+_ANY: tuple[str, Shape, str] = ("inputs", Anything(), "A prediction for each input.")
+"""Of tasks that packages add: they say themselves what is wrong with an input."""
+
+
+def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limits: Limits) -> Verb:
+    def prepare(body: Any) -> Work:
+        listed([text for one in body[key] for text in _texts(one)], limits)
+        inputs = [_item(one) if name == "classify" else one for one in body[key]]
+
+        def finish(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+            return {"results": [{k: v for k, v in row.items() if k not in ("input", "id")} for row in rows]}
+
+        return Work(
+            items=inputs,
+            slots=[_length(folder, one) for one in inputs],
+            run=lambda some: predict(folder, list(some)),
+            finish=finish,
+            together=name if name in _SHAPES else None,
+        )
+
+    example = {"texts": ["What a fine day."], "questions": [{"question": "Who?", "context": "Ada was first."}]}
+    return Verb(
+        about=about,
+        request=Record(**{key: Field(ListOf(each, most=limits.items), "A list of inputs.")}),
+        prepare=prepare,
+        example={key: example.get(key, [])},
+    )
+
+
+def _item(given: str | list[str]) -> Item:
+    return Item(text=given) if isinstance(given, str) else Item(text=given[0], text2=given[1])
+
+
+def _length(folder: TaskFolder, given: Any) -> int:
+    """Tokens of an input, about."""
+    return sum(map(len, folder.tokenizer.ids(_texts(given)))) or 1
+
+
+def _texts(given: Any) -> list[str]:
+    """The texts in an input, whatever its form."""
+    if isinstance(given, Item):
+        given = [given.text, given.text2]
+    inside = given.values() if isinstance(given, dict) else given if isinstance(given, list) else [given]
+    return [text for text in inside if isinstance(text, str)]

@@ -1,0 +1,46 @@
+"""Shapes that requests about texts share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.serving.limits import Limits
+from unmask.serving.shapes import Either, Field, ListOf, Shape, Text
+
+
+def one_or_more(limits: Limits) -> Shape:
+    """A text, or a list of them."""
+    return Either((Text(), ListOf(Text(), most=limits.items)), "a text or a list of texts")
+
+
+def texts_field(limits: Limits, about: str = "A text, or a list of them.") -> Field:
+    return Field(one_or_more(limits), about)
+
+
+def listed(texts: Any, limits: Limits) -> list[str]:
+    """A text or a list of them as a list.
+
+    Raises:
+        UserError: they are too long together.
+    """
+    found = [texts] if isinstance(texts, str) else list(texts)
+    characters = sum(map(len, found))
+    if characters > limits.characters:
+        raise UserError(
+            f"{characters:,} characters, at most {limits.characters:,} per request", hint="Send the texts in parts."
+        )
+    return found
+
+
+def check_lengths(lengths: list[int], most: int) -> None:
+    """Refuse texts that are longer than the model takes.
+
+    Raises:
+        UserError: naming all of them, by their places.
+    """
+    long = [(number, length) for number, length in enumerate(lengths) if length > most]
+    if long:
+        named = ", ".join(f"texts[{number}] has {length:,}" for number, length in long[:5])
+        more = f" and {len(long) - 5} more" if len(long) > 5 else ""
+        raise UserError(f"{named}{more} tokens, the model takes {most:,}", hint="Split them into shorter texts.")

@@ -1,0 +1,154 @@
+"""What a model answers when it is served: verbs, the shapes of their requests and answers, and the work behind them.
+
+A modality says it by `Modality.serves`: a function that makes a `Served` of a model folder. Nothing here knows of HTTP,
+of torch or of a kind of data, so that a package's own modality is served as those of unmask are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.serving.shapes import Anything, Shape, checked
+
+BATCH_SLOTS = 4096
+"""Slots (tokens, cells, patches, events) that are worked on at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A request made ready: its items, each of a size, and what answers them.
+
+    Items of several requests are worked on in one batch, so `run` must give each item the answer it would have alone.
+
+    Args:
+        items: what `run` takes.
+        slots: size of each item, for the budget of a batch.
+        run: some of the items, and of the items of others -> an answer of each, in order. Called in the model's thread.
+        finish: the answers of all items, in order -> a JSON value.
+        together: requests with the same value may share a batch; None: this one shares with none.
+    """
+
+    items: Sequence[Any]
+    slots: Sequence[int]
+    run: Callable[[Sequence[Any]], Sequence[Any]]
+    finish: Callable[[Sequence[Any]], Any]
+    together: Hashable = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """Something that a model answers.
+
+    Args:
+        about: one sentence for people.
+        request: shape of the body.
+        answer: shape of the answer.
+        prepare: the body, read as `request` -> the work. Called beside the model's thread: reads, checks and tokenises.
+        raw: a body that is not JSON (its bytes) -> one that is; None: such bodies are refused.
+        telling: whether a body can be meant for this verb alone, where the address does not say which.
+        example: a body, for the documentation.
+    """
+
+    about: str
+    request: Shape
+    answer: Shape = field(default_factory=Anything)
+    prepare: Callable[[Any], Work]
+    raw: Callable[[bytes], Any] | None = None
+    telling: Callable[[Any], bool] | None = None
+    example: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A loaded model as the server sees it.
+
+    Args:
+        kind: of its modality; the page at / has a part for each of unmask's.
+        about: what people and the page may know of it: size, columns, labels. JSON.
+        verbs: name -> verb, answered at /models/MODEL/NAME.
+        dialects: 'DIALECT/TASK' -> verb in the words of clients that speak it already: 'openai/embeddings',
+            'tei/embed', 'huggingface/fill-mask', and 'huggingface/' for what is sent to the bare address of the model.
+        task: what it is for, in the words of the Hugging Face hub, such as 'fill-mask'.
+        batch_slots: budget of a batch.
+        close: called when the server ends.
+    """
+
+    kind: str
+    about: Mapping[str, Any]
+    verbs: Mapping[str, Verb]
+    dialects: Mapping[str, Verb] = field(default_factory=dict)
+    task: str | None = None
+    batch_slots: int = BATCH_SLOTS
+    close: Callable[[], None] = lambda: None
+
+    def described(self) -> dict[str, Any]:
+        """As JSON: everything but the work."""
+        told = [
+            {
+                name: {
+                    "about": verb.about,
+                    "request": verb.request.schema(),
+                    "answer": verb.answer.schema(),
+                    "example": verb.example,
+                    "raw": verb.raw is not None,
+                }
+                for name, verb in verbs.items()
+            }
+            for verbs in (self.verbs, self.dialects)
+        ]
+        return {"kind": self.kind, "about": dict(self.about), "task": self.task, "verbs": told[0], "dialects": told[1]}
+
+
+def adapted(
+    verb: Verb,
+    *,
+    about: str,
+    request: Shape,
+    ask: Callable[[Any], Any],
+    answer: Callable[[Any, Any], Any],
+    shape: Shape | None = None,
+    **more: Any,
+) -> Verb:
+    """A verb in other words.
+
+    Args:
+        ask: the body in these words -> the body of `verb`.
+        answer: (the answer of `verb`, the body in these words) -> the answer in these words.
+        shape: of that answer.
+        more: `raw`, `telling` and `example` of the new verb.
+    """
+
+    def prepare(body: Any) -> Work:
+        work = verb.prepare(checked(verb.request, ask(body)))
+        return dataclasses.replace(work, finish=lambda answers: answer(work.finish(answers), body))
+
+    return Verb(about=about, request=request, answer=shape or Anything(), prepare=prepare, **more)
+
+
+def chosen_by_shape(verbs: Mapping[str, Verb], default: str, *, about: str, elsewhere: str) -> Verb:
+    """What a body at an address without a verb is: the one whose `telling` says so, else the default one.
+
+    Args:
+        elsewhere: where each is asked by name, with {name} in it.
+    """
+
+    def pick(body: Any) -> Verb:
+        sure = [verb for verb in verbs.values() if verb.telling is not None and verb.telling(body)]
+        return sure[0] if len(sure) == 1 else verbs[default]
+
+    def prepare(body: Any) -> Work:
+        verb = pick(body)
+        try:
+            return verb.prepare(checked(verb.request, body))
+        except UserError as error:
+            if verb is verbs[default] and len(verbs) > 1:
+                others = ", ".join(elsewhere.format(name=name) for name in verbs if name != default)
+                error.hint = f"{error.hint} This was read as {default}; others: {others}.".strip()
+            raise
+
+    raws = [verb.raw for verb in verbs.values() if verb.raw is not None]
+    return Verb(about=about, request=Anything(), prepare=prepare, raw=raws[0] if raws else None)

@@ -1,0 +1,184 @@
+"""Requests share batches up to a budget, and each gets its own answer, in order; one's fault is not another's."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from running_server import counting
+from unmask.serving.engine import Ask, Engine
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+
+
+class Waiting:
+    """An engine whose model waits to be let go, and the answers so far."""
+
+    def __init__(self, run=None, limits=Limits(), batch_slots=100, threads=1):
+        self.batches, self.answers, self.go = [], {}, threading.Event()
+        self.all_in = threading.Condition()
+
+        def held(texts):
+            self.go.wait(10)
+            self.batches.append(list(texts))
+            return run(texts) if run else [len(text) for text in texts]
+
+        served = {"m": counting(held, batch_slots=batch_slots)}
+        self.metrics = Metrics()
+        self.engine = Engine(served, self.deliver, limits, self.metrics, threads=threads)
+
+    def deliver(self, done):
+        with self.all_in:
+            self.answers |= {ask.tag: (reply.status, json.loads(reply.body)) for ask, reply in done}
+            self.all_in.notify()
+
+    def ask(self, tag, texts, seconds=10.0):
+        ask = Ask("m", "length", json.dumps({"texts": texts}).encode(), "", time.monotonic() + seconds, tag=tag)
+        self.engine.ask(ask)
+        return ask
+
+    def ready(self, count):
+        """Wait until so many requests were made ready."""
+        until = time.monotonic() + 5
+        lane = self.engine._lanes["m"]
+        while time.monotonic() < until and len(lane._jobs) < count:
+            time.sleep(0.005)
+
+    def found(self, count):
+        with self.all_in:
+            self.all_in.wait_for(lambda: len(self.answers) >= count, 10)
+        return self.answers
+
+
+def first_held(waiting):
+    """The model holds the request 'first'; what comes now waits."""
+    waiting.ask("first", ["x"])
+    time.sleep(0.05)
+
+
+def test_what_waits_shares_a_batch_and_gets_its_own_answers():
+    w = Waiting()
+    first_held(w)
+    for n in range(5):
+        w.ask(n, ["a" * (n + 1), "b" * 7])
+    w.ready(5)
+    w.go.set()
+    assert {n: w.found(6)[n] for n in range(5)} == {n: (200, {"lengths": [n + 1, 7]}) for n in range(5)}
+    assert [len(batch) for batch in w.batches] == [1, 10]
+    w.engine.close()
+
+
+def test_a_batch_keeps_to_its_budget_and_long_requests_are_cut():
+    w = Waiting(batch_slots=10)
+    first_held(w)
+    w.ask("long", ["aaaa"] * 6)
+    w.ask("short", ["bb"])
+    w.ready(2)
+    w.go.set()
+    found = w.found(3)
+    assert found["long"] == (200, {"lengths": [4] * 6})
+    assert found["short"] == (200, {"lengths": [2]})
+    assert all(sum(map(len, batch)) <= 10 for batch in w.batches)
+    assert w.batches[1] == ["aaaa", "aaaa", "bb"]
+    w.engine.close()
+
+
+def test_an_item_above_the_budget_is_taken_alone():
+    w = Waiting(batch_slots=3)
+    w.go.set()
+    w.ask(0, ["aaaaaaaa", "b"])
+    assert w.found(1)[0] == (200, {"lengths": [8, 1]})
+    assert w.batches == [["aaaaaaaa"], ["b"]]
+    w.engine.close()
+
+
+def test_the_fault_of_one_request_is_its_own():
+    def run(texts):
+        if "bad" in texts:
+            raise ValueError("a secret: bad")
+        return [len(text) for text in texts]
+
+    w = Waiting(run)
+    first_held(w)
+    for tag, text in (("a", "aa"), ("b", "bad"), ("c", "ccc")):
+        w.ask(tag, [text])
+    w.ready(3)
+    w.go.set()
+    found = w.found(4)
+    assert (found["a"][0], found["b"][0], found["c"][0]) == (200, 500, 200)
+    assert "secret" not in json.dumps(found["b"][1])
+    w.engine.close()
+
+
+def test_what_is_sent_is_not_in_the_log(capsys):
+    def run(texts):
+        raise ValueError(f"cannot do {texts}")
+
+    w = Waiting(run)
+    w.go.set()
+    w.ask(0, ["a very private text"])
+    assert w.found(1)[0][0] == 500
+    said = capsys.readouterr()
+    assert "ValueError" in said.err
+    assert "private" not in said.err + said.out
+    w.engine.close()
+
+
+def test_who_has_gone_leaves_the_queue_and_who_is_late_is_told():
+    w = Waiting()
+    first_held(w)
+    gone = w.ask("gone", ["aa"])
+    w.ask("late", ["bb"], seconds=0.05)
+    w.ask("there", ["cc"])
+    w.ready(3)
+    w.engine.forget(gone)
+    time.sleep(0.1)
+    w.go.set()
+    found = w.found(3)
+    assert (found["late"][0], found["there"][0]) == (504, 200)
+    assert "gone" not in found
+    assert w.batches[1:] == [["cc"]]
+    w.engine.close()
+
+
+def test_closing_answers_what_was_taken():
+    w = Waiting()
+    for n in range(20):
+        w.ask(n, ["a"] * n)
+    threading.Timer(0.1, w.go.set).start()
+    w.engine.close()
+    assert {n: w.answers[n][0] for n in range(20)} == dict.fromkeys(range(20), 200)
+
+
+def test_several_threads_answer_in_order_too():
+    w = Waiting(batch_slots=8, threads=3)
+    w.go.set()
+    for n in range(40):
+        w.ask(n, ["a" * (1 + (n + k) % 5) for k in range(9)])
+    found = w.found(40)
+    assert all(found[n][1]["lengths"] == [1 + (n + k) % 5 for k in range(9)] for n in range(40))
+    w.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"", 400, "not JSON"),
+        (b"[" * 100_000, 400, "not JSON"),
+        (b'{"texts": ["a"]}' + b"\xff", 400, "not JSON"),
+        (b'{"texts": [NaN]}', 400, "not JSON"),
+        (b'{"texts": 3}', 400, "texts: a number"),
+        (json.dumps({"texts": ["a" * 300]}).encode(), 400, "300 slots"),
+    ],
+)
+def test_bodies_that_are_wrong_are_said_to_be(body, status, said):
+    w = Waiting(limits=Limits(slots=200))
+    w.engine.ask(Ask("m", "length", body, "", time.monotonic() + 5, tag=0))
+    found = w.found(1)[0]
+    assert found[0] == status
+    assert said in found[1]["error"]["what"]
+    w.engine.close()

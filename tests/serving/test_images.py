@@ -1,0 +1,125 @@
+"""Pictures as they are served: what the model says of them, and uploads that are decoded within limits."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from PIL import Image
+
+import unmask
+from running_server import running
+from tiny_images import bars
+from unmask.serving.limits import Limits
+from unmask.serving.models import load_served
+
+
+def png(pixels: np.ndarray) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+@pytest.fixture(scope="module")
+def server(image_folders):
+    names = {name: str(folder) for name, folder in image_folders.items()}
+    with running(load_served(names, Limits(pixels=100_000), device="cpu", precision="fp32")) as asked:
+        yield asked
+
+
+PICTURES, _ = bars(3)
+
+
+def test_what_is_painted_is_hidden_and_predicted_back(server, image_folders):
+    mask = np.zeros((4, 4), int)
+    mask[1:3, 1] = 1
+    body = {"images": [png(PICTURES[0])], "mask": mask.tolist(), "pixels": True}
+    status, found = server.post("/models/m/reconstruct", body)
+    assert status == 200, found
+    (row,) = found["results"]
+    own = unmask.load(image_folders["m"], precision="fp32").reconstruct(PICTURES[:1], mask=mask)
+    given = row["pixels"]
+    filled = np.frombuffer(base64.b64decode(given["data"]), given["dtype"]).reshape(given["shape"])
+    np.testing.assert_array_equal(filled, own.filled[0])
+    assert row["share_hidden"] == pytest.approx(2 / 16)
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(row["original"]))))
+    np.testing.assert_array_equal(shown, PICTURES[0])
+    hidden = np.asarray(Image.open(io.BytesIO(base64.b64decode(row["hidden"]))))
+    assert (hidden[3:9, 3:6] == 127).all()
+    assert (np.delete(hidden, range(3, 6), 1) == np.delete(PICTURES[0], range(3, 6), 1)).all()
+
+
+def test_vectors_and_classes_are_those_of_the_model(server, image_folders):
+    images = [png(p) for p in PICTURES]
+    found = server.post("/models/m/embed", {"images": images})[1]["embeddings"]
+    np.testing.assert_allclose(found, unmask.load(image_folders["m"], precision="fp32").embed(PICTURES), atol=1e-5)
+    rows = server.post("/models/tuned/classify", {"images": images})[1]["results"]
+    own = unmask.load(image_folders["tuned"], precision="fp32").predict(PICTURES)
+    assert [r["label"] for r in rows] == [r["label"] for r in own]
+    assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_image_classification_of_the_hub(server):
+    for address in ("/models/tuned", "/models/tuned/pipeline/image-classification"):
+        client = InferenceClient(base_url=server.url + address)
+        content = base64.b64decode(png(PICTURES[0]))
+        found = client.image_classification(content)
+        assert {one.label for one in found} == {"across", "down", "square"}
+        assert [one.label for one in client.image_classification(content, top_k=1)] == [found[0].label]
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of a few kilobytes that says it is side x side."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    rows = zlib.compress(b"\0" * (side + 1) * min(side, 2000), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (bomb(30_000), "900000000 pixels"),
+        (bomb(9_000), "81,000,000 pixels"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n(/etc/passwd)", "not a picture in a known format"),
+        (b"/etc/passwd", "not a picture in a known format"),
+        (b"", "not a picture in a known format"),
+        (base64.b64decode(png(PICTURES[0]))[:60], "images[0]"),
+        (b"GIF89a" + b"\xff" * 30, "images[0]"),
+    ],
+)
+def test_what_is_no_picture_is_refused_before_it_is_decoded(server, content, said):
+    status, found = server.post("/models/m/embed", {"images": [base64.b64encode(content).decode()]})
+    assert status == 400
+    assert said in found["error"]["what"]
+
+
+def test_paths_are_never_opened(server, tmp_path):
+    Image.fromarray(PICTURES[0]).save(tmp_path / "a.png")
+    for text in (str(tmp_path / "a.png"), f"file://{tmp_path}/a.png", "hf:mnist"):
+        status, found = server.post("/models/m/embed", {"images": [text]})
+        assert status == 400
+        assert "base64" in found["error"]["what"] or "picture" in found["error"]["what"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"mask": [[1, 0], [0]]}, "several lengths"),
+        ({"mask": [[1, 0], [0, 1]]}, "mask"),
+        ({"mask": [[1] * 4] * 4, "ratio": 0.5}, "more than one"),
+        ({"box": [1, 2]}, "box: 2 values"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(server, more, said):
+    status, found = server.post("/models/m/reconstruct", {"images": [png(PICTURES[0])], **more})
+    assert status == 400
+    assert said in found["error"]["what"]

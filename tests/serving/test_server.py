@@ -1,0 +1,238 @@
+"""The contract of the server: its addresses, one form of errors, limits, keys, and who may ask."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from running_server import counting, running
+from unmask.errors import UserError
+from unmask.serving.keys import Keys
+from unmask.serving.limits import Limits
+from unmask.serving.models import named
+
+KEY = "a-key-of-sixteen-or-more"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running({"one": counting(), "two": counting()}) as asked:
+        yield asked
+
+
+def test_the_addresses_of_the_contract(server):
+    assert server.get("/health") == (200, {"status": "ok", "version": "0.1.0"})
+    assert server.get("/ready") == (200, {"status": "ready", "models": ["one", "two"]})
+    assert server.post("/models/one/length", {"texts": ["a", "bcd"]}) == (200, {"lengths": [1, 3]})
+    assert [m["id"] for m in server.get("/v1/models")[1]["data"]] == ["one", "two"]
+    assert set(server.get("/models")[1]["models"]["one"]["verbs"]) == {"length", "sum"}
+    assert server.get("/models/two/info")[1]["model_id"] == "two"
+    for path, kind in (("/", "text/html"), ("/docs", "text/html"), ("/page/page.js", "text/javascript")):
+        status, headers, body = server.send("GET", path)
+        assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
+        assert b"://" not in body.replace(b"http://www.w3.org", b"")  # nothing from elsewhere
+        assert "default-src 'none'" in headers["content-security-policy"]
+
+
+def test_openapi_is_one_and_its_examples_fit_its_shapes(server):
+    import jsonschema
+
+    status, found = server.get("/openapi.json")
+    assert (status, found["openapi"][:2]) == (200, "3.")
+    post = found["paths"]["/models/one/length"]["post"]
+    body = post["requestBody"]["content"]["application/json"]
+    jsonschema.validate(body["example"], body["schema"])
+    answer = server.post("/models/one/length", body["example"])[1]
+    jsonschema.validate(answer, post["responses"]["200"]["content"]["application/json"]["schema"])
+
+
+def test_metrics_count_requests_and_batches(server):
+    server.post("/models/one/sum", {"numbers": [1, 2]})
+    text = server.send("GET", "/metrics")[2].decode()
+    assert 'unmask_requests_total{model="one",action="sum",status="200"}' in text
+    assert 'unmask_slots_total{model="one"}' in text
+    assert 'le="+Inf"' in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("POST", "/models/three/length", {}, 404, "no model 'three'"),
+        ("POST", "/models/one/lenght", {}, 404, "no 'lenght'"),
+        ("GET", "/nowhere", None, 404, "no such address"),
+        ("GET", "/page/..%2fserver.py", None, 404, "no such"),
+        ("PUT", "/models/one/length", {}, 405, "PUT"),
+        ("GET", "/models/one/length", None, 405, "GET"),
+        ("POST", "/models/one/length", {"texts": "a"}, 400, "texts"),
+        ("POST", "/", {"inputs": "a"}, 400, "2 models are served"),
+        ("POST", "/embed", {"inputs": "a"}, 404, "no models here answer"),
+        ("POST", "/v1/embeddings", {"input": "a", "model": "one"}, 404, "model 'one'"),
+        ("POST", "/v1/embeddings", {"input": "a"}, 400, "no model is named"),
+        ("POST", "/models/one/pipeline/fill-mask", {"inputs": "a"}, 404, "does not answer"),
+    ],
+)
+def test_errors_have_one_form(server, method, path, body, status, said):
+    found, headers, content = server.send(method, path, body)
+    error = json.loads(content)["error"]
+    assert (found, error["status"]) == (status, status)
+    assert set(error) == {"status", "what", "hint"}
+    assert said in error["what"]
+    assert error["hint"]
+    assert headers["content-type"] == "application/json"
+
+
+def test_a_body_that_is_not_json_is_refused_by_its_type(server):
+    status, _, body = server.send("POST", "/models/one/length", b"a,b", {"content-type": "text/csv"})
+    assert status == 415
+    assert "text/csv" in json.loads(body)["error"]["what"]
+
+
+def test_a_body_that_is_too_large_is_not_read():
+    with running({"m": counting()}, limits=Limits(body=1000)) as server:
+        assert server.post("/models/m/length", {"texts": ["a" * 2000]})[0] == 413
+        sock = socket.create_connection(("127.0.0.1", server.port), 5)
+        sock.sendall(b"POST /models/m/length HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(3):
+            sock.sendall(b"200\r\n" + b"a" * 512 + b"\r\n")
+        assert b" 413 " in sock.recv(4096).split(b"\r\n")[0]
+        sock.close()
+        assert server.post("/models/m/length", {"texts": ["a"]})[0] == 200
+
+
+def test_too_many_are_told_when_to_ask_again():
+    go = threading.Event()
+
+    def held(texts):
+        go.wait(10)
+        return [len(text) for text in texts]
+
+    with running({"m": counting(held)}, limits=Limits(waiting=2)) as server:
+        first = [threading.Thread(target=server.post, args=("/models/m/length", {"texts": ["a"]})) for _ in range(2)]
+        for thread in first:
+            thread.start()
+        until = time.monotonic() + 5
+        while server.gateway.metrics.waiting < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        status, headers, body = server.send("POST", "/models/m/length", {"texts": ["a"]})
+        assert status == 429
+        assert int(headers["retry-after"]) >= 1
+        assert "2 requests are waiting" in json.loads(body)["error"]["what"]
+        go.set()
+        for thread in first:
+            thread.join(10)
+        assert server.post("/models/m/length", {"texts": ["a"]})[0] == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up():
+    with running({"m": counting(lambda texts: time.sleep(0.4) or [1] * len(texts))}, limits=Limits(seconds=0.1)) as s:
+        status, found = s.post("/models/m/length", {"texts": ["a"]})
+        assert (status, found["error"]["status"]) == (504, 504)
+
+
+def test_who_hangs_up_leaves_the_queue():
+    seen, go = [], threading.Event()
+
+    def held(texts):
+        go.wait(10)
+        seen.extend(texts)
+        return [len(text) for text in texts]
+
+    with running({"m": counting(held)}) as server:
+        holder = threading.Thread(target=server.post, args=("/models/m/length", {"texts": ["first"]}))
+        holder.start()
+        time.sleep(0.1)
+        sock = socket.create_connection(("127.0.0.1", server.port), 5)
+        body = b'{"texts": ["hangs up"]}'
+        head = f"POST /models/m/length HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        sock.sendall(head + body)
+        until = time.monotonic() + 5
+        while server.gateway.metrics.waiting < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        sock.close()
+        while server.gateway.metrics.waiting > 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        go.set()
+        holder.join(10)
+        assert server.post("/models/m/length", {"texts": ["last"]}) == (200, {"lengths": [4]})
+    assert seen == ["first", "last"]
+
+
+def test_slow_requests_are_cut_off():
+    with running({"m": counting()}, limits=Limits(receive=0.3, headers=2000)) as server:
+        address, began = ("127.0.0.1", server.port), time.monotonic()
+        never, headers, body, long = (socket.create_connection(address, 5) for _ in range(4))
+        headers.sendall(b"POST /models/m/length HTTP/1.1\r\nhost: loc")
+        body.sendall(b"POST /models/m/length HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        long.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"x: " + b"a" * 4000)
+        for sock, status in ((never, b"408"), (headers, b"408"), (body, b"408"), (long, b"431")):
+            assert sock.recv(4096).split(b"\r\n")[0].split(b" ")[1] == status
+            sock.close()
+        assert time.monotonic() - began < 5
+        assert server.get("/health")[0] == 200
+
+
+def test_connections_are_counted():
+    with running({"m": counting()}, limits=Limits(connections=3)) as server:
+        held = [socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(3)]
+        for sock in held:  # all are known to the server
+            sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b" 200 " in sock.recv(4096)
+        assert server.get("/health")[0] == 503
+        held.pop().close()
+        time.sleep(0.1)
+        assert server.get("/health")[0] == 200
+        for sock in held:
+            sock.close()
+
+
+def test_keys_open_what_they_lock(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"# for the tests\n{KEY}\nanother-key-of-some-length\n")
+    with running({"m": counting()}, keys=Keys(path)) as server:
+        for path in ("/models", "/metrics", "/openapi.json", "/models/m"):
+            assert server.get(path)[0] == 401
+        assert server.post("/models/m/length", {"texts": ["a"]})[0] == 401
+        assert server.post("/models/m/length", {"texts": ["a"]}, Authorization=f"Bearer {KEY}x")[0] == 401
+        assert server.post("/models/m/length", {"texts": ["a"]}, Authorization=f"Basic {KEY}")[0] == 401
+        assert server.post("/models/m/length", {"texts": ["a"]}, Authorization=f"Bearer {KEY}")[0] == 200
+        assert server.get("/health")[0] == 200
+        assert server.send("GET", "/")[0] == 200
+
+
+@pytest.mark.parametrize(("content", "said"), [("", "no key"), ("short\n", ":1: a key of fewer"), (None, "No such")])
+def test_key_files_that_lock_nothing_are_refused(tmp_path, content, said):
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=said):
+        Keys(path)
+
+
+def test_other_pages_may_not_ask_unless_named():
+    body = {"texts": ["a"]}
+    with running({"m": counting()}, cors=["https://friend.example"]) as server:
+        assert server.post("/models/m/length", body, Origin="https://other.example")[0] == 403
+        assert server.post("/models/m/length", body, Origin="null")[0] == 403
+        assert server.post("/models/m/length", body, Host="attacker.example")[0] == 403
+        status, headers, _ = server.send("POST", "/models/m/length", body, {"Origin": "https://friend.example"})
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://friend.example")
+        status, headers, _ = server.send("OPTIONS", "/models/m/length", None, {"Origin": "https://friend.example"})
+        assert (status, headers["access-control-allow-headers"]) == (204, "authorization, content-type")
+        own = f"127.0.0.1:{server.port}"
+        status, headers, _ = server.send("POST", "/models/m/length", body, {"Origin": f"http://{own}", "Host": own})
+        assert status == 200
+        assert "access-control-allow-origin" not in headers
+
+
+def test_models_are_named_by_their_folders_or_by_hand(tmp_path):
+    (tmp_path / "a").mkdir()
+    assert named([f"{tmp_path}/a", f"b={tmp_path}/a"]) == {"a": f"{tmp_path}/a", "b": f"{tmp_path}/a"}
+    assert named(["somebody/some-model"]) == {"some-model": "somebody/some-model"}
+    with pytest.raises(UserError, match="two models named 'a'"):
+        named([f"{tmp_path}/a", f"a={tmp_path}/b"])
+    with pytest.raises(UserError, match="served as 'x y'"):
+        named([f"x y={tmp_path}/a"])

@@ -1,0 +1,66 @@
+"""Shapes check what clients send, name every wrong place, and say the same as JSON Schema."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from unmask.errors import UserError
+from unmask.serving.shapes import Either, Field, Flag, ListOf, MapOf, Nothing, Number, Record, Text, checked
+
+SHAPE = Record(
+    texts=Field(Either((Text(), ListOf(Text(), most=3)), "a text or a list of texts"), "Texts."),
+    top=Field(Number(1, 9, whole=True), "How many.", 5),
+    mode=Field(Text(known=("unit", "slot")), "How.", "unit"),
+    flag=Field(Flag(), "Whether.", None),
+    cells=Field(MapOf(Either((Number(), Nothing()), "a number or null")), "Cells.", None),
+)
+GOOD = [
+    {"texts": "a"},
+    {"texts": ["a", "b"], "top": 9, "mode": "slot", "flag": True, "cells": {"x": 1.5, "y": None}},
+    {"texts": [], "top": 2.0},
+]
+BAD = [
+    ({}, "texts: not there"),
+    ({"texts": ["a", 3]}, "texts[1]: a number, expected a text"),
+    ({"texts": 3}, "texts: a number, expected a text or a list of texts"),
+    ({"texts": ["a"] * 4}, "texts: 4 values, at most 3 per request"),
+    ({"texts": "a", "top": 10}, "top: 10, expected 1 to 9"),
+    ({"texts": "a", "top": True}, "top: true, expected a whole number"),
+    ({"texts": "a", "top": 1.5}, "top: a number, expected a whole number"),
+    ({"texts": "a", "mode": "units"}, "mode: 'units'"),
+    ({"texts": "a", "flag": 1}, "flag: a number, expected true or false"),
+    ({"texts": "a", "cells": {"x": "1"}}, "cells.x: a text, expected a number or null"),
+    ({"texts": "a", "tpo": 1}, "tpo: no such key"),
+    ([], "a list, expected an object"),
+    (None, "null, expected an object"),
+]
+
+
+@pytest.mark.parametrize("body", GOOD)
+def test_what_fits_is_read_with_defaults(body):
+    found = checked(SHAPE, body)
+    assert set(found) == set(SHAPE.fields)
+    assert found["top"] in (2, 5, 9)
+    jsonschema.validate(body, SHAPE.schema())
+
+
+@pytest.mark.parametrize(("body", "message"), BAD)
+def test_what_does_not_fit_is_named(body, message):
+    with pytest.raises(UserError) as caught:
+        checked(SHAPE, body)
+    assert message in caught.value.what
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(body, SHAPE.schema())
+
+
+def test_all_wrong_places_are_named_at_once():
+    with pytest.raises(UserError) as caught:
+        checked(SHAPE, {"texts": [1, 2], "top": 0, "nonsense": 1})
+    assert all(part in caught.value.what for part in ("texts[0]", "texts[1]", "top: 0", "nonsense"))
+
+
+def test_null_stands_for_a_default_but_not_for_what_is_needed():
+    assert checked(SHAPE, {"texts": "a", "top": None})["top"] == 5
+    with pytest.raises(UserError, match="texts"):
+        checked(SHAPE, {"texts": None})

@@ -1,0 +1,137 @@
+"""Tables as they are served: the model's own numbers, row by row, and survival curves that add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from tables import patients
+
+import unmask
+from running_server import running
+from unmask.modalities.table.survival.hazards import Baseline, Outcome
+from unmask.serving.table.survival import curves
+
+
+@pytest.fixture(scope="module")
+def model(table_folder):
+    return unmask.load(table_folder)
+
+
+@pytest.fixture(scope="module")
+def server(table_served):
+    with running({"m": table_served}) as asked:
+        yield asked
+
+
+ROWS = [{"age": 70, "sex": "F", "dbp": None, "sbp": 140, "stage": None}, {"age": None, "sex": "M", "sbp": 120.0}]
+
+
+def test_missing_cells_are_filled_with_the_intervals_of_the_model(server, model):
+    import polars as pl
+
+    status, found = server.post("/models/m/impute", {"rows": ROWS, "absent": ["stage"]})
+    assert status == 400  # a column that is there is not absent
+    status, found = server.post("/models/m/impute", {"rows": ROWS})
+    assert status == 200, found
+    frame = pl.DataFrame([{"dbp": None, "stage": None, **row} for row in ROWS])
+    own = model.intervals(frame, add_absent=True).to_dicts()
+    by_cell = {(r["row"], r["column"]): r for r in own}
+    assert {(c["row"], c["column"]) for c in found["intervals"]} == set(by_cell)
+    for cell in found["intervals"]:
+        other = by_cell[cell["row"], cell["column"]]
+        if cell["probabilities"] is None:
+            assert cell["low"] <= cell["value"] <= cell["high"]
+            assert cell["low"] == pytest.approx(other["low"])
+        else:
+            assert cell["probability"] == pytest.approx(other["probability"])
+            assert sum(cell["probabilities"].values()) == pytest.approx(1)
+        assert found["rows"][cell["row"]][cell["column"]] == cell["value"]
+    assert found["rows"][0]["age"] == 70
+
+
+def test_draws_differ_and_are_whole(server):
+    found = server.post("/models/m/impute", {"rows": ROWS, "draws": 4, "seed": 3})[1]["draws"]
+    assert len(found) == 4
+    assert all(value is not None for table in found for row in table for value in row.values())
+    assert len({row["dbp"] for table in found for row in table}) > 2
+    again = server.post("/models/m/impute", {"rows": ROWS, "draws": 4, "seed": 3})[1]["draws"]
+    assert again == found
+
+
+def test_scores_and_vectors_are_those_of_the_model(server, model):
+    import polars as pl
+
+    rows = patients(5, seed=4).to_dict("records")
+    found = server.post("/models/m/score", {"rows": rows})[1]["results"]
+    own = model.score(pl.DataFrame(rows))
+    assert [r["score"] for r in found] == pytest.approx([r["score"] for r in own], rel=1e-5)
+    assert [r["row"] for r in found] == list(range(5))
+    vectors = server.post("/models/m/embed", {"rows": rows})[1]["embeddings"]
+    np.testing.assert_allclose(vectors, model.embed(pl.DataFrame(rows)), atol=1e-5)
+
+
+def test_new_rows_meet_their_conditions(server):
+    body = {"rows": 12, "where": ["age >= 70", "sex == 'F'"], "seed": 1}
+    found = server.post("/models/m/synthesize", body)[1]
+    assert len(found["rows"]) == 12
+    assert all(row["age"] >= 70 and row["sex"] == "F" for row in found["rows"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "said"),
+    [
+        ("impute", {"rows": [{"agee": 3}]}, "none of the model's columns"),
+        ("impute", {"rows": [{"age": "old", "sex": "F", "dbp": 1, "sbp": 2, "stage": "I"}]}, "'age'"),
+        ("impute", {"rows": [{}]}, "rows without a column"),
+        ("impute", {"rows": [{"age": [1]}]}, "rows[0].age: a list"),
+        ("impute", {"rows": []}, "rows: 0 values"),
+        ("synthesize", {"rows": 2, "where": ["agee > 3"]}, "agee"),
+        ("synthesize", {"rows": 0}, "rows: 0"),
+        ("survival", {"rows": ROWS, "times": [-1]}, "times[0]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(server, verb, body, said):
+    status, found = server.post(f"/models/m/{verb}", body)
+    assert status == 400
+    assert said in found["error"]["what"]
+
+
+def test_survival_falls_from_one_and_age_lowers_it(server):
+    rows = [{"age": age, "sex": "F", "dbp": 75, "sbp": 130, "stage": "II"} for age in (50, 85)]
+    found = server.post("/models/m/survival", {"rows": rows, "times": [0, 100, 400, 900]})[1]
+    young, old = (np.array(r["survival"]) for r in found["results"])
+    for curve in (young, old):
+        assert curve[0] == 1
+        assert (np.diff(curve) <= 0).all()
+    assert (old[1:] < young[1:]).all()  # the hazard of these patients grows by age
+    event = np.array(found["results"][0]["incidence"][next(iter(found["results"][0]["incidence"]))])
+    np.testing.assert_allclose(young + event, 1, atol=1e-9)
+
+
+def test_curves_of_one_cause_are_the_textbook_s_and_of_two_add_up():
+    at, hazard = np.array([1.0, 2.0, 5.0]), np.array([0.1, 0.3, 0.35])
+    one = Baseline(beta=np.array([0.5]), at=at, hazard=hazard)
+    two = Baseline(beta=np.array([-1.0]), at=np.array([2.0, 3.0]), hazard=np.array([0.2, 0.4]))
+    rest = {"censoring": one, "center": np.zeros(1), "scale": np.ones(1), "end": 6.0}
+    x, when = np.array([[0.0], [2.0]]), np.array([0.5, 1.0, 2.5, 9.0])
+    alive, struck = curves(Outcome(causes=(one,), **rest), x, when)
+    steps = np.array([0, 0.1, 0.3, 0.35])
+    np.testing.assert_allclose(alive, np.exp(-steps[None] * np.exp(0.5 * x)))
+    np.testing.assert_allclose(struck[0], 1 - alive)
+    alive, struck = curves(Outcome(causes=(one, two), **rest), x, when)
+    np.testing.assert_allclose(alive + struck.sum(0), 1)
+    together = np.array([0, 0.1, 0.3, 0.35])[None] * np.exp(0.5 * x) + np.array([0, 0, 0.2, 0.4])[None] * np.exp(-x)
+    np.testing.assert_allclose(alive, np.exp(-together))
+
+
+def test_the_hub_s_tabular_tasks(server):
+    client = InferenceClient(base_url=f"{server.url}/models/m/pipeline/tabular-classification")
+    whole = {"age": [70, 50], "dbp": [80, 70], "sbp": [140, 120], "stage": ["I", "II"], "time": [9, 9], "event": [1, 0]}
+    assert set(client.tabular_classification(table=whole)) <= {"F", "M"}
+    numbers = {"sex": ["F", "M"], **{k: v for k, v in whole.items() if k != "age"}}
+    # The client has a method for it, which knows no provider: the body is the same.
+    status, found = server.post("/models/m/pipeline/tabular-regression", {"table": numbers})
+    assert status == 200
+    assert all(20 < age < 110 for age in found)
+    assert server.post("/models/m/pipeline/tabular-regression", {"table": whole})[0] == 400

@@ -1,0 +1,141 @@
+"""What is served of text equals what the model says by itself, also when requests share a batch."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import unmask
+from text_corpus import SENTENCES
+from unmask.modalities.text.tasks.finetune import predict
+from unmask.modalities.text.tasks.zeroshot import zero_shot
+
+TEXTS = [s for s in SENTENCES if len(s) < 70]
+BLANKED = [text.replace("the", "[MASK]") for text in TEXTS if "the" in text]
+
+
+@pytest.fixture(scope="module")
+def model(text_folders):
+    return unmask.load(text_folders["masked"], precision="fp32")
+
+
+def together(server, path, bodies):
+    """Answers to requests that are sent side by side."""
+    found: list = [None] * len(bodies)
+
+    def one(number):
+        found[number] = server.post(path, bodies[number])
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [status for status, _ in found] == [200] * len(bodies)
+    return [answer for _, answer in found]
+
+
+def test_embeddings_are_those_of_the_model(text_server, model):
+    answers = together(text_server, "/models/masked/embed", [{"texts": [a, b]} for a in TEXTS for b in TEXTS[:2]])
+    for answer, (a, b) in zip(answers, [(a, b) for a in TEXTS for b in TEXTS[:2]], strict=True):
+        np.testing.assert_allclose(answer["embeddings"], model.embed([a, b]), atol=2e-5)
+    one = text_server.post("/models/masked/embed", {"texts": TEXTS[0], "normalise": True, "pooling": "first"})[1]
+    np.testing.assert_allclose(one["embeddings"], model.embed(TEXTS[0], normalise=True, pooling="first"), atol=2e-5)
+    assert one["tokens"] == len(model.tokenizer.ids([TEXTS[0]])[0])
+
+
+def test_vectors_that_are_cut_short_keep_their_length_where_they_had_one(text_server):
+    body = {"texts": TEXTS[:2], "normalise": True, "dimensions": 8}
+    found = np.array(text_server.post("/models/masked/embed", body)[1]["embeddings"])
+    assert found.shape == (2, 8)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+
+
+def test_blanks_are_filled_as_the_model_fills_them(text_server, model):
+    bodies = [{"texts": [text], "top": 3} for text in BLANKED]
+    for answer, text in zip(together(text_server, "/models/masked/fill", bodies), BLANKED, strict=True):
+        (row,), (own,) = answer["results"], model.fill([text], top=3)
+        assert row["filled"] == own["filled"]
+        assert row["log_probability"] == pytest.approx(own["log_probability"], abs=1e-4)
+        assert [c["value"] for c in row["slots"][0]["candidates"]] == [
+            c["value"] for c in own["slots"][0]["candidates"]
+        ]
+
+
+def test_several_blanks_are_filled_jointly_and_drawn_alike(text_server, model):
+    text = "The [MASK] brown [MASK] jumps over the [MASK] dog."
+    for options in ({"steps": 3}, {"steps": 3, "temperature": 1.0, "seed": 7}, {"longest": 1, "top": 2}):
+        (row,) = text_server.post("/models/masked/fill", {"texts": text, **options})[1]["results"]
+        assert row["filled"] == model.fill(text, **options)[0]["filled"]
+    (row,) = text_server.post("/models/masked/fill", {"texts": "The [MASK] fox.", "candidates": ["quick", "dog"]})[1][
+        "results"
+    ]
+    assert {c["value"] for c in row["slots"][0]["candidates"]} == {"quick", "dog"}
+
+
+def test_scores_are_those_of_the_model_and_of_its_tokens(text_server, model):
+    answer = text_server.post("/models/masked/score", {"texts": TEXTS, "tokens": True})[1]
+    for row, own in zip(answer["results"], model.score(TEXTS), strict=True):
+        assert (row["score"], row["slots"]) == (pytest.approx(own["score"], rel=1e-4), own["slots"])
+        assert row["perplexity"] == pytest.approx(own["perplexity"], rel=1e-4)
+        told = [t["log_probability"] for t in row["tokens"] if t["log_probability"] is not None]
+        assert sum(told) == pytest.approx(row["score"], rel=1e-4)
+        assert all(row["text"][t["start"] : t["end"]] == t["text"] for t in row["tokens"])
+
+
+def test_tasks_predict_as_the_folders_do(text_server, text_folders):
+    texts = TEXTS[:3]
+    for name in ("classify", "tag"):
+        found = text_server.post(f"/models/{name}/{name}", {"texts": texts})[1]["results"]
+        for row, own in zip(found, predict(text_folders[name], texts, precision="fp32"), strict=True):
+            assert row.get("label") == own.get("label")
+            assert row.get("entities") == pytest.approx(own.get("entities")) if name == "classify" else True
+    questions = [{"question": "Who lived there?", "context": "Ada lived in London near the river."}]
+    (row,) = text_server.post("/models/answer/answer", {"questions": questions})[1]["results"]
+    (own,) = predict(text_folders["answer"], questions, precision="fp32")
+    assert row["answer"]["text"] == own["answer"]["text"]
+    pairs = text_server.post("/models/nli/classify", {"texts": [[texts[0], texts[1]]]})[1]["results"]
+    assert set(pairs[0]["probabilities"]) == {"entailment", "contradiction"}
+
+
+@pytest.mark.parametrize("name", ["masked", "nli"])
+def test_labels_without_training_are_those_of_the_library(text_server, text_folders, name):
+    labels = ["quick", "lazy"]
+    answer = text_server.post(f"/models/{name}/zeroshot", {"texts": TEXTS[:2], "labels": labels})[1]
+    rows, about = zero_shot(text_folders[name], TEXTS[:2], labels, precision="fp32")
+    assert answer["method"] == about["method"]
+    for row, own in zip(answer["results"], rows, strict=True):
+        assert row["probabilities"] == pytest.approx(own["probabilities"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("fill", {"texts": ["a [MASK].", "no blank", "none"]}, "texts[1], texts[2]"),
+        ("fill", {"texts": "[MASK] and [MASK]", "longest": 2}, "several blanks"),
+        ("embed", {"texts": ["a", "word " * 200]}, "texts[1] has"),
+        ("score", {"texts": ["word " * 200]}, "texts[0] has"),
+        ("zeroshot", {"texts": "a", "labels": ["one"]}, "labels: 1 values"),
+        ("zeroshot", {"texts": "a", "labels": ["a", "b"], "template": "no blank"}, "template"),
+        ("embed", {"texts": ["a"] * 1025}, "at most 1,024 per request"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_its_place(text_server, path, body, said):
+    status, found = text_server.post(f"/models/masked/{path}", body)
+    assert status == 400
+    assert said in found["error"]["what"]
+
+
+def test_long_texts_are_cut_where_that_is_asked_for(text_server, model):
+    body = {"texts": ["word " * 200], "truncate": True}
+    found = text_server.post("/models/masked/embed", body)[1]
+    np.testing.assert_allclose(found["embeddings"], model.embed(body["texts"]), atol=2e-5)
+    assert found["tokens"] == model.embedded_slots
+
+
+def test_nothing_is_nothing(text_server):
+    assert text_server.post("/models/masked/embed", {"texts": []}) == (200, {"embeddings": [], "tokens": 0})
+    assert text_server.post("/models/masked/fill", {"texts": []}) == (200, {"results": []})
+    assert text_server.post("/models/classify/classify", {"texts": []}) == (200, {"results": []})
