@@ -1,7 +1,8 @@
 // Patients: a timeline of events; hide one, add one, and see what the model expects.
 
-import { announce, ask, bars, drawn, latest, later, make, number, percent, section } from "./shared.js";
+import { announce, ask, bars, drawn, latest, later, make, percent, section } from "./shared.js";
 
+const number = (value) => Number(value.toPrecision(4)).toString();
 let lists = 0;
 
 export function events(model) {

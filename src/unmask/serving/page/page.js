@@ -18,7 +18,7 @@ async function show(name) {
   const model = await ask(`/models/${encodeURIComponent(name)}`);
   const { parameters, precision } = model.about;
   const size = parameters ? `${(parameters / 1e6).toPrecision(3)} M parameters, ` : "";
-  document.getElementById("about").textContent = `A model of ${model.kind}: ${size}${precision || ""}. It answers ${Object.keys(model.verbs).join(", ")}.`;
+  document.getElementById("about").textContent = `${model.kind[0].toUpperCase()}${model.kind.slice(1)} model: ${size}${precision || ""}. It answers ${Object.keys(model.verbs).join(", ")}.`;
   document.title = `${name}: unmask`;
   const part = parts[model.kind] || generic;
   panel.replaceChildren(...[part(model)].flat());

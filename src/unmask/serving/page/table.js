@@ -88,9 +88,9 @@ function survival(found) {
   found.times.forEach((time, n) => { path += `H${x(time).toFixed(1)}V${y(shares[n]).toFixed(1)}`; });
   const lines = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [drawn("line", { class: "axis", x1: left, x2: wide - 10, y1: y(share), y2: y(share) }),
     Object.assign(drawn("text", { x: 4, y: y(share) + 4 }), { textContent: `${100 * share} %` })]);
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => Object.assign(drawn("text", { x: x(part * last) - 8, y: high - 8 }), { textContent: number(Math.round(part * last * 10) / 10) }));
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => Object.assign(drawn("text", { x: x(part * last), y: high - 8, "text-anchor": part === 1 ? "end" : "middle" }), { textContent: Number((part * last).toPrecision(3)).toString() }));
   const middle = found.times.findIndex((_, n) => shares[n] < 0.5);
-  const about = middle < 0 ? `${Math.round(100 * shares[shares.length - 1])} % have no event up to ${number(last)}.` : `Half have had the event by ${number(found.times[middle])}.`;
+  const about = middle < 0 ? `${Math.round(100 * shares[shares.length - 1])} % have no event up to ${number(last)}.` : `Half have had the event by ${Number(found.times[middle].toPrecision(3))}.`;
   const svg = drawn("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": `Survival curve. ${about}` }, ...lines, ...ticks, drawn("path", { class: "curve", d: path }));
   return make("figure", {}, svg, make("figcaption", {}, `Share without the event by time, given the cells above, averaged over what is missing. ${about}`));
 }

@@ -1,0 +1,173 @@
+"""The page in a real browser: hide, fill, edit, paint, for all kinds of data, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chromium import PROGRAM, Chromium
+from running_server import counting, running
+from unmask.serving.keys import Keys
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here")
+SHOTS = os.environ.get("UNMASK_TEST_SHOTS")
+"""Folder for pictures of every part, light and dark, wide and narrow; to be looked at."""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    made = Chromium(tmp_path_factory.mktemp("chromium"))
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def server(text_served, table_served, images_served, events_served):
+    served = {**text_served, "table": table_served, "picture": images_served, "patient": events_served}
+    with running({**served, "other": counting()}) as asked:
+        yield asked
+
+
+@pytest.fixture
+def page(browser, server):
+    """Opens the page for a model."""
+
+    def opened(name):
+        browser.said.clear()
+        browser.go("about:blank")
+        browser.go(f"{server.url}/#{name}")
+        browser.until(f"document.title === '{name}: unmask'")
+        return browser
+
+    yield opened
+    assert browser.said == []
+
+
+def shots(page, name):
+    if SHOTS:
+        folder = Path(SHOTS)
+        for scheme in ("light", "dark"):
+            page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            for width in (1100, 390):
+                page.size(width, 900)
+                page.shot(folder / f"{name}-{scheme}-{width}.png")
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+    for width in (1100, 390):
+        page.size(width, 900)
+        assert page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width
+    page.size(1100, 900)
+
+
+def test_text_is_hidden_by_a_press_and_filled(page):
+    p = page("masked")
+    p.until("document.querySelector('.filled')")
+    before = p.run("document.querySelector('.filled').textContent")
+    words = p.run("document.querySelectorAll('.tokens button').length")
+    assert words > 5
+    p.run("document.querySelectorAll('.tokens button')[4].focus()")
+    p.key("Enter", "\r")  # by keyboard
+    p.until("document.querySelectorAll('.tokens button[aria-pressed=true]').length === 2")
+    p.until(f"document.querySelector('.filled').textContent !== {before!r}")
+    assert p.run("document.querySelectorAll('#panel section')[0].querySelectorAll('.bars').length") >= 2
+    assert p.run("document.getElementById('said').textContent").startswith("Filled: ")
+    p.run("[...document.querySelectorAll('#panel input[type=checkbox]')][1].click()")
+    p.until("document.querySelector('.tokens.coloured button[title]')")
+    assert "nats" in p.run("document.querySelector('.tokens button[title]').getAttribute('aria-label')")
+    shots(p, "text")
+
+
+def test_tasks_answer_on_the_page(page):
+    for name in ("classify", "tag", "answer"):
+        p = page(name)
+        p.run("document.querySelector('#panel button.main').click()")
+        p.until("document.querySelector('#panel [aria-live] .bars, #panel [aria-live] .filled')")
+    shots(p, "answer")
+
+
+def test_a_row_is_edited_and_its_cells_predicted(page):
+    p = page("table")
+    p.until("document.querySelectorAll('.cell').length === 7")
+    p.until("document.querySelector('svg .curve')")
+    p.run("document.querySelector('button[aria-label=\"Clear age\"]').click()")
+    p.until("document.querySelector('.cell output').textContent.includes(' to ')")
+    p.run(
+        "(() => { const s = document.querySelector('.cell select'); s.value = '';"
+        " s.dispatchEvent(new Event('input')); })()"
+    )
+    p.until("document.querySelectorAll('.cell output .bars li').length === 2")
+    shots(p, "table")
+    p.run("[...document.querySelectorAll('button.main')].pop().click()")
+    p.until("document.querySelectorAll('section tbody tr').length === 5")
+
+
+def test_a_picture_is_painted_by_mouse_and_by_keys(page):
+    p = page("picture")
+    p.until("document.querySelectorAll('.pictures img').length === 3")
+    shown = "document.querySelectorAll('.pictures img')[1].src"
+    before = p.run(shown)
+    p.run("window.box = document.querySelector('canvas').getBoundingClientRect()")
+    box = p.run("[box.x, box.y, box.width]")
+    p.drag((box[0] + 5, box[1] + 5), (box[0] + box[2] - 5, box[1] + 5))
+    p.until(f"{shown} !== {before!r}")
+    before = p.run(shown)
+    p.run("document.querySelector('canvas').focus()")
+    for key, text in (("ArrowDown", ""), (" ", " "), ("Enter", "\r")):
+        p.key(key, text)
+    p.until(f"{shown} !== {before!r}")
+    assert "of the pixels" in p.run("document.getElementById('said').textContent")
+    shots(p, "picture")
+
+
+def test_events_are_hidden_and_added(page):
+    p = page("patient")
+    p.until("document.querySelector('.risk')")
+    before = p.run("document.querySelector('.risk').textContent")
+    p.run("document.querySelector('tbody input[type=checkbox]').click()")
+    p.until(f"document.querySelector('.risk').textContent !== {before!r}")
+    assert p.run("document.querySelectorAll('svg .gone').length") == 1
+    rows = p.run("document.querySelector('tbody').rows.length")
+    p.run("[...document.querySelectorAll('button')].find((b) => b.textContent === 'Add an event').click()")
+    assert p.run("document.querySelector('tbody').rows.length") == rows + 1
+    p.until("document.body.innerText.includes('Likeliest next events')")
+    shots(p, "patient")
+
+
+def test_other_kinds_are_asked_in_json_and_mistakes_are_shown(page):
+    p = page("other")
+    p.run("document.querySelector('button.main').click()")
+    p.until("document.querySelector('pre').textContent.includes('lengths')")
+    p.run("document.querySelector('textarea').value = '{'")
+    p.run("document.querySelector('button.main').click()")
+    p.until("!document.getElementById('error').hidden")
+    assert "not JSON" in p.run("document.getElementById('error').textContent")
+
+
+def test_everything_has_a_name_for_those_who_hear_the_page(page):
+    for name in ("masked", "table", "picture", "patient"):
+        p = page(name)
+        p.until("document.querySelector('#panel section')")
+        nameless = p.run(
+            "[...document.querySelectorAll('input, select, textarea, button, canvas, img, svg')]"
+            ".filter((e) => !(e.labels && e.labels.length) && !e.getAttribute('aria-label') && !e.alt)"
+            ".filter((e) => !e.textContent.trim()).map((e) => e.outerHTML.slice(0, 120))"
+        )
+        assert nameless == []
+
+
+def test_the_requests_are_listed_without_scripts(browser, server):
+    browser.go(f"{server.url}/docs")
+    browser.until("document.body.innerText.includes('/models/masked/fill')")
+    shots(browser, "docs")
+
+
+def test_a_key_is_asked_for(browser, tmp_path):
+    (tmp_path / "keys").write_text("a-key-of-sixteen-or-more\n")
+    with running({"m": counting()}, keys=Keys(tmp_path / "keys")) as server:
+        browser.go(f"{server.url}/")
+        browser.until("!document.getElementById('key-form').hidden")
+        browser.run("document.getElementById('key').value = 'a-key-of-sixteen-or-more'")
+        browser.run("document.querySelector('#key-form button').click()")
+        browser.until("document.title === 'm: unmask'")
+    browser.said.clear()
