@@ -6,11 +6,11 @@ STAMP := $(VENV)/.installed
 # Test files side by side: each process has one thread and takes 1 to 2 GiB.
 WORKERS ?= 2
 
-.PHONY: help install demo test slow check verify bench clean
+.PHONY: help install demo test slow check verify bench docs docs-slow clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11, or make PYTHON=python3"; exit 2; }
@@ -41,5 +41,15 @@ bench: $(STAMP)  ## side by side with transformers on this machine (tens of minu
 	$(BIN)/python benchmarks/text_infer.py
 	$(BIN)/python benchmarks/text_pretrain.py
 
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c constraints.txt -e '.[dev,docs]'
+	touch $@
+
+docs: $(VENV)/.docs  ## build the pages into site/, with a search that needs no network
+	$(BIN)/python docs/make/doc_site.py
+
+docs-slow: $(VENV)/.docs  ## run the tutorials whole (tens of minutes); UNMASK_DOCS_WRITE=1 writes their outputs
+	$(BIN)/python -m pytest tests/docs -m docs
+
 clean:  ## remove what the tools leave behind (keeps .venv)
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build demo-text
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site demo-text

@@ -92,7 +92,7 @@ def meanings(settings: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     names: list[str] = []
     for line in body[1].split("\n") if len(body) > 1 else ():
-        start = re.match(r"^    ([\w, ]+?): (.*)$", line)
+        start = re.match(r"^    (\w[\w, ]*?): (.*)$", line)
         if start:
             names = [n.strip() for n in start[1].split(",")]
             found |= dict.fromkeys(names, start[2])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import doctest
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import doc_blocks
+import doc_links
 from doc_commands import every_option
 from doc_links import broken, links, pages
 from doc_names import MODULES, all_names, homes, offered
 from doc_reference import counts, made
 from doc_settings import CLASSES, fields
+from doc_site import llms, navigation, ordered, page_texts
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTS = ("tutorials", "how-to", "reference", "explanation")
@@ -35,8 +40,8 @@ def test_a_broken_link_is_found():
 def test_every_page_is_in_one_of_the_parts_and_their_index_names_it(texts: dict[str, str]):
     """A page that stands elsewhere, such as one of before the four parts, belongs into one of them."""
     written = {p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md")}
-    assert {p for p in written if p.partition("/")[0] not in PARTS} == {"index.md", "design.md"}
-    for part in {p.partition("/")[0] for p in written if "/" in p}:
+    assert {p for p in written if p.partition("/")[0] not in PARTS} == {"index.md", "design.md", "skill/SKILL.md"}
+    for part in PARTS:
         named = " ".join(links(texts[f"docs/{part}/index.md"]))
         assert [
             p for p in written if p.startswith(part) and not p.endswith("index.md") and Path(p).name not in named
@@ -64,3 +69,18 @@ def test_every_option_is_on_the_page_of_the_command_line(texts: dict[str, str]):
 @pytest.mark.parametrize("title", CLASSES)
 def test_every_setting_is_described(title: str):
     assert [name for name, _, _, meaning in fields(CLASSES[title][0]) if not meaning] == []
+
+
+def test_the_site_and_llms_txt_have_every_page():
+    texts = page_texts()
+    assert set(texts) == {"index.md", *(path for paths in ordered(texts).values() for path in paths)}
+    assert all(f"]({path})" in llms(texts) for path in texts if path != "index.md")
+    parts = tomllib.loads(navigation(texts))["nav"]
+    assert [name for part in parts for name in part] == ["Start", "Tutorials", "How-to", "Reference", "Explanation"]
+
+
+@pytest.mark.parametrize("module", [doc_blocks, doc_links])
+def test_the_examples_of_the_scripts_are_true(module):
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed

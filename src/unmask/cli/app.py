@@ -62,9 +62,11 @@ class Lazy(TyperGroup):
         self._made, self._listed = made, listed
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in the order of the help."""
         return self._listed()
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, made when it is first asked for; None where there is none."""
         if cmd_name not in self._listed():
             return None
         return self.commands.setdefault(cmd_name, self._made(cmd_name))

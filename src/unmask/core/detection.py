@@ -111,6 +111,7 @@ class ReplacedSlotDetection(nn.Module):
 
     @property
     def codec(self) -> Any:
+        """The generator's: values go in and come out through it."""
         return self.generator.codec
 
     def forward(self, batch: PackedBatch, hidden: Hidden, wanted: Int[Tensor, " wanted"] | None = None) -> Detection:

@@ -59,9 +59,11 @@ class Ranges:
     count: dict[str, int] = field(default_factory=dict)
 
     def mean(self, place: str) -> Tensor:
+        """(channels,): mean of what passed a place."""
         return self.total[place] / self.count[place]
 
     def watch(self, place: str, x: Tensor) -> None:
+        """Take note of what passes a place: (slots, channels)."""
         low, high = x.float().amin(0), x.float().amax(0)
         self.total[place] = self.total.get(place, 0) + x.float().sum(0)
         self.count[place] = self.count.get(place, 0) + len(x)

@@ -58,6 +58,7 @@ def write_body(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping
 
 
 def head(config: Mapping[str, Any], encoder: EncoderConfig) -> dict[str, Any]:
+    """The shape of the masked-LM head, from a config.json."""
     return {
         "width": encoder.input_width,
         "encoder_width": encoder.width,

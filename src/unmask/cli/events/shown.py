@@ -8,14 +8,17 @@ from unmask.errors import UserError
 
 
 def outside_line(count: int) -> list[str]:
+    """What to say of labels of subjects without events, a line or none."""
     return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
 
 
 def bare_line(count: int) -> list[str]:
+    """What to say of points before the first event of their patient, a line or none."""
     return [f"warning: {count:,} points lie before the first event of their patient"] if count else []
 
 
 def trained_line(count: int | None, warnings: list[str]) -> list[str]:
+    """What to say of points left out because their patients trained the head, or of not knowing who did."""
     if count is None:
         return [f"warning: {text}: these figures may be of training patients" for text in warnings]
     return [f"{count:,} points left out: their patients trained the head"] if count else []
@@ -33,6 +36,7 @@ def ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
 
 
 def interval_text(result: dict[str, Any], name: str) -> str:
+    """The interval of a figure, in brackets; "" where it has none."""
     low_high = result.get("intervals", {}).get(name)
     from unmask.modalities.events.outcome_report import figure_text
 

@@ -78,6 +78,7 @@ class AgeAndCount:
         return p[:, :1] if target.kind == "number" else p
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data for the folder."""
         return dataclasses.asdict(self)
 
 

@@ -86,6 +86,7 @@ def roc(y: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def roc_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup:
+    """ROC curves of several predictions of the same labels, with the diagonal of chance."""
     lines: dict[str, Any] = {name: roc(y, p) for name, p in predicted.items()}
     return line_chart(
         lines | {"chance": ([0, 1], [0, 1])},
@@ -176,6 +177,8 @@ def _ratio(top: np.ndarray | float, bottom: np.ndarray | float) -> np.ndarray:
 
 
 def threshold_table(rows: list[dict[str, Any]]) -> Markup:
+    """Sensitivity, specificity and predictive values at fixed thresholds, with intervals."""
+
     def told(row: dict[str, Any], name: str) -> str:
         if row[name] is None:
             return "–"

@@ -46,6 +46,7 @@ class ReadReport:
     parted: dict[str, int] = field(default_factory=dict)
 
     def note(self, where: str, reason: str) -> None:
+        """Keep a place and a reason, of which 20 are shown."""
         if len(self.examples) < 20:
             self.examples.append(f"{where} {reason}")
 

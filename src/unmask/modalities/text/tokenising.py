@@ -59,6 +59,7 @@ class Recipe:
 
     @property
     def dtype(self) -> str:
+        """The smallest type of whole numbers that holds every token."""
         return "uint16" if self.tokenizer.vocab_size <= 1 << 16 else "uint32"
 
 

@@ -44,6 +44,7 @@ def is_deep_png(start: bytes) -> bool:
 
 
 def is_jpeg2000(start: bytes) -> bool:
+    """Whether a file begins as JPEG 2000 does."""
     return start.startswith((JP2, CODESTREAM))
 
 

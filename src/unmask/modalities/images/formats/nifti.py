@@ -28,6 +28,7 @@ _NORMAL = {"sagittal": 0, "coronal": 1, "axial": 2}
 
 
 def is_nifti(name: str) -> bool:
+    """Whether a file is named as NIfTI is."""
     return name.lower().endswith(ENDINGS)
 
 

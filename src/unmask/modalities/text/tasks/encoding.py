@@ -29,6 +29,7 @@ class Template:
 
     @property
     def size(self) -> int:
+        """How many special tokens stand around the texts."""
         return len(self.front) + len(self.middle) + len(self.back)
 
 

@@ -44,6 +44,7 @@ class Compact:
         return {"masked.codec.word.weight": self.codec.word.weight.detach().clone()}
 
     def batch(self, batch: PackedBatch) -> PackedBatch:
+        """The batch with tokens numbered among the rows that are trained, changed in place."""
         batch.values["token"] = self.lookup[batch.values["token"]]
         return batch
 

@@ -113,6 +113,7 @@ class Prompts:
         self.words = {name: list(verbalisers.get(name) or [name]) for name in labels}
 
     def check(self, template: str) -> None:
+        """Refuse a template without one {text} and one [MASK]."""
         if template.count("{text}") != 1 or template.count(BLANK) != 1:
             raise UserError(f"template {template!r}", hint="It needs {text} once and [MASK] once.")
 
@@ -143,6 +144,7 @@ class Hypotheses:
         self.yes, self.no = yes, no
 
     def check(self, template: str) -> None:
+        """Refuse a template without {label}."""
         if "{label}" not in template:
             raise UserError(f"template {template!r}", hint="For an NLI model it needs {label}.")
 
