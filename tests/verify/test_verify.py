@@ -88,7 +88,8 @@ def test_a_record_is_older_once_its_code_has_changed(checkout: Path):
     (checkout / "src" / "unmask" / "other.py").write_text("not measured")
     assert provenance.older(checkout, dict(record.about), TINY.sources) == ""
     (checkout / "src" / "unmask" / "thing.py").write_text("x = 2\n")
-    assert "older than the code" in str(remake.listed(checkout)[0]["older"])
+    assert "the code it measured has changed" in str(remake.listed(checkout)[0]["older"])
+    assert "older than the code: the code" in remake.list_lines(remake.listed(checkout))[0]
     assert draw.OLDER in str(remake.table_of(checkout)("tiny"))
     with pytest.raises(UserError, match="no source there"):
         provenance.digest(checkout, ["src/unmask/gone.py"])

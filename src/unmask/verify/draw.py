@@ -25,7 +25,7 @@ def table(record: Record, *, older: str = "") -> str:
     """A record as Markdown: a row per model or rule, a column per figure, and a line on where it comes from.
 
     Args:
-        older: why it is older than the code it measured; "" where it is not.
+        older: what has changed in the code it measured (`provenance.older`).
     """
     figures = record.figures
     labels = [known.label if (known := meaning(name)) else name.replace("_", " ") for name in figures]

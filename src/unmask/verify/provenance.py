@@ -91,14 +91,15 @@ def _files(root: Path, source: str) -> list[Path]:
 
 
 def older(root: Path, record_about: dict[str, Any], sources: Sequence[str]) -> str:
-    """Why a record is older than the code it measured, in words; "" where it is not."""
+    """What has changed in the code that a record measured, in words; "" where nothing has."""
     if record_about.get("digest") == digest(root, sources):
         return ""
     commit = str(record_about.get("commit") or "")
     log = _git(root, "log", "--oneline", f"{commit}..HEAD", "--", *sources) if commit else ""
     count = len(log.splitlines())
-    changed = f"{count} commit{'s' * (count != 1)} to it since {commit[:9]}" if count else "its files have changed"
-    return f"older than the code: {changed}"
+    if count:
+        return f"{count} commit{'s' * (count != 1)} to the code it measured since {commit[:9]}"
+    return "the code it measured has changed"
 
 
 def _git(root: Path, *words: str) -> str:

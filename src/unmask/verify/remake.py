@@ -125,7 +125,8 @@ def list_lines(found: Sequence[dict[str, object]]) -> list[str]:
     for one in found:
         size = "quick" if one["quick"] else "full"
         when = f"{one['date']}, {one['seconds']:.0f} s" if one["recorded"] else "-"
-        lines.append(f"{one['name']:24} {size:6} {when:22} {one['older'] or 'of this code'}")
+        state = f"older than the code: {one['older']}" if one["recorded"] and one["older"] else one["older"]
+        lines.append(f"{one['name']:24} {size:6} {when:22} {state or 'of this code'}")
     return lines
 
 
