@@ -102,6 +102,10 @@ class Rival:
         own = psutil.Process(self.process.pid)
         return [own, *own.children(recursive=True)]
 
+    def processor(self) -> float:
+        """Processor seconds that it has taken: the fairer number on a busy machine."""
+        return sum(sum(one.cpu_times()[:2]) for one in self.family())
+
     def send(self, number: int) -> None:
         for one in self.family():
             one.send_signal(number)
@@ -200,6 +204,7 @@ def told(taken: list[tuple[float, int]], statuses: set[int], seconds: float) -> 
     spent = sorted(t for t, _ in taken)
     return {
         "requests": len(taken),
+        "tokens": sum(n for _, n in taken),
         "tokens_per_second": round(sum(n for _, n in taken) / seconds),
         "p50_ms": round(1000 * spent[len(spent) // 2], 1),
         "p99_ms": round(1000 * spent[min(len(spent) - 1, int(len(spent) * 0.99))], 1),
@@ -310,7 +315,9 @@ def measure(rival: Rival, texts: list[str], tokens: list[int], arguments: argpar
     rival.send(signal.SIGCONT)
     asyncio.run(closed(rival, contents, tokens, 8, min(2.0, arguments.seconds)))  # warm
     for clients in map(int, arguments.clients.split(",")):
+        before = rival.processor()
         made = asyncio.run(closed(rival, contents, tokens, clients, arguments.seconds))
+        made["tokens_per_processor_second"] = round(made["tokens"] / max(rival.processor() - before, 1e-9))
         rival.found.setdefault(f"closed {clients}", []).append(made)
         print(f"{rival.name:22} closed {clients:3d}  {made}", flush=True)
     if arguments.open:
@@ -324,16 +331,17 @@ def measure(rival: Rival, texts: list[str], tokens: list[int], arguments: argpar
 
 def show(all_of: list[Rival]) -> None:
     """Medians over the rounds, and ratios to the first of ours."""
-    print(f"\n{'server':22} {'load':10} {'tokens/s':>9} {'p50 ms':>8} {'p99 ms':>8}   to the first")
+    print(f"\n{'server':22} {'load':10} {'tokens/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'per CPU s':>10}   to the first")
     first = all_of[0]
     for rival in all_of:
         for load, runs in rival.found.items():
             middle = {k: statistics.median(r[k] for r in runs) for k in ("tokens_per_second", "p50_ms", "p99_ms")}
+            spent = statistics.median(r.get("tokens_per_processor_second", 0) for r in runs)
             base = statistics.median(r["tokens_per_second"] for r in first.found[load])
             ratio = f"{base / max(middle['tokens_per_second'], 1e-9):.2f}x slower" if rival is not first else ""
             print(
                 f"{rival.name:22} {load:10} {middle['tokens_per_second']:9.0f} {middle['p50_ms']:8.1f} "
-                f"{middle['p99_ms']:8.1f}   {ratio}"
+                f"{middle['p99_ms']:8.1f} {spent:10.0f}   {ratio}"
             )
         cosine = "" if rival.cosine is None else f", smallest cosine {rival.cosine:.5f}"
         print(f"{'':22} first answer {rival.first:.2f} s, {rival.megabytes:.0f} MB{cosine}")
