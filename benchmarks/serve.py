@@ -266,6 +266,7 @@ def compare(rival: Rival, model, texts: list[str]) -> float:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end with it
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--peer", help="python of the environment with infinity (or fastapi and transformers)")

@@ -24,6 +24,22 @@ def model(tmp_path_factory):
     return folder(tmp_path_factory.mktemp("process") / "tiny")
 
 
+@pytest.fixture
+def start():
+    """Starts servers, and ends them whatever becomes of the test."""
+    made = []
+
+    def one(*arguments):
+        made.append(Serving(*arguments))
+        return made[-1]
+
+    yield one
+    for served in made:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait()
+
+
 class Serving:
     """A process of `unmask serve`, and requests to it."""
 
@@ -69,8 +85,8 @@ class Serving:
         return self.process.returncode, said
 
 
-def test_it_ends_with_0_and_loses_nothing_that_it_took(model):
-    served = Serving(model, f"again={model}")
+def test_it_ends_with_0_and_loses_nothing_that_it_took(model, start):
+    served = start(model, f"again={model}")
     outcomes, stop = [], threading.Event()
 
     def load(number):
@@ -99,8 +115,8 @@ def test_it_ends_with_0_and_loses_nothing_that_it_took(model):
     assert said == ""
 
 
-def test_a_worker_that_is_killed_is_replaced_and_its_requests_get_an_error(model):
-    served = Serving(model, "--workers", 1)
+def test_a_worker_that_is_killed_is_replaced_and_its_requests_get_an_error(model, start):
+    served = start(model, "--workers", 1)
     text = {"texts": ["The [MASK] fox."]}
     assert served.post("models/tiny/fill", text)[0] == 200
     (child,) = [
