@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
-from unmask.core.model import MaskedModel
+from unmask.core.model import Codec, MaskedModel
 from unmask.core.prediction import Prediction
 from unmask.encoder.fused_linear import round_up
 from unmask.encoder.transformer import activation
@@ -110,7 +110,7 @@ class ReplacedSlotDetection(nn.Module):
         self.weight, self.temperature = weight, temperature
 
     @property
-    def codec(self) -> Any:
+    def codec(self) -> Codec:
         """The generator's: values go in and come out through it."""
         return self.generator.codec
 

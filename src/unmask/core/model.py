@@ -10,11 +10,12 @@ Shape letters: rows, slots, width, hidden, wanted (the hidden slots whose predic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import KEEP, MASK, RANDOM, Hidden
@@ -85,6 +86,22 @@ def lacking(codec: object) -> list[str]:
     return [name for name in stated if not hasattr(codec, name)]
 
 
+def codec_of(model: nn.Module) -> Codec:
+    """The codec of a model that is trained, be it wrapped for several processes.
+
+    Raises:
+        TypeError: it has none.
+    """
+    codec = getattr(getattr(model, "module", model), "codec", None)
+    if not isinstance(codec, Codec):
+        raise TypeError(f"{type(model).__name__} has no codec: see unmask.core.model.Codec")
+    return codec
+
+
+CodecT = TypeVar("CodecT", bound=Codec, default=Codec, covariant=True)
+"""The class of a model's codec, as in `MaskedModel[TokenCodec]`; where it is not said, `Codec` is all that is known."""
+
+
 @runtime_checkable
 class MaskedEncoder(Protocol):
     """What `MaskedModel` asks of an encoder: `unmask.encoder.transformer.Encoder` and those derived from it."""
@@ -127,7 +144,7 @@ def numbered(segment: Int[Tensor, "rows slots"]) -> Int[Tensor, "rows slots"]:
     return torch.where(segment != 0, segment + slots * torch.arange(rows, device=segment.device)[:, None], 0)
 
 
-class MaskedModel(nn.Module):
+class MaskedModel(nn.Module, Generic[CodecT]):
     """Hide slots, predict them back.
 
     Args:
@@ -139,13 +156,13 @@ class MaskedModel(nn.Module):
             it the codec predicts from the decoder's width (MAE).
     """
 
-    codec: Any  # a `Codec`; its modality knows it as the class it is
+    codec: CodecT
     encoder: Any  # a `MaskedEncoder`
     decoder: Encoder
 
     def __init__(
         self,
-        codec: Codec,
+        codec: CodecT,
         encoder: MaskedEncoder | nn.Module,
         decoder: EncoderConfig | None = None,
         *,
@@ -246,4 +263,15 @@ class MaskedModel(nn.Module):
         return self.encoder(x, segment=batch.segment, position=batch.position, wanted=wanted)
 
 
-__all__ = ["KEEP", "MASK", "RANDOM", "Codec", "MaskedEncoder", "MaskedModel", "WantedSlots", "corrupt"]
+__all__ = [
+    "KEEP",
+    "MASK",
+    "RANDOM",
+    "Codec",
+    "MaskedEncoder",
+    "MaskedModel",
+    "WantedSlots",
+    "codec_of",
+    "corrupt",
+    "lacking",
+]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption, Hidden
+from unmask.core.model import Codec, codec_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ def pretrain(
         progress: fraction of the run done before a step; learning-rate and ratio schedules are functions of it.
     """
     model.train()
-    codec: Any = getattr(model, "module", model).codec
+    codec = codec_of(model)
     step = first_step
     while True:
         start = time.perf_counter()
@@ -129,7 +130,7 @@ def pretrain(
 
 
 def _backward(
-    model: nn.Module, codec: Any, batch: PackedBatch, gone: Hidden, context: StepContext, divisor: int
+    model: nn.Module, codec: Codec, batch: PackedBatch, gone: Hidden, context: StepContext, divisor: int
 ) -> tuple[Tensor, Any]:
     """Gradients of one micro-batch; (its loss, summed over hidden slots, how many of them are predicted right).
 
@@ -168,7 +169,7 @@ def validate(
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
     """Loss (per hidden slot) and accuracy, where the prediction has one, with masks that are the same at every call."""
-    codec: Any = model.codec
+    codec = codec_of(model)
     was_training = model.training
     model.eval()
     total, hidden = 0.0, 0
@@ -187,7 +188,7 @@ def validate(
 
 def _looked(
     model: nn.Module,
-    codec: Any,
+    codec: Codec,
     batch: PackedBatch,
     gone: Hidden,
     autocast: Callable[[], contextlib.AbstractContextManager[Any]],

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.embed import pool
 from unmask.core.model import MaskedModel
+from unmask.core.token_codec import TokenCodec
 from unmask.encoder.dropout import drop
 from unmask.encoder.transformer import activation
 from unmask.errors import UserError
@@ -51,7 +52,9 @@ class TaskHead(nn.Module):
         UserError: config.json asks for another pooling or an activation we do not have.
     """
 
-    def __init__(self, kind: str, head: Head, model: MaskedModel, config: Mapping[str, Any], outputs: int) -> None:
+    def __init__(
+        self, kind: str, head: Head, model: MaskedModel[TokenCodec], config: Mapping[str, Any], outputs: int
+    ) -> None:
         super().__init__()
         encoder = model.encoder.config
         share = config.get("classifier_dropout")
@@ -61,7 +64,7 @@ class TaskHead(nn.Module):
             raise UserError(f"classifier_dropout={self.dropout}", hint="Expected a share from 0 to below 1.")
         names = config.get("id2label") or {}
         self.labels = [names[k] for k in sorted(names, key=int)] if kind in (SEQUENCE, TOKEN) else []
-        self._codec: list[Any] = [model.codec]  # in a list: the codec's parameters are not the head's
+        self._codec = [model.codec]  # in a list: the codec's parameters are not the head's
         self.layers = nn.ModuleDict()
         for name, _ in head.steps:
             if name.startswith("="):
@@ -87,7 +90,7 @@ class TaskHead(nn.Module):
                 x = activation(act)(x)
         return x.float()
 
-    def logits(self, model: MaskedModel, batch: PackedBatch, count: int) -> Tensor:
+    def logits(self, model: MaskedModel[TokenCodec], batch: PackedBatch, count: int) -> Tensor:
         """What a batch's `count` examples get: (count, outputs), or of a head on each slot (rows * slots, outputs)."""
         if self.pool not in ("each", "late"):
             return self(pool(model, batch, count, self.pool, True))
@@ -116,7 +119,9 @@ class TaskHead(nn.Module):
         return random
 
 
-def new_head(family: Family, kind: str, model: MaskedModel, config: Mapping[str, Any], outputs: int) -> TaskHead:
+def new_head(
+    family: Family, kind: str, model: MaskedModel[TokenCodec], config: Mapping[str, Any], outputs: int
+) -> TaskHead:
     """A head of a family for 'sequence', 'token' or 'span', its weights random.
 
     Raises:
@@ -131,7 +136,7 @@ def new_head(family: Family, kind: str, model: MaskedModel, config: Mapping[str,
 
 
 def published_head(
-    family: Family, config: Mapping[str, Any], passengers: Mapping[str, Tensor], model: MaskedModel
+    family: Family, config: Mapping[str, Any], passengers: Mapping[str, Tensor], model: MaskedModel[TokenCodec]
 ) -> TaskHead | None:
     """The task head of a loaded checkpoint, None where it has none that its family knows, whole.
 

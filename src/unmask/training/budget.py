@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
+from unmask.core.model import codec_of
 from unmask.errors import UserError
 from unmask.training.memory import Free
 
@@ -148,7 +149,7 @@ def _counted(
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> _Count:
-    codec: Any = model.codec
+    codec = codec_of(model)
     seen = {}
 
     def loss(live: _Live) -> Tensor:

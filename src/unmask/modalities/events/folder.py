@@ -41,7 +41,7 @@ ROTARY = Rotary(base=10_000.0)
 class EventFolder:
     """A loaded folder: model, vocabulary, settings; where fine-tuned, the outcome head and the encoder tuned for it."""
 
-    model: MaskedModel
+    model: MaskedModel[EventCodec]
     vocabulary: Vocabulary
     settings: EventSettings
     head: OutcomeHead | None = None
@@ -49,7 +49,7 @@ class EventFolder:
     tuned: Tuned | None = None
 
 
-def new_model(settings: EventSettings, codes: int) -> MaskedModel:
+def new_model(settings: EventSettings, codes: int) -> MaskedModel[EventCodec]:
     """A new model with random weights, made from the seed alone."""
     torch.manual_seed(settings.train.seed)
     shape = structure_of(settings)

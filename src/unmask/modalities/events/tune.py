@@ -23,6 +23,7 @@ from unmask.core.batch import Example, PackedBatch
 from unmask.core.embed import pool_states
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
+from unmask.modalities.events.codec import EventCodec
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Labels
 from unmask.modalities.events.outcome import folds
@@ -48,7 +49,7 @@ LOOK = 20
 Ask = Callable[[PackedBatch, int], Tensor]
 
 
-def mean_and_maximum(masked: MaskedModel, batch: PackedBatch, count: int) -> Float[Tensor, "count double"]:
+def mean_and_maximum(masked: MaskedModel[EventCodec], batch: PackedBatch, count: int) -> Float[Tensor, "count double"]:
     """Mean, then maximum, of the encoder's states of a batch's `count` examples, from one pass; fp32."""
     states = masked.states(batch)
     return torch.cat([pool_states(states, batch, count, kind, True) for kind in ("mean", "max")], 1)
@@ -66,7 +67,7 @@ class Tuned(nn.Module):
     centre: Tensor
     spread: Tensor
 
-    def __init__(self, masked: MaskedModel, outputs: int, dropout: float = 0.0) -> None:
+    def __init__(self, masked: MaskedModel[EventCodec], outputs: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.masked = MaskedModel(copy.deepcopy(masked.codec), copy.deepcopy(masked.encoder))
         width = 2 * masked.encoder.config.width
@@ -104,7 +105,9 @@ class Tuner:
     device: torch.device
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
-    def fit(self, masked: MaskedModel, numbers: np.ndarray, y: np.ndarray, keeper: Keeper | None = None) -> Tuned:
+    def fit(
+        self, masked: MaskedModel[EventCodec], numbers: np.ndarray, y: np.ndarray, keeper: Keeper | None = None
+    ) -> Tuned:
         """Fine-tune on the points `numbers`, their targets `y` as `target.encode` gives them.
 
         Args:

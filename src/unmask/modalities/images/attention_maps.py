@@ -7,9 +7,10 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
+from unmask.modalities.images.codec import PatchCodec
 
 
-def attention_maps(model: MaskedModel, batch: PackedBatch, layer: int) -> Tensor:
+def attention_maps(model: MaskedModel[PatchCodec], batch: PackedBatch, layer: int) -> Tensor:
     """(n, heads, rows, columns) attention of one layer over the patch grid, nothing hidden."""
     config, module = model.codec.config, model.encoder.layers[layer].attention
     caught: list[Tensor] = []

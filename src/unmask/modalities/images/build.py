@@ -94,7 +94,7 @@ def codec_config(
     )
 
 
-def new_model(settings: ImageSettings, codec: PatchCodecConfig) -> MaskedModel:
+def new_model(settings: ImageSettings, codec: PatchCodecConfig) -> MaskedModel[PatchCodec]:
     """A model with initial weights, made from the seed alone."""
     if codec.patches < 2:
         raise UserError(f"patch={codec.patch} leaves one patch a picture", hint="Use a smaller patch.")
@@ -105,7 +105,7 @@ def new_model(settings: ImageSettings, codec: PatchCodecConfig) -> MaskedModel:
     return _fresh(codec, encoder, decoder, settings.positions == "learned", settings.train.seed)
 
 
-def untrained(model: MaskedModel, seed: int) -> MaskedModel:
+def untrained(model: MaskedModel[PatchCodec], seed: int) -> MaskedModel[PatchCodec]:
     """A model of the same shape with initial weights, made from the seed alone."""
     decoder = model.decoder.config if model.visible_only else None
     learned = position_tables(model)[0].requires_grad
@@ -114,7 +114,7 @@ def untrained(model: MaskedModel, seed: int) -> MaskedModel:
 
 def _fresh(
     codec: PatchCodecConfig, encoder: EncoderConfig, decoder: EncoderConfig | None, learned: bool, seed: int
-) -> MaskedModel:
+) -> MaskedModel[PatchCodec]:
     torch.manual_seed(seed)
     model = assemble(codec, encoder, decoder, learned=learned)
     initialise(model)
@@ -125,7 +125,7 @@ def _fresh(
 
 def assemble(
     codec: PatchCodecConfig, encoder: EncoderConfig, decoder: EncoderConfig | None, *, learned: bool
-) -> MaskedModel:
+) -> MaskedModel[PatchCodec]:
     """Tie codec, encoder and decoder together; position tables that are not learned get no gradient."""
     model = MaskedModel(PatchCodec(codec), make_encoder(encoder), decoder, bridge=False)
     for table in position_tables(model):
@@ -133,14 +133,14 @@ def assemble(
     return model
 
 
-def position_tables(model: MaskedModel) -> list[Any]:
+def position_tables(model: MaskedModel[PatchCodec]) -> list[Any]:
     """The tables of the encoder and, where there is one, of the decoder."""
     parts = [model.encoder, *([model.decoder] if model.visible_only else [])]
     return [part.stem.positions.weight for part in parts]
 
 
 @torch.no_grad()
-def set_positions(model: MaskedModel) -> None:
+def set_positions(model: MaskedModel[PatchCodec]) -> None:
     """Fill the position tables with 2-D sines and cosines where they are fixed (learned ones start small
     and random)."""
     config = model.codec.config
@@ -172,7 +172,7 @@ def resize_positions(table: Float[Tensor, "slots width"], old: tuple[int, int], 
     return torch.cat([table[:first], grid.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table.dtype)])
 
 
-def at_size(model: MaskedModel, size: int | tuple[int, int]) -> MaskedModel:
+def at_size(model: MaskedModel[PatchCodec], size: int | tuple[int, int]) -> MaskedModel[PatchCodec]:
     """The same model for pictures of another size, its position tables resampled.
 
     Raises:

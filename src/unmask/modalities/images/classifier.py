@@ -18,7 +18,7 @@ from unmask.core.model import MaskedModel
 from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet, some_pictures
 from unmask.modalities.images.card import scored
-from unmask.modalities.images.codec import PatchCodecConfig
+from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.features import PASSING, pooled, settled
 from unmask.modalities.images.folder import save_folder
 from unmask.modalities.images.objectives import Objective, OneClass, objective_from
@@ -57,7 +57,7 @@ class ClassifierNet(nn.Module):
     """
 
     def __init__(
-        self, model: MaskedModel, classes: int, pooling: ClassPooling = "mean", drop_path: float = 0.0
+        self, model: MaskedModel[PatchCodec], classes: int, pooling: ClassPooling = "mean", drop_path: float = 0.0
     ) -> None:
         super().__init__()
         if pooling == "first" and not model.codec.config.class_token:
@@ -95,7 +95,7 @@ class ClassifierNet(nn.Module):
         return self.head(self.norm(pooled)).float()
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[MaskedModel]:
+    def whole(self) -> Iterator[MaskedModel[PatchCodec]]:
         """The masked model with its final norm put back, for saving and embedding."""
         self.masked.encoder.final_norm = self.norm
         try:

@@ -12,6 +12,7 @@ from unmask.core.embed import Pooling, embed_batches, pooled_by
 from unmask.core.model import MaskedModel
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batches
+from unmask.modalities.images.codec import PatchCodec
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.streaming import StreamedArray
 
@@ -21,7 +22,7 @@ RESTING = 512e6
 """Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""
 
 
-def inference_rows(model: MaskedModel) -> int:
+def inference_rows(model: MaskedModel[PatchCodec]) -> int:
     """Pictures in a batch of a model that is used, not trained: 256, fewer where a layer's states would take over 0.5
     GB."""
     config = model.codec.config
@@ -29,7 +30,7 @@ def inference_rows(model: MaskedModel) -> int:
 
 
 def features(
-    model: MaskedModel,
+    model: MaskedModel[PatchCodec],
     images: ImageSet,
     context: contextlib.AbstractContextManager[Any],
     *,

@@ -23,7 +23,7 @@ from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_publish
 from unmask.files import written_folder
 from unmask.modalities.images.build import assemble, initialise, vit_config
 from unmask.modalities.images.card import remembered
-from unmask.modalities.images.codec import PatchCodecConfig
+from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.recipes import SIZES
 from unmask.training.checkpoint import read_weights
 
@@ -46,7 +46,7 @@ class ImageFolder:
         head: the head's tensors.
     """
 
-    model: MaskedModel
+    model: MaskedModel[PatchCodec]
     settings: dict[str, Any] = field(default_factory=dict)
     random: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
@@ -256,7 +256,7 @@ def _standards(config: Mapping[str, Any], channels: int) -> tuple[tuple[float, .
     return tuple(map(float, mean)), tuple(map(float, deviation))
 
 
-def _fill(model: MaskedModel, state: Mapping[str, Tensor], path: Path) -> None:
+def _fill(model: MaskedModel[PatchCodec], state: Mapping[str, Tensor], path: Path) -> None:
     own = model.state_dict()
     for name, tensor in state.items():
         if name not in own:
@@ -271,7 +271,7 @@ def _fill(model: MaskedModel, state: Mapping[str, Tensor], path: Path) -> None:
     model.load_state_dict(dict(state), strict=False)
 
 
-def hf_config(model: MaskedModel, ratio: float = 0.75) -> dict[str, Any]:
+def hf_config(model: MaskedModel[PatchCodec], ratio: float = 0.75) -> dict[str, Any]:
     """config.json of the model, for transformers where it is a ViTMAE; `ratio` is the share it hides."""
     act = model.encoder.config.feedforward.activation
     codec, encoder = model.codec.config, model.encoder.config
@@ -307,7 +307,7 @@ def hf_config(model: MaskedModel, ratio: float = 0.75) -> dict[str, Any]:
     return {"model_type": "unmask_images", **out}
 
 
-def about(model: MaskedModel, depth: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def about(model: MaskedModel[PatchCodec], depth: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """unmask.json: everything to rebuild the model with."""
     decoder = model.decoder.config.to_dict() if model.visible_only else None
     return dict(settings or {}) | {
@@ -322,7 +322,7 @@ def about(model: MaskedModel, depth: str, settings: Mapping[str, Any] | None = N
 
 def save_folder(
     folder: str | Path,
-    model: MaskedModel,
+    model: MaskedModel[PatchCodec],
     *,
     depth: str = "uint8",
     settings: Mapping[str, Any] | None = None,
@@ -351,7 +351,7 @@ def save_folder(
         add_card(new, folder)
 
 
-def published(model: MaskedModel, spelling: str) -> dict[str, Tensor]:
+def published(model: MaskedModel[PatchCodec], spelling: str) -> dict[str, Tensor]:
     """The weights under published names: 'mae' (official; decoder left out, timm's), 'timm', 'transformers' or
     'transformers-memory' (release 5).
 

@@ -16,7 +16,7 @@ from unmask.core.model import MaskedModel
 from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batches
-from unmask.modalities.images.codec import PatchCodecConfig, PatchPrediction, standardise, unpatchify
+from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig, PatchPrediction, standardise, unpatchify
 from unmask.modalities.images.decode import scale_of
 from unmask.modalities.images.features import inference_rows
 from unmask.modalities.images.masking import observed_patches, patches_in_box, patches_in_mask, random_patches
@@ -42,7 +42,7 @@ class Reconstruction:
 
 
 def reconstructed(
-    model: MaskedModel,
+    model: MaskedModel[PatchCodec],
     images: ImageSet,
     hidden: np.ndarray,
     *,
@@ -155,10 +155,10 @@ def borrowed_statistics(batch: PackedBatch, hidden: Tensor, config: PatchCodecCo
     return torch.cat([known.new_zeros(len(known), first, 2), known], 1).flatten(0, 1)
 
 
-class _GivenStatistics(MaskedModel):
+class _GivenStatistics(MaskedModel[PatchCodec]):
     """A model whose patterns get means and deviations from elsewhere."""
 
-    def __init__(self, model: MaskedModel, statistics: Tensor) -> None:
+    def __init__(self, model: MaskedModel[PatchCodec], statistics: Tensor) -> None:
         nn.Module.__init__(self)
         self.model, self.codec, self.given = model, model.codec, statistics
 

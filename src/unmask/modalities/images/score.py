@@ -12,13 +12,13 @@ from unmask.core.model import MaskedModel
 from unmask.core.score import score_rows
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batches
-from unmask.modalities.images.codec import PatchPrediction
+from unmask.modalities.images.codec import PatchCodec, PatchPrediction
 from unmask.modalities.images.features import inference_rows, settled
 
 Scored = Literal["pixels", "patterns"]
 
 
-def scored_of(model: MaskedModel) -> Scored:
+def scored_of(model: MaskedModel[PatchCodec]) -> Scored:
     """What a model can tell the density of: a patch's pixels; or its pattern, standardised to mean 0 and deviation 1,
     where it was trained to predict that alone (the published MAE)."""
     config = model.codec.config
@@ -26,7 +26,7 @@ def scored_of(model: MaskedModel) -> Scored:
 
 
 def score_pictures(
-    model: MaskedModel, images: ImageSet, context: contextlib.AbstractContextManager[Any]
+    model: MaskedModel[PatchCodec], images: ImageSet, context: contextlib.AbstractContextManager[Any]
 ) -> list[dict[str, Any]]:
     """Pseudo-log-likelihood of pictures of the model's size, as `ImageModel.score` gives it: a pass of the model per
     patch of the grid."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unmask.core.batch import pack
 from unmask.modalities.text.tasks.classify import Classify
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.model import TaskFolder
+from unmask.modalities.text.tasks.trained_part import embedding_as
 
 
 def attributions(folder: TaskFolder, task: Classify, items: Sequence[Item], *, steps: int = 32) -> list[dict[str, Any]]:
@@ -37,17 +39,13 @@ def attributions(folder: TaskFolder, task: Classify, items: Sequence[Item], *, s
         chosen = int(logits.argmax()) if len(logits) > 1 else 0
         change = end - start
         total = torch.zeros_like(change)
-        try:
-            for k in range(steps):
-                point = (start + (k + 0.5) / steps * change).requires_grad_()
-                codec.embed = lambda values, m, _p=point: _p
+        for k in range(steps):
+            point = (start + (k + 0.5) / steps * change).requires_grad_()
+            with embedding_as(codec, _always(point)):
                 (gradient,) = torch.autograd.grad(folder.model(batch, 1)[0, chosen], point)
-                total += gradient
-            with torch.no_grad():
-                codec.embed = lambda values, m, _start=start: _start
-                base = folder.model(batch, 1)[0, chosen]
-        finally:
-            del codec.embed  # the instance's own; the class's is back
+            total += gradient
+        with torch.no_grad(), embedding_as(codec, _always(start)):
+            base = folder.model(batch, 1)[0, chosen]
         shares = (change * total / steps).sum(-1)[0]
         difference = float(logits[chosen] - base)
         ids = e.values["token"]
@@ -61,3 +59,8 @@ def attributions(folder: TaskFolder, task: Classify, items: Sequence[Item], *, s
             }
         )
     return out
+
+
+def _always(x: Tensor) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+    """An embedding that is `x` whatever the values."""
+    return lambda values, masked: x

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import inference_mode, packed_batches
+from unmask.core.token_codec import TokenCodec
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.task_model import TaskModel
@@ -57,6 +58,16 @@ class Compact:
         self.codec.word = self.full
 
 
+@contextlib.contextmanager
+def embedding_as(codec: TokenCodec, embed: Callable[[dict[str, Tensor], Tensor], Tensor]) -> Iterator[None]:
+    """Within, a codec embeds as `embed` says: (values, which slots are masked) -> (rows, slots, width)."""
+    vars(codec)["embed"] = embed  # of this object alone, before that of its class
+    try:
+        yield
+    finally:
+        del vars(codec)["embed"]
+
+
 class Prefix:
     """Frozen lower layers: their states are computed once and stand in for the embeddings afterwards."""
 
@@ -84,12 +95,11 @@ class Prefix:
         encoder.layers = whole[self.layers :]
         encoder.config = dataclasses.replace(config, layers=len(encoder.layers))
         encoder.stem = _PassOn()
-        codec.embed = lambda values, masked: values["state"]
         try:
-            yield
+            with embedding_as(codec, lambda values, masked: values["state"]):
+                yield
         finally:
             encoder.layers, encoder.stem, encoder.config = whole, stem, config
-            del codec.embed  # the instance's own; the class's is back
 
     def compute(
         self, examples: Sequence[Example], slots: int, device: torch.device, context: Callable[[], Any]
