@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig
 from unmask.errors import UserError
 
@@ -65,7 +66,7 @@ class Family:
     model_types: tuple[str, ...]
     architecture: str
     read: Callable[[Mapping[str, Any]], tuple[EncoderConfig, dict[str, Any]]]
-    write: Callable[[EncoderConfig, Any, Mapping[str, int | None]], dict[str, Any]]
+    write: Callable[[EncoderConfig, TokenCodecConfig, Mapping[str, int | None]], dict[str, Any]]
     keys: tuple[tuple[str | tuple[str, ...], str], ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = (r".*position_ids$", r".*rotary_emb\.inv_freq$")

@@ -24,7 +24,7 @@ from unmask.modalities.images.arrays import ImageSet, content_digest
 from unmask.modalities.images.augment import Augment
 from unmask.modalities.images.batches import batch_maker
 from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.codec import PatchCodecConfig
+from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.features import features
 from unmask.modalities.images.floats import channel_statistics, evenly
 from unmask.modalities.images.folder import save_folder
@@ -62,7 +62,7 @@ class ImageRun:
     result: RunResult
     settings: ImageSettings
     data: dict[str, Any]
-    model: MaskedModel = field(repr=False)
+    model: MaskedModel[PatchCodec] = field(repr=False)
     shown: ImageSet
 
     @property
@@ -209,7 +209,7 @@ def prepare(data: Any, settings: ImageSettings, store: Store | None = None) -> I
 
 
 def make_job(
-    model: MaskedModel, images: ImageSet, train: np.ndarray, held_out: np.ndarray, settings: ImageSettings
+    model: MaskedModel[PatchCodec], images: ImageSet, train: np.ndarray, held_out: np.ndarray, settings: ImageSettings
 ) -> tuple[Job, ImageSettings]:
     """Tie a model, pictures and a corruption together for the run; the settings come back with the batch in slots."""
     config = model.codec.config

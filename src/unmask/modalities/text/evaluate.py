@@ -13,6 +13,7 @@ from unmask.core.batch import Example
 from unmask.core.inference import packed_batches
 from unmask.core.model import MaskedModel
 from unmask.core.score import scorable
+from unmask.core.token_codec import TokenCodec
 from unmask.errors import UserError
 from unmask.evaluation.metrics import bootstrap_mean, by_frequency, by_position, masked_metrics, plain
 from unmask.modalities.text.batches import measuring_corruption, text_example
@@ -25,7 +26,7 @@ class Predictor(Protocol):
     """What is measured: a `TextModel`, or anything else with a tokenizer and a masked model."""
 
     @property
-    def model(self) -> MaskedModel: ...
+    def model(self) -> MaskedModel[TokenCodec]: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

@@ -56,7 +56,7 @@ class TextFolder:
         sentences: how the folder says vectors are made.
     """
 
-    model: MaskedModel
+    model: MaskedModel[TokenCodec]
     tokenizer: Tokenizer
     family: Family
     hf_config: dict[str, Any]
@@ -235,11 +235,11 @@ def _refuse_other_frameworks(folder: Path) -> None:
             )
 
 
-def _decoder_state(model: MaskedModel) -> dict[str, Tensor]:
+def _decoder_state(model: MaskedModel[TokenCodec]) -> dict[str, Tensor]:
     return {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k.startswith("decoder")}
 
 
-def _load_decoder(model: MaskedModel, path: Path) -> None:
+def _load_decoder(model: MaskedModel[TokenCodec], path: Path) -> None:
     held = {k.removeprefix(_DECODER_PREFIX): v for k, v in read_weights(path).items()}
     for name, tensor in _decoder_state(model).items():
         if name not in held:
@@ -258,7 +258,7 @@ def assemble(
     encoder: EncoderConfig,
     codec: Mapping[str, Any],
     decoder: EncoderConfig | None,
-) -> MaskedModel:
+) -> MaskedModel[TokenCodec]:
     """A masked model with random weights. `codec`: entries of `TokenCodecConfig` that the tokenizer does not decide."""
     # Tables are padded to round sizes (ModernBERT: 88 rows): rows without a token are never drawn, never proposed.
     unused = set(range(vocabulary)) - set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
@@ -284,7 +284,7 @@ def new_text_model(
     inner: int | None = None,
     dropout: float = 0.0,
     decoder: EncoderConfig | None = None,
-) -> tuple[MaskedModel, Family]:
+) -> tuple[MaskedModel[TokenCodec], Family]:
     """A model with random weights, in a published shape so that it can be saved for transformers.
 
     Args:
@@ -332,7 +332,7 @@ def new_text_model(
 def save_folder(
     folder: str | Path,
     *,
-    model: MaskedModel,
+    model: MaskedModel[TokenCodec],
     tokenizer: Tokenizer,
     family: Family,
     hf_config: Mapping[str, Any] | None = None,
@@ -368,7 +368,7 @@ def save_folder(
 
 def _write_files(
     new: Path,
-    model: MaskedModel,
+    model: MaskedModel[TokenCodec],
     tokenizer: Tokenizer,
     family: Family,
     hf_config: Mapping[str, Any] | None,

@@ -12,6 +12,7 @@ import torch
 
 from unmask.core.batch import Example
 from unmask.core.model import MaskedModel
+from unmask.core.token_codec import TokenCodec
 from unmask.errors import UserError
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.folder import TextFolder
@@ -39,7 +40,7 @@ class LoadedText:
         return f"{type(self).__name__}({self.folder!r}, {self.precision} on {self.device})"
 
     @property
-    def model(self) -> MaskedModel:
+    def model(self) -> MaskedModel[TokenCodec]:
         """The masked model itself, a module of torch."""
         return self.folder.model
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.embed import Pooling
+from unmask.core.model import MaskedModel
+from unmask.core.token_codec import TokenCodec
 from unmask.encoder.inference_attention import length_groups
 from unmask.encoder.inference_encoder import InferenceEncoder, Ranges, has_eight_bit_form, has_inference_form
 from unmask.errors import UserError, option
@@ -31,14 +32,19 @@ BATCH_SLOTS = 2048
 class PaddingFreeEmbedder:
     """A text model's word embeddings and the inference form of its encoder."""
 
-    codec: Any
+    codec: TokenCodec
     encoder: InferenceEncoder
     word: Tensor
     types: Tensor | None
 
     @classmethod
     def of(
-        cls, model: Any, precision: str, calibration: Sequence[np.ndarray] = (), *, compiled: bool = False
+        cls,
+        model: MaskedModel[TokenCodec],
+        precision: str,
+        calibration: Sequence[np.ndarray] = (),
+        *,
+        compiled: bool = False,
     ) -> PaddingFreeEmbedder | None:
         """None where the encoder is of another kind.
 

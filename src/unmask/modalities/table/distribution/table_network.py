@@ -13,7 +13,7 @@ from unmask.core.model import MaskedModel
 from unmask.modalities.table.distribution.codec import TableCodec
 
 
-class TableNetwork(MaskedModel):
+class TableNetwork(MaskedModel[TableCodec]):
     """A masked model of a table's cells, one example per row; the answers here are those of a transformer over cells.
 
     Attributes:
@@ -22,7 +22,6 @@ class TableNetwork(MaskedModel):
         weighs_heads: `scale_heads` works: heads start at zero, and with zero heads the rest alone predicts.
     """
 
-    codec: TableCodec
     points_only: ClassVar[bool] = False
     draws_columns: ClassVar[bool] = False
     weighs_heads: ClassVar[bool] = False
