@@ -7,7 +7,7 @@ Shape letters: rows, slots, hidden, width.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
-from unmask.core.model import Codec, MaskedModel
+from unmask.core.model import CodecT, MaskedModel
 from unmask.core.prediction import Prediction
 from unmask.encoder.fused_linear import round_up
 from unmask.encoder.transformer import activation
@@ -81,7 +81,7 @@ class Detection:
         return self.generator.correct(target)
 
 
-class ReplacedSlotDetection(nn.Module):
+class ReplacedSlotDetection(nn.Module, Generic[CodecT]):
     """Generator and discriminator around one codec: the embeddings are shared, as in the paper (section 3.2).
 
     Args:
@@ -97,7 +97,7 @@ class ReplacedSlotDetection(nn.Module):
     encoder: Any
 
     def __init__(
-        self, generator: MaskedModel, encoder: nn.Module, *, weight: float = 50.0, temperature: float = 1.0
+        self, generator: MaskedModel[CodecT], encoder: nn.Module, *, weight: float = 50.0, temperature: float = 1.0
     ) -> None:
         super().__init__()
         if generator.visible_only:
@@ -110,7 +110,7 @@ class ReplacedSlotDetection(nn.Module):
         self.weight, self.temperature = weight, temperature
 
     @property
-    def codec(self) -> Codec:
+    def codec(self) -> CodecT:
         """The generator's: values go in and come out through it."""
         return self.generator.codec
 

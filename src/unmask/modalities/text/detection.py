@@ -27,7 +27,7 @@ GENERATOR = "generator"
 """Folder of the generator, in the discriminator's."""
 
 
-def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[ReplacedSlotDetection, Family]:
+def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[ReplacedSlotDetection[TokenCodec], Family]:
     """Generator and discriminator with random weights, in ELECTRA's shape; the token table is one.
 
     The generator has the discriminator's layers and `settings.generator` of its width, heads and feed-forward.
@@ -55,7 +55,11 @@ def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Replace
 
 
 def save_detection(
-    out: Path, model: ReplacedSlotDetection, tokenizer: Tokenizer, family: Family, settings: Mapping[str, Any]
+    out: Path,
+    model: ReplacedSlotDetection[TokenCodec],
+    tokenizer: Tokenizer,
+    family: Family,
+    settings: Mapping[str, Any],
 ) -> None:
     """Write the discriminator into `out` and the generator into its subfolder; transformers loads both.
 

@@ -90,8 +90,8 @@ def evaluate(
         "by_position": by_position(right, np.concatenate(place), d, seed=seed),
     }
     named = {k: [{"band": b.label, **b.estimate.to_dict()} for b in v] for k, v in bands.items()}
-    best, truth = most_frequent_token(counts, model.tokenizer.special_ids), np.concatenate(target)
-    rule = {"most_frequent_accuracy": bootstrap_mean(truth == best, d, seed=seed)}
+    best = most_frequent_token(counts, model.tokenizer.special_ids)
+    rule = {"most_frequent_accuracy": bootstrap_mean(np.concatenate(target) == best, d, seed=seed)}
     figures = plain(masked_metrics(p, r, d, seed=seed) | rule)
     return {"rows": len(texts)} | figures | {"most_frequent": model.tokenizer.token(best)} | named
 

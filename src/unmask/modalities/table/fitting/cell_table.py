@@ -143,6 +143,6 @@ class CellTable(RowPasses):
         return embed_batches(self.network, batches, _states_of_rows, count=len(columns[0]) if len(columns) else 0)
 
 
-def _states_of_rows(network: MaskedModel[TableCodec], batch: PackedBatch, rows: int) -> Tensor:
+def _states_of_rows(network: MaskedModel, batch: PackedBatch, rows: int) -> Tensor:
     """(rows, members * state): a row's state, or the mean over all its columns', missing ones too."""
     return network.states(batch).float().mean(1)[:rows]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.embed import Pooling, pool
 from unmask.core.model import MaskedModel
+from unmask.core.token_codec import TokenCodec
 from unmask.families.heads import TaskHead
 
 
@@ -19,7 +20,7 @@ class TaskModel(nn.Module):
         pooling: of the states where there is no head.
     """
 
-    def __init__(self, masked: MaskedModel, head: TaskHead | None, pooling: Pooling = "mean") -> None:
+    def __init__(self, masked: MaskedModel[TokenCodec], head: TaskHead | None, pooling: Pooling = "mean") -> None:
         super().__init__()
         self.masked, self.head, self.pooling = masked, head, pooling
 
