@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
-from doc_links import ROOT, broken, links, pages, prose
+from doc_links import ROOT, broken, links, pages
 from doc_reference import first_sentence, made
 
 MAKE = Path(__file__).parent
@@ -119,11 +119,7 @@ def _for_the_site(path: str, text: str) -> str:
         inside = not target or target.startswith("http") or not _outside(path, target)
         return m[0] if inside else name
 
-    without_code = prose(text)
-    for m in re.finditer(r"\[([^\]]+)\]\(([^)\s]+)\)", without_code):
-        if (new := replaced(m)) != m[0]:
-            text = text.replace(m[0], new)
-    return text
+    return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", replaced, text)
 
 
 def _outside(path: str, target: str) -> bool:
