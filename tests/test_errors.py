@@ -32,7 +32,6 @@ WHOLE = re.compile(r"unmask .*\bMODEL\b")
 """A whole command line, as reports and model cards show it (`evaluation.card.Use`)."""
 ELSEWHERE = {
     "modalities/events/sources/known.py": "makes a table of docs/reference/when-a-fact-was-known.md",
-    "modalities/table/pretrain.py": "commands of a report",
     "training/settings.py": "reads the texts of --set",
     **{f"modalities/{kind}/card.py": "commands of a model card" for kind in ("text", "table", "images", "events")},
     "verify/provenance.py": "flags of git, and of a command of a checkout that Python callers have no other form of",

@@ -44,7 +44,7 @@ def test_the_hub_reads_the_front_matter(tmp_path: Path):
     made = a_card(tags=["a: b", 'quo"te'], pipeline="fill-mask", base_model="org/base", datasets=["org/data"])
     (tmp_path / NAME).write_text(made.text(), encoding="utf-8")
     data = ModelCard.load(tmp_path / NAME).data
-    assert data.library_name == "unmask"
+    assert data.to_dict()["library_name"] == "unmask"
     assert data.tags == ["unmask", "a: b", 'quo"te']
     assert (data.pipeline_tag, data.base_model, data.datasets) == ("fill-mask", "org/base", ["org/data"])
     assert data.license is None

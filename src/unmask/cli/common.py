@@ -153,6 +153,14 @@ def with_recipe(recipe: str | None, recipes: Mapping[str, Any], settings: Any, c
     return change(change(settings, recipes[recipe] if recipe else {}), given)
 
 
+def write_scores(
+    output: Output, loaded: Any, results: Sequence[Mapping[str, Any]], lines: Sequence[str], **more: Any
+) -> None:
+    """What `score` prints: a line per result, or all results as JSON with the keys that all kinds have."""
+    found = {"rows": len(results), "slots": sum(r["slots"] for r in results), "results": results, **more}
+    output.write(found, list(lines), device=str(loaded.device), precision=loaded.precision)
+
+
 def run_lines(result: Any, out: str, *, rate: str, held: str, notes: Sequence[str] = ()) -> list[str]:
     """What a pretraining run tells people.
 

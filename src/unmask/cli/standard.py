@@ -95,15 +95,14 @@ def score(
     json_: options.Json = False,
 ) -> None:
     """Pseudo-log-likelihood of examples: the higher, the more natural."""
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, write_scores
     from unmask.registry import load
 
     output = Output(json_)
     loaded = load(model, device=device, precision=precision)
     results = loaded.score(data)
     lines = [f"{r['score']:10.3f}  {r['slots']:4d} slots  {r['name']}" for r in results]
-    found = {"rows": len(results), "slots": sum(r["slots"] for r in results), "results": results}
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    write_scores(output, loaded, results, lines)
 
 
 def embed(

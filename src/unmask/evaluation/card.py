@@ -133,7 +133,7 @@ class Card:
     Args:
         title: of the page; `card_of` puts the folder's name there.
         what: what the model is, in a sentence or two.
-        library: `library_name`: the library of the hub's "Use this model".
+        loaded_by: `library_name`: what the hub's "Use this model" loads it with.
         pipeline: `pipeline_tag`, one of the hub's; None where none fits.
         base_model: a hub name; None where the model is trained from nothing or from a folder.
         data: sentences on the data, with counts.
@@ -148,7 +148,7 @@ class Card:
     what: str
     use: Use
     title: str = ""
-    library: str = "unmask"
+    loaded_by: str = "unmask"
     pipeline: str | None = None
     tags: Sequence[str] = ()
     base_model: str | None = None
@@ -165,7 +165,7 @@ class Card:
     def text(self) -> str:
         """The whole file, with the hash of the rest in its front matter."""
         head = {
-            "library_name": self.library,
+            "library_name": self.loaded_by,
             "license": self.license,
             "pipeline_tag": self.pipeline,
             "base_model": self.base_model,

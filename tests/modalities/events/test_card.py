@@ -25,7 +25,7 @@ def read(folder: Path) -> ModelCard:
 
 def test_a_pretrained_folder(home: Path):
     made = read(home / "model")
-    assert made.data.library_name == "unmask"
+    assert made.data.to_dict()["library_name"] == "unmask"
     assert {"meds", "medical"} <= set(made.data.tags)
     about = json.loads((home / "model" / "unmask.json").read_text())
     assert f"{about['data']['training']:,} patients to train on" in made.text

@@ -33,7 +33,7 @@ def read(folder: Path) -> ModelCard:
 
 def test_a_pretrained_folder(place: Path):
     made = read(place / "model")
-    assert (made.data.library_name, made.data.pipeline_tag) == ("transformers", "image-feature-extraction")
+    assert (made.data.to_dict()["library_name"], made.data.pipeline_tag) == ("transformers", "image-feature-extraction")
     assert "60 pictures of 12 x 12" in made.text
     assert "| loss | " in made.text
     assert 'ViTMAEForPreTraining.from_pretrained("model")' in made.text
@@ -50,7 +50,7 @@ def test_a_classifier_stands_beside_the_rule_that_looks_at_nothing(place: Path, 
     )
     made, judged = read(tmp_path / "tuned"), done.figures["validation"]
     low, high = judged["intervals"]["accuracy"]
-    assert (made.data.library_name, made.data.pipeline_tag) == ("unmask", "image-classification")
+    assert (made.data.to_dict()["library_name"], made.data.pipeline_tag) == ("unmask", "image-classification")
     assert (
         f"| accuracy | {judged['accuracy']:.3f} [{low:.3f}, {high:.3f}] | {judged['most_frequent_accuracy']:.3f} | "
         "higher is better |" in made.text

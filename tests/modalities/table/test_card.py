@@ -43,7 +43,7 @@ def test_the_card(fitted: tuple[Path, TableModel]):
     place, model = fitted
     assert is_ours(place / "model" / "README.md")
     made = ModelCard.load(place / "model" / "README.md")
-    assert made.data.library_name == "unmask"
+    assert made.data.to_dict()["library_name"] == "unmask"
     assert {"tabular", "imputation", "synthetic-data", "survival"} <= set(made.data.tags)
     assert "From secret-cohort.csv." in made.text
     assert "160 rows of 8 columns" in made.text

@@ -39,7 +39,7 @@ def read(place: Path) -> ModelCard:
 
 def test_a_pretrained_folder(model: Path):
     made = read(model)
-    assert (made.data.library_name, made.data.pipeline_tag) == ("transformers", "fill-mask")
+    assert (made.data.to_dict()["library_name"], made.data.pipeline_tag) == ("transformers", "fill-mask")
     about = json.loads((model / "unmask.json").read_text())
     ours, rule = (
         next(r for r in about["results"] if r["name"] == "accuracy" and r["of"] == of)

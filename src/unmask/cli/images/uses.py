@@ -133,7 +133,7 @@ def score(
     json_: options.Json = False,
 ) -> None:
     """Pseudo-log-likelihood of pictures: the higher, the more natural."""
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, write_scores
     from unmask.modalities.images.features import PASSING
     from unmask.modalities.images.model import load
 
@@ -146,9 +146,7 @@ def score(
     of = {"pixels": "of their pixels", "patterns": "of patches at mean 0 and deviation 1, all that it predicts"}
     lines.append(f"log-densities {of[loaded.scored]}, in nats")
     lines += [f"{r['score']:12.2f}  {r['slots']:4d} patches  {r['name']}" for r in results]
-    found: dict[str, Any] = {"rows": len(results), "slots": sum(r["slots"] for r in results), "results": results}
-    found |= {"scored": loaded.scored, "data": described, **skipped(images)}
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    write_scores(output, loaded, results, lines, scored=loaded.scored, data=described, **skipped(images))
 
 
 def embed(

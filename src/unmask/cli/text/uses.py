@@ -66,7 +66,7 @@ def score(
     json_: options.Json = False,
 ) -> None:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
-    from unmask.cli.common import PART, Output, in_parts, read_lines
+    from unmask.cli.common import PART, Output, in_parts, read_lines, write_scores
     from unmask.registry import load
 
     output = Output(json_)
@@ -77,8 +77,7 @@ def score(
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
     lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]
-    found = {"rows": len(results), "slots": sum(r["slots"] for r in results), "results": results}
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    write_scores(output, loaded, results, lines)
 
 
 def embed(

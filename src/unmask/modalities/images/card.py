@@ -65,7 +65,7 @@ def card(files: Path, run: Path) -> Card:
     problem = (tuned or {}).get("problem", "single")
     return Card(
         what=what,
-        library="transformers" if mae else "unmask",
+        loaded_by="transformers" if mae else "unmask",
         pipeline="image-classification" if tuned and problem in ("single", "multi") else "image-feature-extraction",
         tags=("images", "masked-image-modeling" if tuned is None else "image-classification"),
         data=_data(about, tuned),

@@ -138,7 +138,6 @@ def write_report(model: TableModel, out: Path) -> Path:
         note="Lower is better. On rows that a member never trained on; step 0 is before the network has learnt "
         "anything.",
     )
-    report.section("What to do next", next_steps(model, out))
     report.section("What this folder contains", "\n\n".join(about["contains"]))
     return report.write(out / "report.html")
 
@@ -188,31 +187,6 @@ def add_imputed(report: Any, model: TableModel) -> None:
         "categories that are wrong; "
         "lower is better. 90 % intervals should hold 90 % of the true values: fewer means too narrow, more too wide.",
     )
-
-
-def next_steps(model: TableModel, out: Path) -> Any:
-    """Commands to go on with, as a box."""
-    from markupsafe import Markup
-
-    lines = [
-        (
-            "fill the gaps, and say how sure each cell is",
-            f"unmask impute {out} new.csv --out filled.csv --intervals cells.csv",
-        ),
-        ("cells that look like mistakes", f"unmask score {out} new.csv"),
-    ]
-    if not model.table.network.points_only:
-        lines += [
-            (
-                "completed tables for Rubin's rules",
-                f"unmask impute {out} new.csv --out completed.csv --proper 20",
-            ),
-            ("new rows of the same kind", f"unmask synthesize {out} --rows 500 --out synthetic.csv"),
-            ("how good such rows are", f"unmask evaluate {out} held-out.csv training.csv --report fidelity.html"),
-        ]
-    commands = "\n\n".join(f"# {what}\n{command}" for what, command in lines)
-    python = f'# in Python\nimport unmask\nmodel = unmask.load("{out}")\nmodel.impute(table); model.intervals(table)'
-    return Markup("<pre>{}\n\n{}</pre>").format(commands, python)
 
 
 __all__ = ["TableRun", "pretrain", "settings_of", "write_report"]

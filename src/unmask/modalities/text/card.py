@@ -77,7 +77,7 @@ def card(files: Path, run: Path) -> Card:
     what += f": {_shape(config)}."
     return Card(
         what=what,
-        library="transformers" if not onnx else "unmask",
+        loaded_by="transformers" if not onnx else "unmask",
         pipeline="fill-mask" if fills and not visible_only else "feature-extraction",
         tags=("masked-language-modeling", str(about.get("family", "")) or "text"),
         base_model=hub_name(about["adapted_from"]) if "adapted_from" in about else None,
@@ -131,7 +131,7 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
     done = {"similarity": "a score for pairs, a vector for texts"}.get(kind, "one prediction per row")
     return Card(
         what=what,
-        library="transformers",
+        loaded_by="transformers",
         pipeline=PIPELINES.get(kind),
         tags=("text", kind),
         base_model=hub_name(base) if base else None,

@@ -100,16 +100,6 @@ class RowModel(TableNetwork):
     def known(self, batch: PackedBatch, hidden: Hidden) -> dict[str, Any]:
         return {"given": self.given(batch, hidden)}
 
-    def scale_heads(self, weight: float | Tensor) -> None:
-        codec = self.codec
-        for block, head, bias in zip(codec.blocks, codec.head, codec.head_bias, strict=True):
-            factor: Any = weight
-            if isinstance(weight, Tensor):
-                each = head.shape[-1] // len(block.columns)
-                factor = weight[:, list(block.columns)].repeat_interleave(each, 1)[:, None]
-            for parameter in (head, bias):
-                parameter.data.mul_(factor)
-
     def take_parts(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state = dict(state)
         if "base.loading" in state:

@@ -19,7 +19,8 @@ class TableNetwork(MaskedModel[TableCodec]):
     Attributes:
         points_only: it predicts a number per cell and no distribution.
         draws_columns: `column_by_column` draws whole rows.
-        weighs_heads: `scale_heads` works: heads start at zero, and with zero heads the rest alone predicts.
+        weighs_heads: heads start at zero, and with zero heads the rest alone predicts, so that `scale_heads` can say
+            how far they are used.
     """
 
     points_only: ClassVar[bool] = False
@@ -34,7 +35,14 @@ class TableNetwork(MaskedModel[TableCodec]):
     def scale_heads(self, weight: float | Tensor) -> None:
         """Multiply what the network says beyond what was fitted before it: by one number, or by one of each (member,
         column)."""
-        raise NotImplementedError(f"{type(self).__name__} has no heads that start at zero")
+        codec = self.codec
+        for block, head, bias in zip(codec.blocks, codec.head, codec.head_bias, strict=True):
+            factor: Any = weight
+            if isinstance(weight, Tensor):
+                each = head.shape[-1] // len(block.columns)
+                factor = weight[:, list(block.columns)].repeat_interleave(each, 1)[:, None]
+            for parameter in (head, bias):
+                parameter.data.mul_(factor)
 
     def member_parts(self, member: int) -> list[tuple[nn.Parameter, Any]]:
         """Every parameter and where in it a member's own weights are."""
