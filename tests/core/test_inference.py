@@ -1,6 +1,7 @@
 """Passes spread over cores: every item once, on one thread each, errors passed on, settings put back."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -44,11 +45,12 @@ def test_an_error_stops_the_work_and_reaches_the_caller():
     def work(item: int) -> None:
         if item == 5:
             raise KeyError(item)
+        time.sleep(0.001)
         done.append(item)
 
     with pytest.raises(KeyError):
-        on_cores(work, range(100_000))
-    assert len(done) < 99_999
+        on_cores(work, range(5_000))
+    assert len(done) < 1_000  # the map alone hands on all that its threads can take before the caller sees the error
     assert torch.get_num_threads() == 3
 
 

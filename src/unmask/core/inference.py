@@ -92,15 +92,23 @@ def on_cores(work: Callable[[Item], None], items: Sequence[Item]) -> None:
     """Call work(item) for every item: as many at a time as torch has threads, each on one of them, without gradients.
 
     For passes of small products, in which a second thread gains next to nothing; the items must not depend on each
-    other. Called by such work itself, it works on one item after the other.
+    other. Called by such work itself, it works on one item after the other. After an error no further item is begun;
+    the first error reaches the caller.
     """
+    failed = threading.Event()
 
     def alone(item: Item) -> None:
+        if failed.is_set():
+            return
         if not getattr(_own, "works", False):
             _own.works, _own.depth = True, 1
             torch.set_num_threads(1)  # of this thread
-        with torch.inference_mode():
-            work(item)
+        try:
+            with torch.inference_mode():
+                work(item)
+        except BaseException:
+            failed.set()
+            raise
 
     with one_core() as cores:
         if min(cores, len(items)) <= 1:
