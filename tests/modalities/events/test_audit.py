@@ -15,6 +15,7 @@ from event_data import labels
 from unmask.cli import main
 from unmask.modalities.events.audit import audit
 from unmask.modalities.events.cuts import without_events
+from unmask.modalities.events.demo import simulate
 from unmask.modalities.events.meds import read_labels, read_meds
 from unmask.modalities.events.shards import write_meds
 
@@ -63,6 +64,11 @@ def found(folder: Path, rows: list[Row], asked: list[tuple]) -> dict[str, str]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_clean_events_raise_no_warning(tmp_path: Path, seed: int):
     assert found(tmp_path, *clean(seed)) == {"within an encounter": "note"}
+
+
+def test_the_patients_of_the_demo_raise_no_warning(tmp_path: Path):
+    meds = simulate(tmp_path, patients=120)
+    assert [f.check for f in audit(meds, tmp_path / "task")[0] if f.level == "warning"] == []
 
 
 def test_a_code_that_tells_the_outcome_is_found(tmp_path: Path):

@@ -32,8 +32,8 @@ OFTEN = 0.8
 
 def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
     """Write OUT/meds and OUT/task; returns the MEDS folder. Outcomes lie after the prediction time and are
-    no events."""
-    rng = np.random.default_rng(seed)
+    no events. Visits are between 8 and 17 o'clock."""
+    rng, opened = np.random.default_rng(seed), np.random.default_rng((seed, 1))
     rows: list[tuple[int, datetime | None, str, float | None]] = []
     labels = []
     for subject in range(patients):
@@ -52,7 +52,8 @@ def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
             ]
             for ill, names in ((diabetes, ("DIABETES", "METFORMIN")), (tension, ("HYPERTENSION", "ACE_INHIBITOR"))):
                 seen += [(name, None) for name in names if ill and rng.random() < OFTEN]
-            rows += [(subject, moment, *seen[i]) for i in rng.permutation(len(seen))]
+            at = moment + timedelta(minutes=int(opened.integers(8 * 60, 17 * 60)))
+            rows += [(subject, at, *seen[i]) for i in rng.permutation(len(seen))]
             moment += timedelta(days=int(rng.integers(30, 200)))
         labels.append((subject, moment, bool(rng.random() < (0.8 if diabetes and tension else 0.05))))
     schema: dict[str, Any] = {
