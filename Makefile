@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test files side by side: each process has one thread and takes 1 to 2 GiB.
 WORKERS ?= 2
 
-.PHONY: help install demo test slow check verify bench docs docs-slow clean
+.PHONY: help install demo test slow check verify tables bench docs docs-slow clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -36,6 +36,9 @@ check: $(STAMP)  ## format, lint, types
 
 verify: $(STAMP)  ## remake the quick figures of the pages (minutes) and say how far they moved
 	$(BIN)/unmask verify --quick
+
+tables: $(STAMP)  ## draw the tables and figures of the pages from docs/results
+	$(BIN)/unmask verify --draw
 
 bench: $(STAMP)  ## side by side with transformers on this machine (tens of minutes)
 	$(BIN)/python benchmarks/text_infer.py

@@ -16,6 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from doc_links import ROOT, broken, links, pages
 from doc_reference import first_sentence, made
+from unmask.verify.draw import redrawn
+from unmask.verify.remake import figure_of, table_of
 
 MAKE = Path(__file__).parent
 BUILD = ROOT / "build" / "docs"
@@ -95,6 +97,7 @@ def build(out: Path) -> int:
     for path, text in texts.items():
         target = BUILD / "docs" / path
         target.parent.mkdir(parents=True, exist_ok=True)
+        text = redrawn(text, table_of(ROOT), figure_of(ROOT), place=path)
         target.write_text(_for_the_site(path, text), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "pictures", BUILD / "docs" / "pictures", ignore=shutil.ignore_patterns("*.py"))
     for name in ("site.css", "iframe-worker-shim.js"):
@@ -112,7 +115,7 @@ def build(out: Path) -> int:
 
 def _for_the_site(path: str, text: str) -> str:
     """A page without comments, whose links to files that the site does not have are their names alone."""
-    text = re.sub(r"^<!--.*?-->\n+", "", text, flags=re.M | re.S)
+    text = re.sub(r"^<!--[^>]*-->\n+|<!--[^>]*-->", "", text, flags=re.M)
 
     def replaced(m: re.Match[str]) -> str:
         name, target = m[1], m[2].partition("#")[0]

@@ -12,6 +12,7 @@ from commands import run
 from unmask.errors import UserError
 from unmask.verify import declared, draw, provenance, remake
 from unmask.verify.result import FOLDER, Result, read, recorded
+from unmask.verify.sheet import sheets
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,10 +142,10 @@ def test_the_command(checkout: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_the_pages_of_this_repository_are_as_their_files_have_them():
-    find = remake.table_of(ROOT)
+    find, figure = remake.table_of(ROOT), remake.figure_of(ROOT)
     for path in draw.pages(ROOT):
         text = path.read_text(encoding="utf-8")
-        assert draw.without_age(draw.redrawn(text, find, place=str(path))) == draw.without_age(text), path
+        assert draw.without_age(draw.redrawn(text, find, figure, place=str(path))) == draw.without_age(text), path
 
 
 def test_what_is_declared_is_there():
@@ -155,6 +156,9 @@ def test_what_is_declared_is_there():
         record = read(ROOT, result.name)
         if record is not None:
             assert (record.seeds, record.rule, record.command) == (tuple(result.seeds), result.rule, result.command)
-    assert {path.stem for path in (ROOT / FOLDER).glob("*.json")} <= set(names)
+    copied = sheets(ROOT)
+    assert {path.stem for path in (ROOT / FOLDER).glob("*.json")} - set(copied) <= set(names)
     drawn = {name for path in draw.pages(ROOT) for _, name, _, _ in draw.MARKED.findall(path.read_text("utf-8"))}
-    assert drawn == {result.name for result in declared.RESULTS if result.quick}
+    assert {result.name for result in declared.RESULTS if result.quick} <= drawn
+    shown = {m[2] for path in draw.pages(ROOT) for m in draw.INLINE.finditer(path.read_text("utf-8"))}
+    assert set(copied) == (drawn | shown) & set(copied)

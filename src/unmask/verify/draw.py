@@ -1,8 +1,10 @@
-"""Tables of the pages, drawn from the files of results between two marks:
+"""Tables and figures of the pages, drawn from the files of results between two marks:
 
 <!-- results: NAME -->
 (what stands here is drawn: `unmask verify --draw`)
 <!-- end -->
+
+and within a sentence <!-- figure: NAME | ROW | COLUMN -->(drawn)<!-- end -->.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from unmask.files import written
 from unmask.verify.result import Record, Row
 
 MARKED = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+INLINE = re.compile(r"(<!-- figure: ([^|]+?) \| ([^|]+?) \| ([^|]+?) -->)(.*?)(<!-- end -->)", re.DOTALL)
+HERE = "figures-of-this-page:"
+"""What a page has for a name where it wants to be told where the figures of its sentences come from."""
 OLDER = "**Older than the code.**"
 """How the line begins that says so: a page may have it or not, whatever its table says."""
 
@@ -66,21 +71,33 @@ def told(row: Row | None, *, signed: bool = False) -> str:
     return f"{row.value:{sign}.3f}{ends}"
 
 
-def redrawn(text: str, find: Callable[[str], str], *, place: str = "") -> str:
-    """A page with every marked table drawn anew.
+def redrawn(
+    text: str, find: Callable[[str], str], figure: Callable[[str, str, str], str] | None = None, *, place: str = ""
+) -> str:
+    """A page with every marked table and figure drawn anew.
 
     Args:
         find: name -> table.
+        figure: name, row, column -> figure; needed where the page has one.
+
+    Raises:
+        UserError: a mark is not whole; what `find` and `figure` raise.
     """
-    if (opened := text.count("<!-- results:")) != len(MARKED.findall(text)):
-        raise UserError(f"{place}: {opened} marks of results, some without an end", hint="Close each: <!-- end -->.")
-    return MARKED.sub(lambda m: f"{m.group(1)}{find(m.group(2))}{m.group(4)}", text)
+    for kind, pattern in (("results", MARKED), ("figure", INLINE)):
+        if (opened := text.count(f"<!-- {kind}:")) != len(pattern.findall(text)):
+            raise UserError(f"{place}: {opened} marks of {kind}, some without an end", hint="Close each: <!-- end -->.")
+    named = ",".join(dict.fromkeys(m[2] for m in INLINE.finditer(text)))
+    text = MARKED.sub(lambda m: f"{m[1]}{find(f'{HERE}{named}' if m[2] == HERE else m[2])}{m[4]}", text)
+    if figure is None:
+        return text
+    return INLINE.sub(lambda m: f"{m[1]}{figure(m[2], m[3], m[4])}{m[6]}", text)
 
 
 def pages(root: Path) -> list[Path]:
     """The pages with a mark."""
     found = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
-    return [path for path in found if path.is_file() and MARKED.search(path.read_text(encoding="utf-8"))]
+    marked = re.compile(f"{MARKED.pattern}|{INLINE.pattern}", re.DOTALL)
+    return [path for path in found if path.is_file() and marked.search(path.read_text(encoding="utf-8"))]
 
 
 def without_age(text: str) -> str:
@@ -88,12 +105,12 @@ def without_age(text: str) -> str:
     return re.sub(rf"\n{re.escape(OLDER)}[^\n]*\n", "", text)
 
 
-def draw(root: Path, find: Callable[[str], str]) -> list[Path]:
-    """Draw the tables of all pages; returns the pages that changed."""
+def draw(root: Path, find: Callable[[str], str], figure: Callable[[str, str, str], str] | None = None) -> list[Path]:
+    """Draw the tables and figures of all pages; returns the pages that changed."""
     changed = []
     for path in pages(root):
         text = path.read_text(encoding="utf-8")
-        new = redrawn(text, find, place=str(path))
+        new = redrawn(text, find, figure, place=str(path))
         if new != text:
             with written(path) as temporary:
                 temporary.write_text(new, encoding="utf-8")

@@ -102,6 +102,17 @@ def older(root: Path, record_about: dict[str, Any], sources: Sequence[str]) -> s
     return "the code it measured has changed"
 
 
+def changed_since(root: Path, commit: str, sources: Sequence[str]) -> str:
+    """How many commits have touched sources since one of them, in words; "" where none has.
+
+    It is what is left for a figure whose file does not know the hash of the code.
+    """
+    if not _git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"):
+        return f"how much older is not known: no commit {commit[:9]} in this history"
+    count = len(_git(root, "log", "--oneline", f"{commit}..HEAD", "--", *sources).splitlines())
+    return f"{count} commit{'s' * (count != 1)} to the code it measured since {commit[:9]}" if count else ""
+
+
 def _git(root: Path, *words: str) -> str:
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True)
@@ -117,4 +128,4 @@ def _version(name: str) -> str | None:
         return None
 
 
-__all__ = ["about", "digest", "older", "processor", "root_of"]
+__all__ = ["about", "changed_since", "digest", "older", "processor", "root_of"]

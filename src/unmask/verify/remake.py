@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UserError, suggest
 from unmask.plugins import resolve
 from unmask.verify import declared, provenance
-from unmask.verify.draw import draw, table
+from unmask.verify import sheet as sheet_
+from unmask.verify.draw import HERE, draw, table, told
 from unmask.verify.result import Record, Result, read, recorded
 
 
@@ -104,11 +105,13 @@ def moved_lines(found: Iterable[Moved]) -> list[str]:
 
 
 def listed(root: Path, known: Sequence[Result] | None = None) -> list[dict[str, object]]:
-    """What is declared, and how its record stands: name, quick, command, date, commit, seconds, older."""
+    """What is declared, then the sheets, and how each record stands: name, quick, remade (whether it is declared),
+    command, date, commit, seconds, older."""
     out: list[dict[str, object]] = []
     for result in declared.RESULTS if known is None else known:
         record = read(root, result.name)
-        state: dict[str, object] = {"name": result.name, "quick": result.quick, "command": result.command}
+        state: dict[str, object] = {"name": result.name, "quick": result.quick, "remade": True}
+        state["command"] = result.command
         if record is None:
             state |= {"recorded": False, "older": "never measured"}
         else:
@@ -116,15 +119,25 @@ def listed(root: Path, known: Sequence[Result] | None = None) -> list[dict[str, 
             state |= {"recorded": True, **{k: about.get(k) for k in ("date", "commit", "seconds")}}
             state["older"] = provenance.older(root, about, result.sources)
         out.append(state)
+    for one in sheet_.sheets(root).values():
+        state = {"name": one.name, "quick": False, "remade": False, "command": one.command, "recorded": True}
+        state |= {"date": one.date, "commit": one.commit or one.since, "seconds": None, "older": age(root, one)}
+        out.append(state)
     return out
+
+
+def age(root: Path, one: sheet_.Sheet) -> str:
+    """What has changed in the code that a sheet measured, in words; "" where nothing has."""
+    return provenance.changed_since(root, one.commit or one.since, one.sources)
 
 
 def list_lines(found: Sequence[dict[str, object]]) -> list[str]:
     """The list for a terminal."""
     lines = []
     for one in found:
-        size = "quick" if one["quick"] else "full"
-        when = f"{one['date']}, {one['seconds']:.0f} s" if one["recorded"] else "-"
+        size = ("quick" if one["quick"] else "full") if one["remade"] else "sheet"
+        when = "-" if not one["recorded"] else str(one["date"] or sheet_.UNKNOWN)
+        when += "" if one.get("seconds") is None else f", {one['seconds']:.0f} s"
         state = f"older than the code: {one['older']}" if one["recorded"] and one["older"] else one["older"]
         lines.append(f"{one['name']:24} {size:6} {when:22} {state or 'of this code'}")
     return lines
@@ -132,16 +145,25 @@ def list_lines(found: Sequence[dict[str, object]]) -> list[str]:
 
 def table_of(root: Path, known: Sequence[Result] | None = None) -> Callable[[str], str]:
     """A function from a name to its table as Markdown, marked where it is older than its code; where it was not
-    measured yet a line that says so.
+    measured yet a line that says so. The name `not-remade` is that of the list of sheets, and
+    `figures-of-this-page:A,B` of where the figures of these sheets come from.
 
     Raises:
         UserError: (the function) no such result.
     """
     by_name = {r.name: r for r in (declared.RESULTS if known is None else known)}
+    copied = sheet_.sheets(root)
 
     def find(name: str) -> str:
+        if name == "not-remade":
+            return not_remade(root, copied)
+        if name.startswith(HERE):
+            named = [one for one in name.removeprefix(HERE).split(",") if one in copied]
+            return "\n".join(sheet_.origin(copied[one], older=age(root, copied[one])) for one in named)
+        if name in copied:
+            return sheet_.table(copied[name], older=age(root, copied[name]))
         if name not in by_name:
-            raise UserError(f"no result {name!r}", hint=suggest(name, by_name))
+            raise UserError(f"no result {name!r}", hint=suggest(name, [*by_name, *copied]))
         record = read(root, name)
         if record is None:
             return f"*Not measured yet: `{by_name[name].command} --write`.*\n"
@@ -150,9 +172,54 @@ def table_of(root: Path, known: Sequence[Result] | None = None) -> Callable[[str
     return find
 
 
+def figure_of(root: Path) -> Callable[[str, str, str], str]:
+    """A function from a result's name, a row and a column to the figure there.
+
+    Raises:
+        UserError: (the function) no such result or figure.
+    """
+    copied = sheet_.sheets(root)
+
+    def figure(name: str, row: str, column: str) -> str:
+        if name in copied:
+            return copied[name].cell(row, column)
+        record = read(root, name)
+        if record is None or record.row(row, column) is None:
+            raise UserError(f"no figure {name} | {row} | {column}", hint="Name the file, the row and the column.")
+        return told(record.row(row, column))
+
+    return figure
+
+
+def not_remade(root: Path, copied: Mapping[str, sheet_.Sheet]) -> str:
+    """The sheets by the command that measures them, and the scripts of benchmarks/ that none of them names."""
+    by_command: dict[str, list[str]] = {}
+    for one in sorted(copied.values(), key=lambda one: (one.command is None, one.name)):
+        by_command.setdefault(one.command or "", []).append(one.title)
+    lines = ["| command | tables and figures |", "|---|---|"]
+    for command, titles in by_command.items():
+        lines.append(f"| {f'`{command}`' if command else sheet_.UNKNOWN} | {'; '.join(titles)} |")
+    scripts = [path for path in sorted((root / "benchmarks").glob("*.py")) if "__main__" in path.read_text("utf-8")]
+    bare = [f"`benchmarks/{path.name}`" for path in scripts if path.name not in " ".join(by_command)]
+    lines += ["", f"Benchmarks without a table in the pages: {', '.join(bare)}."] if bare else []
+    return "\n".join(lines) + "\n"
+
+
 def draw_pages(root: Path, known: Sequence[Result] | None = None) -> list[Path]:
-    """Draw the tables of all pages from the files."""
-    return draw(root, table_of(root, known))
+    """Draw the tables and figures of all pages from the files."""
+    return draw(root, table_of(root, known), figure_of(root))
 
 
-__all__ = ["Moved", "chosen", "draw_pages", "list_lines", "listed", "moved", "moved_lines", "remade", "table_of"]
+__all__ = [
+    "Moved",
+    "chosen",
+    "draw_pages",
+    "figure_of",
+    "list_lines",
+    "listed",
+    "moved",
+    "moved_lines",
+    "not_remade",
+    "remade",
+    "table_of",
+]
