@@ -127,7 +127,7 @@ def _replace_tables(model: Any, size: int, change: Any, spare: tuple[int, ...]) 
 
 def _forget_layout(model: Any) -> None:
     """Drop what a used model keeps of its old shape."""
-    model.__dict__.pop("_padding_free", None)
+    model.__dict__.pop("padding_free", None)
 
 
 def _closed(data: dict[str, Any], used: set[int]) -> list[int]:

@@ -53,9 +53,9 @@ def test_embeddings_in_every_number_format(name, tmp_path):
     texts = [s[:60] for s in SENTENCES] + ["x"]
     for pooling in ("mean", "first", "max"):
         fast = model.embed(texts, pooling=pooling)
-        model.__dict__["_padding_free"] = None
+        model.__dict__["padding_free"] = None
         plain = model.embed(texts, pooling=pooling)
-        del model.__dict__["_padding_free"]
+        del model.__dict__["padding_free"]
         np.testing.assert_allclose(fast, plain, atol=1e-4, rtol=1e-4)
     exact = model.embed(texts, normalise=True)
     half = unmask.load(tmp_path, precision="bf16", device="cpu").embed(texts, normalise=True)

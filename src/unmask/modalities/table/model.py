@@ -239,8 +239,11 @@ class TableModel(FittedTable):
 
         Columns that are lacking, and cells beyond the training range, are said in a warning: see `beyond_range`.
         """
-        frame, columns = self._coded(data, absent)
-        log_prob = self.table.log_prob(columns)
+        frame, columns = self._warned(data, absent)
+        return self.scored(self.table.log_prob(columns), frame)
+
+    def scored(self, log_prob: np.ndarray, frame: Frame) -> list[dict[str, Any]]:
+        """What `score` says of the rows of a frame, from the log-probabilities of their cells, (rows, columns)."""
         names = [self.schema.columns[i].name for i in self.schema.modelled]
         out = []
         for row, values in enumerate(log_prob):
@@ -261,14 +264,23 @@ class TableModel(FittedTable):
     def embed(self, data: Any, *, absent: Sequence[str] | str = ()) -> np.ndarray:
         """(rows, width) states of the rows with nothing hidden but what is missing; `absent` and warnings as in
         `score`."""
-        return self.table.embed(self._coded(data, absent)[1])
+        return self.table.embed(self._warned(data, absent)[1])
 
-    def _coded(self, data: Any, absent: Sequence[str] | str) -> tuple[Frame, list[np.ndarray]]:
-        """A table and its modelled columns, with a warning of what the model has to do without or cannot tell apart."""
+    def coded(self, data: Any, absent: Sequence[str] | str = ()) -> tuple[Frame, list[np.ndarray], list[str]]:
+        """A table, its modelled columns as numbers, and a sentence for each thing that the model has to do without or
+        cannot tell apart.
+
+        Raises:
+            UserError: the table does not fit the model, naming row, column and value.
+        """
         frame, lacking = widened(read_frame(data), self.schema, absent)
         columns = encode(frame, self.schema)
         said = [f"not in the table, so hidden in every row: {', '.join(map(repr, lacking))}"] if lacking else []
-        for text in said + beyond_range(self.schema, self.table.codings, columns, frame.row_name):
+        return frame, columns, said + beyond_range(self.schema, self.table.codings, columns, frame.row_name)
+
+    def _warned(self, data: Any, absent: Sequence[str] | str) -> tuple[Frame, list[np.ndarray]]:
+        frame, columns, said = self.coded(data, absent)
+        for text in said:
             warnings.warn(text, stacklevel=3)
         return frame, columns
 

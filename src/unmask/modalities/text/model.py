@@ -33,7 +33,7 @@ class TextModel(LoadedText):
     """A masked language model and its tokenizer, in use."""
 
     @cached_property
-    def _padding_free(self) -> PaddingFreeEmbedder | None:
+    def padding_free(self) -> PaddingFreeEmbedder | None:
         """The embedder without padding, None where the encoder is of another kind."""
         if self.precision != "int8":
             return self._new_padding_free([])
@@ -52,7 +52,7 @@ class TextModel(LoadedText):
 
     def calibrate(self, texts: Sequence[str]) -> None:
         """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
-        self.__dict__["_padding_free"] = self._new_padding_free(texts)
+        self.__dict__["padding_free"] = self._new_padding_free(texts)
 
     def fill(
         self,
@@ -163,8 +163,8 @@ class TextModel(LoadedText):
         if say is not None:
             for line in cut_said(self.too_long(texts), len(texts), slots):
                 say(line)
-        if self._padding_free is not None:
-            return self._padding_free.embed(
+        if self.padding_free is not None:
+            return self.padding_free.embed(
                 self.tokenizer.ids(texts, max_slots=slots), pooling=pooling, normalise=normalise
             )
         with self.context():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,6 +69,36 @@ def events_of(patients: Sequence[Mapping[str, Any]]) -> Events:
         code=np.array([place_of[name] for name in code], np.int32),
         value=np.array(value, np.float32),
         codes=known,
+    )
+
+
+def each_patient(events: Events) -> list[Events]:
+    """The patients one by one."""
+    return [
+        replace(
+            events,
+            subjects=events.subjects[n : n + 1],
+            offsets=np.array([0, end - start]),
+            time=events.time[start:end],
+            code=events.code[start:end],
+            value=events.value[start:end],
+        )
+        for n, (start, end) in enumerate(pairwise(events.offsets.tolist()))
+    ]
+
+
+def joined(some: Sequence[Events]) -> Events:
+    """Patients of several requests, who are numbered anew: ids of one request mean nothing in another."""
+    codes = sorted({code for one in some for code in one.codes})
+    place_of = {code: n for n, code in enumerate(codes)}
+    numbers = [np.array([place_of[code] for code in one.codes], np.int32) for one in some]
+    return Events(
+        subjects=np.arange(sum(map(len, some))),
+        offsets=np.r_[0, np.cumsum(np.concatenate([np.diff(one.offsets) for one in some]))],
+        time=np.concatenate([one.time for one in some]),
+        code=np.concatenate([own[one.code] for own, one in zip(numbers, some, strict=True)]),
+        value=np.concatenate([one.value for one in some]),
+        codes=codes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import polars as pl
 from unmask.modalities.events.fill import timeline
 from unmask.modalities.events.meds import STATIC, Events, Labels
 from unmask.modalities.events.model import EventModel, load
-from unmask.serving.events.histories import TIME, events_of, microseconds, patients_field
+from unmask.modalities.events.unknown import unknown_of
+from unmask.serving.events.histories import TIME, each_patient, events_of, joined, microseconds, patients_field
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Number, Record, Text
 from unmask.serving.verbs import Served, Verb, Work
@@ -51,14 +52,57 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
 
 
 def _alone(model: EventModel, events: Events, run: Callable[[Events], Any], times: int = 1) -> Work:
-    """Work of one piece: what is unknown is said of all patients of a request."""
-    lengths = np.minimum(np.diff(events.offsets) + 1, model.folder.settings.slots)
+    """Work of one piece."""
+    unknown = unknown_of(model.histories(events))
+    return Work(
+        items=[events],
+        slots=[sum(_slots(model, events)) * times],
+        run=lambda some: [run(one) for one in some],
+        finish=lambda answers: {**answers[0], "unknown": unknown},
+    )
 
-    def told(some: Sequence[Events]) -> list[Any]:
-        found = [run(one) for one in some]
-        return [{**one, "unknown": model.unknown} for one in found]
 
-    return Work(items=[events], slots=[int(lengths.sum()) * times], run=told, finish=lambda answers: answers[0])
+def _together(
+    model: EventModel,
+    events: Events,
+    run: Callable[[Events, Sequence[Any]], Sequence[Any]],
+    finish: Callable[[list[Any]], dict[str, Any]],
+    *,
+    how: Hashable,
+    beside: Sequence[Any] | None = None,
+    times: int = 1,
+) -> Work:
+    """Work on patients that may be done with those of others.
+
+    Args:
+        run: (patients, what stands beside each) -> an answer to each.
+        finish: the answers to a request's -> JSON; codes that the model does not know are said with them.
+        how: patients with the same are worked on together; None: with nobody's.
+        beside: what else belongs to each patient.
+        times: how often the model reads them, about.
+
+    Raises:
+        UserError: more of the events than the model bears have codes that it does not know.
+    """
+    unknown = unknown_of(model.histories(events))
+    own = [None] * len(events) if beside is None else beside
+
+    def each(some: Sequence[tuple[Events, Any]]) -> Sequence[Any]:
+        return run(joined([one for one, _ in some]), [b for _, b in some])
+
+    return Work(
+        items=list(zip(each_patient(events), own, strict=True)),
+        slots=[length * times for length in _slots(model, events)],
+        run=each,
+        finish=lambda answers: {**finish(list(answers)), "unknown": unknown},
+        together=how,
+    )
+
+
+def _slots(model: EventModel, events: Events) -> list[int]:
+    """Of each patient, about."""
+    lengths: list[int] = np.minimum(np.diff(events.offsets) + 1, model.folder.settings.slots).tolist()
+    return lengths
 
 
 def _rows(frame: pl.DataFrame, events: Events) -> list[list[dict[str, Any]]]:
@@ -72,12 +116,16 @@ def _rows(frame: pl.DataFrame, events: Events) -> list[list[dict[str, Any]]]:
 
 def _fill(model: EventModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
+        top, level = body["top"], body["level"]
+
+        def run(found: Events, _: Sequence[Any]) -> list[Any]:
+            return _rows(model.fill(found, top=top, level=level), found)
+
         events = events_of(body["patients"])
-
-        def run(found: Events) -> dict[str, Any]:
-            return {"results": _rows(model.fill(found, top=body["top"], level=body["level"]), found)}
-
-        return _alone(model, events, run)
+        if model.folder.vocabulary.share is None:
+            # Folders of version 0.1 do not say which codes usually have a value: it is seen from all patients at hand.
+            return _alone(model, events, lambda found: {"results": run(found, ())})
+        return _together(model, events, run, lambda rows: {"results": rows}, how=("fill", top, level))
 
     return Verb(
         about="Missing values with an interval, and the likeliest next events, of each patient.",
@@ -116,12 +164,13 @@ def _expect(model: EventModel, limits: Limits) -> Verb:
 
 def _score(model: EventModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
+        by = body["by"]
+
+        def run(found: Events, _: Sequence[Any]) -> list[Any]:
+            return _rows(model.score(found, by=by), found)
+
         events = events_of(body["patients"])
-
-        def run(found: Events) -> dict[str, Any]:
-            return {"results": _rows(model.score(found, by=body["by"]), found)}
-
-        return _alone(model, events, run, times=8)
+        return _together(model, events, run, lambda rows: {"results": rows}, how=("score", by), times=8)
 
     return Verb(
         about="How natural each patient, visit or event is to the model, in nats; the lower, the more surprising.",
@@ -136,8 +185,13 @@ def _score(model: EventModel, limits: Limits) -> Verb:
 
 def _embed(model: EventModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
-        events = events_of(body["patients"])
-        return _alone(model, events, lambda found: {"embeddings": model.embed(found)})
+        return _together(
+            model,
+            events_of(body["patients"]),
+            lambda found, _: model.embed(found),
+            lambda vectors: {"embeddings": np.stack(vectors)},
+            how="embed",
+        )
 
     return Verb(
         about="One vector per patient.",
@@ -156,14 +210,16 @@ def _outcome(model: EventModel, limits: Limits) -> Verb:
             last = int(events.time[events.offsets[number + 1] - 1])
             times.append(last if said == STATIC else said)
 
-        def run(found: Events) -> dict[str, Any]:
+        def run(found: Events, times: Sequence[int]) -> list[Any]:
             points = Labels(subject=np.arange(len(found)), time=np.array(times, np.int64))
             points, target, p = model.probabilities(found, points)
-            frame = pl.DataFrame(target.columns(p, points))
-            empty = [name for name in frame.columns if frame[name].null_count() == len(frame)]
-            return {"results": frame.drop(empty).to_dicts()}
+            return pl.DataFrame(target.columns(p, points)).to_dicts()
 
-        return _alone(model, events, run, times=2)
+        def finish(rows: list[dict[str, Any]]) -> dict[str, Any]:
+            known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+            return {"results": [{name: row[name] for name in known} for row in rows]}
+
+        return _together(model, events, run, finish, how="outcome", beside=times, times=2)
 
     at = Field(TIME, "When the outcome is asked for: later events are not looked at; default the last event.", None)
     return Verb(

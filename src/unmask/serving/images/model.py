@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.classifier import Classifier
+from unmask.modalities.images.features import pooled
 from unmask.modalities.images.model import ImageModel, load
+from unmask.modalities.images.reconstruct import chosen_patches
 from unmask.serving.images.uploads import decoded, numbers, png, read
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Field, Flag, ListOf, Number, Open, Record, Text
@@ -58,11 +60,46 @@ def _images(limits: Limits) -> Field:
 
 
 def _alone(images: ImageSet, model: ImageModel, run: Callable[[ImageSet], Any]) -> Work:
+    """Work of one piece: what is drawn of a picture depends on its place among all."""
     return Work(
         items=[images],
         slots=[len(images) * model.config.slots],
         run=lambda some: [run(one) for one in some],
         finish=lambda answers: answers[0],
+    )
+
+
+def _together(
+    images: ImageSet,
+    model: ImageModel,
+    run: Callable[[ImageSet, np.ndarray], Sequence[Any]],
+    finish: Callable[[list[Any]], Any],
+    *,
+    how: tuple[Hashable, ...],
+    beside: np.ndarray | None = None,
+) -> Work:
+    """Work on pictures that may be done with those of others.
+
+    Args:
+        run: (pictures, what stands beside each) -> an answer to each.
+        finish: the answers to a request's -> JSON.
+        how: pictures with the same, of one depth and without missing pixels, are worked on together.
+        beside: (pictures, ...) what else belongs to each.
+    """
+    beside = np.zeros(len(images)) if beside is None else beside
+    if images.missing is not None or images.tiles is not None:
+        return _alone(images, model, lambda found: finish(list(run(found, beside))))
+
+    def each(some: Sequence[tuple[np.ndarray, np.ndarray]]) -> Sequence[Any]:
+        pixels, own = (np.stack(parts) for parts in zip(*some, strict=True))
+        return run(ImageSet(pixels=pixels, fits=True), own)
+
+    return Work(
+        items=list(zip(images.pixels[:], beside, strict=True)),
+        slots=[model.config.slots] * len(images),
+        run=each,
+        finish=lambda answers: finish(list(answers)),
+        together=(*how, images.depth),
     )
 
 
@@ -73,8 +110,14 @@ def _uploaded(model: ImageModel, body: Any, limits: Limits) -> ImageSet:
 def _embed(loaded: Any, model: ImageModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         images = _uploaded(model, body, limits)
-        options = {"pooling": body["pooling"], "normalise": body["normalise"]}
-        return _alone(images, model, lambda found: {"embeddings": loaded.embed(found, **options)})
+        pooling, normalise = body["pooling"], body["normalise"]
+        return _together(
+            images,
+            model,
+            lambda found, _: loaded.embed(found, pooling=pooling, normalise=normalise),
+            lambda vectors: {"embeddings": np.stack(vectors)},
+            how=("embed", pooling, normalise),
+        )
 
     return Verb(
         about="One vector per picture.",
@@ -92,14 +135,17 @@ def _classify(loaded: Classifier, model: ImageModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         images = _uploaded(model, body, limits)
 
-        def run(found: ImageSet) -> dict[str, Any]:
-            rows = [{k: v for k, v in row.items() if k != "name"} for row in loaded.predict(found)]
-            if loaded.problem == "single":
-                for row, chances in zip(rows, loaded.answers(found), strict=False):
-                    row["probabilities"] = dict(zip(loaded.classes, chances.tolist(), strict=True))
-            return {"results": rows}
+        def run(found: ImageSet, _: np.ndarray) -> list[dict[str, Any]]:
+            chances = loaded.answers(found)
+            chances = chances if found.tiles is None else pooled(chances, found)
+            rows = loaded.objective.rows([""] * len(chances), chances)
+            for row, chance in zip(rows, chances, strict=True):
+                del row["name"]
+                if loaded.problem == "single":
+                    row["probabilities"] = dict(zip(loaded.classes, chance.tolist(), strict=True))
+            return rows
 
-        return _alone(images, model, run)
+        return _together(images, model, run, lambda rows: {"results": rows}, how=("classify",))
 
     return Verb(
         about="The class, labels or number of each picture.",
@@ -140,29 +186,24 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         images = _uploaded(model, body, limits)
         mask = _mask(body["mask"]) if body["mask"] is not None else None
-        options = {
-            "ratio": body["ratio"],
-            "box": tuple(body["box"]) if body["box"] is not None else None,
-            "mask": mask,
-            "steps": body["steps"],
-            "temperature": body["temperature"],
-            "seed": body["seed"],
-        }
+        box = tuple(body["box"]) if body["box"] is not None else None
+        seed, steps, temperature = body["seed"], body["steps"], body["temperature"]
+        hidden = chosen_patches(
+            model.config, images, ratio=body["ratio"], box=box, mask=mask, gaps=False, seed=seed
+        ).reshape(-1, *model.config.grid)
 
-        def run(found: ImageSet) -> dict[str, Any]:
-            made = model.reconstruct(found, **options)
-            rows = []
-            for original, hidden, filled in zip(made.original, made.hidden, made.filled, strict=True):
-                known = original[np.isfinite(original)] if original.dtype.kind == "f" else original
-                full = {"uint8": (0, 255), "uint16": (0, 65535)}.get(str(original.dtype))
-                low, high = full or ((float(known.min()), float(known.max())) if known.size else (0.0, 1.0))
-                seen = np.where(hidden[..., None], np.asarray(low + (high - low) / 2).astype(original.dtype), original)
-                row = {"original": png(original, low, high), "hidden": png(seen, low, high)}
-                told = {"filled": png(filled, low, high), "share_hidden": float(hidden.mean())}
-                rows.append({**row, **told, **({"pixels": numbers(filled)} if body["pixels"] else {})})
+        def run(found: ImageSet, hidden: np.ndarray) -> list[dict[str, Any]]:
+            made = model.reconstruct(found, mask=hidden, steps=steps, temperature=temperature, seed=seed)
+            return [
+                _shown(*one, pixels=body["pixels"]) for one in zip(made.original, made.hidden, made.filled, strict=True)
+            ]
+
+        def finish(rows: list[Any]) -> dict[str, Any]:
             return {"results": rows, "height": height, "width": width}
 
-        return _alone(images, model, run)
+        if steps > 1 or temperature > 0:
+            return _alone(images, model, lambda found: finish(run(found, hidden)))
+        return _together(images, model, run, finish, how=("reconstruct", body["pixels"]), beside=hidden)
 
     return Verb(
         about="Hide a part of pictures and predict it back: original, hidden and filled, as PNG in base64.",
@@ -202,6 +243,21 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
         ),
         prepare=prepare,
     )
+
+
+def _shown(original: np.ndarray, hidden: np.ndarray, filled: np.ndarray, *, pixels: bool) -> dict[str, Any]:
+    """A picture as it was, with what is hidden in grey, and with that predicted."""
+    known = original[np.isfinite(original)] if original.dtype.kind == "f" else original
+    full = {"uint8": (0, 255), "uint16": (0, 65535)}.get(str(original.dtype))
+    low, high = full or ((float(known.min()), float(known.max())) if known.size else (0.0, 1.0))
+    seen = np.where(hidden[..., None], np.asarray(low + (high - low) / 2).astype(original.dtype), original)
+    told = {
+        "original": png(original, low, high),
+        "hidden": png(seen, low, high),
+        "filled": png(filled, low, high),
+        "share_hidden": float(hidden.mean()),
+    }
+    return {**told, **({"pixels": numbers(filled)} if pixels else {})}
 
 
 def _mask(rows: Sequence[Sequence[float]]) -> np.ndarray:

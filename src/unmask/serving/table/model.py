@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unmask.errors import UserError
 from unmask.modalities.table.distribution.network import RowModel
-from unmask.modalities.table.imputation.complete import complete
+from unmask.modalities.table.fitting.point_values import Imputed
+from unmask.modalities.table.imputation.complete import Completed, complete, read_incomplete, with_points
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.synthesis.survival_outcome import stored_outcome
 from unmask.modalities.table.synthesis.synthesize import synthesize
@@ -77,7 +80,7 @@ def serve(path: str | Path, *, limits: Limits) -> Served:
 
 
 def _alone(rows: int, columns: int, run: Callable[[], Any], times: int = 1) -> Work:
-    """Work of one piece: what is said of a table is said of all its rows."""
+    """Work of one piece: what is drawn of a table depends on all its rows."""
     return Work(
         items=[None],
         slots=[rows * columns * max(times, 1)],
@@ -86,30 +89,64 @@ def _alone(rows: int, columns: int, run: Callable[[], Any], times: int = 1) -> W
     )
 
 
+def _together(
+    columns: list[np.ndarray],
+    run: Callable[[list[np.ndarray]], Any],
+    part: Callable[[Any, int, int], Any],
+    finish: Callable[[Any], Any],
+    *,
+    how: Hashable,
+    times: int = 1,
+) -> Work:
+    """Work on coded rows that may be done with the rows of others.
+
+    Args:
+        columns: the modelled ones, coded.
+        run: what is asked of the rows of all.
+        part: (what is answered, first row, end) -> the answer to one request.
+        finish: that answer -> JSON.
+        how: requests with the same are asked together.
+    """
+
+    def each(some: Sequence[list[np.ndarray]]) -> list[Any]:
+        ends = np.cumsum([len(one[0]) for one in some])
+        found = run(some[0] if len(some) == 1 else [np.concatenate(parts) for parts in zip(*some, strict=True)])
+        return [part(found, end - len(one[0]), end) for one, end in zip(some, ends.tolist(), strict=True)]
+
+    slots = len(columns[0]) * len(columns) * times
+    return Work(items=[columns], slots=[slots], run=each, finish=lambda answers: finish(answers[0]), together=how)
+
+
 def _impute(model: TableModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
-        rows, draws = body["rows"], body["draws"]
-        frame = frame_of(rows)
+        rows, draws, frame = body["rows"], body["draws"], frame_of(body["rows"])
+        how = {name: body[name] for name in ("unseen", "absent", "constraints")} | {"add_absent": True}
+        coverage = body["coverage"]
 
-        def run() -> dict[str, Any]:
-            done = complete(
-                model,
-                frame,
-                draws=draws,
-                seed=body["seed"],
-                interval=None if draws else body["coverage"],
-                unseen=body["unseen"],
-                absent=body["absent"],
-                add_absent=True,
-                constraints=body["constraints"],
-            )
-            told = {"cells": done.cells, "notes": done.notes, "warnings": done.warnings}
-            if draws:
-                return {"draws": [rows_of(table) for table in done.tables], **told}
+        def told(done: Completed) -> dict[str, Any]:
+            return {"cells": done.cells, "notes": done.notes, "warnings": done.warnings}
+
+        if draws:
+
+            def drawn() -> dict[str, Any]:
+                done = complete(model, frame, draws=draws, seed=body["seed"], **how)
+                return {"draws": [rows_of(table) for table in done.tables], **told(done)}
+
+            return _alone(len(frame), len(model.schema.modelled), drawn, draws)
+        read = read_incomplete(model, frame, interval=coverage, **how)
+
+        def finish(found: Imputed) -> dict[str, Any]:
+            done = with_points(model, read, found)
             cells = [{k: v for k, v in r.items() if k != "position"} | {"row": r["position"]} for r in done.records]
-            return {"rows": filled(rows, done.records), "intervals": cells, **told}
+            return {"rows": filled(rows, done.records), "intervals": cells, **told(done)}
 
-        return _alone(len(rows), len(model.schema.modelled), run, draws)
+        return _together(
+            read.columns,
+            lambda columns: model.table.impute(columns, interval=coverage),
+            Imputed.part,
+            finish,
+            how=("impute", coverage),
+        )
 
     return Verb(
         about="Fill the missing cells of rows: best values with intervals, or complete draws.",
@@ -166,9 +203,15 @@ def _example(model: TableModel) -> dict[str, Any]:
 
 def _score(model: TableModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
-        frame = frame_of(body["rows"])
-        run = said_beside(lambda: {"results": model.score(frame, absent=body["absent"])})
-        return _alone(len(frame), len(model.schema.modelled) ** 2, run)
+        frame, columns, said = model.coded(frame_of(body["rows"]), body["absent"])
+        return _together(
+            columns,
+            model.table.log_prob,
+            _rows_between,
+            lambda found: {"warnings": said, "results": model.scored(found, frame)},
+            how="score",
+            times=len(columns),
+        )
 
     return Verb(
         about="Pseudo-log-likelihood of rows, and the least likely cell of each.",
@@ -180,9 +223,14 @@ def _score(model: TableModel, limits: Limits) -> Verb:
 
 def _embed(model: TableModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
-        frame = frame_of(body["rows"])
-        run = said_beside(lambda: {"embeddings": model.embed(frame, absent=body["absent"])})
-        return _alone(len(frame), len(model.schema.modelled), run)
+        _, columns, said = model.coded(frame_of(body["rows"]), body["absent"])
+        return _together(
+            columns,
+            model.table.embed,
+            _rows_between,
+            lambda found: {"warnings": said, "embeddings": np.ascontiguousarray(found)},
+            how="embed",
+        )
 
     return Verb(
         about="One vector per row.",
@@ -190,6 +238,10 @@ def _embed(model: TableModel, limits: Limits) -> Verb:
         prepare=prepare,
         example={"rows": [_example(model)]},
     )
+
+
+def _rows_between(found: np.ndarray, start: int, end: int) -> np.ndarray:
+    return found[start:end]
 
 
 def _synthesize(model: TableModel, limits: Limits) -> Verb:

@@ -38,7 +38,7 @@ def embedding(
     elif any(length > slots for length in lengths):
         ids = model.tokenizer.ids(texts, max_slots=slots)
         lengths = [len(one) for one in ids]
-    fast = model._padding_free
+    fast = model.padding_free
 
     def run(items: Sequence[tuple[str, np.ndarray]]) -> Sequence[Any]:
         if fast is not None:

@@ -36,6 +36,20 @@ class Imputed:
         known, shares = self.shares.get(column, (np.zeros(0, np.int64), np.zeros((0, 0))))
         return shares[np.searchsorted(known, rows)] if len(rows) else shares[:0]
 
+    def part(self, start: int, end: int) -> Imputed:
+        """Of the rows from `start` to `end` alone."""
+        return Imputed(
+            point=[x[start:end] for x in self.point],
+            low=None if self.low is None else [x[start:end] for x in self.low],
+            high=None if self.high is None else [x[start:end] for x in self.high],
+            shares={c: _rows_between(rows, shares, start, end) for c, (rows, shares) in self.shares.items()},
+        )
+
+
+def _rows_between(rows: np.ndarray, shares: np.ndarray, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    here = slice(*np.searchsorted(rows, (start, end)))
+    return rows[here] - start, shares[here]
+
 
 def impute(table: RowPasses, columns: Sequence[np.ndarray], level: Level | None = None) -> Imputed:
     """Point values of missing cells: the mean of a quantity, the likeliest category; observed ones unchanged.

@@ -11,6 +11,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.imputation.shift import held_back, parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_records
@@ -114,60 +115,154 @@ def complete(
     shifts = parse_shifts(shift, schema)
     moved = {s.place: s.delta for s in shifts if not s.where and schema.sizes[s.place] == 0}
     grouped = [s for s in shifts if s.place not in moved]
-    if (draws or interval is not None) and model.table.network.points_only:
-        raise UserError(
-            f"recipe {model.table.settings.recipe!r} has point values alone: no draws, no intervals",
-            hint="Fit with the recipe 'masked'.",
-        )
+    if draws and model.table.network.points_only:
+        raise _points_alone(model)
+    read = read_incomplete(
+        model, data, unseen=unseen, absent=absent, add_absent=add_absent, constraints=constraints, interval=interval
+    )
+    if not draws:
+        return with_points(model, read, model.table.impute(read.columns, interval=interval))
+    members = model.table.network.codec.members
+    filled = [
+        drawn_under(read.rules, model.table, read.columns, seed=seed + 1000 * m, member=m % members, shift=moved)
+        for m in range(draws)
+    ]
+    notes = []
+    if shifts:
+        filled = [shifted(grouped, schema, one, [np.isnan(x) for x in read.columns], {}) for one in filled]
+        notes = without_cells(shifts, schema, filled, read.gaps) + held_back(shifts, schema, filled, read.gaps)
+    return _completed(model, read, filled, notes=notes, shifted={s.place for s in shifts})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incomplete:
+    """A table made ready to be filled.
+
+    Attributes:
+        given: as it was given.
+        frame: with the model's columns that it lacks, and where the schema's columns stand in it (`order`).
+        columns: the modelled ones, coded, NaN where missing.
+        gaps: per modelled column, which cells are filled.
+        rules: that filled cells meet.
+        lacking: columns of the model that the table lacks; those of the schema that are to be added (`added`).
+        notes, said: what was made of it, for people; what has to be warned of.
+        interval: coverage of the intervals asked for; None: none.
+    """
+
+    given: Frame
+    frame: Frame
+    order: list[int]
+    columns: list[np.ndarray]
+    gaps: list[np.ndarray]
+    rules: Rules
+    lacking: list[str]
+    added: list[int]
+    notes: list[str]
+    said: list[str]
+    interval: float | None = None
+
+
+def read_incomplete(
+    model: FittedTable,
+    data: Any,
+    *,
+    unseen: str = "error",
+    absent: Sequence[str] | str = (),
+    add_absent: bool = False,
+    constraints: Sequence[str] | str = (),
+    interval: float | None = None,
+) -> Incomplete:
+    """The first half of `complete`: what comes before the network is asked. Several tables may then be asked of it at
+    once, and each be finished by `with_points`.
+
+    Raises:
+        UserError: the table does not fit the model, or the model has no distributions to say intervals of.
+    """
+    schema = model.schema
+    without = model.table.network.points_only
+    if interval is not None and without:
+        raise _points_alone(model)
     given = read_frame(data)
     frame, lacking = widened(given, schema, absent)
     order = match_columns(frame, schema)
     columns = encode(frame, schema, unseen=unseen)
     gaps = holes(schema, columns)
-    without = model.table.network.points_only
     rules = Rules.of(schema, constraints, implied=not without)
     if rules and without:
         raise UserError(
             f"recipe {model.table.settings.recipe!r} cannot fill under rules", hint="Fit with the recipe 'masked'."
         )
     notes, undecided = _said_of_absent(schema, lacking, add_absent)
-    notes = taken_for_missing(schema, frame) + notes
     added = [schema.number(name) for name in lacking] if add_absent else []
     for i in [*undecided, *(schema.number(name) for name in lacking if not add_absent)]:
         gaps[schema.modelled.index(i)][:] = False
     empty = empty_rows(given, schema)
     for gap in gaps:
         gap &= ~empty
-    said = said_of_empty(given, empty, "left empty, for nothing is known of whoever it would be")
-    if draws:
-        members = model.table.network.codec.members
-        filled = [
-            drawn_under(rules, model.table, columns, seed=seed + 1000 * m, member=m % members, shift=moved)
-            for m in range(draws)
-        ]
-        if shifts:
-            filled = [shifted(grouped, schema, one, [np.isnan(x) for x in columns], {}) for one in filled]
-            notes += without_cells(shifts, schema, filled, gaps) + held_back(shifts, schema, filled, gaps)
-    else:
-        found = points_under(rules, model.table, columns, model.table.impute(columns, interval=interval))
-        filled = [found.point]
-    notes += recorded_breaches(rules, columns, frame.row_name) + unmet(rules, columns, filled, frame.row_name)
-    if without:
+    return Incomplete(
+        given=given,
+        frame=frame,
+        order=order,
+        columns=columns,
+        gaps=gaps,
+        rules=rules,
+        lacking=lacking,
+        added=added,
+        notes=taken_for_missing(schema, frame) + notes,
+        said=said_of_empty(given, empty, "left empty, for nothing is known of whoever it would be"),
+        interval=interval,
+    )
+
+
+def with_points(model: FittedTable, read: Incomplete, found: Imputed) -> Completed:
+    """The second half of `complete`: the table with the point values of `CellTable.impute`, which may be changed."""
+    found = points_under(read.rules, model.table, read.columns, found)
+    return _completed(model, read, [found.point], found=found)
+
+
+def _points_alone(model: FittedTable) -> UserError:
+    return UserError(
+        f"recipe {model.table.settings.recipe!r} has point values alone: no draws, no intervals",
+        hint="Fit with the recipe 'masked'.",
+    )
+
+
+def _completed(
+    model: FittedTable,
+    read: Incomplete,
+    filled: list[list[np.ndarray]],
+    *,
+    found: Imputed | None = None,
+    notes: Sequence[str] = (),
+    shifted: Collection[int] = (),
+) -> Completed:
+    """What is said and handed out of filled columns.
+
+    Args:
+        found: the points with their intervals; None: draws.
+        notes: on shifts; `shifted` are their places.
+    """
+    schema, frame, columns = model.schema, read.frame, read.columns
+    said = [*read.notes, *notes]
+    said += recorded_breaches(read.rules, columns, frame.row_name) + unmet(read.rules, columns, filled, frame.row_name)
+    if model.table.network.points_only:
         why = f"by the recipe {model.table.settings.recipe!r}"
-        notes += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
-    notes += left_empty(schema, frame, columns, gaps, given.names)
+        said += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
+    said += left_empty(schema, frame, columns, read.gaps, read.given.names)
     tables, cells = [], 0
     for one in filled:
-        filling = decided(schema, columns, one, gaps)
-        changed = changes(schema, filling, one, rules.touched, {s.place for s in shifts})
-        new = {i: _whole(changed.pop(i, None), len(frame)) for i in added}
-        tables.append(with_added(filled_copy(given, changed, schema, order), schema, new))
+        filling = decided(schema, columns, one, read.gaps)
+        changed = changes(schema, filling, one, read.rules.touched, shifted)
+        new = {i: _whole(changed.pop(i, None), len(frame)) for i in read.added}
+        tables.append(with_added(filled_copy(read.given, changed, schema, read.order), schema, new))
         cells = int(sum(h.sum() for h in filling))
     records = []
-    if interval is not None and not draws:
-        records = interval_records(schema, frame, filling, filled[0], found, rules.touched)
+    if read.interval is not None and found is not None:
+        records = interval_records(schema, frame, filling, filled[0], found, read.rules.touched)
     beyond = beyond_range(schema, model.table.codings, columns, frame.row_name)
-    return Completed(tables=tables, records=records, cells=cells, absent=lacking, notes=notes, warnings=said + beyond)
+    return Completed(
+        tables=tables, records=records, cells=cells, absent=read.lacking, notes=said, warnings=read.said + beyond
+    )
 
 
 def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
@@ -272,12 +367,15 @@ def impute_frame(model: FittedTable, data: Any, **options: Any) -> tuple[list[An
 
 __all__ = [
     "Completed",
+    "Incomplete",
     "changes",
     "complete",
     "decided",
     "holes",
     "impute_frame",
     "plain_values",
+    "read_incomplete",
     "recorded_breaches",
     "taken_for_missing",
+    "with_points",
 ]
