@@ -15,8 +15,9 @@ from unmask.serving.gateway import Gateway
 from unmask.serving.keys import Keys
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
-from unmask.serving.server import Server, listen
+from unmask.serving.server import Server
 from unmask.serving.shapes import Field, ListOf, Number, Record, Text
+from unmask.serving.start import listen
 from unmask.serving.verbs import Served, Verb, Work
 
 Answer = tuple[int, Any]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from running_server import running
+from served_process import Serving
 from tiny_folders import folder, sentiment
 from unmask.serving.limits import Limits
 from unmask.serving.models import load_served
@@ -114,3 +115,19 @@ def images_served(image_folders: dict[str, Path]) -> Served:
 @pytest.fixture(scope="session")
 def events_served(event_home: Path) -> Served:
     return served_one(event_home / "outcome")
+
+
+@pytest.fixture
+def start():
+    """Starts servers, and ends them whatever becomes of the test."""
+    made = []
+
+    def one(*arguments, **more):
+        made.append(Serving(*arguments, **more))
+        return made[-1]
+
+    yield one
+    for served in made:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait()

@@ -11,8 +11,8 @@ import orjson
 import polars as pl
 import pytest
 from PIL import Image
-
 from tables import patients as table_rows
+
 from tiny_images import bars
 from unmask.serving.shapes import checked
 

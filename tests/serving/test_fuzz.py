@@ -12,59 +12,9 @@ import psutil
 import pytest
 
 from running_server import Asked
+from storm import as_json, from_schema, spoilt
 
 COUNT = 600
-
-
-def values(rng: random.Random, depth: int = 0):
-    """A JSON value that is likely not what was expected."""
-    kinds = [
-        lambda: None,
-        lambda: rng.choice([True, False]),
-        lambda: rng.choice([0, -1, 1.5, 1e308, 2**63, -(2**63), 10**30]),
-        lambda: rng.choice(["", "a", "[MASK]", "\x00", "\ud800", "é" * 50, "[MASK]" * 20, "../../etc/passwd"]),
-        lambda: [values(rng, depth + 1) for _ in range(rng.randrange(4))] if depth < 4 else [],
-        lambda: {rng.choice(["texts", "inputs", "a", ""]): values(rng, depth + 1)} if depth < 4 else {},
-    ]
-    return rng.choice(kinds)()
-
-
-def from_schema(schema, rng: random.Random):
-    """A value that fits a shape, mostly."""
-    if "anyOf" in schema:
-        return from_schema(rng.choice(schema["anyOf"]), rng)
-    if "enum" in schema:
-        return rng.choice(schema["enum"])
-    kind = schema.get("type")
-    if kind == "object":
-        names = schema.get("properties", {})
-        wanted = schema.get("required", [])
-        return {n: from_schema(s, rng) for n, s in names.items() if n in wanted or rng.random() < 0.5}
-    if kind == "array":
-        return [from_schema(schema["items"], rng) for _ in range(rng.randrange(3))]
-    low, high = schema.get("minimum", -5), schema.get("maximum", 50)
-    return {
-        "string": lambda: rng.choice(["a fox", "The [MASK] fox.", "", "  ", "word " * 90]),
-        "integer": lambda: rng.choice([low, high, low - 1, high + 1, rng.randint(int(low), int(min(high, low + 9)))]),
-        "number": lambda: rng.choice([low, high, low - 1, rng.uniform(low, min(high, low + 9))]),
-        "boolean": lambda: rng.random() < 0.5,
-        "null": lambda: None,
-    }.get(kind, lambda: values(rng))()
-
-
-def spoilt(body, rng: random.Random):
-    """The body with one place changed to something else."""
-    if isinstance(body, dict) and body and rng.random() < 0.8:
-        name = rng.choice(list(body))
-        return {**body, name: spoilt(body[name], rng)}
-    if isinstance(body, list) and body and rng.random() < 0.8:
-        place = rng.randrange(len(body))
-        return [*body[:place], spoilt(body[place], rng), *body[place + 1 :]]
-    return values(rng)
-
-
-def as_json(body) -> bytes:
-    return json.dumps(body).encode("utf-8", "surrogatepass")
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import signal
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
-import urllib.request
 
+import psutil
 import pytest
 
 from commands import run
@@ -24,69 +20,9 @@ def model(tmp_path_factory):
     return folder(tmp_path_factory.mktemp("process") / "tiny")
 
 
-@pytest.fixture
-def start():
-    """Starts servers, and ends them whatever becomes of the test."""
-    made = []
-
-    def one(*arguments):
-        made.append(Serving(*arguments))
-        return made[-1]
-
-    yield one
-    for served in made:
-        if served.process.poll() is None:
-            served.process.kill()
-            served.process.wait()
-
-
-class Serving:
-    """A process of `unmask serve`, and requests to it."""
-
-    def __init__(self, *arguments: object) -> None:
-        words = [sys.executable, "-m", "unmask", "serve", *map(str, arguments), "--port", "0"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        assert self.process.stdout is not None
-        self.lines = []
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
-                self.url = found[0]
-                break
-        until = time.monotonic() + 20
-        while time.monotonic() < until:
-            try:
-                if self.get("ready")[0] == 200:
-                    return
-            except OSError:
-                time.sleep(0.02)
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        with urllib.request.urlopen(self.url + path, timeout=20) as answer:
-            return answer.status, answer.read()
-
-    def post(self, path: str, body: object) -> tuple[int, dict]:
-        request = urllib.request.Request(
-            self.url + path, json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-
-    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """(exit code, what was said on stderr)."""
-        self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=30)
-        return self.process.returncode, said
-
-
-def test_it_ends_with_0_and_loses_nothing_that_it_took(model, start):
-    served = start(model, f"again={model}")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_ends_with_0_and_loses_nothing_that_it_took(model, start, workers):
+    served = start(model, f"again={model}", "--workers", workers)
     outcomes, stop = [], threading.Event()
 
     def load(number):
@@ -119,13 +55,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_requests_get_an_error(model
     served = start(model, "--workers", 1)
     text = {"texts": ["The [MASK] fox."]}
     assert served.post("models/tiny/fill", text)[0] == 200
-    (child,) = [
-        int(pid)
-        for pid in subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(served.process.pid)], capture_output=True, text=True
-        ).stdout.split()
-        if "worker" in subprocess.run(["ps", "-o", "args=", "-p", pid], capture_output=True, text=True).stdout
-    ]
+    (child,) = served.workers()
     answers = []
     long = {"texts": ["the quick brown fox jumps " * 8] * 90}
     threads = [
@@ -134,7 +64,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_requests_get_an_error(model
     for thread in threads:
         thread.start()
     time.sleep(0.15)
-    os.kill(child, signal.SIGKILL)
+    child.kill()
     for thread in threads:
         thread.join(20)
     assert {status for status, _ in answers} <= {200, 503}
@@ -164,3 +94,19 @@ def test_mistakes_end_with_2_before_anything_listens(capsys, model, arguments, s
     assert said in err
     assert "Traceback" not in err
     assert "http://" not in out
+
+
+def test_the_process_that_listens_knows_no_torch_where_others_answer(model, start):
+    served = start(model, "--workers", 1)
+    assert served.post("models/tiny/fill", {"texts": "The [MASK] fox."})[0] == 200
+    mapped = {part.path.rsplit("/", 1)[-1] for part in psutil.Process(served.process.pid).memory_maps()}
+    assert not any(name.startswith("libtorch") for name in mapped)
+
+
+def test_serving_imports_what_it_needs_and_no_more(model):
+    code = (
+        "import sys; from unmask.serving.limits import Limits; from unmask.serving.models import serve; "
+        f"serve({str(model)!r}, Limits()); "
+        "print(*{'scipy', 'sklearn', 'pandas', 'polars', 'matplotlib', 'transformers', 'jinja2'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == []

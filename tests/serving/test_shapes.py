@@ -62,5 +62,6 @@ def test_all_wrong_places_are_named_at_once():
 
 def test_null_stands_for_a_default_but_not_for_what_is_needed():
     assert checked(SHAPE, {"texts": "a", "top": None})["top"] == 5
+    jsonschema.validate({"texts": "a", "top": None}, SHAPE.schema())
     with pytest.raises(UserError, match="texts"):
         checked(SHAPE, {"texts": None})

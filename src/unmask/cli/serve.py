@@ -14,7 +14,7 @@ def serve(
     port: int = typer.Option(8765, help="Port to listen on; 0: any free one."),
     key_file: str = typer.Option(None, help="File with API keys, one per line: requests then need one of them."),
     cors: list[str] = typer.Option([], help="Origin (https://...) whose pages may ask, or *."),
-    workers: int = typer.Option(0, min=0, help="Processes with all models each; 0: in this process."),
+    workers: int = typer.Option(0, min=0, help="Processes that answer, with one set of weights; 0: this one."),
     threads: int = typer.Option(1, min=1, help="Threads per model and process; above 1 each takes one core."),
     waiting: int = typer.Option(512, min=1, help="Requests that may wait; more are told to ask again later (429)."),
     items: int = typer.Option(1024, min=1, help="Texts, rows, pictures or patients per request."),
@@ -23,7 +23,7 @@ def serve(
     precision: str = typer.Option("auto", help="auto, fp32, bf16 or int8 (embeddings alone)."),
     device: options.Device = "auto",
 ) -> None:
-    """Serve models over HTTP, with a page where one hides and fills by hand; see docs/serving.md."""
+    """Serve models over HTTP, with a page where one hides and fills by hand; see docs/how-to/serving.md."""
     start(
         model,
         host=host,
@@ -44,13 +44,14 @@ def start(models: list[str], *, given: dict[str, float] | None = None, **options
     Raises:
         UserError: what serving needs is not installed, or what is wrong with the models or options.
     """
-    try:
-        from unmask.serving.server import serve, to_stdout
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("unmask"):
-            raise
-        raise UserError(f"serving needs {error.name}", hint="Run: pip install 'unmask[serve]'") from None
     from unmask.serving.limits import Limits
     from unmask.serving.models import named
 
-    serve(named(models), limits=Limits(**(given or {})), say=to_stdout, **options)  # type: ignore[arg-type]
+    try:
+        from unmask.serving.start import serve, to_stdout
+
+        serve(named(models), limits=Limits(**(given or {})), say=to_stdout, **options)  # type: ignore[arg-type]
+    except ModuleNotFoundError as error:
+        if error.name not in ("orjson", "starlette", "uvicorn"):
+            raise
+        raise UserError(f"serving needs {error.name}", hint="Run: pip install 'unmask[serve]'") from None

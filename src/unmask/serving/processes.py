@@ -1,7 +1,10 @@
-"""Several processes with all models each, behind one server: nobody's request is lost in silence when one dies.
+"""Several processes behind one server: nobody's request is lost in silence when one dies.
 
-Each is started afresh (`worker.py`), not forked: torch's threads do not survive a fork. The server sends requests as
-they came, and gets answers; a process that dies is replaced, and what it was working on is answered with an error.
+One process is started afresh, loads the models and answers (`worker.py`). Where several are asked for, it answers
+nothing itself: it is copied (forked) as often, so that all share one set of weights in memory, and a process that dies
+is replaced by another copy within milliseconds. Threads do not survive a fork, so that only a process with a single one
+is copied; where loading has started others, each process loads for itself. The server sends requests as they came, and
+gets answers; what a dead process was working on is answered with an error.
 """
 
 from __future__ import annotations
@@ -25,39 +28,67 @@ from unmask.serving.refused import Refused
 LONGEST_PAUSE = 30.0
 """Seconds before a process is started again that died before it was ready, at most."""
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""OpenMP, OpenBLAS and tokenizers keep threads from their first use on, and a process with threads is not copied."""
+
 
 class Fleet:
-    """Processes that answer; as an `Engine` to the server.
-
-    Attributes:
-        described: what the models are, by name; see `Served.described`.
-
-    Raises:
-        UserError: what is wrong with a model.
-    """
+    """Processes that answer; as an `Engine` to the server. They begin to load at once; `described` waits for them."""
 
     def __init__(
         self, models: Mapping[str, str], gateway: Gateway, *, workers: int, threads: int, device: str, precision: str
     ) -> None:
-        self.gateway = gateway
+        self.gateway, self.workers = gateway, workers
         self.settings = {
             "models": dict(models),
             "limits": gateway.limits,
             "threads": threads,
             "device": device,
             "precision": precision,
+            "cores": max(1, cores() // workers),
+            "parallel": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         }
-        cores = str(max(1, (os.cpu_count() or 1) // workers))
-        self.environment = {"OMP_NUM_THREADS": cores, **os.environ}
-        self._workers = [Worker(self) for _ in range(workers)]
+        self._workers: list[Worker] = []
+        self.template = Process(self.settings | {"copied": True}) if workers > 1 else None
+        self._first = None if self.template else Process(self.settings)
+
+    def described(self) -> Mapping[str, Any]:
+        """Wait until all are ready; what the models are, by name: see `Served.described`.
+
+        Raises:
+            UserError: what is wrong with a model.
+        """
         try:
-            found = [worker.hello() for worker in self._workers]
-            self.described: Mapping[str, Any] = found[0]
+            first = self.template or self._first
+            assert first is not None
+            found = first.hello()
+            if self.template is not None and not first.alone:
+                self.template.end()
+                self.template = None
+            begun: list[Process | None] = [self._first] if self._first else [None] * self.workers
+            if self.template is None and self._first is None:
+                begun = [Process(self.settings) for _ in begun]
+            self._workers = [Worker(self, process) for process in begun]
+            for worker in self._workers:
+                worker.begin()
         except BaseException:
             self.close()
             raise
-        for worker in self._workers:
-            worker.begin()
+        return found
+
+    def copy(self) -> Connection:
+        """The pipe to another copy of the process that has loaded the models, which is loaded again if it has died.
+
+        Raises:
+            UserError: it cannot be.
+            OSError: it died this moment.
+        """
+        assert self.template is not None
+        with self.template.lock:
+            if self.template.ended():
+                self.template.start()
+                self.template.hello()
+            return self.template.copy()
 
     def ask(self, ask: Ask) -> None:
         """Hand a request to the process with the fewest."""
@@ -77,33 +108,44 @@ class Fleet:
         """Have everything answered that was taken, and end the processes."""
         for worker in self._workers:
             worker.close()
+        for one in (self.template, self._first):
+            if one is not None:
+                one.end()
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _dead(what: str) -> Refused:
     return Refused(503, what, hint="Ask again.", wait=1)
 
 
-class Worker:
-    """One process, and what it was asked."""
+class Process:
+    """A process that loads the models, and the pipe to it.
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
-        self.pending: dict[int, Ask] = {}
-        self.alive, self._closing, self._number = False, False, 0
-        self._lock = threading.Lock()
-        self._start()
+    Attributes:
+        alone: it has one thread, so that it can be copied.
+    """
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings, self.lock, self.alone = settings, threading.RLock(), False
+        self.start()
+
+    def start(self) -> None:
+        """Start it; it begins to load."""
+        self._socket, theirs = socket.socketpair()
+        few = ONE_THREAD if self.settings.get("copied") else {}
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "unmask.serving.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=self.fleet.environment,
+                env={"OMP_NUM_THREADS": str(self.settings["cores"]), **os.environ, **few},
             )
-        self._pipe = Connection(ours.detach())
-        self._pipe.send(self.fleet.settings)
+        self.pipe = Connection(os.dup(self._socket.fileno()))
+        self.pipe.send(self.settings)
 
     def hello(self) -> Mapping[str, Any]:
         """Wait until the models are loaded; what they are.
@@ -111,21 +153,68 @@ class Worker:
         Raises:
             UserError: what is wrong with a model.
         """
-        try:
-            kind, *said = self._pipe.recv()
-        except (EOFError, OSError):
-            raise UserError(
-                f"a worker process ended before it was ready (exit code {self.process.wait()})",
-                hint="Its own message stands above; is there memory for all of them?",
-            ) from None
-        if kind == "failed":
-            raise UserError(said[0], hint=said[1])
-        self.alive = True
-        found: Mapping[str, Any] = said[0]
+        found, self.alone = hello(self.pipe, self.process)
         return found
 
+    def copy(self) -> Connection:
+        """The pipe to a copy of it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [b"c"], [theirs.fileno()])
+        return Connection(ours.detach())
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def end(self) -> None:
+        """Close the pipe, at which it ends."""
+        for one in (self.pipe, self._socket):
+            with contextlib.suppress(OSError):
+                one.close()
+        self.process.wait()
+
+
+def hello(pipe: Connection, process: subprocess.Popen[bytes] | None = None) -> tuple[Mapping[str, Any], bool]:
+    """Wait until a process is ready: (what its models are, whether it can be copied).
+
+    Raises:
+        UserError: what is wrong with a model, or it has died.
+    """
+    try:
+        kind, *said = pipe.recv()
+    except (EOFError, OSError):
+        code = "" if process is None else f" (exit code {process.wait()})"
+        raise UserError(
+            f"a worker process ended before it was ready{code}",
+            hint="Its own message stands above; is there memory for all of them?",
+        ) from None
+    if kind == "failed":
+        raise UserError(said[0], hint=said[1])
+    found: Mapping[str, Any] = said[0]
+    return found, bool(said[1])
+
+
+class Worker:
+    """One process that answers, and what it was asked.
+
+    Args:
+        process: one that has been started; None: a copy of the fleet's template is made.
+    """
+
+    def __init__(self, fleet: Fleet, process: Process | None) -> None:
+        self.fleet, self.process = fleet, process
+        self.pending: dict[int, Ask] = {}
+        self.alive, self._closing, self._number = False, False, 0
+        self._lock = threading.Lock()
+        self._pipe = fleet.copy() if process is None else process.pipe
+
     def begin(self) -> None:
-        """Read answers from now on."""
+        """Wait until it is ready, and read its answers from then on."""
+        if self.process is None:
+            hello(self._pipe)
+        elif self.process is not self.fleet._first:
+            self.process.hello()
+        self.alive = True
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -159,8 +248,10 @@ class Worker:
             self._pipe.send(None)
         if hasattr(self, "_reader"):
             self._reader.join()
-        self.process.wait()
-        self._pipe.close()
+        if self.process is None:
+            self._pipe.close()
+        else:
+            self.process.end()
 
     def _read(self) -> None:
         pause = 1.0
@@ -173,18 +264,28 @@ class Worker:
             self.fleet.gateway.deliver([(ask, Reply.of(_dead("the process with this request died"))) for ask in lost])
             if self._closing:
                 return
-            self.process.wait()
             self.fleet.gateway.metrics.restarts += 1
             while not self.alive and not self._closing:
                 try:
-                    with self._lock:
-                        self._pipe.close()
-                        self._start()
-                    self.hello()
+                    self._replace()
                     pause = 1.0
                 except (UserError, OSError):
                     time.sleep(pause)
                     pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def _replace(self) -> None:
+        if self.process is None:
+            self._pipe.close()
+            pipe = self.fleet.copy()
+        else:
+            self.process.end()
+            self.process.start()
+            pipe = self.process.pipe
+        hello(pipe)
+        with self._lock:
+            self._pipe, self.alive = pipe, True
+            if self._closing:
+                pipe.send(None)
 
     def _answers(self) -> None:
         gateway = self.fleet.gateway

@@ -1,4 +1,4 @@
-"""The process that listens: starts, answers, and ends with what it took answered."""
+"""What listens: answers, and ends with what it took answered."""
 
 from __future__ import annotations
 
@@ -9,112 +9,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
 
-from unmask.errors import UserError
 from unmask.serving.application import application
 from unmask.serving.connections import protocol
-from unmask.serving.engine import Engine
-from unmask.serving.gateway import Backend, Gateway
-from unmask.serving.keys import LOOPBACK, Keys
-from unmask.serving.limits import Limits
-from unmask.serving.metrics import Metrics
-from unmask.serving.models import load_served
+from unmask.serving.gateway import Gateway
 
 LINGER = 1.0
 """Seconds that idle connections get, when the server ends, to send one more request: it is answered, and the connection
 closed behind it."""
-Say = Callable[[str], None]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to an address; nobody is let in before the models are loaded.
-
-    Raises:
-        UserError: the address is taken, or not one of this machine.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        found.bind((host, port))
-    except (OSError, OverflowError) as error:
-        found.close()
-        said = error.strerror if isinstance(error, OSError) else "no such port"
-        raise UserError(f"{host}:{port}: {said}", hint="Give another host or port (0: any free one).") from None
-    found.setblocking(False)
-    return found
-
-
-def warn(host: str, keys: Keys | None, say: Say) -> bool:
-    """Whether this machine alone is listened to; what else that means is said."""
-    loopback = host.lower() in LOOPBACK
-    if not loopback and keys is None:
-        say(f"warning: {host} can be reached from elsewhere, and no key is asked for: give a file of keys")
-    return loopback
-
-
-def serve(
-    models: Mapping[str, str],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8765,
-    key_file: str | Path | None = None,
-    cors: Sequence[str] = (),
-    workers: int = 0,
-    threads: int = 1,
-    limits: Limits | None = None,
-    device: str = "auto",
-    precision: str = "auto",
-    say: Say = print,
-) -> None:
-    """Serve models until SIGTERM or SIGINT; requests that were taken by then are answered.
-
-    Args:
-        models: name -> folder.
-        cors: origins whose pages may ask.
-        workers: processes with all models each; 0: in this one.
-        threads: per model and process.
-        say: told where it listens.
-
-    Raises:
-        UserError: what is wrong with a model, the address or the key file.
-    """
-    limits, metrics = limits or Limits(), Metrics()
-    keys = None if key_file is None else Keys(key_file)
-    sock = listen(host, port)
-    try:
-        loopback = warn(host, keys, say)
-        gateway = Gateway(models={}, limits=limits, metrics=metrics, keys=keys, cors=cors, loopback=loopback)
-        backend, described = _backend(gateway, models, workers, threads, device, precision)
-        gateway.backend, gateway.models = backend, described
-        for name, told in described.items():
-            say(f"{name}: a model of {told['kind']}: {', '.join(told['verbs'])}")
-        shown = f"[{host}]" if ":" in host else host
-        say(f"http://{shown}:{sock.getsockname()[1]}/ (requests: /docs); Ctrl-C ends")
-        try:
-            Server(gateway, sock).run_until_stopped()
-        finally:
-            backend.close()
-    finally:
-        sock.close()
-
-
-def _backend(
-    gateway: Gateway, models: Mapping[str, str], workers: int, threads: int, device: str, precision: str
-) -> tuple[Backend, Mapping[str, Any]]:
-    if workers:
-        from unmask.serving.processes import Fleet
-
-        fleet = Fleet(models, gateway, workers=workers, threads=threads, device=device, precision=precision)
-        return fleet, fleet.described
-    served = load_served(models, gateway.limits, device=device, precision=precision)
-    engine = Engine(served, gateway.deliver, gateway.limits, gateway.metrics, threads=threads)
-    return engine, {name: one.described() for name, one in served.items()}
 
 
 class Server(uvicorn.Server):
@@ -200,8 +106,3 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     found: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return found
-
-
-def to_stdout(line: str) -> None:
-    """Say a line at once, also into a pipe; warnings on stderr."""
-    print(line, file=sys.stderr if line.startswith("warning:") else sys.stdout, flush=True)

@@ -275,7 +275,7 @@ class Record(Shape):
         properties = {}
         for name, field in self.fields.items():
             shape = field.shape.schema()
-            if field.default is None:
+            if field.default is not REQUIRED:
                 shape = {"anyOf": [shape, {"type": "null"}]}
             default = {} if field.default in (REQUIRED, None) else {"default": field.default}
             properties[name] = {**shape, **({"description": field.about} if field.about else {}), **default}

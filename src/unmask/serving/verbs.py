@@ -74,6 +74,8 @@ class Served:
             'tei/embed', 'huggingface/fill-mask', and 'huggingface/' for what is sent to the bare address of the model.
         task: what it is for, in the words of the Hugging Face hub, such as 'fill-mask'.
         batch_slots: budget of a batch.
+        warm: makes what would else be made at the first request; called before the process is copied, so that all
+            copies share it. It must start no thread.
         close: called when the server ends.
     """
 
@@ -83,6 +85,7 @@ class Served:
     dialects: Mapping[str, Verb] = field(default_factory=dict)
     task: str | None = None
     batch_slots: int = BATCH_SLOTS
+    warm: Callable[[], object] = lambda: None
     close: Callable[[], None] = lambda: None
 
     def described(self) -> dict[str, Any]:

@@ -1,20 +1,24 @@
-"""A process that answers: python -m unmask.serving.worker FD, started by `processes.Fleet`."""
+"""A process that answers, or is copied into ones that do: python -m unmask.serving.worker FD, started by
+`processes.Process`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from unmask.errors import UserError
 from unmask.serving.engine import Ask, Engine, Reply
 from unmask.serving.metrics import Metrics
-from unmask.serving.models import load_served
+from unmask.serving.models import load_served, without_collection
+from unmask.serving.verbs import Served
 
 
 class Sent(Metrics):
@@ -29,31 +33,83 @@ class Sent(Metrics):
 
 
 def main(number: int) -> None:
-    """Answer until the server says, or is gone."""
+    """Load the models; then answer, or be copied, until the server says, or is gone."""
     for one in (signal.SIGTERM, signal.SIGINT):  # the server says when to end, after the last answer
         signal.signal(one, signal.SIG_IGN)
-    pipe, lock = Connection(number), threading.Lock()
+    pipe = Connection(number)
+    settings = pipe.recv()
+    try:
+        with without_collection():
+            served = load_served(
+                settings["models"], settings["limits"], device=settings["device"], precision=settings["precision"]
+            )
+            if settings.get("copied"):
+                for model in served.values():
+                    model.warm()
+    except UserError as error:
+        pipe.send(("failed", error.what, error.hint))
+        return
+    copied = bool(settings.get("copied")) and _one_thread()
+    with contextlib.suppress(OSError):  # the server is gone: `recv` says so too
+        pipe.send(("ready", {name: one.described() for name, one in served.items()}, copied))
+    if not settings.get("copied"):
+        answer(pipe, served, settings)
+    elif copied:
+        be_copied(pipe, served, settings)
+
+
+def _one_thread() -> bool:
+    """Whether this process has a single thread, those of libraries counted."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False  # not to be known here
+
+
+def be_copied(pipe: Connection, served: Mapping[str, Served], settings: Mapping[str, Any]) -> None:
+    """Make a copy, which answers, for every end of a pipe that the server sends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # copies that have ended leave nothing behind
+    with socket.socket(fileno=os.dup(pipe.fileno())) as door:
+        while True:
+            said, handles, _, _ = socket.recv_fds(door, 1, 1)
+            if not said:
+                return
+            if os.fork():
+                for handle in handles:
+                    os.close(handle)
+                continue
+            code = 1
+            try:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                door.close()
+                pipe.close()
+                os.environ["TOKENIZERS_PARALLELISM"] = settings["parallel"]
+                if "torch" in sys.modules:
+                    sys.modules["torch"].set_num_threads(settings["cores"])
+                own = Connection(handles[0])
+                own.send(("ready", {}, False))
+                answer(own, served, settings)
+                code = 0
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+
+
+def answer(pipe: Connection, served: Mapping[str, Served], settings: Mapping[str, Any]) -> None:
+    """Answer until the server says, or is gone."""
+    lock = threading.Lock()
+    asked: dict[int, Ask] = {}
 
     def send(message: Any) -> None:
         with lock, contextlib.suppress(OSError):  # the server is gone: `recv` says so too
             pipe.send(message)
-
-    settings = pipe.recv()
-    limits = settings["limits"]
-    try:
-        served = load_served(settings["models"], limits, device=settings["device"], precision=settings["precision"])
-    except UserError as error:
-        send(("failed", error.what, error.hint))
-        return
-    asked: dict[int, Ask] = {}
 
     def deliver(done: list[tuple[Ask, Reply]]) -> None:
         for ask, _ in done:
             asked.pop(ask.tag, None)
         send(("done", [(ask.tag, reply) for ask, reply in done]))
 
-    engine = Engine(served, deliver, limits, Sent(send), threads=settings["threads"])
-    send(("ready", {name: one.described() for name, one in served.items()}))
+    engine = Engine(served, deliver, settings["limits"], Sent(send), threads=settings["threads"])
     try:
         while (message := pipe.recv()) is not None:
             if message[0] == "forget":

@@ -22,12 +22,10 @@ from unmask.encoder.check import check
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.encoder.kinds import Local
 from unmask.errors import UserError
-from unmask.evaluation.card import add_card
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
 from unmask.families.heads import TaskHead, published_head
 from unmask.files import damaged, read_object, written_folder
-from unmask.modalities.text.card import remembered
 from unmask.modalities.text.sentences import Sentences, read_sentences
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.checkpoint import read_weights
@@ -358,6 +356,9 @@ def save_folder(
     Raises:
         UserError: the folder cannot be written.
     """
+    from unmask.evaluation.card import add_card  # loading needs none of it
+    from unmask.modalities.text.card import remembered
+
     settings = remembered(settings or {}, Path(folder), tokenizer)
     with written_folder(folder) as new:
         _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings, like, dtype, without)

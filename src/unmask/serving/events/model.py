@@ -188,7 +188,7 @@ def _embed(model: EventModel, limits: Limits) -> Verb:
         return _together(
             model,
             events_of(body["patients"]),
-            lambda found, _: model.embed(found),
+            lambda found, _: list(model.embed(found)),
             lambda vectors: {"embeddings": np.stack(vectors)},
             how="embed",
         )

@@ -12,7 +12,6 @@ from unmask.core.score import score
 from unmask.errors import UserError
 from unmask.modalities.text.filling import BLANK
 from unmask.modalities.text.model import TextModel
-from unmask.modalities.text.tasks.zeroshot import zero_shot
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text
 from unmask.serving.text.shapes import check_lengths, listed, texts_field
@@ -28,11 +27,7 @@ def verbs(model: TextModel, limits: Limits) -> dict[str, Verb]:
         "fill": _fill(model, limits),
         "score": _score(model, limits),
         "tokens": _tokens(model, limits),
-        "zeroshot": labelling(
-            lambda texts, body: zero_shot(model, texts, **labels_of(body)),
-            limits,
-            slots=lambda texts, body: _prompted(model, texts, body),
-        ),
+        "zeroshot": labelling(model, limits, slots=lambda texts, body: _prompted(model, texts, body)),
     }
 
 
@@ -197,26 +192,16 @@ def _tokens(model: TextModel, limits: Limits) -> Verb:
     )
 
 
-def labels_of(body: Any) -> dict[str, Any]:
-    """What `zero_shot` takes, from a request of `zeroshot`."""
-    return {
-        "labels": body["labels"],
-        "template": body["template"],
-        "verbalisers": body["words"],
-        "calibrate": body["calibrate"],
-    }
-
-
 def _prompted(model: TextModel, texts: list[str], body: Any) -> list[int]:
     words = sum(len((body["words"] or {}).get(label) or [label]) for label in body["labels"])
     return [words * (min(len(ids), model.slots) + 16) for ids in model.tokenizer.ids(texts)]
 
 
-def labelling(ask: Any, limits: Limits, *, slots: Any) -> Verb:
-    """`zeroshot`, by whatever answers it.
+def labelling(model: Any, limits: Limits, *, slots: Any) -> Verb:
+    """`zeroshot`.
 
     Args:
-        ask: (texts, body) -> (a row per text, about), as `zero_shot` gives them.
+        model: a `TextModel`, or a `TaskFolder` with an NLI head.
         slots: (texts, body) -> the size of each text.
     """
 
@@ -225,7 +210,18 @@ def labelling(ask: Any, limits: Limits, *, slots: Any) -> Verb:
         whole: list[dict[str, Any]] = []
 
         def run(batch: Sequence[list[str]]) -> list[Any]:
-            rows, about = ask(batch[0], body)
+            from unmask.modalities.text.tasks.zeroshot import (
+                zero_shot,
+            )  # with scipy: servers of vectors need none of it
+
+            rows, about = zero_shot(
+                model,
+                batch[0],
+                body["labels"],
+                template=body["template"],
+                verbalisers=body["words"],
+                calibrate=body["calibrate"],
+            )
             whole.append({name: about[name] for name in ("method", "template", "calibrated")})
             return [rows]
 

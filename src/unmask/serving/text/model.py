@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.modalities.text.model import TextModel, load
-from unmask.modalities.text.tasks import model as tasks
 from unmask.modalities.text.tasks.task_of import task_of
 from unmask.serving.limits import Limits
-from unmask.serving.text import dialects, masked, predict, vectors
+from unmask.serving.text import dialects, masked, vectors
 from unmask.serving.verbs import Served, Verb
 
 BATCH_SLOTS = 2048
@@ -34,6 +33,9 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
             verbs |= masked.verbs(model, limits)
             about["mask"] = model.tokenizer.mask_token
     else:
+        from unmask.modalities.text.tasks import model as tasks  # with what trains them: much to import
+        from unmask.serving.text import predict
+
         folder = tasks.load(path, device=device, precision=precision)
         model = TextModel(folder=folder.text, device=folder.device, precision=folder.precision)
         verbs |= predict.verbs(folder, limits)
@@ -43,4 +45,12 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
     about |= {name: found[name] for name in ("family", "parameters", "layers", "width", "vocabulary", "slots")}
     about |= {"precision": model.precision, "device": str(model.device), "embedding_slots": model.embedded_slots}
     spoken, main = dialects.of(verbs, model.tokenizer)
-    return Served(kind="text", about=about, verbs=verbs, dialects=spoken, task=main, batch_slots=BATCH_SLOTS)
+    return Served(
+        kind="text",
+        about=about,
+        verbs=verbs,
+        dialects=spoken,
+        task=main,
+        batch_slots=BATCH_SLOTS,
+        warm=lambda: model.padding_free,
+    )

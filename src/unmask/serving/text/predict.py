@@ -8,10 +8,9 @@ from typing import Any
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.finetune import predict
 from unmask.modalities.text.tasks.model import TaskFolder
-from unmask.modalities.text.tasks.zeroshot import zero_shot
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Either, Field, ListOf, Record, Shape, Text
-from unmask.serving.text.masked import labelling, labels_of
+from unmask.serving.text.masked import labelling
 from unmask.serving.text.shapes import listed
 from unmask.serving.verbs import Verb, Work
 
@@ -25,7 +24,7 @@ def verbs(folder: TaskFolder, limits: Limits) -> dict[str, Verb]:
     found = {name: _verb(folder, name, key, each, about, limits)}
     if name == "classify" and any(str(n).lower().startswith("entail") for n in folder.about.get("labels") or []):
         found["zeroshot"] = labelling(
-            lambda texts, body: zero_shot(folder, texts, **labels_of(body)),
+            folder,
             limits,
             slots=lambda texts, body: [
                 len(body["labels"]) * (min(len(ids), folder.slots) + 16) for ids in folder.tokenizer.ids(texts)

@@ -1,0 +1,131 @@
+"""`serve`: binds the address, loads the models, and listens until a signal ends it.
+
+What takes long to import comes last, or in other processes: those of `workers` load while this one imports its server.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.serving.gateway import Backend, Gateway
+from unmask.serving.keys import LOOPBACK, Keys
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+
+BACKLOG = 2048
+"""Connections that may wait to be let in."""
+Say = Callable[[str], None]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to an address; nobody is let in before the models are loaded.
+
+    Raises:
+        UserError: the address is taken, or not one of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except (OSError, OverflowError) as error:
+        found.close()
+        said = error.strerror if isinstance(error, OSError) else "no such port"
+        raise UserError(f"{host}:{port}: {said}", hint="Give another host or port (0: any free one).") from None
+    found.setblocking(False)
+    return found
+
+
+def warn(host: str, keys: Keys | None, say: Say) -> bool:
+    """Whether this machine alone is listened to; what else that means is said."""
+    loopback = host.lower() in LOOPBACK
+    if not loopback and keys is None:
+        say(f"warning: {host} can be reached from elsewhere, and no key is asked for: give a file of keys")
+    return loopback
+
+
+def serve(
+    models: Mapping[str, str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    key_file: str | Path | None = None,
+    cors: Sequence[str] = (),
+    workers: int = 0,
+    threads: int = 1,
+    limits: Limits | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    say: Say = print,
+) -> None:
+    """Serve models until SIGTERM or SIGINT; requests that were taken by then are answered.
+
+    Args:
+        models: name -> folder.
+        cors: origins whose pages may ask.
+        workers: processes with all models each; 0: in this one.
+        threads: per model and process.
+        say: told where it listens.
+
+    Raises:
+        UserError: what is wrong with a model, the address or the key file.
+    """
+    limits, metrics = limits or Limits(), Metrics()
+    keys = None if key_file is None else Keys(key_file)
+    sock = listen(host, port)
+    try:
+        loopback = warn(host, keys, say)
+        gateway = Gateway(models={}, limits=limits, metrics=metrics, keys=keys, cors=cors, loopback=loopback)
+        options = {"threads": threads, "device": device, "precision": precision}
+        made = _processes(gateway, models, workers, options) if workers else _here(gateway, models, options)
+        gateway.backend, gateway.models = made
+        sock.listen(BACKLOG)  # who comes once the address is said is let in
+        for name, told in gateway.models.items():
+            say(f"{name}: a model of {told['kind']}: {', '.join(told['verbs'])}")
+        shown = f"[{host}]" if ":" in host else host
+        say(f"http://{shown}:{sock.getsockname()[1]}/ (requests: /docs); Ctrl-C ends")
+        try:
+            from unmask.serving.server import Server
+
+            Server(gateway, sock).run_until_stopped()
+        finally:
+            gateway.backend.close()
+    finally:
+        sock.close()
+
+
+def _processes(
+    gateway: Gateway, models: Mapping[str, str], workers: int, options: Mapping[str, Any]
+) -> tuple[Backend, Mapping[str, Any]]:
+    from unmask.serving.processes import Fleet
+
+    fleet = Fleet(models, gateway, workers=workers, **options)
+    try:
+        import unmask.serving.server  # noqa: F401 (while the models are loaded)
+    except BaseException:
+        fleet.close()
+        raise
+    return fleet, fleet.described()
+
+
+def _here(gateway: Gateway, models: Mapping[str, str], options: Mapping[str, Any]) -> tuple[Backend, Mapping[str, Any]]:
+    """The models in this process."""
+    from unmask.serving.engine import Engine
+    from unmask.serving.models import load_served, without_collection
+
+    with without_collection():
+        import unmask.serving.server  # noqa: F401 (what is not installed is said before the models are loaded)
+
+        served = load_served(models, gateway.limits, device=options["device"], precision=options["precision"])
+    engine = Engine(served, gateway.deliver, gateway.limits, gateway.metrics, threads=options["threads"])
+    return engine, {name: one.described() for name, one in served.items()}
+
+
+def to_stdout(line: str) -> None:
+    """Say a line at once, also into a pipe; warnings on stderr."""
+    print(line, file=sys.stderr if line.startswith("warning:") else sys.stdout, flush=True)

@@ -1,0 +1,113 @@
+"""Several workers are copies of one process that has loaded the models, where that can be copied."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from packages import write_metadata
+from unmask import registry
+
+CODE = """
+import os
+import threading
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from unmask.modality import Modality
+from unmask.serving.shapes import Field, Number, Record
+from unmask.serving.verbs import Served, Verb, Work
+
+DICE = Modality(name="dice", plural="dice", load="dice:load", serves="dice:serve")
+
+
+def serve(path, *, limits):
+    loaded = os.getpid()
+    warmed = []
+    if os.environ.get("DICE_THREAD"):
+        threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+
+    def run(some):
+        time.sleep(some[0])
+        return [{"loaded": loaded, "warmed": list(warmed), "here": os.getpid()}]
+
+    def prepare(body):
+        return Work(items=[body["seconds"]], slots=[1], run=run, finish=lambda found: found[0])
+
+    verb = Verb(about="Who answers.", request=Record(seconds=Field(Number(), "To wait.", 0)), prepare=prepare)
+    return Served(kind="dice", about={}, verbs={"who": verb}, warm=lambda: warmed.append(os.getpid()))
+"""
+
+
+@pytest.fixture
+def dice(tmp_path, start):
+    """Starts servers of a model that needs no torch; with `thread`, loading starts a thread."""
+    (tmp_path / "dice.py").write_text(CODE)
+    write_metadata(tmp_path, "dice", {registry.MODALITIES.group: {"dice": "dice:DICE"}})
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "unmask.json").write_text(json.dumps({"kind": "dice"}))
+
+    def started(workers, thread=False):
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        more = {"DICE_THREAD": "1"} if thread else {}
+        return start(tmp_path / "m", "--workers", workers, environment={"PYTHONPATH": path, **more})
+
+    return started
+
+
+def all_of(server, count):
+    """What each of so many workers says of itself."""
+    found, until = {}, time.monotonic() + 20
+    while len(found) < count and time.monotonic() < until:
+        with ThreadPoolExecutor(count) as pool:
+            for status, answer in pool.map(lambda _: server.post("models/m/who", {"seconds": 0.05}), range(count)):
+                if status == 200:
+                    found[answer["here"]] = answer
+    assert len(found) == count
+    return list(found.values())
+
+
+def test_workers_are_copies_of_one_that_has_loaded(dice):
+    server = dice(3)
+    found = all_of(server, 3)
+    (loaded,) = {one["loaded"] for one in found}
+    assert all(one["warmed"] == [loaded] for one in found)
+    assert loaded not in {one["here"] for one in found}
+    assert {one.pid for one in server.workers()} == {loaded, *(one["here"] for one in found)}
+    assert server.end() == (0, "")
+
+
+def test_a_copy_that_is_killed_is_replaced_and_so_is_what_is_copied(dice):
+    server = dice(2)
+    first = all_of(server, 2)
+    psutil.Process(first[0]["here"]).kill()
+    until = time.monotonic() + 20
+    while b"restarts_total 1" not in server.get("metrics")[1] and time.monotonic() < until:
+        time.sleep(0.01)
+    found = all_of(server, 2)
+    assert {one["loaded"] for one in found} == {first[0]["loaded"]}
+    assert first[0]["here"] not in {one["here"] for one in found}
+    psutil.Process(first[0]["loaded"]).kill()
+    psutil.Process(found[0]["here"]).kill()
+    assert server.post("models/m/who", {})[0] in (200, 503)
+    until = time.monotonic() + 20
+    while len({one["loaded"] for one in all_of(server, 2)}) == 1 and time.monotonic() < until:
+        time.sleep(0.05)
+    again = {one["loaded"] for one in all_of(server, 2)}
+    assert len(again) == 2
+    assert first[0]["loaded"] in again
+    assert server.end() == (0, "")
+
+
+def test_a_process_with_threads_is_not_copied(dice):
+    server = dice(2, thread=True)
+    found = all_of(server, 2)
+    assert all(one["loaded"] == one["here"] for one in found)
+    assert {one.pid for one in server.workers()} == {one["here"] for one in found}
+    assert server.end() == (0, "")

@@ -1,0 +1,170 @@
+"""Models of all kinds in one process of `unmask serve`: what is wrong is refused, nothing grows, and nothing taken is
+lost at the end. For minutes with `-m slow`, for seconds without."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import os
+import random
+import threading
+import time
+import urllib.error
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import psutil
+import pytest
+from PIL import Image
+from tables import patients as table_rows
+
+from served_process import Serving
+from storm import posts, requests, storm
+from text_corpus import SENTENCES
+from tiny_images import bars
+
+SECONDS = float(os.environ.get("UNMASK_TEST_SECONDS", "120"))
+"""Of the long load."""
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def everything(text_folders, table_folder, image_folders, event_home, start):
+    """A server of models of all kinds."""
+    named = {**text_folders, "table": table_folder, "picture": image_folders["m"], "class": image_folders["tuned"]}
+    named |= {"patient": event_home / "model", "outcome": event_home / "outcome"}
+    given = [f"{name}={folder}" for name, folder in named.items()]
+    return start(*given, "--megabytes", 1, "--items", 64)
+
+
+def memory(server: Serving) -> int:
+    """Bytes that are the process's own."""
+    return int(psutil.Process(server.process.pid).memory_full_info().uss)
+
+
+def metrics(server: Serving) -> str:
+    return server.get("metrics")[1].decode()
+
+
+def weathered(server: Serving, count: int, slow: int, most: int) -> Counter:
+    """Send so many requests that are mostly wrong; fail unless all is as it should be.
+
+    Args:
+        slow: of them never come to an end.
+        most: bytes that memory may grow by, once a tenth was sent.
+    """
+    known = posts(json.loads(server.get("openapi.json")[1]))
+    port = int(server.url.rsplit(":", 1)[1].strip("/"))
+    shape = {"body": MEGABYTE, "items": 64}
+    first = asyncio.run(storm(port, requests(known, count // 10, 0, slow=0, **shape)))
+    before = memory(server)
+    rest = asyncio.run(storm(port, requests(known, count - count // 10, 1, slow=slow, **shape)))
+    wrong = first.wrong + rest.wrong
+    assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:10])
+    grown = memory(server) - before
+    print(f"\n{count} requests, memory {before / 1e6:.0f} MB and {grown / 1e6:+.1f} MB: {first.counts + rest.counts}")
+    assert grown < most
+    assert "unmask_waiting 0\n" in metrics(server)
+    assert server.post("models/masked/embed", {"texts": ["a fox"]})[0] == 200
+    code, said = server.end()
+    assert code == 0
+    assert "Traceback" not in said
+    assert "unmask serve:" not in said  # what a failure of the server itself is logged as
+    return first.counts + rest.counts
+
+
+def test_wrong_requests_are_refused(everything):
+    counts = weathered(everything, 600, 0, 64 * MEGABYTE)
+    assert {status for _, status in counts} >= {0, 200, 400, 404, 413, 415, 431}
+
+
+@pytest.mark.slow
+def test_ten_thousand_wrong_requests_are_refused_and_leave_nothing(everything):
+    counts = weathered(everything, 10_000, 100, 48 * MEGABYTE)
+    assert counts["slow", 408] > 90
+
+
+def bodies(event_home) -> dict[str, list]:
+    """Verb -> bodies that are answered."""
+    texts = [s for s in SENTENCES if len(s) < 70]
+    blanks = [text.replace("the", "[MASK]") for text in texts if "the" in text]
+    rows = table_rows(60, seed=3, missing=0.3).replace({np.nan: None}).to_dict("records")
+    pictures = []
+    for pixels in bars(4)[0]:
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        pictures.append(base64.b64encode(buffer.getvalue()).decode())
+    frame = pl.read_parquet(event_home / "meds" / "data" / "**" / "*.parquet")
+    people = []
+    for _, events in list(frame.group_by("subject_id", maintain_order=True))[:8]:
+        told = [{**row, "time": row["time"] and row["time"].isoformat()} for row in events.to_dicts()]
+        people.append({"events": [{k: row[k] for k in ("time", "code", "numeric_value")} for row in told]})
+    return {
+        "masked/embed": [{"texts": texts[:n]} for n in (1, 5)],
+        "masked/fill": [{"texts": blank} for blank in blanks],
+        "masked/score": [{"texts": texts[:3], "tokens": True}],
+        "masked/zeroshot": [{"texts": texts[0], "labels": ["quick", "lazy"]}],
+        "classify/classify": [{"texts": texts[:4]}],
+        "tag/tag": [{"texts": ["Ada lived in London"]}],
+        "answer/answer": [{"questions": [{"question": "Who?", "context": "Ada lived in London."}]}],
+        "table/impute": [{"rows": rows[:n]} for n in (1, 20)] + [{"rows": rows[:2], "draws": 2}],
+        "table/score": [{"rows": rows[:9]}],
+        "table/synthesize": [{"rows": 5, "seed": 1}],
+        "table/survival": [{"rows": rows[:1], "draws": 2}],
+        "picture/reconstruct": [{"images": pictures[:1]}, {"images": pictures[:2], "steps": 2}],
+        "class/classify": [{"images": pictures}],
+        "patient/fill": [{"patients": [person]} for person in people],
+        "outcome/outcome": [{"patients": people[:3]}],
+    }
+
+
+def loaded(server: Serving, asked: dict[str, list], seconds: float, clients: int = 6) -> tuple[Counter, int]:
+    """Ask for so many seconds, then end the server while it is asked: (statuses of everything that was taken, bytes
+    that its memory has grown by since the first fifth)."""
+    statuses: Counter = Counter()
+    until, stop = time.monotonic() + seconds, threading.Event()
+
+    def client(number: int) -> None:
+        rng = random.Random(number)
+        while not stop.is_set():
+            verb = rng.choice(sorted(asked))
+            try:
+                statuses[verb, server.post(f"models/{verb}", rng.choice(asked[verb]))[0]] += 1
+            except urllib.error.URLError as error:
+                if isinstance(error.reason, ConnectionRefusedError):
+                    return  # not taken: it had stopped listening
+                statuses[verb, repr(error)] += 1
+            except OSError as error:
+                statuses[verb, repr(error)] += 1
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds / 5)
+    before = memory(server)
+    time.sleep(max(0.0, until - time.monotonic()))
+    grown = memory(server) - before
+    code, said = server.end()
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    print(f"\n{statuses.total()} requests in {seconds:.0f} s, memory {before / 1e6:.0f} MB and {grown / 1e6:+.1f} MB")
+    assert (code, said) == (0, "")
+    return statuses, grown
+
+
+def test_mixed_load_is_answered_to_the_last(everything, event_home):
+    asked = bodies(event_home)
+    statuses, _ = loaded(everything, asked, 6)
+    assert {status for _, status in statuses} == {200}
+    assert {verb for verb, _ in statuses} == set(asked)
+
+
+@pytest.mark.slow
+def test_long_mixed_load_takes_no_more_memory_at_the_end(everything, event_home):
+    statuses, grown = loaded(everything, bodies(event_home), SECONDS)
+    assert {status for _, status in statuses} == {200}
+    assert grown < 32 * MEGABYTE
