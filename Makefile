@@ -30,8 +30,8 @@ slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail
 	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)  ## format, lint, types
-	$(BIN)/ruff format --check src tests benchmarks docs/make
-	$(BIN)/ruff check src tests benchmarks docs/make
+	$(BIN)/ruff format --check src tests benchmarks docs/make docs/pictures
+	$(BIN)/ruff check src tests benchmarks docs/make docs/pictures
 	$(BIN)/mypy
 
 verify: $(STAMP)  ## remake the quick figures of the pages (minutes) and say how far they moved
