@@ -53,13 +53,13 @@ MUTANTS = [
     mutant(
         1,
         "mask leaves the value in, and the codec reads it",
-        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[hidden.masked] = 0", "pass"),
         (CODEC, 'self.word(values["token"].masked_fill(masked, self.config.mask_id))', 'self.word(values["token"])'),
     ),
     mutant(
         1,
         "noise is not written",
-        (MODEL, "codec.noise(values, flat, hidden.bits[random]).items():", "():"),
+        (MODEL, "codec.noise(values, flat, bits).items():", "():"),
     ),
     mutant(
         1,
@@ -69,7 +69,7 @@ MUTANTS = [
     mutant(
         1,
         "visible only: hidden slots stay in the encoder",
-        (MODEL, "visible = (~gone & there)", "visible = there"),
+        (MODEL, "there.flatten().index_fill(0, on_host(hidden.flat), False)", "there.flatten()"),
     ),
     mutant(
         2,
@@ -122,8 +122,8 @@ MUTANTS = [
         "by example: examples of two rows are not told apart",
         (
             MODEL,
-            "for t in (numbered(batch.segment), batch.position))",
-            "for t in ((batch.segment != 0).long(), batch.position))",
+            "for t in (numbered(segment), on_host(batch.position))",
+            "for t in ((segment != 0).long(), on_host(batch.position))",
         ),
     ),
     mutant(2, "learned positions not added", (TRANSFORMER, "x = x + self.positions(position + kind.offset)", "pass")),
@@ -150,7 +150,7 @@ MUTANTS = [
     mutant(
         1,
         "table: a masked cell's value is read",
-        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[hidden.masked] = 0", "pass"),
         (CELLS, 'gone = masked | (values["seen"] == 0)', 'gone = values["seen"] == 0'),
     ),
     mutant(
@@ -186,7 +186,7 @@ MUTANTS = [
     mutant(
         3,
         "needed slots in the wrong order",
-        (TRANSFORMER, "return queries, row * most + column", "return queries, (row * most + column).flip(0)"),
+        (TRANSFORMER, "to_device(row * most + column, device)", "to_device((row * most + column).flip(0), device)"),
     ),
     mutant(
         4,
@@ -200,7 +200,7 @@ MUTANTS = [
     mutant(
         4,
         "mask skipped as if one example filled the row",
-        (ATTENTION, "(self.segment == self.segment[:, :1]).all()", "torch.ones(())"),
+        (ATTENTION, "(segment == segment[:, :1]).all()", "torch.ones(())"),
     ),
     mutant(
         4,
@@ -326,8 +326,8 @@ MUTANTS = [
         "mean over this process's slots only",
         (
             PRETRAIN,
-            "hidden, slots = (int(n) for n in context.total(counts.to(context.device)).cpu())",
-            "hidden, slots = (int(n) for n in counts)",
+            "counts = context.total(counts.to(context.device)).cpu()",
+            "pass",
         ),
     ),
     mutant(

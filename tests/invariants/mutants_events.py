@@ -15,13 +15,13 @@ MUTANTS = [
     mutant(
         1,
         "events: the event is embedded behind the mask",
-        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[hidden.masked] = 0", "pass"),
         (CODEC, "torch.where(masked[..., None], self.mask, x)", "x + self.mask * masked[..., None]"),
     ),
     mutant(
         1,
         "events: the time of a hidden event is told",
-        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[hidden.masked] = 0", "pass"),
         (CODEC, 'masked if self.config.hides == "all" else None', "None"),
     ),
     mutant(

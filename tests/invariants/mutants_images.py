@@ -10,7 +10,7 @@ MUTANTS = [
     mutant(
         1,
         "images: the patch is embedded behind the mask",
-        (MODEL, "tensor.view(-1, *tensor.shape[2:])[masked] = 0", "pass"),
+        (MODEL, "tensor.view(-1, *tensor.shape[2:])[hidden.masked] = 0", "pass"),
         (
             CODEC,
             "torch.where(masked[..., None], self.mask.to(x.dtype), x)",
@@ -26,7 +26,7 @@ MUTANTS = [
             'return {"patch": normal + values["patch"].flatten(0, 1)[flat]}',
         ),
     ),
-    mutant(1, "images: the encoder reads missing patches", (MODEL, "there &= batch.observed", "pass")),
+    mutant(1, "images: the encoder reads missing patches", (MODEL, "there &= on_host(batch.observed)", "pass")),
     mutant(
         3,
         "images: targets one patch off",

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from unmask.encoder.on_host import on_host, to_device
+
 PADDING = 0
 
 
@@ -73,7 +75,7 @@ class PackedBatch:
     @property
     def real_slots(self) -> int:
         """Slots that hold something of an example; the rest is padding waste."""
-        return int((self.segment != PADDING).sum())
+        return int((on_host(self.segment) != PADDING).sum())
 
     @property
     def padding_waste(self) -> float:
@@ -89,7 +91,7 @@ class PackedBatch:
         """The batch on another device."""
 
         def move(t: Tensor) -> Tensor:
-            return t.to(device, non_blocking=True)
+            return to_device(t, device)
 
         return replace(
             self,

@@ -7,6 +7,7 @@ Everything is vectorised over the whole packed batch (no loop over examples).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.hashing import Salt, hash_keys, uniform
+from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
 
 MASK, RANDOM, KEEP = 0, 1, 2
@@ -327,9 +329,25 @@ class Hidden:
     def __len__(self) -> int:
         return int(self.flat.shape[0])
 
+    @functools.cached_property
+    def masked(self) -> Tensor:
+        """Flat indices of the slots behind the mask embedding."""
+        return self.flat[self.action == MASK]
+
+    @functools.cached_property
+    def random(self) -> tuple[Tensor, Tensor]:
+        """(flat indices, bits) of the slots that get a random value."""
+        drawn = self.action == RANDOM
+        return self.flat[drawn], self.bits[drawn]
+
     def to(self, device: torch.device | str) -> Hidden:
-        """The same on another device."""
-        return Hidden(flat=self.flat.to(device), action=self.action.to(device), bits=self.bits.to(device))
+        """The same on another device; which slots get what is worked out before they are moved."""
+        moved = Hidden(**{name: to_device(getattr(self, name), device) for name in ("flat", "action", "bits")})
+        if moved.flat.device != self.flat.device:
+            flat, bits = self.random
+            moved.__dict__["masked"] = to_device(self.masked, device)
+            moved.__dict__["random"] = to_device(flat, device), to_device(bits, device)
+        return moved
 
     def grid(self, shape: tuple[int, int]) -> Tensor:
         """A (rows, slots) boolean mask of the hidden slots."""

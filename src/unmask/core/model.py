@@ -23,6 +23,7 @@ from unmask.core.prediction import Prediction
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.fused_linear import round_up
+from unmask.encoder.on_host import on_host, to_device
 from unmask.encoder.transformer import Encoder, wanted_by_row
 
 
@@ -128,12 +129,11 @@ class MaskedEncoder(Protocol):
 def corrupt(codec: Codec, values: dict[str, Tensor], hidden: Hidden) -> dict[str, Tensor]:
     """Take the hidden values out: zeros under the mask, noise at random slots, the value itself at kept ones."""
     out = {k: v.clone() for k, v in values.items()}
-    masked, random = hidden.flat[hidden.action == MASK], hidden.action == RANDOM
+    flat, bits = hidden.random
     for tensor in (t for name, t in out.items() if name not in codec.context_channels):
-        tensor.view(-1, *tensor.shape[2:])[masked] = 0
-    if bool(random.any()):
-        flat = hidden.flat[random]
-        for channel, drawn in codec.noise(values, flat, hidden.bits[random]).items():
+        tensor.view(-1, *tensor.shape[2:])[hidden.masked] = 0
+    if len(flat):
+        for channel, drawn in codec.noise(values, flat, bits).items():
             out[channel].view(-1, *out[channel].shape[2:])[flat] = drawn.to(out[channel].dtype)
     return out
 
@@ -198,18 +198,18 @@ class MaskedModel(nn.Module, Generic[CodecT]):
 
     def _in_place(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor) -> Tensor:
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
-        masked[hidden.flat[hidden.action == MASK]] = True
+        masked[hidden.masked] = True
         x = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
         return self.encoder.decode(x, segment=batch.segment, position=batch.position, wanted=wanted)
 
     def _visible_only(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor) -> Tensor:
         rows, slots = batch.shape
-        gone = hidden.grid(batch.shape)
-        there = batch.segment != 0
+        there = on_host(batch.segment) != 0
         if self.drops_missing:
-            there &= batch.observed
-        visible = (~gone & there).flatten().nonzero().flatten()
+            there &= on_host(batch.observed)
+        visible = there.flatten().index_fill(0, on_host(hidden.flat), False).nonzero().flatten()
         states, kept = self._encoded(batch, visible)
+        visible = to_device(visible, batch.segment.device)
         seen = self.decoder_in(states).flatten(0, 1).index_select(0, kept)
         full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
         full = full.view(rows, slots, -1)
@@ -223,12 +223,16 @@ class MaskedModel(nn.Module, Generic[CodecT]):
 
     def _encoded(self, batch: PackedBatch, visible: Tensor) -> tuple[Tensor, Tensor]:
         """(states of the encoder's rows, where in those each visible slot went): the encoder sees the visible slots
-        alone."""
-        take, kept = self._rows_of(visible, batch.segment)
-        present = torch.zeros(take.shape, dtype=torch.bool, device=take.device)
+        alone. Which those are, the host says (`visible`)."""
+        device, segment = batch.segment.device, on_host(batch.segment)
+        take, kept = self._rows_of(visible, segment)
+        present = torch.zeros(take.shape, dtype=torch.bool)
         present.view(-1)[kept] = True
-        x = self.codec.embed({k: v.flatten(0, 1)[take] for k, v in batch.values.items()}, ~present)
-        segment, position = (t.flatten()[take] * present for t in (numbered(batch.segment), batch.position))
+        segment, position = (
+            to_device(t.flatten()[take] * present, device) for t in (numbered(segment), on_host(batch.position))
+        )
+        take, kept, absent = (to_device(t, device) for t in (take, kept, ~present))
+        x = self.codec.embed({k: v.flatten(0, 1)[take] for k, v in batch.values.items()}, absent)
         return self.encoder(x, segment=segment, position=position), kept
 
     def _rows_of(self, visible: Tensor, segment: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,10 +255,11 @@ class MaskedModel(nn.Module, Generic[CodecT]):
         """Encoder states with nothing hidden: (rows, slots, width), or (wanted, width); zeros in slots that are
         dropped."""
         if self.drops_missing:
-            there = batch.segment != 0
-            if bool((there & ~batch.observed).any()):
-                visible = (there & batch.observed).flatten().nonzero().flatten()
+            there, observed = on_host(batch.segment) != 0, on_host(batch.observed)
+            if bool((there & ~observed).any()):
+                visible = (there & observed).flatten().nonzero().flatten()
                 states, kept = self._encoded(batch, visible)
+                visible = to_device(visible, batch.segment.device)
                 states = states.flatten(0, 1).index_select(0, kept)
                 full = states.new_zeros(batch.segment.numel(), states.shape[-1]).index_put((visible,), states)
                 return full.view(*batch.shape, -1) if wanted is None else full[wanted]

@@ -17,25 +17,50 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption, Hidden
+from unmask.core.later import Later
 from unmask.core.model import Codec, codec_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What one step did. Loss is in nats per hidden slot; slots are real ones, without padding; seconds are those of
-    the whole step, the making of its batches included."""
+    """What one step did. Slots are real ones, without padding; seconds are those of the whole step, the making of its
+    batches included.
+
+    Args:
+        measured: loss (summed over hidden slots), how many of them were predicted right, the gradient's norm, and
+            whether the update was applied. Reading one of them waits until a GPU has done the step.
+        accurate: whether the prediction says what is right.
+    """
 
     step: int
     epoch: int
     progress: float
-    loss: float
-    accuracy: float | None
     hidden: int
     slots: int
     padding_waste: float
     seconds: float
-    gradient_norm: float
-    skipped: bool
+    measured: Later
+    accurate: bool
+
+    @property
+    def loss(self) -> float:
+        """Nats per hidden slot."""
+        return self.measured.values[0] / max(self.hidden, 1)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the hidden slots whose value was predicted; None where the prediction does not say."""
+        return self.measured.values[1] / max(self.hidden, 1) if self.accurate else None
+
+    @property
+    def gradient_norm(self) -> float:
+        """Before clipping."""
+        return self.measured.values[2]
+
+    @property
+    def skipped(self) -> bool:
+        """The gradient was not finite, and nothing was updated."""
+        return not self.measured.values[3]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +68,13 @@ class StepContext:
     """Where and how a step runs: everything of it that is not masked learning.
 
     Args:
-        update: applies the gradients at this progress, returns (gradient norm, applied?).
+        update: applies the gradients at this progress, returns (gradient norm, applied?), on the device.
         total: sums a tensor over all processes.
         processes: how many processes share a step.
         autocast: makes the compute-precision context.
     """
 
-    update: Callable[[float], tuple[float, bool]]
+    update: Callable[[float], tuple[Tensor | float, Tensor | bool]]
     total: Callable[[Tensor], Tensor] = staticmethod(lambda x: x)
     processes: int = 1
     device: torch.device = torch.device("cpu")
@@ -85,7 +110,7 @@ def pretrain(
             return
         epoch, batches = following
         loss_sum = torch.zeros((), device=context.device)
-        correct: Any = 0
+        correct: Tensor | None = torch.zeros((), dtype=torch.float64, device=context.device)
         mine, hidden, slots, divisor, cells, number = torch.zeros(2, dtype=torch.int64), 0, 0, 1, 0, 0
         for batch in batches:
             number += 1  # noqa: SIM113 - enumerate would hold on to the batch while the next one is made
@@ -108,24 +133,19 @@ def pretrain(
             _scale_gradients(model, divisor / max(hidden, 1))
         norm, applied = context.update(done)  # 5. ... and update
         loss_sum = context.total(loss_sum)
-        accuracy = (
-            None
-            if correct is None
-            else float(context.total(torch.as_tensor(correct).to(context.device))) / max(hidden, 1)
-        )
+        accurate = correct is not None
+        correct = torch.zeros((), device=context.device) if correct is None else context.total(correct)
         step += 1
         yield StepReport(  # 6. report
             step=step,
             epoch=epoch,
             progress=done,
-            loss=float(loss_sum) / max(hidden, 1),
-            accuracy=accuracy,
             hidden=hidden,
             slots=slots,
             padding_waste=max(0.0, 1.0 - slots / max(cells, 1)),
             seconds=time.perf_counter() - start,
-            gradient_norm=norm,
-            skipped=not applied,
+            measured=Later([loss_sum, correct, norm, applied]),
+            accurate=accurate,
         )
 
 
@@ -148,7 +168,9 @@ def _backward(
 
 def _counted(context: StepContext, counts: Tensor) -> tuple[int, int]:
     """(hidden slots, real slots) of all processes."""
-    hidden, slots = (int(n) for n in context.total(counts.to(context.device)).cpu())
+    if context.processes > 1:
+        counts = context.total(counts.to(context.device)).cpu()
+    hidden, slots = counts.tolist()
     return hidden, slots
 
 

@@ -16,6 +16,7 @@ mask of its own uses `torch.nn.attention.varlen`. Long rows, and rows that examp
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from unmask.encoder.bands import ascending, banded, long_for
 from unmask.encoder.explicit import Weights
+from unmask.encoder.on_host import on_host, to_device
 from unmask.encoder.packed_attention import PackedLayout, QuerySubset, by_example, example_starts
 
 EXPLICIT_UP_TO = 512
@@ -91,15 +93,35 @@ class Layout:
     def ascending(self) -> bool:
         """Whether positions rise along each segment, as bands need it."""
         if "ascending" not in self.shared:
-            self.shared["ascending"] = ascending(self.segment, self.position)
+            self.shared["ascending"] = ascending(on_host(self.segment), on_host(self.position))
         return bool(self.shared["ascending"])
+
+    def consecutive(self) -> bool:
+        """Whether positions go up by one along each segment: then those within a window are the next columns."""
+        if "consecutive" not in self.shared:
+            segment, position = on_host(self.segment), on_host(self.position)
+            same = (segment[:, 1:] == segment[:, :-1]) & (segment[:, 1:] != 0)
+            self.shared["consecutive"] = bool(((position[:, 1:] - position[:, :-1] == 1) | ~same).all())
+        return bool(self.shared["consecutive"])
+
+    def cumulative(self) -> tuple[Int[Tensor, " starts"], int]:
+        """(where each run of slots that see each other begins, counted over all rows, and the number of slots, int32;
+        length of the longest run)."""
+        if "cumulative" not in self._masks:
+            segment = on_host(self.segment)
+            first = example_starts(segment).flatten().nonzero().flatten().int()
+            starts = torch.cat([first, torch.tensor([segment.numel()], dtype=torch.int32)])
+            self._masks["cumulative"] = to_device(starts, self.segment.device)
+            self._masks["longest"] = starts.diff().max()
+        return self._masks["cumulative"], int(self._masks["longest"])
 
     def everything_seen(self) -> bool:
         """True when no mask is needed: one example fills each row."""
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             return False  # an exported graph must do for all batches
         if "all" not in self._masks:
-            self._masks["all"] = (self.segment == self.segment[:, :1]).all()
+            segment = on_host(self.segment)
+            self._masks["all"] = (segment == segment[:, :1]).all()
         return bool(self._masks["all"])
 
 
@@ -127,23 +149,35 @@ def reference(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, scale: float) ->
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int | None) -> Tensor | None:
     """CUDA, half precision: flatten to (tokens, cumulative lengths), no padding and no mask. None if not possible."""
-    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or window is not None:
+    if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or not _flash_takes(q):
         return None
-    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
+    if window is not None and not layout.consecutive():
         return None
     from torch.nn.attention.varlen import varlen_attn
 
-    if "cumulative" not in layout._masks:
-        segment = layout.segment
-        first = example_starts(segment).flatten().nonzero().flatten().int()
-        end = torch.tensor([segment.numel()], device=segment.device, dtype=torch.int32)
-        layout._masks["cumulative"] = torch.cat([first, end])
-        layout._masks["longest"] = layout._masks["cumulative"].diff().max().cpu()
-    cumulative, longest = layout._masks["cumulative"], int(layout._masks["longest"])
+    cumulative, longest = layout.cumulative()
     rows, heads, slots, depth = q.shape
     flat_q, flat_k, flat_v = (t.transpose(1, 2).reshape(rows * slots, heads, depth) for t in (q, k, v))
-    out = varlen_attn(flat_q, flat_k, flat_v, cumulative, cumulative, longest, longest)
+    reach = (-1, -1) if window is None else (window, window)
+    out = varlen_attn(flat_q, flat_k, flat_v, cumulative, cumulative, longest, longest, window_size=reach)
     return out.view(rows, slots, heads, depth).transpose(1, 2)  # type: ignore[union-attr]
+
+
+def _flash_takes(q: Tensor) -> bool:
+    """Whether the kernel behind `varlen_attn` takes heads of this depth on this GPU: a multiple of 8, at most 256, from
+    Ampere (8.0) on."""
+    depth = q.shape[-1]
+    return depth % 8 == 0 and depth <= 256 and _capability(q.device.index) >= (8, 0) and _has_varlen()
+
+
+@functools.cache
+def _capability(device: int | None) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+@functools.cache
+def _has_varlen() -> bool:
+    return importlib.util.find_spec("torch.nn.attention.varlen") is not None
 
 
 def attend(

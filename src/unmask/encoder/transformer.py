@@ -19,6 +19,7 @@ from unmask.encoder.dropout import drop
 from unmask.encoder.full import SelfAttention
 from unmask.encoder.inference_attention import InferenceAttention
 from unmask.encoder.kinds import AttentionKind, Full
+from unmask.encoder.on_host import on_host, to_device
 from unmask.encoder.packed_attention import PackedLayout, costs_less, packed_layout
 
 
@@ -147,18 +148,19 @@ class Layer(nn.Module):
 
 def wanted_by_row(wanted: Int[Tensor, " wanted"], rows: int, slots: int) -> tuple[Tensor, Tensor]:
     """Ascending flat indices -> (rows, most) slot numbers padded with 0, and where each needed slot went."""
+    device, wanted = wanted.device, on_host(wanted)
     row = wanted // slots
     count = torch.bincount(row, minlength=rows)
     first = count.cumsum(0) - count
-    column = torch.arange(len(wanted), device=wanted.device) - first[row]
+    column = torch.arange(len(wanted)) - first[row]
     least, most = (int(count.min()), int(count.max())) if len(wanted) else (0, 8)
     if least != most:
         # Multiples of 8 keep the shapes of successive batches alike. Rows that need equally many (images) need no
         # padding, and so no attention mask.
         most = min(max(8, -(-most // 8) * 8), slots)
-    queries = torch.zeros(rows, most, dtype=torch.int64, device=wanted.device)
+    queries = torch.zeros(rows, most, dtype=torch.int64)
     queries[row, column] = wanted % slots
-    return queries, row * most + column
+    return to_device(queries, device), to_device(row * most + column, device)
 
 
 class Encoder(nn.Module):

@@ -81,6 +81,8 @@ class Compute:
 
     def any_process(self, holds: bool) -> bool:
         """Whether something holds in any of the processes."""
+        if self.processes == 1:
+            return holds
         return bool(self.total(torch.tensor([float(holds)], device=self.device)) > 0)
 
     def from_first(self, value: float) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError, option, setting
@@ -114,6 +114,7 @@ class Run:
         slots = LOOKED_AT * settings.batch_slots
         self.held_out = Validation(job, slots=slots, rows=self.fitted.rows, compute=self.compute)
         self.slots, self.seconds, self.padding = 0, 0.0, list[float]()
+        self.unchecked: StepReport | None = None
 
     def train(self, *, trackers: Sequence[str], save: Callable[[nn.Module], None] | None) -> RunResult:
         """Take the steps, look, keep checkpoints; then keep the best weights and save them."""
@@ -130,6 +131,7 @@ class Run:
             if first and not self.resumed:
                 self.tracker.event("start", **self._about())
             self._take_steps()
+            self._check(None)
             kept = self.step if self.stopped == "signal" else self._finish(save)
             self.tracker.event("end", stopped=self.stopped, skipped=self.guard.total)
             self.compute.accelerator.wait_for_everyone()
@@ -194,21 +196,29 @@ class Run:
         start: dict[str, Any] = {"seed": self.settings.seed, "first_step": self.step, "progress": self.clock.progress}
         return pretrain(self.trained, steps, self.job.corruption, context, **start)
 
-    def _update(self, progress: float) -> tuple[float, bool]:
+    def _update(self, progress: float) -> tuple[Tensor, Tensor]:
         """Apply the gradients; (their norm, whether they were finite and so applied)."""
         clip, factor = self.settings.clip, rate(progress, self.settings)
         norm = step(self.optimiser, self.model.parameters(), clip=clip, rate=factor)
-        applied = self.guard.check(norm)
         self.optimiser.zero_grad(set_to_none=True)
-        return float(norm), applied
+        return norm, torch.isfinite(norm)
 
     def _record(self, report: StepReport) -> None:
         """Count what the step did, and log it every `log_every` steps."""
         self.step = report.step
+        self._check(report)
         self.slots, self.seconds = self.slots + report.slots, self.seconds + report.seconds
         self.padding.append(report.padding_waste)
         if self.step % self.settings.log_every == 0 or self.step == self.first_step + 1:
             self.tracker.log(self.step, report.progress, **self._row(report))
+
+    def _check(self, report: StepReport | None) -> None:
+        """Stop a run whose gradients stay other than finite. On a GPU the step before is looked at, so that this one
+        is under way meanwhile."""
+        late = self.compute.device.type != "cpu"
+        looked_at, self.unchecked = (self.unchecked, report) if late else (report, None)
+        if looked_at is not None:
+            self.guard.check(looked_at.gradient_norm)
 
     def _row(self, report: StepReport) -> dict[str, Any]:
         """A step's line of metrics.jsonl."""

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import MASK, Hidden
+from unmask.core.corruption import Hidden
 from unmask.core.model import corrupt
 from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps
 from unmask.modalities.table.distribution.codec import TableCodec
@@ -91,7 +91,7 @@ class RowModel(TableNetwork):
 
     def given(self, batch: PackedBatch, hidden: Hidden) -> Given:
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
-        masked[hidden.flat[hidden.action == MASK]] = True
+        masked[hidden.masked] = True
         masked = masked.view(batch.shape)
         values = corrupt(self.codec, batch.values, hidden)
         lift = None if self.additive is None else self.additive(values["bin"], ~masked & (values["seen"] != 0))

@@ -62,11 +62,11 @@ def train_network(
     guard = NanGuard(train.nan_limit)
     parameters = list(network.parameters())
 
-    def update(progress: float) -> tuple[float, bool]:
+    def update(progress: float) -> tuple[Tensor, Tensor]:
         norm = step(optimiser, parameters, clip=train.clip, rate=rate(progress, train))
-        applied = guard.check(norm)
+        guard.check(norm)
         optimiser.zero_grad(set_to_none=True)
-        return float(norm), applied
+        return norm, torch.isfinite(norm)
 
     checks = HeldOutChecks(network, cells, fold=fold, without=without, corruption=corruption, seed=train.seed)
     checks(0)

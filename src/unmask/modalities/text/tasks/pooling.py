@@ -53,9 +53,8 @@ def add_mean_layer(text: TextFolder) -> None:
     layer.apply(encoder._initialise)
     width = encoder.config.width
     with torch.no_grad():
-        query, _, value = layer.attention.qkv.weight.split(width)
-        query.zero_()
-        value.copy_(torch.eye(width) * SCALE**0.5)
+        layer.attention.qkv.weight[:width].zero_()  # queries
+        layer.attention.qkv.weight[2 * width :].copy_(torch.eye(width) * SCALE**0.5)  # values
         layer.attention.out.weight.copy_(torch.eye(width) * SCALE**0.5)
         layer.feedforward.down.weight.zero_()
     encoder.layers.append(layer.to(next(encoder.parameters()).device))

@@ -20,6 +20,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.embed import embed_batches
 from unmask.core.inference import inference_mode, packed_batches
 from unmask.core.model import MaskedModel
+from unmask.encoder.on_host import on_host, to_device
 from unmask.encoder.transformer import activation
 from unmask.families.heads import TaskHead
 from unmask.modalities.text.folder import TextFolder
@@ -130,11 +131,11 @@ def start_tagger(
             break
     states, tags, owner = [], [], []
     for x, batch, numbers in _passes(text, [training.examples[i] for i in sorted(taken)], slots, context):
-        here = batch.values["target"].flatten()
+        here = on_host(batch.values["target"]).flatten()
         where = here.nonzero().flatten()
-        states.append(x.flatten(0, 1)[where].float())
+        states.append(x.flatten(0, 1)[to_device(where, x.device)].float())
         tags.append(here[where] - 1)
-        owner.append(torch.from_numpy(numbers)[batch.index.flatten()[where]])
+        owner.append(torch.from_numpy(numbers)[on_host(batch.index).flatten()[where]])
     features, layers = _in_front(head, torch.cat(states))
     y = np.eye(labels, dtype=np.float32)[torch.cat(tags).numpy()]
     strength, loss = (chosen.strength, chosen.loss) if chosen else (1.0, float("nan"))

@@ -42,9 +42,34 @@ SOURCE = str(Path(unmask.__file__).parent)
 aten = torch.ops.aten
 
 IN_FP32 = {
-    "layer_norm", "rms_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "sum", "prod",
-    "cumsum", "cumprod", "norm", "exp", "log", "log1p", "pow", "rsqrt", "softplus", "kl_div", "smooth_l1_loss",
-    "cosine_similarity", "binary_cross_entropy_with_logits", "dist", "cdist", "erfinv", "expm1", "logsumexp",
+    "layer_norm",
+    "rms_norm",
+    "softmax",
+    "log_softmax",
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "sum",
+    "prod",
+    "cumsum",
+    "cumprod",
+    "norm",
+    "exp",
+    "log",
+    "log1p",
+    "pow",
+    "rsqrt",
+    "softplus",
+    "kl_div",
+    "smooth_l1_loss",
+    "cosine_similarity",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "cdist",
+    "erfinv",
+    "expm1",
+    "logsumexp",
 }
 """What autocast works out in fp32 on CUDA (the op reference of torch.amp)."""
 WAITS = {
@@ -60,11 +85,21 @@ WAITS = {
     aten.is_nonzero.default: "a number for the host",
 }
 """Operations after which the host waits for the device."""
+INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 MIXES = {aten.copy_.default, aten._to_copy.default, aten.set_.source_Tensor}
 """Operations that take tensors of both devices."""
 
 
 WRAPPERS = ("stand_in.py", "torch/_ops.py", "_dynamo/eval_frame.py", "torch/_compile.py", "utils/_python_dispatch.py")
+
+
+class Event:
+    """Of `torch.cuda`: what was recorded is done, for all is done at once here."""
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None:
+        _watch.note("for an earlier step")
 
 
 class MixedDevicesError(RuntimeError):
@@ -196,7 +231,7 @@ def _refuse_mixed(func: Any, flat: list[Any]) -> None:
     if func in MIXES:
         return
     cpu = [t for t in flat if isinstance(t, Tensor) and not isinstance(t, StandIn)]
-    if func in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default):
+    if func in INDEXED:
         if any(t.ndim for t in cpu):
             _watch.note("a copy of indices to the device")
         return
@@ -222,11 +257,9 @@ def _count(func: Any, args: Any, kwargs: dict[str, Any], ours: list[StandIn]) ->
         return
     if func in WAITS:
         _watch.note(WAITS[func])
-    elif func in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
-        if any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in args[1] if t is not None):
-            number = func is not aten.index.Tensor and args[2].numel() == 1 and len(args[1]) == 1
-            if not number:  # which is written by masked_fill
-                _watch.note("a length that depends on values")
+    elif func in INDEXED and any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
+        by_fill = func is not aten.index.Tensor and args[2].numel() == 1 and len(args[1]) == 1  # needs no lengths
+        _watch.waits["a length that depends on values", place()] += int(_watch.on and not by_fill)
 
 
 class _Mode(TorchDispatchMode):
@@ -252,12 +285,41 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        name, first = getattr(func, "__name__", ""), args[0] if args else None
+        if name == "cpu" and isinstance(first, StandIn):
+            return _moved((first, "cpu"), kwargs)
+        if name == "tolist" and isinstance(first, StandIn):
+            return _to_host(first).tolist()
+        if name == "new_tensor" and isinstance(first, StandIn):
+            return torch.tensor(*args[1:], **{"dtype": first.dtype, **kwargs}).to(DEVICE)
+        if name == "to" and (asked := _moved(args, kwargs)) is not None:
+            return asked
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)
-        if getattr(func, "__name__", "") in IN_FP32 and torch.is_autocast_enabled("cpu"):
+        if name in IN_FP32 and torch.is_autocast_enabled("cpu"):
             args, kwargs = tree_map_only(StandIn, _wide, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _moved(args: Any, kwargs: dict[str, Any]) -> Tensor | None:
+    """`tensor.to(...)` where it leaves the device or takes it from another tensor, which torch itself would not see;
+    None elsewhere."""
+    tensor, others = args[0], [*args[1:], *kwargs.values()]
+    device = next((torch.device(o) for o in others if isinstance(o, str | torch.device)), None)
+    dtype = next((o for o in others if isinstance(o, torch.dtype)), None)
+    like = next((o for o in others if isinstance(o, Tensor)), None)
+    if like is not None:
+        device, dtype = like.device, like.dtype
+    leaves = isinstance(tensor, StandIn) and device is not None and device.type == "cpu"
+    enters = not isinstance(tensor, StandIn) and like is not None and isinstance(like, StandIn)
+    if not (leaves or enters):
+        return None
+    return aten._to_copy(tensor, dtype=dtype, device=device, non_blocking=bool(kwargs.get("non_blocking")))
+
+
+def _to_host(tensor: StandIn) -> Tensor:
+    return aten._to_copy(tensor, device="cpu")
 
 
 def _wide(t: StandIn) -> Tensor:
@@ -321,6 +383,7 @@ def _patches() -> Iterator[Any]:
         "memory_allocated": lambda device=None: 0,
         "reset_peak_memory_stats": nothing,
         "empty_cache": nothing,
+        "Event": Event,
         "get_device_name": lambda device=None: "stand-in",
         "get_device_capability": lambda device=None: (9, 0),
         "is_bf16_supported": lambda including_emulation=True: True,
@@ -348,8 +411,13 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(torch.inference_mode, "__enter__", enter)
     yield mock.patch.object(torch.inference_mode, "__exit__", lambda self, *error: self.within.__exit__(*error))
     yield mock.patch.object(varlen, "varlen_attn", _varlen_attention)
-    for name in ("_flatten_as_ptr",):
-        yield mock.patch.object(safetensors.torch, name, _copied_first(getattr(safetensors.torch, name)))
+    yield mock.patch.object(safetensors.torch, "_flatten_as_ptr", _copied_first(safetensors.torch._flatten_as_ptr))
+    generator = torch.Generator
+
+    def on_cpu(device: str = "cpu") -> torch.Generator:
+        return generator()
+
+    yield mock.patch.object(torch, "Generator", on_cpu)
     yield mock.patch.object(torch.autocast, "__init__", begin)
     yield mock.patch.object(torch, "is_autocast_enabled", asked(enabled))
     yield mock.patch.object(torch, "get_autocast_dtype", asked(dtype))

@@ -1,0 +1,211 @@
+"""Every step and use that takes a device gives on the stand-in for CUDA what it gives on the CPU.
+
+Tables are not here: they are fitted on the CPU alone. What a real GPU adds (its kernels, their numerics, their speed)
+is for `-m gpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+import stand_in
+import unmask
+from text_corpus import write_corpus
+from tiny_folders import folder, sentiment
+from tiny_images import TINY, bars
+from tiny_kinds import hospital
+from tiny_run import job
+from unmask.core.batch import Example, pack
+from unmask.core.corruption import hide
+from unmask.modalities.events.pretrain import pretrain as pretrain_events
+from unmask.modalities.events.recipes import EventSettings
+from unmask.modalities.events.recipes import with_overrides as event_settings
+from unmask.modalities.images.classifier_settings import ClassifierSettings
+from unmask.modalities.images.finetune import finetune_classify
+from unmask.modalities.images.pretrain import pretrain as pretrain_images
+from unmask.modalities.images.recipes import ImageSettings
+from unmask.modalities.images.recipes import with_overrides as image_settings
+from unmask.modalities.text.folder import load_folder
+from unmask.modalities.text.pretrain import pretrain as pretrain_text
+from unmask.modalities.text.recipes import RECIPES, TextSettings
+from unmask.modalities.text.recipes import with_overrides as text_settings
+from unmask.modalities.text.tasks.finetune import finetune
+from unmask.training.run import run
+from unmask.training.settings import TrainSettings
+
+FEW = {"steps": 2, "batch_slots": 128, "dropout": 0.0}
+CLOSE = {"fp32": 1e-5, "bf16": 0.02}
+Found = TypeVar("Found")
+
+
+def both(work: Callable[[str], Found]) -> tuple[Found, Found]:
+    """What work(device) gives on the CPU and on the stand-in."""
+    on_cpu = work("cpu")
+    with stand_in.cuda():
+        return on_cpu, work("cuda")
+
+
+@pytest.fixture(params=["fp32", "bf16"])
+def precision(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("recipe", ["bert", "modern", "electra"])
+def test_text_is_learnt_the_same(recipe: str, precision: str, tmp_path: Path):
+    corpus = write_corpus(tmp_path / "corpus.txt", 20)
+    small = {"width": 32, "layers": 2, "heads": 2, "slots": 32, "vocabulary": 300, **RECIPES[recipe]}
+
+    def work(device: str) -> dict[str, float]:
+        settings = text_settings(TextSettings(), FEW | small | {"device": device, "precision": precision})
+        return pretrain_text(str(corpus), tmp_path / device, settings=settings, console=False).result.validation
+
+    cpu, cuda = both(work)
+    assert cuda == pytest.approx(cpu, rel=CLOSE[precision])
+
+
+@pytest.mark.parametrize("architecture", ["visible_only", "in_place"])
+def test_pictures_are_learnt_reconstructed_and_embedded_the_same(architecture: str, precision: str, tmp_path: Path):
+    def work(device: str) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
+        more = {"architecture": architecture, "device": device, "precision": precision, "patch": 2}
+        settings = image_settings(ImageSettings(), TINY | more)
+        learnt = pretrain_images(bars(), tmp_path / device, settings=settings, console=False).result.validation
+        model = unmask.load(tmp_path / device, device=device, precision=precision)
+        return learnt, model.reconstruct(bars(4)).filled, model.embed(bars(4))
+
+    (cpu, filled, vectors), (cuda, cuda_filled, cuda_vectors) = both(work)
+    assert cuda == pytest.approx(cpu, rel=CLOSE[precision])
+    if precision == "fp32":
+        assert np.abs(filled.astype(float) - cuda_filled).max() <= 1
+        np.testing.assert_allclose(cuda_vectors, vectors, atol=1e-4)
+
+
+def test_pictures_are_told_apart_the_same(tmp_path: Path):
+    def work(device: str) -> dict[str, float]:
+        out = tmp_path / device
+        pretrain_images(bars(), out, settings=image_settings(ImageSettings(), TINY | {"steps": 1}), console=False)
+        train = TrainSettings(steps=2, precision="fp32", device=device)
+        settings = ClassifierSettings(batch=16, mixup=0.0, drop_path=0.0, train=train)
+        tuned = finetune_classify(out, bars(), tmp_path / f"{device}-tuned", settings=settings, console=False)
+        return {k: v for k, v in tuned.figures.items() if k.startswith("validation_") and isinstance(v, float)}
+
+    cpu, cuda = both(work)
+    assert cpu
+    assert cuda == pytest.approx(cpu, rel=1e-4)
+
+
+def test_events_are_learnt_filled_scored_and_embedded_the_same(precision: str, tmp_path: Path):
+    meds = hospital(tmp_path)
+    small = {"slots": 32, "width": 32, "inner": 32, "layers": 2, "heads": 2, "steps": 2, "batch_slots": 128}
+
+    def work(device: str) -> tuple[dict[str, float], np.ndarray, Any, Any]:
+        settings = event_settings(EventSettings(), small | {"device": device, "precision": precision})
+        learnt = pretrain_events(meds, tmp_path / device, settings=settings, console=False).result.validation
+        model = unmask.load(tmp_path / device, device=device, precision=precision)
+        return learnt, model.embed(meds), model.score(meds)["score"].to_numpy(), model.fill(meds)
+
+    (cpu, vectors, scores, filled), (cuda, cuda_vectors, cuda_scores, cuda_filled) = both(work)
+    assert cuda == pytest.approx(cpu, rel=CLOSE[precision])
+    assert len(filled) == len(cuda_filled)
+    if precision == "fp32":
+        np.testing.assert_allclose(cuda_vectors, vectors, atol=1e-4)
+        np.testing.assert_allclose(cuda_scores, scores, rtol=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["bert", "modern"])
+def test_texts_are_filled_scored_and_embedded_the_same(recipe: str, precision: str, tmp_path: Path):
+    where = folder(tmp_path / "m", recipe=recipe)
+    texts = ["The quick [MASK] fox jumps.", "Readers [MASK] check the [MASK]."]
+
+    def work(device: str) -> tuple[list[float], list[float], np.ndarray]:
+        model = unmask.load(where, device=device, precision=precision)
+        filled = [f["log_probability"] for f in model.fill(texts, steps=2)]
+        return filled, [s["score"] for s in model.score(["The quick brown fox."])], model.embed(["One.", "Two more."])
+
+    (filled, scores, vectors), (cuda_filled, cuda_scores, cuda_vectors) = both(work)
+    close = CLOSE[precision]
+    assert cuda_filled == pytest.approx(filled, rel=close)
+    assert cuda_scores == pytest.approx(scores, rel=close)
+    np.testing.assert_allclose(cuda_vectors, vectors, atol=1e-4 if precision == "fp32" else 0.1)
+
+
+TASKS: dict[str, Any] = {
+    "classify": sentiment(32),
+    "similarity": [
+        (a, b, 0.1 * i) for i, ((a, _), (b, _)) in enumerate(zip(sentiment(8), sentiment(16)[8:], strict=True))
+    ],
+    "tag": [{"words": ["The", "fox", "jumps"], "tags": ["O", "B-A", "O"]}] * 8,
+    "answer": [
+        {"question": "What jumps?", "context": "The fox jumps.", "answers": {"text": ["fox"], "answer_start": [4]}}
+    ]
+    * 8,
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_tasks_are_learnt_the_same(task: str, tmp_path: Path):
+    where = folder(tmp_path / "m")
+
+    def work(device: str) -> float:
+        options = {"device": device, "precision": "fp32", "epochs": 1.0, "batch": 8, "dropout": 0.0}
+        found = finetune(task, where, TASKS[task], validation=TASKS[task], out=tmp_path / device, **options)
+        unmask.load(tmp_path / device, device=device)
+        return float(found["history"][-1].get("loss", found["value"]))
+
+    cpu, cuda = both(work)
+    assert cuda == pytest.approx(cpu, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_family_predicts_the_same(dtype: torch.dtype, tmp_path: Path, rng: np.random.Generator):
+    published = pytest.importorskip("published")
+    for name in published.CASES:
+        published.published(name, tmp_path / name)
+        model = load_folder(tmp_path / name).model
+        examples = [Example(values={"token": rng.integers(5, published.VOCABULARY, n)}, identity=n) for n in (5, 40)]
+        batch, hidden = pack(examples, slots=64), hide(torch.tensor([2, 8, 30]))
+
+        def work(device: str, model=model, batch=batch, hidden=hidden) -> torch.Tensor:
+            found = model.to(device)
+            with torch.no_grad(), torch.autocast(device, dtype, enabled=dtype != torch.float32):
+                return found(batch.to(device), hidden.to(device)).logits.float().cpu()
+
+        cpu, cuda = both(work)
+        model.to("cpu")
+        near = 1e-4 if dtype == torch.float32 else 0.05 * float(cpu.abs().max())
+        assert (cpu - cuda).abs().max() <= near, name
+
+
+def test_a_step_waits_for_the_step_before_it_alone(precision: str, tmp_path: Path):
+    def waits(steps: int) -> dict[tuple[str, str], int]:
+        rarely = {"log_every": 1000, "validate_every": 1000}
+        settings = TrainSettings(steps=steps, precision=precision, device="cuda", **rarely)  # type: ignore[arg-type]
+        with stand_in.cuda() as watch:
+            run(job(), tmp_path / str(steps), settings, console=False)
+        return dict(watch.waits)
+
+    few, many = waits(4), waits(12)
+    more = {key: (many.get(key, 0) - few.get(key, 0)) / 8 for key in many if many[key] != few.get(key, 0)}
+    assert {reason for reason, _ in more} == {"for an earlier step"}
+    assert sum(more.values()) <= 2
+
+
+def test_mixed_devices_are_refused():
+    with stand_in.cuda(), pytest.raises(stand_in.MixedDevicesError):
+        torch.ones(2, device="cuda") + torch.ones(2)
+
+
+def test_what_waits_is_counted():
+    with stand_in.cuda() as watch:
+        x = torch.arange(4.0, device="cuda")
+        assert (float(x.sum()), x[x > 1].shape, x.cpu().tolist()) == (6.0, (2,), [0.0, 1.0, 2.0, 3.0])
+    assert sorted(reason for reason, _ in watch.waits) == [
+        "a copy to the host",
+        "a length that depends on values",
+        "a number for the host",
+    ]
