@@ -1,9 +1,9 @@
 """Question answering on long documents: time and peak memory of finetune, predict and evaluate, beside the Trainer on
 the same windows.
 
-    python benchmarks/text_long.py --model MINILM                         1 000 questions on 110 documents of 6 000
-    words: hours on two cores python benchmarks/text_long.py --model MINILM --questions 20 --documents 4 --steps 2
-    --skip trainer      a look, in minutes
+    python benchmarks/text_long.py --model MINILM      # 1 000 questions on 110 documents of 6 000 words: hours
+    python benchmarks/text_long.py --model MINILM --questions 30 --documents 6                            # an hour
+    python benchmarks/text_long.py --model MINILM --questions 20 --documents 4 --steps 2 --skip trainer   # minutes
 
 Documents are paragraphs of XQuAD and PolicyQA (about 110 000 words in all), drawn by the seed and joined until they
 have as many words as asked; a paragraph is in a document once, and in several documents. Questions are those of the
