@@ -15,7 +15,18 @@ _IMAGES = tuple(
 )
 _EVENTS = tuple(
     f"src/unmask/modalities/events/{part}.py"
-    for part in ("codec", "clock", "histories", "pretrain", "recipes", "outcome", "forest", "finetune", "features")
+    for part in (
+        "codec",
+        "clock",
+        "histories",
+        "pretrain",
+        "recipes",
+        "outcome",
+        "forest",
+        "finetune",
+        "features",
+        "demo",
+    )
 )
 _TEXT = tuple(
     f"src/unmask/modalities/text/{part}.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -159,17 +160,22 @@ def table_of(root: Path, known: Sequence[Result] | None = None) -> Callable[[str
             return not_remade(root, copied)
         if name.startswith(HERE):
             named = [one for one in name.removeprefix(HERE).split(",") if one in copied]
-            return "\n".join(sheet_.origin(copied[one], older=age(root, copied[one])) for one in named)
+            return "\n".join(sheet_.origin(copied[one], older=_in_pages(age(root, copied[one]))) for one in named)
         if name in copied:
-            return sheet_.table(copied[name], older=age(root, copied[name]))
+            return sheet_.table(copied[name], older=_in_pages(age(root, copied[name])))
         if name not in by_name:
             raise UserError(f"no result {name!r}", hint=suggest(name, [*by_name, *copied]))
         record = read(root, name)
         if record is None:
             return f"*Not measured yet: `{by_name[name].command} --write`.*\n"
-        return table(record, older=provenance.older(root, dict(record.about), by_name[name].sources))
+        return table(record, older=_in_pages(provenance.older(root, dict(record.about), by_name[name].sources)))
 
     return find
+
+
+def _in_pages(older: str) -> str:
+    """An age as the pages have it: without the number of commits, which is another after each (`--list` has it)."""
+    return re.sub(r"^\d+ commits? to the code it measured since", "the code it measured has changed since", older)
 
 
 def figure_of(root: Path) -> Callable[[str, str, str], str]:
