@@ -190,8 +190,11 @@ def main() -> None:
     parser.add_argument("--out", help="where all figures go, .json")
     arguments = parser.parse_args()
 
+    import torch
+
     import unmask
 
+    torch.set_num_threads(1)  # of this process: threads that wait spinning take the servers' cores
     with tempfile.TemporaryDirectory() as temporary:
         folder, model = Path(arguments.folder or temporary), Path(arguments.model).resolve()
         folder.mkdir(exist_ok=True)

@@ -26,10 +26,10 @@ ENGINES = {
 """infinity's ways to compute on a CPU. BetterTransformer is not there: optimum 2 has dropped it."""
 COMMON = ["--device", "cpu", "--host", "127.0.0.1", "--served-model-name", "m", "--pooling-method", "mean"]
 COMMON += ["--no-bettertransformer", "--no-vector-disk-cache", "--no-lengths-via-tokenize", "--onnx-disable-optimize"]
-COMMON += ["--model-warmup", "--log-level", "warning"]
+COMMON += ["--no-model-warmup", "--log-level", "warning"]
 """No cache of answers, for the texts repeat; tokens are not counted for the usage, which would tokenise twice. ONNX
-Runtime optimises graphs when it loads them; infinity's own optimiser of files is an experiment of theirs, off by
-default."""
+Runtime optimises graphs when it loads them; infinity's own optimiser of files is off by default. Their warm-up (the
+largest batches) would stand before the first answer; `serve.py` warms all servers with the texts themselves."""
 QUIET = {"DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
 WRAPPER = """
 import sys
@@ -71,6 +71,7 @@ class Rival:
 
     Attributes:
         ours: whether it is unmask.
+        folder: that it is started in.
         first: seconds from its start to its first answer, each time it was started.
         found: load -> what each round measured.
     """
@@ -82,6 +83,7 @@ class Rival:
     port: int
     body: Callable[[str], object]
     ours: bool = False
+    folder: str | None = None
     first: list[float] = field(default_factory=list)
     megabytes: float = 0.0
     cosine: float | None = None
@@ -92,8 +94,9 @@ class Rival:
         """Start it, and wait for its first answer."""
         began = time.perf_counter()
         with log.open("wb") as out:
+            environment = {**os.environ, **QUIET}
             self.process = subprocess.Popen(
-                self.command, start_new_session=True, stdout=out, stderr=out, env={**os.environ, **QUIET}
+                self.command, start_new_session=True, stdout=out, stderr=out, env=environment, cwd=self.folder
             )
         while True:
             if self.process.poll() is not None or time.perf_counter() - began > patience:
@@ -165,9 +168,9 @@ def ours(model: str, precision: str, options: str, *, fills: bool) -> Rival:
 
 
 def infinity(peer: str, model: str, engine: str, batch: int) -> Rival:
-    """infinity with one of its `ENGINES`."""
+    """infinity with one of its `ENGINES`; in the model's folder, since optimum 2 wants names of files without it."""
     port = free_port()
-    command = [peer, "-m", "infinity_emb.cli", "v2", "--model-id", model, "--port", str(port), *ENGINES[engine]]
+    command = [peer, "-m", "infinity_emb.cli", "v2", "--model-id", ".", "--port", str(port), *ENGINES[engine]]
     return Rival(
         name=f"infinity {engine}",
         command=[*command, *COMMON, "--batch-size", str(batch)],
@@ -175,6 +178,7 @@ def infinity(peer: str, model: str, engine: str, batch: int) -> Rival:
         ready="/health",
         port=port,
         body=lambda text: {"model": "m", "input": [text]},
+        folder=model,
     )
 
 
