@@ -113,6 +113,13 @@ def test_events_that_cannot_be_read_are_named(server, event, said):
     assert said in found["error"]["what"]
 
 
+def test_an_id_that_no_table_holds_is_refused(server):
+    patient = {"subject_id": 10**30, "events": [{"code": "GLUCOSE"}]}
+    status, found = server.post("/models/m/embed", {"patients": [patient]})
+    assert status == 400
+    assert "patients[0].subject_id" in found["error"]["what"]
+
+
 def test_a_patient_stands_in_a_request_once():
     event = {"time": None, "code": "A", "numeric_value": None}
     with pytest.raises(UserError, match="given twice"):

@@ -139,3 +139,12 @@ def test_nothing_is_nothing(text_server):
     assert text_server.post("/models/masked/embed", {"texts": []}) == (200, {"embeddings": [], "tokens": 0})
     assert text_server.post("/models/masked/fill", {"texts": []}) == (200, {"results": []})
     assert text_server.post("/models/classify/classify", {"texts": []}) == (200, {"results": []})
+
+
+def test_a_text_of_nothing_is_labelled_where_it_can_be_and_like_itself(text_server):
+    body = {"texts": ["a fox", ""], "labels": ["good", "bad"]}
+    assert text_server.post("/models/masked/zeroshot", body)[0] == 200
+    status, found = text_server.post("/models/nli/zeroshot", body)
+    assert (status, found["error"]["what"]) == (400, "texts[1]: empty")
+    found = text_server.post("/models/masked/similarity", {"text": "", "others": ["  ", "a fox"]})[1]
+    assert max(found["similarities"]) <= 1

@@ -27,7 +27,7 @@ EVENT = Record(
 def patients_field(limits: Limits, **more: Field) -> Field:
     """The patients of a request."""
     patient = Record(
-        subject_id=Field(Number(whole=True), "Default: its place, from 0.", None),
+        subject_id=Field(Number(-(2**63), 2**63 - 1, whole=True), "Default: its place, from 0.", None),
         events=Field(ListOf(EVENT, least=1), "In any order."),
         **more,
     )

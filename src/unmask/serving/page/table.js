@@ -79,10 +79,10 @@ function cellOf(column) {
 }
 
 function survival(found) {
-  const [wide, high, left, below] = [640, 260, 40, 30];
+  const [wide, high, left, below] = [640, 260, 62, 30];
   const last = found.times[found.times.length - 1] || 1;
   const x = (time) => left + ((wide - left - 10) * time) / last;
-  const y = (share) => 10 + (high - below - 10) * (1 - share);
+  const y = (share) => 16 + (high - below - 16) * (1 - share);
   const shares = found.results[0].survival;
   let path = `M${x(0)},${y(1)}`;
   found.times.forEach((time, n) => { path += `H${x(time).toFixed(1)}V${y(shares[n]).toFixed(1)}`; });

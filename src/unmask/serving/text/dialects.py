@@ -284,7 +284,7 @@ def _zero_shot(verb: Verb) -> Verb:
         ),
         ask,
         answer,
-        shape=LABELLED,
+        shape=Either((LABELLED, ListOf(LABELLED)), "the labels of a text, or of each of a list"),
         telling=lambda body: _has(body, "candidate_labels", "parameters"),
         example={"inputs": "What a fine day.", "parameters": {"candidate_labels": ["good", "bad"]}},
     )

@@ -197,22 +197,24 @@ def _prompted(model: TextModel, texts: list[str], body: Any) -> list[int]:
     return [words * (min(len(ids), model.slots) + 16) for ids in model.tokenizer.ids(texts)]
 
 
-def labelling(model: Any, limits: Limits, *, slots: Any) -> Verb:
+def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> Verb:
     """`zeroshot`.
 
     Args:
+        empty: whether texts of nothing are labelled too.
         model: a `TextModel`, or a `TaskFolder` with an NLI head.
         slots: (texts, body) -> the size of each text.
     """
 
     def prepare(body: Any) -> Work:
         texts = listed(body["texts"], limits)
+        if not empty and (bare := [f"texts[{n}]" for n, text in enumerate(texts) if not text.strip()]):
+            raise UserError(f"{', '.join(bare[:5])}: empty", hint="Send texts that say something.")
         whole: list[dict[str, Any]] = []
 
         def run(batch: Sequence[list[str]]) -> list[Any]:
-            from unmask.modalities.text.tasks.zeroshot import (
-                zero_shot,
-            )  # with scipy: servers of vectors need none of it
+            # With scipy, which servers of vectors need not import.
+            from unmask.modalities.text.tasks.zeroshot import zero_shot
 
             rows, about = zero_shot(
                 model,
@@ -239,7 +241,11 @@ def labelling(model: Any, limits: Limits, *, slots: Any) -> Verb:
             labels=Field(ListOf(Text(), most=limits.items, least=2), "Two or more."),
             template=Field(Text(), "With {text} and [MASK]; of an NLI model a hypothesis with {label}.", None),
             words=Field(MapOf(ListOf(Text(), least=1)), "Label -> words that stand for it.", None),
-            calibrate=Field(Text(known=("context", "batch", "none")), "What is divided out; see docs/tasks.md.", None),
+            calibrate=Field(
+                Text(known=("context", "batch", "none")),
+                "What is divided out; see docs/explanation/text-tasks.md.",
+                None,
+            ),
         ),
         prepare=prepare,
         example={"texts": ["What a fine day."], "labels": ["good", "bad"]},

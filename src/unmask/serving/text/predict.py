@@ -26,6 +26,7 @@ def verbs(folder: TaskFolder, limits: Limits) -> dict[str, Verb]:
         found["zeroshot"] = labelling(
             folder,
             limits,
+            empty=False,
             slots=lambda texts, body: [
                 len(body["labels"]) * (min(len(ids), folder.slots) + 16) for ids in folder.tokenizer.ids(texts)
             ],

@@ -105,7 +105,7 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
 def _similarity(model: TextModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         def finish(found: np.ndarray) -> dict[str, Any]:
-            return {"similarities": (found[1:] @ found[0]).tolist()}
+            return {"similarities": np.clip(found[1:] @ found[0], -1, 1).tolist()}
 
         texts = listed([body["text"], *body["others"]], limits)
         return embedding(model, texts, finish, truncate=False, normalise=True)
