@@ -135,7 +135,7 @@ def standardise(patches: Float[Tensor, "*patches features"]) -> tuple[Tensor, Te
     """(standardised, mean, deviation) of each patch, with the sample variance (n - 1), as in the official MAE; of the
     numbers that are not missing (NaN), which stay so."""
     gone = patches.isnan()
-    if bool(gone.any()):
+    if gone.is_cuda or bool(gone.any()):  # a GPU is not asked
         count = (~gone).sum(-1, keepdim=True)
         mean = patches.nansum(-1, keepdim=True) / count.clamp_min(1)
         centred = patches - mean
@@ -185,7 +185,7 @@ class PatchPrediction(Gaussian):
                 true = torch.cat([mean, deviation], -1)
                 extra = self.config.statistics * ((self.statistics - true) ** 2).mean(-1).sum()
         gone = target.isnan()
-        partly = bool(gone.any())
+        partly = gone.is_cuda or bool(gone.any())  # the same where none is; a GPU is not asked
         error = self.pattern - (torch.where(gone, self.pattern.detach(), target) if partly else target)
         error = error.abs() if self.config.loss == "l1" else error**2
         if partly:  # the mean over the numbers that there are
@@ -252,7 +252,7 @@ class PatchCodec(nn.Module):
         if self.config.class_token:
             x = torch.where(values["class"].bool()[..., None], self.cls.to(x.dtype), x)
         masked = masked | gone.all(-1)
-        if bool(masked.any()):
+        if masked.is_cuda or bool(masked.any()):  # the same where none is; a GPU is not asked
             x = torch.where(masked[..., None], self.mask.to(x.dtype), x)
         return x
 
