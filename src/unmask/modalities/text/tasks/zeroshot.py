@@ -61,7 +61,7 @@ def zero_shot(
 
     Raises:
         UserError: fewer than two labels, a template without its blank, a word the vocabulary does not know, a
-            calibration that is not known or that the model does not allow.
+            calibration that is not known or that the model does not allow, an empty text for an NLI model.
     """
     if calibrate not in (None, *CALIBRATIONS):
         raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
@@ -149,10 +149,23 @@ class Hypotheses:
             raise UserError(f"template {template!r}", hint="For an NLI model it needs {label}.")
 
     def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
-        """(texts, labels) log odds."""
+        """(texts, labels) log odds.
+
+        Raises:
+            UserError: naming the texts and labels that are empty: a pair needs two.
+        """
         from unmask.modalities.text.tasks.finetune import predict
 
-        pairs = [{"text": text, "text2": template.replace("{label}", n)} for text in texts for n in self.labels]
+        hypotheses = {name: template.replace("{label}", name) for name in self.labels}
+        bare = [f"text {number}" for number, text in enumerate(texts, start=1) if not text.strip()]
+        bare += [f"label {name!r}" for name, said in hypotheses.items() if not said.strip()]
+        if bare:
+            more = f" and {len(bare) - 5} more" if len(bare) > 5 else ""
+            raise UserError(
+                f"{', '.join(bare[:5])}{more}: empty",
+                hint="An NLI model compares two texts: leave those out that say nothing.",
+            )
+        pairs = [{"text": text, "text2": said} for text in texts for said in hypotheses.values()]
         p = np.array([[row["probabilities"][n] for n in (self.yes, self.no)] for row in predict(self.model, pairs)])
         odds = np.diff(np.log(np.maximum(p, 1e-12)), axis=1)
         return -odds.reshape(len(texts), len(self.labels))
