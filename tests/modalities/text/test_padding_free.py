@@ -7,7 +7,7 @@ import torch
 import unmask
 from text_corpus import SENTENCES
 from unmask.core.batch import Example, pack
-from unmask.encoder import inference_attention, local
+from unmask.encoder import inference_attention, inference_encoder, local
 from unmask.encoder.inference_encoder import has_eight_bit_form, has_inference_form
 from unmask.errors import UserError
 from unmask.modalities.text.padding_free import PaddingFreeEmbedder
@@ -66,3 +66,12 @@ def test_embeddings_in_every_number_format(name, tmp_path):
     else:
         with pytest.raises(UserError, match="int8"):
             eight.embed(texts)
+
+
+@pytest.mark.parametrize("multiplies", [False, True])
+def test_int8_asks_for_bf16_only_where_the_processor_multiplies_it(multiplies, tmp_path, monkeypatch):
+    monkeypatch.setattr(inference_encoder, "multiplies_bf16", lambda: multiplies)
+    published("bert", tmp_path)
+    embedder = unmask.load(tmp_path, precision="int8", device="cpu").padding_free
+    asked = {layer.qkv.out_type for _, layer, _ in embedder.encoder.layers}
+    assert asked == {torch.bfloat16 if multiplies else torch.float32}
