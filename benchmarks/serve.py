@@ -15,7 +15,7 @@ which are measured in turns on the same cores; those that wait are stopped (SIGS
 asks again once it is answered. Open load: requests arrive at random times, at the same rate for all. Printed are
 tokens/s, p50 and p99 of the answers, seconds from a cold start (files cached) to the first answer, memory
 (proportional set size), the smallest cosine of embeddings to those of ours in fp32, and ratios to the best rival of
-each round: their median, least and most.
+each round: their median, least and most. `serve_sheet.py` makes the tables of the pages of --out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -232,8 +233,17 @@ def main() -> None:
             {"name": r.name, "first_answer_s": r.first, "megabytes": r.megabytes, "cosine": r.cosine, "runs": r.found}
             for r in all_of
         ]
-        about["load_after"] = os.getloadavg()
+        about |= {"load_after": os.getloadavg(), **origin()}
         Path(arguments.out).write_text(json.dumps({"about": about, "servers": kept, "ratios": ratios}, indent=1))
+
+
+def origin() -> dict[str, str]:
+    """Which code was measured, when, and by which command; paths are left out but for their names."""
+    words = [Path(word).name if os.sep in word else word for word in sys.argv[1:]]
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    command = " ".join(["python benchmarks/serve.py", *words])
+    return {"commit": commit.stdout.strip(), "date": date, "command": command}
 
 
 def memory(model: str, workers: int, texts: list[str], tokens: list[int], log: Path) -> str:
