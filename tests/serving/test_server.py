@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -11,9 +12,11 @@ import pytest
 
 from running_server import counting, running
 from unmask.errors import UserError
-from unmask.serving.keys import Keys
+from unmask.serving.keys import Keys, check_origins
 from unmask.serving.limits import Limits
 from unmask.serving.models import named
+from unmask.serving.refused import Refused
+from unmask.serving.start import listen, warn
 
 KEY = "a-key-of-sixteen-or-more"
 
@@ -203,6 +206,24 @@ def test_keys_open_what_they_lock(tmp_path):
         assert server.send("GET", "/")[0] == 200
 
 
+def test_keys_are_read_from_files_of_any_editor(tmp_path):
+    path = tmp_path / "keys"
+    path.write_bytes(f"\ufeff{KEY}\r\n  # of the ward\r\n".encode())
+    keys = Keys(path)
+    keys.check(f"Bearer {KEY}".encode())
+    with pytest.raises(Refused):
+        keys.check(b"Bearer # of the ward")
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_key_files_that_everyone_may_read_are_warned_of(tmp_path, mode, warned):
+    path, said = tmp_path / "keys", []
+    path.write_text(f"{KEY}\n")
+    path.chmod(mode)
+    warn("0.0.0.0", path, said.append)
+    assert said == [f"warning: {path} can be read by everyone on this machine: chmod 600 {path}"] * warned
+
+
 @pytest.mark.parametrize(("content", "said"), [("", "no key"), ("short\n", ":1: a key of fewer"), (None, "No such")])
 def test_key_files_that_lock_nothing_are_refused(tmp_path, content, said):
     path = tmp_path / "keys"
@@ -226,6 +247,39 @@ def test_other_pages_may_not_ask_unless_named():
         status, headers, _ = server.send("POST", "/models/m/length", body, {"Origin": f"http://{own}", "Host": own})
         assert status == 200
         assert "access-control-allow-origin" not in headers
+
+
+def test_behind_a_proxy_that_was_named():
+    body, seen = {"texts": ["a"]}, {"Host": "ward.example", "Origin": "https://ward.example"}
+    with running({"m": counting()}, cors=["https://ward.example"]) as server:
+        assert server.post("/models/m/length", body, **seen)[0] == 200
+        assert server.post("/models/m/length", body, **{**seen, "Host": "ward.example:443"})[0] == 200
+        assert server.post("/models/m/length", body, **{**seen, "Host": "other.example"})[0] == 403
+    with running({"m": counting()}) as server:
+        status, found = server.post("/models/m/length", body, **seen)
+        assert (status, "--cors" in found["error"]["hint"]) == (403, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/page/page.js", "/page/shared.js", "/page/text.js"])
+def test_pages_ask_below_their_own_address(server, path):
+    """So that a proxy may serve them under any prefix."""
+    found = server.send("GET", path)[2].decode()
+    assert re.findall(r"""(?:href=|src=|ask\(|fetch\()["'`]/[^>)]*""", found) == []
+
+
+@pytest.mark.parametrize("origin", ["ward.example", "https://ward.example/", "https://ward.example/unmask", "null"])
+def test_what_is_no_origin_is_refused(origin):
+    with pytest.raises(UserError, match=f"{origin!r} is no origin"):
+        check_origins([origin])
+    check_origins(["https://ward.example", "http://localhost:8080", "*"])
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "said"), [("a..b", 0, "a..b:0"), ("127.0.0.1", 70000, "no such port"), ("::1", 70000, r"\[::1\]")]
+)
+def test_addresses_that_are_none(host, port, said):
+    with pytest.raises(UserError, match=said):
+        listen(host, port)
 
 
 def test_models_are_named_by_their_folders_or_by_hand(tmp_path):

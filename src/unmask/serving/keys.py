@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.serving.refused import Refused
 
 SHORTEST = 16
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+MAKE = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+ORIGIN = re.compile(r"https?://[^/\s]+")
 
 
 class Keys:
@@ -23,16 +26,18 @@ class Keys:
 
     def __init__(self, path: str | Path) -> None:
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            lines = [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise UserError(f"{path}: {said}", hint="Give a file with one key per line.") from None
-        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        keys = [line for line in lines if line and not line.startswith("#")]
         if not keys:
-            raise UserError(f"{path}: no key in it", hint="One key per line: python -c 'import secrets; ...'")
-        short = next((n for n, line in enumerate(lines, 1) if line.strip() in keys and len(line.strip()) < SHORTEST), 0)
+            raise UserError(f"{path}: no key in it", hint=f"One key per line, such as those of: {MAKE}")
+        short = next((n for n, line in enumerate(lines, 1) if line in keys and len(line) < SHORTEST), 0)
         if short:
-            raise UserError(f"{path}:{short}: a key of fewer than {SHORTEST} characters", hint="Take a longer one.")
+            raise UserError(
+                f"{path}:{short}: a key of fewer than {SHORTEST} characters", hint=f"Take a longer one: {MAKE}"
+            )
         self._digests = [_digest(key.encode()) for key in keys]
 
     def check(self, authorization: bytes) -> None:
@@ -62,16 +67,22 @@ def check_origin(headers: Mapping[bytes, bytes], *, loopback: bool, allowed: Seq
     """Refuse what other web pages send: a browser says where a page is from, and under which name it found this server.
 
     Args:
-        loopback: the server listens on this machine alone, so that it has no other names.
+        loopback: the server listens on this machine alone, so that it has no other names than those of the origins
+            that may ask: a proxy's.
         allowed: origins that may ask (`--cors`); '*' for all.
 
     Raises:
         Refused: 403.
     """
     host = headers.get(b"host", b"").decode("latin-1")
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if loopback and host and name.strip("[]").lower() not in LOOPBACK:
-        raise Refused(403, f"asked as {name[:60]!r}", hint="This server is for this machine: ask it as localhost.")
+    name = _without_port(host)
+    if loopback and host and name not in LOOPBACK and not {name, "*"} & {_without_port(_host(one)) for one in allowed}:
+        raise Refused(
+            403,
+            f"asked as {name[:60]!r}",
+            hint="This server is for this machine: ask it as localhost. Behind a proxy it is started with --cors and "
+            "the proxy's origin.",
+        )
     origin = headers.get(b"origin")
     if origin is not None and not allowed_origin(origin.decode("latin-1"), host, allowed):
         raise Refused(
@@ -83,4 +94,28 @@ def check_origin(headers: Mapping[bytes, bytes], *, loopback: bool, allowed: Seq
 
 def allowed_origin(origin: str, host: str, allowed: Sequence[str]) -> bool:
     """Whether a page of an origin may ask."""
-    return origin.partition("://")[2] == host or "*" in allowed or origin in allowed
+    return _host(origin) == host or "*" in allowed or origin in allowed
+
+
+def check_origins(allowed: Sequence[str]) -> None:
+    """Refuse what no browser would send as an origin.
+
+    Raises:
+        UserError: naming it.
+    """
+    for origin in allowed:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise UserError(
+                f"{origin!r} is no origin ({option('cors', origin)})",
+                hint="Expected https://NAME or https://NAME:PORT, without a path; or *.",
+            )
+
+
+def _host(origin: str) -> str:
+    """NAME:PORT of an origin; '*' as it is."""
+    return origin.partition("://")[2] or origin
+
+
+def _without_port(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    return (name if port.isdigit() else host).strip("[]").lower()

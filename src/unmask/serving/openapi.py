@@ -122,9 +122,9 @@ def documentation(described: Mapping[str, Any]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>unmask: requests</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        '<link rel="stylesheet" href="/page/page.css"></head><body class="docs"><header><h1>Requests</h1><p>'
+        '<link rel="stylesheet" href="page/page.css"></head><body class="docs"><header><h1>Requests</h1><p>'
         f"{escape(described['info']['description'])} Everything on this page is also at "
-        '<a href="/openapi.json">/openapi.json</a>; models are tried by hand <a href="/">here</a>. What goes wrong is '
+        '<a href="openapi.json">openapi.json</a>; models are tried by hand <a href="./">here</a>. What goes wrong is '
         'said in one form: <code>{"error": {"status", "what", "hint"}}</code>.</p></header>'
         f"<main>{body}</main></body></html>"
     )

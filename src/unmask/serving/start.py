@@ -6,6 +6,7 @@ What takes long to import comes last, or in other processes: those of `workers` 
 from __future__ import annotations
 
 import socket
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.serving.gateway import Backend, Gateway
-from unmask.serving.keys import LOOPBACK, Keys
+from unmask.serving.keys import LOOPBACK, Keys, check_origins
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 
@@ -33,19 +34,27 @@ def listen(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         found.close()
-        said = error.strerror if isinstance(error, OSError) else "no such port"
-        raise UserError(f"{host}:{port}: {said}", hint="Give another host or port (0: any free one).") from None
+        other = "no such port" if isinstance(error, OverflowError) else "no name of a machine"
+        said = error.strerror if isinstance(error, OSError) else other
+        raise UserError(f"{shown(host)}:{port}: {said}", hint="Give another host or port (0: any free one).") from None
     found.setblocking(False)
     return found
 
 
-def warn(host: str, keys: Keys | None, say: Say) -> bool:
+def shown(host: str) -> str:
+    """A host as addresses have it: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def warn(host: str, key_file: str | Path | None, say: Say) -> bool:
     """Whether this machine alone is listened to; what else that means is said."""
     loopback = host.lower() in LOOPBACK
-    if not loopback and keys is None:
+    if not loopback and key_file is None:
         say(f"warning: {host} can be reached from elsewhere, and no key is asked for: give a file of keys")
+    if key_file is not None and Path(key_file).stat().st_mode & stat.S_IROTH:
+        say(f"warning: {key_file} can be read by everyone on this machine: chmod 600 {key_file}")
     return loopback
 
 
@@ -73,13 +82,14 @@ def serve(
         say: told where it listens.
 
     Raises:
-        UserError: what is wrong with a model, the address or the key file.
+        UserError: what is wrong with a model, the address, an origin or the key file.
     """
     limits, metrics = limits or Limits(), Metrics()
+    check_origins(cors)
     keys = None if key_file is None else Keys(key_file)
     sock = listen(host, port)
     try:
-        loopback = warn(host, keys, say)
+        loopback = warn(host, key_file, say)
         gateway = Gateway(models={}, limits=limits, metrics=metrics, keys=keys, cors=cors, loopback=loopback)
         options = {"threads": threads, "device": device, "precision": precision}
         made = _processes(gateway, models, workers, options) if workers else _here(gateway, models, options)
@@ -87,8 +97,7 @@ def serve(
         sock.listen(BACKLOG)  # who comes once the address is said is let in
         for name, told in gateway.models.items():
             say(f"{name}: a model of {told['kind']}: {', '.join(told['verbs'])}")
-        shown = f"[{host}]" if ":" in host else host
-        say(f"http://{shown}:{sock.getsockname()[1]}/ (requests: /docs); Ctrl-C ends")
+        say(f"http://{shown(host)}:{sock.getsockname()[1]}/ (requests: /docs); Ctrl-C ends")
         try:
             from unmask.serving.server import Server
 

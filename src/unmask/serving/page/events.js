@@ -6,7 +6,7 @@ const number = (value) => Number(value.toPrecision(4)).toString();
 let lists = 0;
 
 export function events(model) {
-  const post = (verb, body) => ask(`/models/${encodeURIComponent(model.name)}/${verb}`, body);
+  const post = (verb, body) => ask(`models/${encodeURIComponent(model.name)}/${verb}`, body);
   const codes = model.about.known_codes;
   const list = make("datalist", { id: `codes-${++lists}` }, ...codes.map((code) => make("option", { value: code })));
   const body = make("tbody", {});

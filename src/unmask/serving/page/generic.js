@@ -15,7 +15,7 @@ export function generic(model) {
   const send = latest(async (current) => {
     let given;
     try { given = JSON.parse(body.value); } catch (error) { throw new Error(`The body is not JSON: ${error.message}`); }
-    const found = await ask(`/models/${encodeURIComponent(model.name)}/${verb.value}`, given);
+    const found = await ask(`models/${encodeURIComponent(model.name)}/${verb.value}`, given);
     if (current()) answer.textContent = JSON.stringify(found, null, 1);
   });
   verb.onchange = chosen;

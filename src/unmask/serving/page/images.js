@@ -3,7 +3,7 @@
 import { announce, ask, bars, field, latest, make, percent, section } from "./shared.js";
 
 export function images(model) {
-  const post = (verb, body) => ask(`/models/${encodeURIComponent(model.name)}/${verb}`, body);
+  const post = (verb, body) => ask(`models/${encodeURIComponent(model.name)}/${verb}`, body);
   const { height, width, grid, channels } = model.about;
   const scale = Math.max(1, Math.round(448 / Math.max(height, width)));
   const canvas = make("canvas", { width: width * scale, height: height * scale, tabindex: "0", role: "application",

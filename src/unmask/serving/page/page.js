@@ -15,7 +15,7 @@ const error = document.getElementById("error");
 onComplaint((said) => { error.textContent = said; error.hidden = !said; });
 
 async function show(name) {
-  const model = await ask(`/models/${encodeURIComponent(name)}`);
+  const model = await ask(`models/${encodeURIComponent(name)}`);
   const { parameters, precision } = model.about;
   const size = parameters ? `${(parameters / 1e6).toPrecision(3)} M parameters, ` : "";
   document.getElementById("about").textContent = `${model.kind[0].toUpperCase()}${model.kind.slice(1)} model: ${size}${precision || ""}. It answers ${Object.keys(model.verbs).join(", ")}.`;
@@ -26,7 +26,7 @@ async function show(name) {
 }
 
 async function begin() {
-  const { models } = await ask("/models");
+  const { models } = await ask("models");
   chooser.replaceChildren(...Object.entries(models).map(([name, model]) => make("option", { value: name }, `${name} (${model.kind})`)));
   const wished = decodeURIComponent(location.hash.slice(1));
   if (wished in models) chooser.value = wished;

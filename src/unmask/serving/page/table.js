@@ -3,7 +3,7 @@
 import { announce, ask, bars, drawn, field, interval, latest, later, make, number, section, table as listed } from "./shared.js";
 
 export function table(model) {
-  const post = (verb, body) => ask(`/models/${encodeURIComponent(model.name)}/${verb}`, body);
+  const post = (verb, body) => ask(`models/${encodeURIComponent(model.name)}/${verb}`, body);
   const { columns, duration, event } = model.about;
   const cells = columns.map(cellOf);
   const outcome = (name) => name === duration || name === event;

@@ -6,7 +6,7 @@ import { generic } from "./generic.js";
 const FIRST = "Water boils at one hundred degrees, and the steam rises to the ceiling.";
 
 export function text(model) {
-  const post = (verb, body) => ask(`/models/${encodeURIComponent(model.name)}/${verb}`, body);
+  const post = (verb, body) => ask(`models/${encodeURIComponent(model.name)}/${verb}`, body);
   const has = (verb) => verb in model.verbs;
   const found = [];
   if (has("fill")) found.push(hide(post));
