@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import http.server
 import json
 import threading
 import time
@@ -87,6 +88,44 @@ def running(
         engine.close()
         sock.close()
         assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def prefixed(port: int, prefix: str) -> Iterator[str]:
+    """The address of a proxy that hands PREFIX/... on to a server of this machine as /..., until the end of the
+    block."""
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.startswith(f"{prefix}/"):
+                self.send_error(404)
+                return
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            kept = {k: v for k, v in self.headers.items() if k.lower() in ("host", "content-type", "origin")}
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request(self.command, self.path.removeprefix(prefix), body=body, headers=kept)
+            answer = connection.getresponse()
+            content = answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("connection", "date", "server"):
+                    self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+            connection.close()
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{proxy.server_port}"
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
 
 
 def counting(run: Callable[[Sequence[str]], Sequence[Any]] | None = None, **more: Any) -> Served:

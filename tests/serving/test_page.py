@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chromium import PROGRAM, Chromium
-from running_server import counting, running
+from running_server import counting, prefixed, running
 from unmask.serving.keys import Keys
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here")
@@ -170,4 +170,19 @@ def test_a_key_is_asked_for(browser, tmp_path):
         browser.run("document.getElementById('key').value = 'a-key-of-sixteen-or-more'")
         browser.run("document.querySelector('#key-form button').click()")
         browser.until("document.title === 'm: unmask'")
+        browser.run("document.querySelector('nav a').click()")
+        browser.until("document.body.innerText.includes('/models/m/length')")
     browser.said.clear()
+
+
+def test_under_a_prefix(browser):
+    """As behind a proxy that hands /ward/... on as /..."""
+    with running({"m": counting()}) as server, prefixed(server.port, "/ward") as url:
+        browser.go(f"{url}/ward/")
+        browser.until("document.title === 'm: unmask'")
+        assert browser.run("getComputedStyle(document.querySelector('header')).display") == "flex"
+        browser.run("document.querySelector('button.main').click()")
+        browser.until("document.querySelector('pre').textContent.includes('lengths')")
+        browser.run("document.querySelector('nav a').click()")
+        browser.until("document.body.innerText.includes('/models/m/length')")
+    assert browser.said == []

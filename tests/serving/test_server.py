@@ -41,6 +41,19 @@ def test_the_addresses_of_the_contract(server):
         assert "default-src 'none'" in headers["content-security-policy"]
 
 
+def test_the_documented_calls_are_for_this_very_server(server, tmp_path):
+    page = server.send("GET", "/docs")[2].decode()
+    assert f"127.0.0.1:{server.port}/models/one/length" in page
+    assert "authorization" not in page
+    named = server.send("GET", "/docs", None, {"Host": "localhost:'<b>"})
+    assert named[0] == 403 or b"'<b>" not in named[2]
+    (tmp_path / "keys").write_text(KEY)
+    with running({"m": counting()}, keys=Keys(tmp_path / "keys")) as locked:
+        page = locked.send("GET", "/docs", None, {"Authorization": f"Bearer {KEY}"})[2].decode()
+        assert "authorization: Bearer KEY" in page
+        assert KEY not in page
+
+
 def test_openapi_is_one_and_its_examples_fit_its_shapes(server):
     import jsonschema
 

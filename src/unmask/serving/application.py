@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any
@@ -33,6 +34,8 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
+HOST = re.compile(r"[A-Za-z0-9.:\[\]-]{1,200}")
+"""Names under which a server is asked that can stand in a command."""
 Handler = Callable[["Request"], Awaitable[Reply]]
 
 
@@ -242,7 +245,10 @@ class _Asking:
         """The same for people."""
         if self.gateway.keys is not None:
             self.gateway.check(request.headers)
-        return Reply(200, documentation(openapi(self.gateway.models)).encode(), _page_headers("docs.html"))
+        given = request.headers.get(b"host", b"").decode("latin-1")
+        named = {"host": given} if HOST.fullmatch(given) else {}
+        page = documentation(openapi(self.gateway.models), key=self.gateway.keys is not None, **named)
+        return Reply(200, page.encode(), _page_headers("docs.html"))
 
     async def page(self, request: Request) -> Reply:
         """The page where one hides and fills by hand."""

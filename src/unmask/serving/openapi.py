@@ -102,15 +102,20 @@ def _post(told: Mapping[str, Any], tag: str) -> dict[str, Any]:
     }
 
 
-def documentation(described: Mapping[str, Any]) -> str:
-    """An OpenAPI description as a page of HTML, without scripts."""
+def documentation(described: Mapping[str, Any], *, host: str = "localhost:8765", key: bool = False) -> str:
+    """An OpenAPI description as a page of HTML, without scripts.
+
+    Args:
+        host: that the calls are sent to.
+        key: whether they need one.
+    """
     parts = []
     for path, methods in described["paths"].items():
         for method, about in methods.items():
             parts.append(f"<section><h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(about['summary'])}")
             content = about.get("requestBody", {}).get("content", {}).get("application/json", {})
             if "example" in content:
-                parts.append(f"<pre><code>{escape(_call(path, content['example']))}</code></pre>")
+                parts.append(f"<pre><code>{escape(_call(path, content['example'], host, key))}</code></pre>")
             if content.get("schema", {}).get("properties"):
                 parts.append(_table(content["schema"]))
             if content:
@@ -130,9 +135,10 @@ def documentation(described: Mapping[str, Any]) -> str:
     )
 
 
-def _call(path: str, example: Any) -> str:
+def _call(path: str, example: Any, host: str, key: bool) -> str:
     body = json.dumps(example, ensure_ascii=False).replace("'", "'\\''")
-    return f"curl -H 'content-type: application/json' -d '{body}' localhost:8765{path}"
+    needed = "-H 'authorization: Bearer KEY' " if key else ""
+    return f"curl {needed}-H 'content-type: application/json' -d '{body}' {host}{path}"
 
 
 def _table(schema: Mapping[str, Any]) -> str:

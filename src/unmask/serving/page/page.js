@@ -1,6 +1,6 @@
 // The page: which model, and the part for its kind of data.
 
-import { ask, announce, make, onComplaint, useKey } from "./shared.js";
+import { ask, announce, locked, make, onComplaint, read, useKey } from "./shared.js";
 import { events } from "./events.js";
 import { generic } from "./generic.js";
 import { images } from "./images.js";
@@ -52,5 +52,13 @@ document.getElementById("key-form").addEventListener("submit", (event) => {
   useKey(document.getElementById("key").value.trim());
   document.getElementById("key-form").hidden = true;
   guarded(begin)();
+});
+document.querySelector("nav a").addEventListener("click", async (event) => {
+  if (!locked()) return;
+  event.preventDefault();
+  const requests = new DOMParser().parseFromString(await read("docs"), "text/html");
+  document.title = requests.title;
+  document.body.className = "docs";
+  document.body.replaceChildren(...requests.body.children);
 });
 guarded(begin)();

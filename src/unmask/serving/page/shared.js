@@ -24,22 +24,29 @@ export function drawn(tag, given = {}, ...children) {
   return element;
 }
 
-export async function ask(path, body) {
+async function send(path, body) {
   const headers = body === undefined ? {} : { "content-type": "application/json" };
   if (key) headers.authorization = `Bearer ${key}`;
-  let answer;
   try {
-    answer = await fetch(path, body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) });
+    return await fetch(path, body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) });
   } catch {
     throw Object.assign(new Error("The server does not answer. Is it still running?"), { status: 0 });
   }
-  const found = await answer.json();
-  if (!answer.ok) {
-    const said = found.error || { what: answer.statusText, hint: "" };
+}
+
+export async function ask(path, body) {
+  const answer = await send(path, body);
+  const found = await answer.json().catch(() => ({}));
+  if (!answer.ok || found.error) {
+    const said = found.error || { what: `Answered with ${answer.status}, not by this server.`, hint: "Is it running behind its proxy?" };
     throw Object.assign(new Error([said.what, said.hint].filter(Boolean).join("\n")), { status: answer.status });
   }
   return found;
 }
+
+// Another page of this server, which a link cannot open where a key is asked for.
+export async function read(path) { return (await send(path)).text(); }
+export const locked = () => key !== "";
 
 // Runs work, shows what goes wrong, and drops answers that a later call has overtaken.
 export function latest(work) {
