@@ -134,6 +134,16 @@ def test_events_are_hidden_and_added(page):
     shots(p, "patient")
 
 
+def test_all_of_an_event_is_seen_on_a_narrow_page(page):
+    p = page("patient")
+    p.until("document.querySelector('.risk')")
+    p.size(390, 900)
+    beyond = "[...document.querySelectorAll('table.patient input, table.patient button')].filter((e) => "
+    beyond += "e.getBoundingClientRect().right > document.documentElement.clientWidth).length"
+    assert p.run(beyond) == 0
+    p.size(1100, 900)
+
+
 def test_other_kinds_are_asked_in_json_and_mistakes_are_shown(page):
     p = page("other")
     p.run("document.querySelector('button.main').click()")

@@ -35,11 +35,11 @@ export function events(model) {
     if (next.length) parts.push(section("Likeliest next events", bars(next.map((row) => [row.value === null ? row.code : `${row.code} ${number(row.value)}`, row.probability]), "Next events"),
       next[0].time ? make("p", { className: "quiet" }, `Expected around ${next[0].time.slice(0, 10)}.`) : null));
     const values = filled.results[0].filter((row) => row.kind === "value");
-    if (values.length) parts.push(section("Values that are missing", make("ul", {}, ...values.map((row) =>
+    if (values.length) parts.push(section("Values that are missing", make("p", { className: "quiet" }, "The median, and an interval that holds the truth nine times in ten."), make("ul", {}, ...values.map((row) =>
       make("li", {}, `${row.code} at ${(row.time || "").slice(0, 10)}: ${number(row.value)} (${number(row.low)} to ${number(row.high)})`)))));
     parts.push(section("What was expected", make("p", { className: "quiet" }, "Each visit hidden alone and predicted from all others: the lower the probability, the more surprising the event."),
-      make("div", { className: "wide", tabindex: "0", role: "region", "aria-label": "What was expected" }, make("table", {}, make("thead", {}, make("tr", {}, ...["time", "event", "probability", "likeliest there", "value", "expected (80 %)"].map((name) => make("th", { scope: "col" }, name)))),
-        make("tbody", {}, ...expected.results[0].map((row) => make("tr", {}, make("td", {}, (row.time || "").slice(0, 10)), make("td", {}, row.code), make("td", { className: "number" }, percent(row.probability)),
+      make("div", { className: "wide", tabindex: "0", role: "region", "aria-label": "What was expected" }, make("table", {}, make("thead", {}, make("tr", {}, ...["time", "event", "probability", "likeliest there", "value", "expected (80 %)"].map((name) => make("th", { scope: "col", className: name === "probability" || name === "value" ? "number" : "" }, name)))),
+        make("tbody", {}, ...expected.results[0].map((row) => make("tr", {}, make("td", { className: "day" }, (row.time || "").slice(0, 10)), make("td", {}, row.code), make("td", { className: "number" }, percent(row.probability)),
           make("td", {}, row.likeliest), make("td", { className: "number" }, row.value === null ? "" : number(row.value)),
           make("td", {}, row.expected === null ? "" : `${number(row.expected)} (${number(row.low)} to ${number(row.high)})`))))))));
     answer.replaceChildren(...parts);
@@ -50,10 +50,10 @@ export function events(model) {
   function risk(row) {
     const [name, value] = Object.entries(row).find(([, one]) => typeof one === "number") || ["", null];
     const share = name.includes("probability") || name.includes("risk");
-    const change = before !== null && value !== null && Math.abs(value - before) > 1e-9 ? ` (${value > before ? "+" : "−"}${share ? percent(Math.abs(value - before)) : number(Math.abs(value - before))} by your last change)` : "";
+    const change = before !== null && value !== null && Math.abs(value - before) > 1e-9 ? ` (${value > before ? "+" : "−"}${share ? `${Number((100 * Math.abs(value - before)).toPrecision(2))} percentage points` : number(Math.abs(value - before))} by your last change)` : "";
     before = value;
     return section("Outcome", make("p", { className: "risk" }, value === null ? JSON.stringify(row) : share ? percent(value) : number(value), make("small", { className: "quiet" }, change)),
-      make("p", { className: "quiet" }, name.replaceAll("_", " ")));
+      make("p", { className: "quiet" }, share ? "Probability of the outcome that the model was fine-tuned for." : name.replaceAll("_", " ")));
   }
 
   const show = () => {
@@ -62,7 +62,7 @@ export function events(model) {
       const tr = make("tr", { className: row.on ? "" : "off" },
         make("td", {}, make("input", { type: "checkbox", checked: row.on, "aria-label": `Event ${n + 1} is visible`, onchange: (event) => { row.on = event.target.checked; tr.className = row.on ? "" : "off"; update(); } })),
         make("td", {}, input("Time", "time", { type: "date" })), make("td", {}, input("Code", "code", { list: list.id, size: 18 })),
-        make("td", {}, input("Value", "value", { type: "number", step: "any", size: 8 })),
+        make("td", {}, input("Value", "value", { type: "number", step: "any", size: 8, placeholder: "value" })),
         make("td", {}, make("button", { type: "button", "aria-label": `Remove event ${n + 1}`, onclick: () => { rows.splice(n, 1); show(); update(); } }, "×")));
       return tr;
     }));
@@ -76,7 +76,7 @@ export function events(model) {
   };
   show();
   update();
-  return [section("A patient", line, list, make("div", { className: "wide" }, make("table", {}, make("thead", {}, make("tr", {}, ...["visible", "time", "code", "value", ""].map((name) => make("th", { scope: "col" }, name)))), body)),
+  return [section("A patient", line, list, make("div", { className: "wide" }, make("table", { className: "patient" }, make("thead", {}, make("tr", {}, ...["visible", "time", "code", "value", ""].map((name) => make("th", { scope: "col" }, name)))), body)),
     make("div", { className: "row" }, make("button", { type: "button", onclick: add }, "Add an event"), make("span", { className: "quiet" }, "Untick an event to hide it from the model; leave a value empty to have it predicted."))), answer];
 }
 

@@ -17,7 +17,7 @@ onComplaint((said) => { error.textContent = said; error.hidden = !said; });
 async function show(name) {
   const model = await ask(`models/${encodeURIComponent(name)}`);
   const { parameters, precision } = model.about;
-  const size = parameters ? `${(parameters / 1e6).toPrecision(3)} M parameters, ` : "";
+  const size = parameters ? `${parameters < 1e6 ? `${Math.round(parameters / 1e3)} thousand` : `${(parameters / 1e6).toPrecision(3)} M`} parameters, ` : "";
   document.getElementById("about").textContent = `${model.kind[0].toUpperCase()}${model.kind.slice(1)} model: ${size}${precision || ""}. It answers ${Object.keys(model.verbs).join(", ")}.`;
   document.title = `${name}: unmask`;
   const part = parts[model.kind] || generic;

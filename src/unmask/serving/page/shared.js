@@ -99,7 +99,7 @@ export function table(rows, about) {
   if (!rows.length) return make("p", { className: "quiet" }, "No rows.");
   const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
   return make("div", { className: "wide", tabindex: "0", role: "region", "aria-label": about }, make("table", {},
-    make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)))),
+    make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col", className: typeof rows[0][name] === "number" ? "number" : "" }, name)))),
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...names.map((name) => {
       const value = row[name];
       return make("td", { className: typeof value === "number" ? "number" : "" }, value === null || value === undefined ? "" : number(value));
