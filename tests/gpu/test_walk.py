@@ -7,6 +7,7 @@ is for `-m gpu`, which walks the same way there.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,13 @@ from tiny_kinds import hospital
 from tiny_run import job
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
+from unmask.modalities.events import tune
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import Labels, read_meds
 from unmask.modalities.events.pretrain import pretrain as pretrain_events
-from unmask.modalities.events.recipes import EventSettings
+from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, TuneSettings
 from unmask.modalities.events.recipes import with_overrides as event_settings
+from unmask.modalities.events.targets import Binary
 from unmask.modalities.images.classifier_settings import ClassifierSettings
 from unmask.modalities.images.finetune import finetune_classify
 from unmask.modalities.images.pretrain import pretrain as pretrain_images
@@ -213,18 +218,67 @@ def event_run(out: Path, settings: dict[str, Any]) -> None:
 def test_a_step_waits_for_the_step_before_it_alone(
     learn: Callable[[Path, dict[str, Any]], None], format: str, tmp_path: Path
 ):
-    def waits(steps: int) -> dict[tuple[str, str], int]:
+    def walk(steps: int) -> None:
         rarely = {"log_every": 1000, "validate_every": 1000}
-        with stand_in.cuda() as watch:
-            learn(tmp_path / str(steps), {"steps": steps, "precision": format, "device": "cuda", **rarely})
-        return dict(watch.waits)
+        learn(tmp_path / str(steps), {"steps": steps, "precision": format, "device": "cuda", **rarely})
 
-    few, many = waits(4), waits(12)
-    more = {key: (many.get(key, 0) - few.get(key, 0)) / 8 for key in many if many[key] != few.get(key, 0)}
-    # Not mended yet: events' evidence asks which sets there are.
-    known = {key for key in more if key[1].startswith("modalities/events/evidence.py")}
-    assert {reason for reason, _ in more.keys() - known} == {"for an earlier step"}, more
-    assert sum(more.values()) <= (5 if known else 2), more
+    assert_one_wait_per_step(walk, 3, 7)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_step_of_fine_tuning_waits_for_the_step_before_it_alone(task: str, tmp_path: Path):
+    where = folder(tmp_path / "m")
+
+    def walk(steps: int) -> None:
+        options = {"precision": "bf16", "steps": steps, "epochs": None, "batch": 4, "evaluate_every": 1000}
+        more = {"device": "cuda", "start": "plain", "validation": TASKS[task][:1]}
+        finetune(task, where, TASKS[task], out=tmp_path / str(steps), **options, **more)
+
+    assert_one_wait_per_step(walk, 2, 6)
+
+
+def test_a_step_of_a_picture_classifier_waits_for_the_step_before_it_alone(tmp_path: Path):
+    image_run(tmp_path / "m", {"steps": 1})
+
+    def walk(steps: int) -> None:
+        train = TrainSettings(steps=steps, precision="bf16", device="cuda")
+        settings = ClassifierSettings(batch=8, mixup=0.8, train=train)
+        finetune_classify(tmp_path / "m", bars(), tmp_path / str(steps), settings=settings, console=False)
+
+    assert_one_wait_per_step(walk, 1, 3)  # of the first epoch: then comes a look at the held-out pictures
+
+
+def test_a_step_of_tuning_for_an_outcome_waits_for_the_step_before_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tune, "OUTPUT_STEPS", 1)
+    event_run(tmp_path / "m", {"steps": 1, "precision": "fp32"})
+    events = read_meds(tmp_path / "meds")
+    patients = np.arange(len(events))
+    labels = Labels(subject=patients, time=np.full(len(events), events.time.max()), value=patients % 2)
+
+    def walk(steps: int) -> None:
+        model = unmask.load(tmp_path / "m", device="cuda", precision="bf16")
+        settings = OutcomeSettings(tune=TuneSettings(batch=len(events), epochs=1, least_steps=steps))
+        tuner = model.tuner(Histories(events, model.folder.vocabulary), labels, Binary(), settings)
+        tuner.fit(model.folder.model, patients, Binary().encode(labels))
+
+    assert_one_wait_per_step(walk, 1, 3)
+
+
+def assert_one_wait_per_step(walk: Callable[[int], None], few: int, many: int) -> None:
+    """On the stand-in, `many` steps wait once more per step than `few`, for the step before."""
+
+    def waits(steps: int) -> Counter[tuple[str, str]]:
+        with stand_in.cuda() as watch:
+            walk(steps)
+        return Counter(watch.waits)
+
+    more = waits(many)
+    more.subtract(waits(few))
+    found = {key: count / (many - few) for key, count in more.items() if count}
+    assert {reason for reason, _ in found} == {"for an earlier step"}, found
+    assert sum(found.values()) <= 1, found
 
 
 def test_mixed_devices_are_refused():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, packed_batches, similar_length_batches
 from unmask.core.model import MaskedModel
+from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError
 
 Pooling = Literal["mean", "first", "max"]
@@ -108,13 +109,11 @@ def pool(model: MaskedModel, batch: PackedBatch, count: int, pooling: str, inclu
     """
     _check_pooling(pooling)
     if pooling == "first":
-        device = batch.index.device
-        first = torch.from_numpy(first_slots(batch, count)).to(device)
-        order = first.argsort()
-        vectors = torch.empty(count, model.encoder.config.width, device=device)
+        device, first = batch.index.device, first_slots(batch, count)
+        order = np.argsort(first)
         # Only the pooled slots are computed in the last layer.
-        vectors[order] = model.states(batch, wanted=first[order]).float()
-        return vectors
+        states = model.states(batch, wanted=to_device(torch.from_numpy(first[order]), device)).float()
+        return states[to_device(torch.from_numpy(np.argsort(order)), device)]
     return pool_states(model.states(batch), batch, count, pooling, include_special)
 
 
@@ -132,18 +131,20 @@ def pool_states(
 ) -> Float[Tensor, "count width"]:
     """Mean ('mean') or maximum ('max') of states already computed, so that several poolings cost one pass of the
     encoder; fp32."""
-    index = batch.index.flatten()
+    index, states = on_host(batch.index).flatten(), states.flatten(0, 1).float()
     real = index >= 0
-    states = states.flatten(0, 1).float()
-    counted = real & batch.observed.flatten()
+    counted = real & on_host(batch.observed).flatten()
     if not include_special:
-        counted &= ~batch.special.flatten()
+        counted &= ~on_host(batch.special).flatten()
     # An example with nothing to count is pooled over all it has.
     empty = torch.bincount(index[counted], minlength=count) == 0
     counted |= real & empty[index.clamp_min(0)]
-    where, states = index[counted], states[counted]
+    slots = counted.nonzero().flatten()
+    states = states[to_device(slots, states.device)]
+    owner = index[slots]
+    where, sizes = (to_device(t, states.device) for t in (owner, torch.bincount(owner, minlength=count).clamp_min(1)))
     if pooling == "max":
         vectors = states.new_full((count, states.shape[1]), -torch.inf)
         return vectors.scatter_reduce(0, where[:, None].expand_as(states), states, "amax")
     total = states.new_zeros(count, states.shape[1]).index_add_(0, where, states)
-    return total / torch.bincount(where, minlength=count).clamp_min(1)[:, None]
+    return total / sizes[:, None]

@@ -22,6 +22,7 @@ from threadpoolctl import ThreadpoolController
 from torch import nn
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
+from unmask.encoder.on_host import on_host
 from unmask.errors import UserError
 from unmask.progress import counted, counts
 
@@ -209,7 +210,7 @@ def _check(lengths: np.ndarray, slots: int) -> None:
 
 def first_slots(batch: PackedBatch, count: int) -> np.ndarray:
     """Flat number of the first slot of each of a batch's `count` examples (an example is contiguous in its row)."""
-    index = batch.index.cpu().numpy().ravel()
+    index = on_host(batch.index).numpy().ravel()
     found, first = np.unique(index, return_index=True)
     out = np.zeros(count, np.int64)
     out[found[found >= 0]] = first[found >= 0]

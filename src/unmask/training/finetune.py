@@ -20,6 +20,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unmask.core.later import Later
 from unmask.training.finetune_checkpoints import Keeper, Progress, StoppedBySignal
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, step
@@ -203,6 +204,17 @@ class BestState:
             self.module.load_state_dict({**self.module.state_dict(), **self.state})
 
 
+@dataclass
+class _Taken:
+    """A step whose loss and gradient norm the host has not read yet; `row` is the rest of its line of the curve."""
+
+    numbers: Later
+    step: int
+    share: float
+    factor: float
+    row: dict[str, Any] | None
+
+
 class _Loop:
     """One run and its state; see `finetune`."""
 
@@ -223,6 +235,7 @@ class _Loop:
         self.progress, self.stopped = Progress(), "finished"
         self.started, self.worked = time.perf_counter(), time.process_time()
         self.looking, self.looking_cpu, self.by_clock = 0.0, 0.0, 0.0
+        self.taken: _Taken | None = None
 
     def take_steps(self) -> None:
         """Steps until the end, an early stop, the end of the minutes or a signal."""
@@ -247,6 +260,7 @@ class _Loop:
                 if self.keeper.signals.requested:
                     self.stopped = "signal"
                     break
+        self._read()
         if self.keeper is not None and self.stopped != "signal" and self.keeper.keeps_end():
             self.progress.ended = self.stopped
             self._save(self.keeper)
@@ -303,11 +317,25 @@ class _Loop:
             self.by_clock = min(1.0, spent / (60 * course.minutes))
         factor = course.factor(run.step, self.by_clock)
         norm = step(self.optimiser, self.parameters, clip=course.clip, rate=factor)
-        self.work.stepped(factor, applied=self.guard.check(norm))
         self.optimiser.zero_grad(set_to_none=True)
+        row: dict[str, Any] | None = None
         if self.tracker is not None and (run.step % course.log_every == 0 or run.step == 1):
-            more = self.work.row(factor, time.perf_counter() - self.started)
-            self.tracker.log(run.step, self._share(), loss=float(loss), gradient_norm=float(norm), epoch=epoch, **more)
+            row = {"epoch": epoch, **self.work.row(factor, time.perf_counter() - self.started)}
+        self._read()
+        self.taken = _Taken(Later([loss, norm]), run.step, self._share(), factor, row)
+        if norm.device.type == "cpu":
+            self._read()
+
+    def _read(self) -> None:
+        """Whether the last step was applied, and its line of the curve. A GPU is asked once the next step is on its
+        way to it, so that it need not wait for the host."""
+        taken, self.taken = self.taken, None
+        if taken is None:
+            return
+        loss, norm = taken.numbers.values
+        self.work.stepped(taken.factor, applied=self.guard.check(norm))
+        if self.tracker is not None and taken.row is not None:
+            self.tracker.log(taken.step, taken.share, loss=loss, gradient_norm=norm, **taken.row)
 
     def _share(self) -> float:
         """The share of the run that is done."""
@@ -327,6 +355,7 @@ class _Loop:
 
     def _look(self) -> None:
         """Look at the held-out data, and keep the state where it is the best so far."""
+        self._read()
         began, working = time.perf_counter(), time.process_time()
         self.work.module.eval()
         look = self.work.look()
@@ -353,6 +382,7 @@ class _Loop:
         return patience is not None and bool((self.best.waited >= patience).all())
 
     def _save(self, keeper: Keeper) -> None:
+        self._read()
         self.progress.extra = self.work.saved()
         keeper.save(self.progress, self.work.module, self.best.state, self.optimiser)
 

@@ -55,14 +55,17 @@ class Evidence(nn.Module):
     ) -> Float[Tensor, "wanted telling"]:
         """Which of the telling codes stand visibly in the set of each slot of `wanted`."""
         group = sets_of(values, hidden).flatten()
-        sets, row = torch.unique(group[wanted], return_inverse=True)
-        place = torch.full((int(group.max()) + 1,), -1, dtype=torch.int64, device=group.device)
-        place[sets] = torch.arange(len(sets), device=group.device)
-        code, at = values["code"].flatten() - FIRST, place[group]
-        tells = (~hidden.flatten()) & (code >= 0) & (code < self.telling) & (at >= 0)
-        out = torch.zeros(len(sets), self.telling, device=group.device)
-        out[at[tells], code[tells]] = 1.0
-        return out[row]
+        asked = torch.zeros_like(group)
+        asked[group[wanted]] = 1
+        # Sets with a wanted slot get the first rows; how many there are is known on the device alone, so there is one
+        # for each wanted slot, and a last one for all that does not tell: nothing here waits for the device.
+        place = asked.cumsum(0) - 1
+        code = values["code"].flatten() - FIRST
+        tells = (~hidden.flatten()) & (code >= 0) & (code < self.telling) & (asked[group] > 0)
+        out = torch.zeros(len(wanted) + 1, self.telling, device=group.device)
+        at = torch.where(tells, place[group], len(wanted))
+        out[at, torch.where(tells, code, 0)] = 1.0
+        return out[place[group[wanted]]]
 
     @torch.no_grad()
     def start(self, histories: Histories, train: np.ndarray) -> np.ndarray:

@@ -187,7 +187,7 @@ class TimeToEvent:
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """(members, points): minus the log-likelihood of the interval, or of having lived that long."""
         number, seen = y[:, 0:1], y[:, 1:2]
-        interval = torch.arange(self.outputs)
+        interval = torch.arange(self.outputs, device=y.device)
         lived = (interval < number).float()  # survived to the interval's end
         died = ((interval == number) & (seen == 1)).float()
         return (F.softplus(logits) * lived + F.softplus(-logits) * died).sum(-1)

@@ -23,6 +23,7 @@ from unmask.core.batch import Example, PackedBatch
 from unmask.core.embed import pool_states
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
+from unmask.encoder.on_host import to_device
 from unmask.modalities.events.codec import EventCodec
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Labels
@@ -156,20 +157,21 @@ class Tuner:
         out = torch.zeros(len(numbers), net.out.in_features)
         with inference_mode(net):
             for found, asked in self.ask(net, numbers, ask=net.pooled):
-                out[torch.from_numpy(asked)] = found
+                out[torch.from_numpy(asked)] = found.cpu()
         return out
 
     def watch(self, net: Tuned, numbers: np.ndarray, y: np.ndarray) -> float:
         """Mean loss of points that nothing is learnt from."""
         with inference_mode(net):
-            return sum(float(self.loss(logits, y[asked])) for logits, asked in self.ask(net, numbers)) / len(numbers)
+            found = ((logits.cpu(), asked) for logits, asked in self.ask(net, numbers))
+            return sum(float(self.loss(logits, y[asked])) for logits, asked in found) / len(numbers)
 
     def predict(self, net: Tuned, numbers: np.ndarray) -> np.ndarray:
         """(points, outputs) probabilities."""
         out = np.zeros((len(numbers), self.target.outputs))
         with inference_mode(net.to(self.device)):
             for logits, asked in self.ask(net, numbers):
-                out[asked] = self.target.probabilities(logits[None]).double().numpy()
+                out[asked] = self.target.probabilities(logits.cpu()[None]).double().numpy()
         return out
 
     def length(self, number: int) -> int:
@@ -179,12 +181,12 @@ class Tuner:
 
     def loss(self, logits: Tensor, y: np.ndarray) -> Tensor:
         """Summed over points, whose targets are `y`."""
-        return self.target.loss(logits[None], torch.from_numpy(y)).sum()
+        return self.target.loss(logits[None], to_device(torch.from_numpy(y), logits.device)).sum()
 
     def ask(
         self, net: Tuned, numbers: np.ndarray, generator: np.random.Generator | None = None, ask: Ask | None = None
     ) -> Iterator[tuple[Tensor, np.ndarray]]:
-        """Logits (or what `ask` gives), and which of `numbers` they are of.
+        """Logits (or what `ask` gives) on the device, and which of `numbers` they are of.
 
         Args:
             generator: leaves some events of each history out.
@@ -193,7 +195,7 @@ class Tuner:
         for batch, asked in self.histories.batches(self.points, numbers, slots=self.slots, change=thin):
             with self.context():
                 found = (ask or net)(batch.to(self.device), len(asked))
-            yield found.float().cpu(), asked
+            yield found.float(), asked
 
 
 class OutputFinetuning(Finetunable):
@@ -295,7 +297,7 @@ class EncoderFinetuning(Finetunable):
         self.order.restore(saved["order"])
 
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
-        total = torch.zeros(())
+        total = torch.zeros((), device=self.tuner.device)
         for start in range(0, len(items), self.most):
             part = items[start : start + self.most]
             for logits, asked in self.tuner.ask(self.net, self.numbers[part], self.generator):

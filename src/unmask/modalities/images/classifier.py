@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
+from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet, some_pictures
 from unmask.modalities.images.card import scored
@@ -47,7 +48,7 @@ class DropPath:
         if not module.training or not self.share:
             return output
         kept = self.draw(len(output)) if self.kept is None else self.kept
-        return output * (kept.to(output) / (1 - self.share))[:, None, None]
+        return output * to_device(kept.to(output.dtype) / (1 - self.share), output.device)[:, None, None]
 
 
 class ClassifierNet(nn.Module):
@@ -87,7 +88,7 @@ class ClassifierNet(nn.Module):
         first = int(self.config.class_token)
         if self.pooling == "first":
             pooled = states[:, 0]
-        elif bool(batch.observed.all()):
+        elif bool(on_host(batch.observed).all()):
             pooled = states[:, first:].mean(1)
         else:  # the mean over the patches that were measured
             seen = batch.observed[:, first:, None].to(states.dtype)

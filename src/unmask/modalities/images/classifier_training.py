@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.encoder.on_host import to_device
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.augment import Augment, mix_batch
 from unmask.modalities.images.batches import image_batch
@@ -151,7 +152,7 @@ class PictureFinetuning(Finetunable):
         packed = image_batch(net.config, seen, numbers).to(classifier.device)
         with classifier.model._context():
             logits = net(packed)
-        return classifier.objective.loss(logits, target.to(classifier.device))
+        return classifier.objective.loss(logits, to_device(target, classifier.device))
 
     def _batch(self, numbers: np.ndarray, epoch: int, number: int) -> tuple[Tensor, Tensor]:
         """Pictures, augmented and mixed, and their targets."""

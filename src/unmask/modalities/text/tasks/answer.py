@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots
+from unmask.encoder.on_host import on_host, to_device
 from unmask.families.heads import SPAN, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
@@ -87,7 +88,7 @@ class Answer(TextTask):
 
     def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         logits = padded(model(batch, len(numbers)).float(), batch, len(numbers))
-        target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
+        target = to_device(prepared.extra["target"][torch.from_numpy(numbers)], logits.device)
         return (F.cross_entropy(logits[..., 0], target[:, 0]) + F.cross_entropy(logits[..., 1], target[:, 1])) / 2
 
     def collect(self, logits: Tensor, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> list[np.ndarray]:
@@ -179,12 +180,12 @@ def _in_window(window: Window, place: tuple[int, int] | None) -> tuple[int, int]
 
 def padded(logits: Tensor, batch: PackedBatch, count: int) -> Tensor:
     """(rows * slots, k) -> (count, longest, k), with a large negative number behind the end of each example."""
-    index = batch.index.flatten()
-    first = torch.from_numpy(first_slots(batch, count)).to(index.device)
+    index = on_host(batch.index).flatten()
     real = (index >= 0).nonzero().flatten()
-    column = real - first[index[real]]
+    column = real - torch.from_numpy(first_slots(batch, count))[index[real]]
     out = logits.new_full((count, int(column.max()) + 1, logits.shape[1]), -1e9)
-    return out.index_put((index[real], column), logits[real])
+    example, column, real = (to_device(t, logits.device) for t in (index[real], column, real))
+    return out.index_put((example, column), logits[real])
 
 
 def _spans(

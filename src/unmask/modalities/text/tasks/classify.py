@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
+from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting, suggest
 from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.folder import TextFolder
@@ -184,8 +185,8 @@ class Classify(TextTask):
 
     def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         logits = model(batch, len(numbers)).float()
-        target = prepared.extra["target"][torch.from_numpy(numbers)].to(logits.device)
-        weights = None if self.weights is None else self.weights.to(logits.device)
+        target = to_device(prepared.extra["target"][torch.from_numpy(numbers)], logits.device)
+        weights = None if self.weights is None else to_device(self.weights, logits.device)
         if self.problem == "single":
             return F.cross_entropy(logits, target, weight=weights)
         if self.problem == "multi":

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.encoder.config import Learned
+from unmask.encoder.on_host import to_device
 from unmask.encoder.transformer import Encoder, Layer
 from unmask.families.base import published_state
 from unmask.modalities.text.folder import TextFolder
@@ -80,5 +81,5 @@ def pooled_both(states: Any, batch: Any, count: int) -> tuple[Tensor, Tensor]:
     from unmask.core.embed import pool_states
     from unmask.core.inference import first_slots
 
-    first = torch.from_numpy(first_slots(batch, count)).to(states.device)
+    first = to_device(torch.from_numpy(first_slots(batch, count)), states.device)
     return states.flatten(0, 1)[first].float(), pool_states(states, batch, count, "mean", True)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
+from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
@@ -134,12 +135,15 @@ class Similarity(TextTask):
         owner = prepared.extra["owner"][numbers]
         _, place, size = np.unique(owner, return_index=True, return_counts=True)
         place, size = place[np.argsort(place)], size[np.argsort(place)]
-        first, second = vectors[torch.from_numpy(place)], vectors[torch.from_numpy(place + 1)]
+
+        def chosen(places: np.ndarray) -> Tensor:
+            return vectors[to_device(torch.from_numpy(places), vectors.device)]
+
+        first, second = chosen(place), chosen(place + 1)
         if kind == "cosent":
-            target = prepared.extra["target"][torch.from_numpy(owner[place])].to(vectors.device)
+            target = to_device(prepared.extra["target"][torch.from_numpy(owner[place])], vectors.device)
             return cosent((first * second).sum(-1), target, t)
-        hard = torch.from_numpy(place[size == 3] + 2)
-        return in_batch(first, torch.cat([second, vectors[hard]]), t)
+        return in_batch(first, torch.cat([second, chosen(place[size == 3] + 2)]), t)
 
     def _masked(self, model: TaskModel, batch: PackedBatch) -> Tensor:
         """The masked-token loss of the batch's texts, another draw at every step."""

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch
+from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError
 from unmask.families.heads import TOKEN, TaskHead
 from unmask.modalities.text.folder import TextFolder
@@ -138,7 +139,7 @@ class Tag(TextTask):
 
     def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         target = batch.values["target"].flatten()
-        where = target.nonzero().flatten()
+        where = to_device(on_host(batch.values["target"]).flatten().nonzero().flatten(), target.device)
         logits = model(batch, len(numbers))[where].float()
         return F.cross_entropy(logits, target[where] - 1)
 
