@@ -52,10 +52,14 @@ _flags = False
 
 
 @contextlib.contextmanager
-def with_flags() -> Iterator[None]:
-    """The caller is the command line: messages made meanwhile name flags."""
+def with_flags(flags: bool = True) -> Iterator[None]:
+    """The caller is the command line: messages made meanwhile name flags.
+
+    Args:
+        flags: False where it is not, as of requests to a server that the command line has started.
+    """
     global _flags
-    before, _flags = _flags, True
+    before, _flags = _flags, flags
     try:
         yield
     finally:

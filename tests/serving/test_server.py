@@ -270,7 +270,7 @@ def test_behind_a_proxy_that_was_named():
         assert server.post("/models/m/length", body, **{**seen, "Host": "other.example"})[0] == 403
     with running({"m": counting()}) as server:
         status, found = server.post("/models/m/length", body, **seen)
-        assert (status, "--cors" in found["error"]["hint"]) == (403, True)
+        assert (status, "Behind a proxy" in found["error"]["hint"]) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/page/page.js", "/page/shared.js", "/page/text.js"])

@@ -19,7 +19,7 @@ def serve(
     waiting: int = typer.Option(512, min=1, help="Requests that may wait; more are told to ask again later (429)."),
     items: int = typer.Option(1024, min=1, help="Texts, rows, pictures or patients per request."),
     megabytes: int = typer.Option(16, min=1, help="Size of a request."),
-    seconds: float = typer.Option(60.0, help="Until an answer; after that the request is given up (504)."),
+    seconds: float = typer.Option(60.0, min=0.1, help="Until an answer; after that the request is given up (504)."),
     precision: str = typer.Option("auto", help="auto, fp32, bf16 or int8 (embeddings alone)."),
     device: options.Device = "auto",
 ) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from unmask.errors import UserError, option
+from unmask.errors import UserError
 from unmask.serving.refused import Refused
 
 SHORTEST = 16
@@ -80,8 +80,8 @@ def check_origin(headers: Mapping[bytes, bytes], *, loopback: bool, allowed: Seq
         raise Refused(
             403,
             f"asked as {name[:60]!r}",
-            hint="This server is for this machine: ask it as localhost. Behind a proxy it is started with --cors and "
-            "the proxy's origin.",
+            hint="This server is for this machine: ask it as localhost. Behind a proxy, whoever starts it names the "
+            "proxy's origin as one that may ask.",
         )
     origin = headers.get(b"origin")
     if origin is not None and not allowed_origin(origin.decode("latin-1"), host, allowed):
@@ -106,7 +106,7 @@ def check_origins(allowed: Sequence[str]) -> None:
     for origin in allowed:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise UserError(
-                f"{origin!r} is no origin ({option('cors', origin)})",
+                f"{origin!r} is no origin of pages that may ask",
                 hint="Expected https://NAME or https://NAME:PORT, without a path; or *.",
             )
 

@@ -71,6 +71,9 @@ def serve(folder: str, limits: Limits, *, device: str = "auto", precision: str =
     Raises:
         UserError: its modality has nothing to serve, or does not compute so.
     """
+    inside = [str(one) for one in Path(folder).glob("*/") if (one / "config.json").is_file()]
+    if inside and not (Path(folder) / "config.json").exists():
+        raise UserError(f"{folder}: no model, but {', '.join(sorted(inside)[:5])} in it", hint="Name that folder.")
     kind = modality(kind_of(folder))
     if kind.serves is None:
         raise UserError(

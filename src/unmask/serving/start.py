@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, with_flags
 from unmask.serving.gateway import Backend, Gateway
 from unmask.serving.keys import LOOPBACK, Keys, check_origins
 from unmask.serving.limits import Limits
@@ -96,12 +96,13 @@ def serve(
         gateway.backend, gateway.models = made
         sock.listen(BACKLOG)  # who comes once the address is said is let in
         for name, told in gateway.models.items():
-            say(f"{name}: a model of {told['kind']}: {', '.join(told['verbs'])}")
+            say(f"{name} ({told['kind']}): {', '.join(told['verbs'])}")
         say(f"http://{shown(host)}:{sock.getsockname()[1]}/ (requests: /docs); Ctrl-C ends")
         try:
             from unmask.serving.server import Server
 
-            Server(gateway, sock).run_until_stopped()
+            with with_flags(False):  # who asks gives keys of a body
+                Server(gateway, sock).run_until_stopped()
         finally:
             gateway.backend.close()
     finally:
