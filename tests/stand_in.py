@@ -412,12 +412,14 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(torch.inference_mode, "__exit__", lambda self, *error: self.within.__exit__(*error))
     yield mock.patch.object(varlen, "varlen_attn", _varlen_attention)
     yield mock.patch.object(safetensors.torch, "_flatten_as_ptr", _copied_first(safetensors.torch._flatten_as_ptr))
-    generator = torch.Generator
 
-    def on_cpu(device: str = "cpu") -> torch.Generator:
-        return generator()
+    class Generator(torch.Generator):  # a class, for annotations that name it
+        def __new__(cls, device: str = "cpu") -> Generator:
+            return super().__new__(cls, "cpu")
 
-    yield mock.patch.object(torch, "Generator", on_cpu)
+        def __init__(self, device: str = "cpu") -> None: ...
+
+    yield mock.patch.object(torch, "Generator", Generator)
     yield mock.patch.object(torch.autocast, "__init__", begin)
     yield mock.patch.object(torch, "is_autocast_enabled", asked(enabled))
     yield mock.patch.object(torch, "get_autocast_dtype", asked(dtype))
