@@ -5,6 +5,8 @@
 A page says in comments what its blocks need:
 
     <!-- files: tables -->         the files and models of tests/docs/page_files.py that it speaks of
+    <!-- data: PATH NAME -->       a folder of the shared data (UNMASK_SHARED/data/PATH), which it calls NAME; where it is
+                                   not there the page's test is skipped, and says so
     <!-- tutorial -->              its blocks take minutes: `make docs-slow` runs them, whole and in an empty folder
     <!-- slow -->                  the next block takes long in a quick page: `make docs-slow` runs it, and those before
     <!-- not run: REASON -->       the next block cannot run in a test, and why
@@ -64,12 +66,14 @@ class Page:
     Args:
         path: from the root.
         files: names of functions of tests/docs/page_files.py.
+        data: (path below the shared data, name of the folder in the page).
         tutorial: all of it is run by `make docs-slow`.
     """
 
     path: str
     text: str
     files: tuple[str, ...]
+    data: tuple[tuple[str, str], ...]
     tutorial: bool
     blocks: tuple[Block, ...]
 
@@ -100,7 +104,9 @@ def read(path: str, text: str) -> Page:
             )
         )
     files = tuple(name for m in re.finditer(r"<!-- files: (.*?) -->", text) for name in m[1].split())
-    return Page(path=path, text=text, files=files, tutorial="<!-- tutorial -->" in text, blocks=tuple(blocks))
+    data = tuple((m[1], m[2]) for m in re.finditer(r"<!-- data: (\S+) (\S+) -->", text))
+    tutorial = "<!-- tutorial -->" in text
+    return Page(path=path, text=text, files=files, data=data, tutorial=tutorial, blocks=tuple(blocks))
 
 
 def all_pages() -> list[Page]:

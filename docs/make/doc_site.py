@@ -37,12 +37,14 @@ def title(text: str) -> str:
 
 
 def ordered(texts: dict[str, str]) -> dict[str, list[str]]:
-    """Part -> its pages, in the order that its index names them."""
+    """Part -> its pages, in the order that its index names them; the pages of other parts, and the start page, stand
+    elsewhere."""
     found: dict[str, list[str]] = {}
     for name, folder in PARTS.items():
         index = f"{folder}/index.md"
         named = [_below(folder, target) for target in links(texts[index]) if target.partition("#")[0].endswith(".md")]
-        found[name] = list(dict.fromkeys([index, *(p for p in named if p in texts)]))
+        elsewhere = ("index.md", *(f"{other}/" for other in PARTS.values() if other != folder))
+        found[name] = list(dict.fromkeys([index, *(p for p in named if p in texts and not p.startswith(elsewhere))]))
     return found
 
 

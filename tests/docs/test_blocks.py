@@ -31,6 +31,7 @@ from unmask.training.settings import TrainSettings
 PAGES = {page.path: page for page in all_pages()}
 WRITE = "UNMASK_DOCS_WRITE"
 """Set to 1, `make docs-slow` writes what was printed, and the pictures that were made, into the tutorials."""
+SHARED = Path(os.environ.get("UNMASK_SHARED", ROOT.parent / "shared")) / "data"
 SMALL: dict[type, dict[str, Any]] = {
     TextSettings: {
         "width": 32,
@@ -160,6 +161,10 @@ def run_page(
 @pytest.mark.parametrize("path", [path for path, page in PAGES.items() if page.tutorial])
 def test_the_blocks_of_a_tutorial_run(path, tmp_path, monkeypatch):
     page = PAGES[path]
+    for source, name in page.data:
+        if not (SHARED / source).exists():
+            pytest.skip(f"{source} is not in {SHARED}: UNMASK_SHARED says where the shared data is")
+        (tmp_path / name).symlink_to(SHARED / source)
     printed: list[tuple[Block, str]] = []
     with on_page(page, tmp_path, monkeypatch) as names:
         for block in page.blocks:

@@ -74,6 +74,7 @@ def test_every_setting_is_described(title: str):
 def test_the_site_and_llms_txt_have_every_page():
     texts = page_texts()
     assert set(texts) == {"index.md", *(path for paths in ordered(texts).values() for path in paths)}
+    assert sum(map(len, ordered(texts).values())) == len(texts) - 1  # each stands in one part
     assert all(f"]({path})" in llms(texts) for path in texts if path != "index.md")
     parts = tomllib.loads(navigation(texts))["nav"]
     assert [name for part in parts for name in part] == ["Start", "Tutorials", "How-to", "Reference", "Explanation"]
