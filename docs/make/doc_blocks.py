@@ -5,8 +5,8 @@
 A page says in comments what its blocks need:
 
     <!-- files: tables -->         the files and models of tests/docs/page_files.py that it speaks of
-    <!-- data: PATH NAME -->       a folder of the shared data (UNMASK_SHARED/data/PATH), which it calls NAME; where it is
-                                   not there the page's test is skipped, and says so
+    <!-- data: PATH NAME -->       a folder of the shared data (UNMASK_SHARED/data/PATH), which it calls NAME; where it
+                                   is not there the page's test is skipped, and says so
     <!-- tutorial -->              its blocks take minutes: `make docs-slow` runs them, whole and in an empty folder
     <!-- slow -->                  the next block takes long in a quick page: `make docs-slow` runs it, and those before
     <!-- not run: REASON -->       the next block cannot run in a test, and why
