@@ -354,3 +354,14 @@ def test_training_again_on_all_rows_is_no_more_work_than_the_usual_loop(tmp_path
 def test_the_usual_work_is_that_of_padded_steps():
     assert effort.usual(np.array([5.0] * 16), 2.0, 0) == 3 * 2 * 16 * 5
     assert effort.usual(np.array([1.0] * 7 + [9.0]), 1.0, 0) == 3 * 8 * 9
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_where_features_say_nothing_the_most_frequent_class_is_answered(seed: int):
+    """A model of 384 features separates 300 rows whatever they mean: only much regularisation sees that."""
+    rng = np.random.default_rng(seed)
+    features, rare = rng.standard_normal((900, 384)).astype(np.float32), rng.random(900) < 0.3
+    target = np.stack([~rare, rare], 1).astype(np.float32)
+    _, strength, _ = linear.cross_validated([features[:300]], target[:300], "softmax", seed=seed)
+    found = linear.fit(features[:300], target[:300], "softmax", strength)
+    assert (found(features[300:]).argmax(1) == rare[300:]).mean() >= (~rare[300:]).mean() - 0.01

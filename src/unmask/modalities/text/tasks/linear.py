@@ -15,7 +15,7 @@ import numpy as np
 
 Kind = Literal["softmax", "sigmoid", "squared", "pointer"]
 """One of k classes; each of k labels or not; k numbers; one row of each segment for each of the k outputs."""
-STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
+STRENGTHS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 FOLDS, ENOUGH = 3, 4000
 """Of cross-validation, and the most rows it looks at."""
 
