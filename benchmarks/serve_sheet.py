@@ -49,8 +49,12 @@ def named(load: str, server: dict[str, Any]) -> str:
     return f"{count} client{'s' * (count != '1')}"
 
 
-def beside(servers: Sequence[dict[str, Any]], ours: dict[str, Any], loads: Sequence[str]) -> Table:
-    """Tokens per second over, and p99 under, the best peer's of each round."""
+def beside(servers: Sequence[dict[str, Any]], ours: dict[str, Any], loads: Sequence[str], before: str) -> Table:
+    """Tokens per second over, and p99 under, the best peer's.
+
+    Args:
+        before: what rows are named by in front of the load.
+    """
     peers = [s for s in servers if not s["name"].startswith(OURS) and s["cosine"] >= SAME]
     rows = []
     for load in loads:
@@ -59,7 +63,7 @@ def beside(servers: Sequence[dict[str, Any]], ours: dict[str, Any], loads: Seque
         sooner = [min(p["p99_ms"] for p in others) / mine["p99_ms"] for mine, *others in every]
         speed = median(ours, load, "tokens_per_second") / max(median(p, load, "tokens_per_second") for p in peers)
         wait = min(median(p, load, "p99_ms") for p in peers) / median(ours, load, "p99_ms")
-        rows.append((named(load, ours), shown(speed, faster), shown(wait, sooner)))
+        rows.append((before + named(load, ours), shown(speed, faster), shown(wait, sooner)))
     return Table(columns=(f"{ours['name']} over the best equal peer", "tokens/s", "p99 sooner"), rows=tuple(rows))
 
 
@@ -80,10 +84,11 @@ def tables(found: dict[str, Any]) -> tuple[Table, ...]:
         (s["name"], ", ".join(f"{one:.1f}" for one in s["first_answer_s"]), f"{thousands(s['megabytes'])} MB")
         for s in servers
     ]
+    own = [s for s in servers if s["name"].startswith(OURS)]
     return (
         Table(columns=("tokens/s", *columns, "agreement"), rows=tuple(speed)),
         Table(columns=("p50 / p99, ms", *columns), rows=tuple(waits)),
-        *(beside(servers, s, loads) for s in servers if s["name"].startswith(OURS)),
+        *(beside(servers, s, loads, "" if s is own[0] else f"{s['name']}, ") for s in own),
         Table(columns=("from cold", "first answer, s", "memory"), rows=tuple(costs)),
     )
 
