@@ -7,6 +7,7 @@ is for `-m gpu`, which walks the same way there.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ from unmask.modalities.text.folder import load_folder
 from unmask.modalities.text.pretrain import pretrain as pretrain_text
 from unmask.modalities.text.recipes import RECIPES, TextSettings
 from unmask.modalities.text.recipes import with_overrides as text_settings
+from unmask.modalities.text.tasks import attribution
 from unmask.modalities.text.tasks.finetune import finetune
 from unmask.training.run import run
 from unmask.training.settings import TrainSettings
@@ -161,7 +163,8 @@ TASKS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_tasks_are_learnt_the_same(both: Both, task: str, tmp_path: Path):
+def test_tasks_are_learnt_the_same(both: Both, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attribution, "attributions", functools.partial(attribution.attributions, steps=2))
     where = folder(tmp_path / "m")
 
     def work(device: str) -> float:

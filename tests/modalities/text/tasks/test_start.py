@@ -146,9 +146,7 @@ def test_a_gain_within_its_error_over_one_answer_is_said(right, barely):
     truth = ["a"] * 39 + ["b"] * 36
     work = SimpleNamespace(
         metric="accuracy",
-        score=lambda said, items: {
-            "accuracy": float(np.mean([p["label"] == i for p, i in zip(said, items, strict=True)]))
-        },
+        value=lambda said, items: float(np.mean([p["label"] == i for p, i in zip(said, items, strict=True)])),
     )
     guesses = [{"label": t if k * 29 % 75 < right else "ab"[t == "a"]} for k, t in enumerate(truth)]
     rival = Rival("most frequent class", [{"label": "a"}] * 75, constant=True)
@@ -156,6 +154,15 @@ def test_a_gain_within_its_error_over_one_answer_is_said(right, barely):
     found = judge(work, [("probe", guesses)], "probe", np.zeros((75, 2)), [rival], held, seed=0)
     assert found.barely_better_than == ("'a'" if barely else None)
     assert found.no_better_than == ("'a'" if right == 39 else None)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1_macro", "matthews"])
+def test_a_tasks_own_metric_alone_is_what_its_scores_say(tmp_path, metric):
+    encoder = ExampleMaker(load_folder(folder(tmp_path / "model")).tokenizer, slots=32, types=False)
+    items = [Item(text=text, label=label) for text, label in texts(12)]
+    task = Classify.from_items(encoder, items, TaskSettings(), metric=metric)
+    said = [{"label": "animal" if i % 3 else "water", "probability": 0.7} for i in range(12)]
+    assert task.value(said, items) == task.score(said, items)[metric]
 
 
 def test_splits_keep_what_is_the_same_together_and_a_row_of_every_class():
@@ -234,8 +241,8 @@ def test_a_gain_within_its_error_is_told_apart_from_one_that_is_not():
     class Task:
         metric = "accuracy"
 
-        def score(self, predictions, items):
-            return {"accuracy": float(np.mean([p["label"] == i for p, i in zip(predictions, items, strict=True)]))}
+        def value(self, predictions, items):
+            return float(np.mean([p["label"] == i for p, i in zip(predictions, items, strict=True)]))
 
     items = ["a"] * 100
     good, same = [{"label": "a"}] * 100, [{"label": "a"}] * 99 + [{"label": "b"}]

@@ -256,6 +256,11 @@ class Classify(TextTask):
             }
         return out
 
+    def value(self, predictions: list[dict[str, Any]], items: Sequence[Item]) -> float:
+        if self.problem == "single" and self.metric == "accuracy":
+            return scorers.accuracy([names_of(i)[0] for i in items], [p["label"] for p in predictions])
+        return super().value(predictions, items)
+
     def in_words(self, item: Item, prediction: dict[str, Any]) -> tuple[str, str, str]:
         value = prediction["label"]
         said = f"{value:.3f}" if isinstance(value, float) else f"{value} ({prediction['probability']:.2f})"

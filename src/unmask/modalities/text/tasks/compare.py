@@ -167,7 +167,7 @@ def judge(
     """
 
     def value(predictions: list[dict[str, Any]]) -> float:
-        return float(task.score(predictions, held.items)[task.metric])
+        return task.value(predictions, held.items)
 
     best = merit(task.metric, value(dict(own)[kept]))
     beside, better, extra = None, None, []
@@ -233,8 +233,7 @@ def gain(
 
     def difference(chosen: Sequence[int]) -> float:
         told = [
-            merit(task.metric, task.score([p[i] for i in chosen], [items[i] for i in chosen])[task.metric])
-            for p in (one, other)
+            merit(task.metric, task.value([p[i] for i in chosen], [items[i] for i in chosen])) for p in (one, other)
         ]
         return told[0] - told[1]
 
@@ -248,9 +247,9 @@ def _interval(task: TextTask, predictions: list[dict[str, Any]], items: Sequence
     values = []
     for _ in range(DRAWS if n > 1 else 0):
         drawn = rng.integers(n, size=n)
-        values.append(task.score([predictions[i] for i in drawn], [items[i] for i in drawn])[task.metric])
+        values.append(task.value([predictions[i] for i in drawn], [items[i] for i in drawn]))
     low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
-    value = float(task.score(predictions, items)[task.metric])
+    value = task.value(predictions, items)
     return {"value": value, "low": None if low is None else float(low), "high": None if high is None else float(high)}
 
 

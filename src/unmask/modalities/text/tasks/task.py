@@ -127,6 +127,10 @@ class TextTask(ABC):
     def score(self, predictions: list[dict[str, Any]], items: Sequence[Any]) -> dict[str, float]:
         """Metrics by name; the first is the task's own."""
 
+    def value(self, predictions: list[dict[str, Any]], items: Sequence[Any]) -> float:
+        """The task's own metric alone, for those who draw rows a hundred times."""
+        return float(self.score(predictions, items)[self.metric])
+
     def error(self, prediction: dict[str, Any], item: Any) -> float:
         """How wrong one prediction is, for the report's list of the hardest: larger is worse."""
         return -float(self.score([prediction], [item])[self.metric])
