@@ -7,7 +7,9 @@ is for `-m gpu`, which walks the same way there.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -282,6 +284,24 @@ def assert_one_wait_per_step(walk: Callable[[int], None], few: int, many: int) -
     found = {key: count / (many - few) for key, count in more.items() if count}
     assert {reason for reason, _ in found} == {"for an earlier step"}, found
     assert sum(found.values()) <= 1, found
+
+
+def test_batches_are_packed_while_a_gpu_computes(tmp_path: Path):
+    def packed_by(device: str) -> set[str]:
+        whole, threads = job(), set()
+
+        def make(*about: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return whole.make_batch(*about)
+
+        settings = TrainSettings(steps=3, batch_slots=128, precision="fp32", device=device)
+        run(dataclasses.replace(whole, make_batch=make), tmp_path / device, settings, console=False)
+        return threads
+
+    measured = {"MainThread"}  # the memory that a step takes
+    assert packed_by("cpu") == measured
+    with stand_in.cuda():
+        assert packed_by("cuda") == {"ahead"} | measured
 
 
 def test_mixed_devices_are_refused():

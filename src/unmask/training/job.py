@@ -33,7 +33,8 @@ class Job:
         stop_when: called with the validation metrics; True ends the run (the forgetting guard).
         fingerprint: what must be the same when the run is resumed, as JSON (`check_same_run`).
         unit: what a row is called, in the plural.
-        look_ahead: micro-batches that a thread makes ahead of the loop; 0 makes them when they are needed.
+        look_ahead: micro-batches that a thread makes ahead of the loop; 0 makes them when they are needed. Ahead of a
+            GPU two are made in any case.
     """
 
     model: nn.Module

@@ -13,6 +13,9 @@ from unmask.training.ahead import ahead
 from unmask.training.compute import Compute
 from unmask.training.job import Job
 
+AHEAD_OF_A_GPU = 2
+"""Micro-batches that a thread makes while a GPU computes, at least: it never waits for the next one to be packed."""
+
 
 class MicroBatches(Collection[PackedBatch]):
     """The micro-batches of one step, of a known number, each made when it is asked for; gone through once."""
@@ -48,7 +51,8 @@ def planned_steps(
             for share in deal(planned.rows, shares)[compute.rank :: compute.processes]:
                 yield planned.epoch, job.make_batch(share, rows, *about)
 
-    with contextlib.closing(ahead(made(), job.look_ahead)) as batches:
+    on_gpu = compute.device.type != "cpu"
+    with contextlib.closing(ahead(made(), max(job.look_ahead, AHEAD_OF_A_GPU * on_gpu))) as batches:
         for epoch, batch in batches:
             rest = map(operator.itemgetter(1), itertools.islice(batches, parts - 1))
             step = MicroBatches(itertools.chain([batch], rest), parts)
