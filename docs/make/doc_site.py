@@ -100,7 +100,7 @@ def build(out: Path) -> int:
         target = BUILD / "docs" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         text = redrawn(text, table_of(ROOT), figure_of(ROOT), place=path)
-        target.write_text(_for_the_site(path, text), encoding="utf-8")
+        target.write_text(for_the_site(path, text), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "pictures", BUILD / "docs" / "pictures", ignore=shutil.ignore_patterns("*.py"))
     for name in ("site.css", "iframe-worker-shim.js"):
         shutil.copy(MAKE / name, BUILD / "docs" / name)
@@ -115,9 +115,9 @@ def build(out: Path) -> int:
     return len(texts)
 
 
-def _for_the_site(path: str, text: str) -> str:
+def for_the_site(path: str, text: str) -> str:
     """A page without comments, whose links to files that the site does not have are their names alone."""
-    text = re.sub(r"^<!--[^>]*-->\n+|<!--[^>]*-->", "", text, flags=re.M)
+    text = re.sub(r"<!--[^>]*-->", "", text)  # its line stays, empty: without one a table would end the paragraph
 
     def replaced(m: re.Match[str]) -> str:
         name, target = m[1], m[2].partition("#")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -16,7 +17,7 @@ from doc_links import broken, links, pages
 from doc_names import MODULES, all_names, homes, offered
 from doc_reference import counts, made
 from doc_settings import CLASSES, fields
-from doc_site import llms, navigation, ordered, page_texts
+from doc_site import for_the_site, llms, navigation, ordered, page_texts
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTS = ("tutorials", "how-to", "reference", "explanation")
@@ -78,6 +79,14 @@ def test_the_site_and_llms_txt_have_every_page():
     assert all(f"]({path})" in llms(texts) for path in texts if path != "index.md")
     parts = tomllib.loads(navigation(texts))["nav"]
     assert [name for part in parts for name in part] == ["Start", "Tutorials", "How-to", "Reference", "Explanation"]
+
+
+def test_every_table_of_the_site_stands_apart():
+    """A table right behind a sentence is no table but the end of that sentence."""
+    for path, text in page_texts().items():
+        lines = re.sub(r"^```.*?^```$", "", for_the_site(path, text), flags=re.M | re.S).split("\n")
+        glued = [b for a, b in itertools.pairwise(lines) if b.startswith("|") and a.strip() and not a.startswith("|")]
+        assert glued == [], path
 
 
 @pytest.mark.parametrize("module", [doc_blocks, doc_links])
