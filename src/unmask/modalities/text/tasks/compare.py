@@ -212,6 +212,15 @@ def judge(
     )
 
 
+def best_frozen(
+    task: TextTask, before: list[dict[str, Any]], others: Sequence[Rival], held: Prepared
+) -> list[dict[str, Any]]:
+    """Predictions of the best model that leaves the encoder as it was: the state `before` fine-tuning, or a rival made
+    of its vectors."""
+    found = [before, *(r.predictions for r in others if r.beside is not None and r.beside.kind == "apart")]
+    return max(found, key=lambda said: merit(task.metric, task.value(said, held.items)))
+
+
 def _barely(found: tuple[float, float]) -> bool:
     """Whether a gain is less than its standard error."""
     return found[0] < found[1]

@@ -193,7 +193,8 @@ class TaskRun:
         name = BEFORE[fitted.probed is not None]
         tuned, reason = fitted.predictions if fitted.outcome.kept_step else None, None
         if tuned is not None:
-            gain, error = compare.gain(task, tuned, before, checked.items, seed=self.settings.seed)
+            frozen = compare.best_frozen(task, before, others, checked)
+            gain, error = compare.gain(task, tuned, frozen, checked.items, seed=self.settings.seed)
             if gain <= error:  # the simpler of two that the rows cannot tell apart (Breiman et al. 1984, sec. 3.4.3)
                 reason = f"fine-tuned is better by {gain:.3f}, no more than the standard error of that ({error:.3f})"
                 fitted.folder.model.load_state_dict(begun)
