@@ -219,9 +219,9 @@ def our_loop(
 
 def text(arguments: argparse.Namespace) -> dict[str, Any]:
     """BERT's base at 512 slots, 131 072 slots a step."""
-    from transformers import BertConfig, BertForMaskedLM
+    from transformers import BertForMaskedLM
 
-    from text_pretrain import corpus
+    from text_pretrain import corpus, their_config
     from unmask.core.corruption import Corruption
     from unmask.core.plan import Plan
     from unmask.modalities.text.batches import batch_maker
@@ -253,17 +253,7 @@ def text(arguments: argparse.Namespace) -> dict[str, Any]:
         flat = np.concatenate(
             [cache.example(int(i))[0] for i in np.asarray(cache.train)[: 40_000 if rows > 8 else 200]]
         )
-        config = BertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=width // 64,
-            intermediate_size=4 * width,
-            max_position_embeddings=slots,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            attn_implementation="sdpa",
-        )
+        config = their_config(layers, width, 0.0)
 
         def theirs(compiled: bool) -> Loop:
             torch.manual_seed(0)
@@ -308,9 +298,9 @@ def few_texts(folder: Path, slots: int) -> Any:
 
 def images(arguments: argparse.Namespace) -> dict[str, Any]:
     """ViT-B/16 at 224 pixels, 256 pictures a step, three quarters hidden."""
-    from transformers import ViTMAEConfig, ViTMAEForPreTraining
+    from transformers import ViTMAEForPreTraining
 
-    from images_speed import make_ours
+    from images_speed import make_ours, their_config
     from unmask.modalities.images.batches import image_batch
     from unmask.modalities.images.masking import image_corruption
     from unmask.training.precision import computing
@@ -318,7 +308,7 @@ def images(arguments: argparse.Namespace) -> dict[str, Any]:
     shape: dict[str, Any] = {"image": 224, "patch": 16, "encoder": (768, 12, 12), "decoder": (512, 8, 16), "batch": 256}
     if arguments.dry:
         shape = {"image": 32, "patch": 8, "encoder": (64, 2, 2), "decoder": (32, 1, 2), "batch": 4}
-    (width, layers, heads), (dw, dl, dh), patches = (
+    (width, layers, _), (dw, dl, _), patches = (
         shape["encoder"],
         shape["decoder"],
         (shape["image"] // shape["patch"]) ** 2,
@@ -344,23 +334,8 @@ def images(arguments: argparse.Namespace) -> dict[str, Any]:
     def ours() -> tuple[int, float]:
         return shape["batch"], inner()[1]
 
-    their_config = ViTMAEConfig(
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * width,
-        image_size=shape["image"],
-        patch_size=shape["patch"],
-        decoder_hidden_size=dw,
-        decoder_num_hidden_layers=dl,
-        decoder_num_attention_heads=dh,
-        decoder_intermediate_size=4 * dw,
-        norm_pix_loss=True,
-        attn_implementation="sdpa",
-    )
-
     def theirs(compiled: bool) -> Loop:
-        mae = ViTMAEForPreTraining(their_config).to("cuda").train()
+        mae = ViTMAEForPreTraining(their_config(shape)).to("cuda").train()
         run = torch.compile(mae) if compiled else mae
         parameters = [p for p in mae.parameters() if p.requires_grad]
         optimiser, at = torch.optim.AdamW(parameters, lr=1e-4, fused=True), iter(range(10**9))

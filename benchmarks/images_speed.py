@@ -96,13 +96,12 @@ def ours(shape: dict[str, Any], bf16: bool, ratio: float = 0.75) -> Step:
     return lambda: next(reports).loss
 
 
-def theirs(shape: dict[str, Any], bf16: bool) -> Step:
-    from transformers import ViTMAEConfig, ViTMAEForPreTraining
-
-    from unmask.modalities.images.build import grid_table
+def their_config(shape: dict[str, Any]) -> Any:
+    """Of transformers' MAE, in this shape."""
+    from transformers import ViTMAEConfig
 
     (width, layers, heads), (dw, dl, dh) = shape["encoder"], shape["decoder"]
-    config = ViTMAEConfig(
+    return ViTMAEConfig(
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -117,7 +116,15 @@ def theirs(shape: dict[str, Any], bf16: bool) -> Step:
         norm_pix_loss=True,
         attn_implementation="sdpa",
     )
-    model = ViTMAEForPreTraining(config).train()
+
+
+def theirs(shape: dict[str, Any], bf16: bool) -> Step:
+    from transformers import ViTMAEForPreTraining
+
+    from unmask.modalities.images.build import grid_table
+
+    (width, *_), (dw, *_) = shape["encoder"], shape["decoder"]
+    model = ViTMAEForPreTraining(their_config(shape)).train()
     grid = (shape["image"] // shape["patch"],) * 2
     with torch.no_grad():
         model.vit.embeddings.position_embeddings.copy_(grid_table(grid, width, True)[None])

@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,13 +114,11 @@ def ours(
     return one, model
 
 
-def theirs(
-    cache, tokenizer, layers: int, width: int, slots: int, dropout: float, kind: str
-) -> tuple[Stepper, torch.nn.Module]:
-    from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+def their_config(layers: int, width: int, dropout: float) -> Any:
+    """Of transformers' BERT, in this shape."""
+    from transformers import BertConfig
 
-    torch.manual_seed(0)
-    config = BertConfig(
+    return BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=width,
         num_hidden_layers=layers,
@@ -129,7 +128,15 @@ def theirs(
         attention_probs_dropout_prob=dropout,
         attn_implementation="sdpa",
     )
-    model = BertForMaskedLM(config).train()
+
+
+def theirs(
+    cache, tokenizer, layers: int, width: int, slots: int, dropout: float, kind: str
+) -> tuple[Stepper, torch.nn.Module]:
+    from transformers import BertForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    model = BertForMaskedLM(their_config(layers, width, dropout)).train()
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
     )
