@@ -130,6 +130,7 @@ class _Explicit(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float) -> Tensor:
+        q, k, v = (t.contiguous() for t in (q, k, v))
         found = Weights.of(q, k, bias, scale, dropout)
         ctx.save_for_backward(q, k, v, found.weights, found.keep)
         ctx.scale, ctx.up = scale, found.up

@@ -34,14 +34,14 @@ class Weights:
         """Args:
         bias: (rows, 1 or heads, 1 or queries, slots), where the batch is rows x heads, or None.
         """
-        scores = torch.matmul(q, k.transpose(-1, -2))
+        keys = matrices(k).transpose(1, 2)
         if bias is None:
-            scores.mul_(scale)
+            scores = scaled_product(matrices(q), keys, scale)
         else:
-            heads = scores.shape[:-2].numel() // len(bias)
-            each = scores.view(len(bias), heads, *scores.shape[-2:])
+            scores = torch.bmm(matrices(q), keys)
+            each = scores.view(len(bias), scores.shape[0] // len(bias), *scores.shape[-2:])
             torch.add(bias, each, alpha=scale, out=each)
-        weights = torch._softmax(scores, -1, False)
+        weights = torch._softmax(scores, -1, False).view(*q.shape[:-1], k.shape[-2])
         return cls(weights, *(keep_mask(weights.shape, dropout, weights.dtype) if dropout else (None, 1.0)))
 
     def kept(self, x: Tensor) -> Tensor:
@@ -50,14 +50,32 @@ class Weights:
 
     def mix(self, v: Tensor, out: Tensor | None = None) -> Tensor:
         """What the queries see."""
-        return torch.matmul(self.kept(self.weights), v, out=out)
+        out = v.new_empty(*self.weights.shape[:-1], v.shape[-1]) if out is None else out
+        torch.bmm(matrices(self.kept(self.weights)), matrices(v), out=matrices(out))
+        return out
 
     def gradients(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, out: tuple[Tensor | None, ...] = (None,) * 3
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, out: tuple[Tensor, ...] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of q, k and v, given that of `mix`."""
-        grad_v = torch.matmul(self.kept(self.weights).transpose(-1, -2), grad, out=out[2])
-        grad_weights = self.kept(torch.matmul(grad, v.transpose(-1, -2)))
-        grad_scores = torch._softmax_backward_data(grad_weights, self.weights, -1, self.weights.dtype).mul_(scale)
-        grad_k = torch.matmul(grad_scores.transpose(-1, -2), q, out=out[1])
-        return torch.matmul(grad_scores, k, out=out[0]), grad_k, grad_v
+        """Of q, k and v, given that of `mix`; written to `out`, contiguous tensors, where they are given."""
+        of_q, of_k, of_v = map(torch.empty_like, (q, k, v)) if out is None else out
+        grad, q, k, v = (matrices(t) for t in (grad, q, k, v))
+        weights = matrices(self.weights)
+        torch.bmm(matrices(self.kept(self.weights)).transpose(1, 2), grad, out=matrices(of_v))
+        grad_weights = self.kept(torch.bmm(grad, v.transpose(1, 2)).view_as(self.weights))
+        grad_scores = torch._softmax_backward_data(matrices(grad_weights), weights, -1, weights.dtype)
+        scaled_product(grad_scores.transpose(1, 2), q, scale, out=matrices(of_k))
+        scaled_product(grad_scores, k, scale, out=matrices(of_q))
+        return of_q, of_k, of_v
+
+
+def matrices(x: Float[Tensor, "*batch queries slots"]) -> Float[Tensor, "matrices queries slots"]:
+    """All dimensions before the last two as one: a view where `x` is contiguous. Given four dimensions, `matmul` copies
+    even what it could read transposed."""
+    return x.flatten(0, -3)
+
+
+def scaled_product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """scale x a b of each pair of matrices; scaling costs nothing within the product."""
+    out = a.new_empty(len(a), a.shape[1], b.shape[2]) if out is None else out
+    return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
