@@ -1,4 +1,4 @@
-"""AdamW with clipping folded into the fused kernel, StableAdamW, and the guard against a diverging run.
+"""AdamW with clipping folded into the fused kernel, StableAdamW, Muon, and the guard against a diverging run.
 
 The fused kernel is 2.5-4.5x faster than the plain loop on CPU too (11 M parameters: 9.3 ms against 23.6 ms,
 33.1 ms for `foreach`). It can divide by a scale while it reads the gradient, so clipping needs no pass of its
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unmask.encoder.fused_linear import multiplies_bf16
+from unmask.encoder.transformer import Layer
 from unmask.errors import UserError, option, setting
 from unmask.training.settings import TrainSettings
 
@@ -48,7 +50,9 @@ def build_optimiser(module: nn.Module, settings: TrainSettings) -> Optimizer:
         raise UserError("nothing to train: every parameter is frozen", hint="Unfreeze at least one layer.")
     betas = (settings.beta1, settings.beta2)
     optimiser: Optimizer
-    if settings.optimiser == "stable_adamw":
+    if settings.optimiser == "muon":
+        optimiser = Muon(muon_groups(module, groups), lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
+    elif settings.optimiser == "stable_adamw":
         optimiser = StableAdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
     else:
         optimiser = AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
@@ -182,6 +186,126 @@ class StableAdamW(Prompt):
                 torch.div(state["exp_avg"], root.add_(group["eps"]), out=ratio)
                 parameter.sub_(ratio.mul_(rate / (1 - beta1**count)))
         return loss
+
+
+def muon_groups(module: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`decay_groups` with the matrices of transformer layers in groups of their own, `orthogonal` true.
+
+    Embeddings, projections to a vocabulary and heads stay with AdamW, as the method's authors have it.
+
+    Raises:
+        UserError: there is no such matrix.
+    """
+    layers = [m for m in module.modules() if isinstance(m, Layer)]
+    matrices = {id(p) for layer in layers for p in layer.parameters() if p.ndim == 2}
+    parts = [
+        {**group, "orthogonal": orthogonal, "params": [p for p in group["params"] if (id(p) in matrices) == orthogonal]}
+        for group in groups
+        for orthogonal in (True, False)
+    ]
+    if not any(group["params"] for group in parts if group["orthogonal"]):
+        raise UserError(
+            "optimiser=muon: no matrix of a transformer layer is trained here",
+            hint=f"Use {setting('optimiser', 'adamw')}.",
+        )
+    return [group for group in parts if group["params"]]
+
+
+class Muon(Prompt):
+    """Muon for matrices, AdamW for all else, in one optimiser.
+
+    A matrix's update is its momentum made orthogonal, by five Newton-Schulz steps (Jordan et al. 2024, 'Muon: an
+    optimizer for hidden layers in neural networks'), times .2 sqrt(larger side), which makes it as large as AdamW's
+    usually are, so that one learning rate and decay serve both (Liu et al. 2025, 'Muon is scalable for LLM training',
+    section 2.2). The matrices are multiplied in bf16 where the device does so in hardware, else in fp32.
+
+    Args:
+        params: groups; those with `orthogonal` true hold matrices alone.
+        lr: learning rate.
+        betas: of AdamW.
+        eps: of AdamW.
+        momentum: of Muon, Nesterov's.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-6,
+        momentum: float = 0.95,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "momentum": momentum, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            with_gradient = [p for p in group["params"] if p.grad is not None]
+            if group.get("orthogonal"):
+                for parameter in with_gradient:
+                    self._orthogonal(parameter, group)
+            elif with_gradient:
+                self._adamw(with_gradient, group)
+        return loss
+
+    def _orthogonal(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        gradient, state = parameter.grad, self.state[parameter]
+        assert gradient is not None
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        average = state["momentum"].lerp_(gradient, 1 - group["momentum"])
+        update = orthogonal(gradient.lerp(average, group["momentum"]))
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.add_(update.to(parameter.dtype), alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
+
+    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        states = [self.state[p] for p in parameters]
+        beta1, beta2 = group["betas"]
+        torch._fused_adamw_(
+            parameters,
+            [p.grad for p in parameters],
+            [s["exp_avg"] for s in states],
+            [s["exp_avg_sq"] for s in states],
+            [],
+            self._counted(states),
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+    @staticmethod
+    def _counted(states: list[dict[str, Any]]) -> list[Tensor]:
+        """The steps taken, this one included."""
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, 1)
+        return steps
+
+
+def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
+    """The matrix with its singular values brought to about 1 (.7 to 1.2), by Newton-Schulz steps with the coefficients
+    of Jordan et al. (2024)."""
+    half = matrix.is_cuda or multiplies_bf16()
+    x = matrix.to(torch.bfloat16 if half else torch.float32)
+    x = x.t() if matrix.shape[0] > matrix.shape[1] else x
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.t()
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+    return x.t() if matrix.shape[0] > matrix.shape[1] else x
 
 
 class NanGuard:

@@ -46,8 +46,8 @@ class TrainSettings:
         epsilon: added to the denominator of the update.
         weight_decay: decoupled; biases and norms are exempt.
         clip: largest gradient norm, None for no clipping.
-        optimiser: 'adamw' (fused) or 'stable_adamw' (limits the update per tensor; for runs with loss
-            spikes).
+        optimiser: 'adamw' (fused), 'stable_adamw' (limits the update per tensor; for runs with loss spikes) or 'muon'
+            (makes the updates of the layers' matrices orthogonal, the rest is AdamW's).
         schedule: 'linear' and 'cosine' fall from the warm-up to the end; 'wsd' holds, then falls over the
             last `decay`; 'constant' holds.
         warmup: fraction of the run over which the rate rises linearly from 0. 0.06 is RoBERTa's.
@@ -86,7 +86,7 @@ class TrainSettings:
     epsilon: float = 1e-6
     weight_decay: float = 0.01
     clip: float | None = 1.0
-    optimiser: Literal["adamw", "stable_adamw"] = "adamw"
+    optimiser: Literal["adamw", "stable_adamw", "muon"] = "adamw"
     schedule: Literal["linear", "cosine", "wsd", "constant"] = "linear"
     warmup: float = 0.06
     decay: float = 0.1

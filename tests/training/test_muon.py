@@ -1,0 +1,115 @@
+"""Muon: torch's for the matrices of transformer layers, AdamW for all else, one state that resumes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unmask.encoder import fused_linear
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import MLP, EncoderConfig, Learned
+from unmask.errors import UserError
+from unmask.training import optimiser as module
+from unmask.training.optimiser import Muon, build_optimiser, orthogonal, step
+from unmask.training.settings import TrainSettings
+
+MUON = TrainSettings(optimiser="muon", learning_rate=0.01, weight_decay=0.1)
+
+
+class Network(nn.Module):
+    """Embeddings, two layers, a head: what Muon takes and what it leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        config = EncoderConfig(width=32, layers=2, heads=2, positions=Learned(slots=16), feedforward=MLP(inner=64))
+        self.word, self.encoder, self.head = nn.Embedding(20, 32), make_encoder(config), nn.Linear(32, 7)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        segment, position = torch.ones_like(ids), torch.arange(ids.shape[1]).expand_as(ids)
+        return self.head(self.encoder(self.word(ids), segment=segment, position=position))
+
+
+def backward(network: Network, seed: int, scale: float = 1.0) -> None:
+    ids = torch.randint(20, (4, 16), generator=torch.Generator().manual_seed(seed))
+    (nn.functional.cross_entropy(network(ids).flatten(0, 1), ids.flatten() % 7) * scale).backward()
+
+
+def test_it_is_torchs_muon_beside_adamw(monkeypatch):
+    """Torch's multiplies in bf16 on every processor: ours too, for the comparison. Gradients are random: of those of so
+    small a network many directions are rounding alone, which orthogonal updates make as large as any."""
+    monkeypatch.setattr(module, "multiplies_bf16", lambda: True)
+    ours, theirs = Network(), Network()
+    layers = [p for layer in theirs.encoder.layers for p in layer.parameters() if p.ndim == 2]
+    rest = [p for p in theirs.parameters() if not any(p is q for q in layers)]
+    decayed = [{"params": [p for p in rest if p.ndim > 1]}]
+    decayed += [{"params": [p for p in rest if p.ndim == 1], "weight_decay": 0.0}]
+    muon = torch.optim.Muon(layers, lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(decayed, lr=0.01, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
+    optimiser = build_optimiser(ours, MUON)
+    assert isinstance(optimiser, Muon)
+    for i in range(4):
+        for network in (ours, theirs):
+            generator = torch.Generator().manual_seed(i)
+            for parameter in network.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+        step(optimiser, ours.parameters(), clip=None)
+        muon.step()
+        adamw.step()
+    start = dict(Network().named_parameters())
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-3)
+        assert not torch.equal(a, start[name]), name
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_updates_are_orthogonal(monkeypatch, seed, half):
+    monkeypatch.setattr(module, "multiplies_bf16", lambda: half and fused_linear.multiplies_bf16())
+    torch.manual_seed(seed)
+    for shape in ((24, 24), (16, 64), (64, 16)):
+        values = torch.linalg.svdvals(orthogonal(torch.randn(shape)).float())
+        assert 0.5 < values.min() <= values.max() < 1.4
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped():
+    network = Network()
+    optimiser = build_optimiser(network, MUON)
+    for i in range(2):
+        network.zero_grad()
+        backward(network, i)
+        step(optimiser, network.parameters(), clip=1.0)
+    again = Network()
+    again.load_state_dict(network.state_dict())
+    resumed = build_optimiser(again, MUON)
+    resumed.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+    for which, of in ((network, optimiser), (again, resumed)):
+        which.zero_grad()
+        backward(which, 9)
+        step(of, which.parameters(), clip=1.0)
+    for a, b in zip(network.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_gradient_leaves_everything_as_it_was(bad):
+    network = Network()
+    optimiser = build_optimiser(network, MUON)
+    backward(network, 0)
+    step(optimiser, network.parameters(), clip=1.0)
+    before = copy.deepcopy((network.state_dict(), optimiser.state_dict()["state"]))
+    network.zero_grad()
+    backward(network, 1, bad)
+    step(optimiser, network.parameters(), clip=1.0)
+    torch.testing.assert_close((network.state_dict(), optimiser.state_dict()["state"]), before, rtol=0, atol=0)
+
+
+def test_without_a_matrix_of_a_layer_it_is_refused():
+    with pytest.raises(UserError, match="no matrix of a transformer layer"):
+        build_optimiser(nn.Linear(3, 3), MUON)
+    network = Network()
+    network.encoder.requires_grad_(False)
+    with pytest.raises(UserError, match="no matrix of a transformer layer"):
+        build_optimiser(network, MUON)
