@@ -24,10 +24,11 @@ def gradient(dtype: torch.dtype, margin: float) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("margin", [2.0, 8.0, 11.0, 14.0])
 def test_a_sure_target_keeps_its_loss_and_gradient_in_bf16(margin):
-    """At 11 nats the target has 0.9983, which bf16 rounds to 1: loss and gradient were 0."""
+    """At 11 nats the target has 0.9983, which bf16 rounds to 1: loss and gradient were 0. What is left is the rounding
+    of the logit: from 16 bits (11.1 nats) on, half a step of bf16 is 0.043 nats, and so 4.4 % of the loss."""
     exact, rounded = gradient(torch.float32, margin), gradient(torch.bfloat16, margin)
-    assert rounded[0] == pytest.approx(exact[0], rel=0.02)
-    assert rounded[1] == pytest.approx(exact[1], rel=0.02)
+    assert rounded[0] == pytest.approx(exact[0], rel=0.02 if margin < 11 else 0.045)
+    assert rounded[1] == pytest.approx(exact[1], rel=0.02 if margin < 11 else 0.045)
     assert exact[1] == pytest.approx(-99 / (99 + torch.tensor(margin).exp().item()), rel=0.01)
 
 

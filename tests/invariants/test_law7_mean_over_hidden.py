@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiny import Setup, Text, ratio_corruption
-from unmask.core import prediction
+from unmask.core import linear_cross_entropy, prediction
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.corruption import hide
 from unmask.core.prediction import Categorical
@@ -99,7 +99,7 @@ def gradients(loss: Tensor, *of: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("chunk", [1024, 37, 8, 1])
 @pytest.mark.parametrize("biased", [True, False])
 def test_the_fused_cross_entropy_equals_autograd(monkeypatch, seed: int, chunk: int, biased: bool):
-    monkeypatch.setattr(prediction, "CHUNK", chunk)
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK", chunk)
     h, w, b, y = linear_case(seed)
     leaves = [t.requires_grad_() for t in ((h, w, b) if biased else (h, w))]
     bias = b if biased else None
@@ -114,7 +114,7 @@ def test_the_fused_cross_entropy_equals_autograd(monkeypatch, seed: int, chunk: 
 
 @pytest.mark.parametrize("chunk", [1024, 8])
 def test_rows_that_only_round_the_shape_count_for_nothing(monkeypatch, seed: int, chunk: int):
-    monkeypatch.setattr(prediction, "CHUNK", chunk)
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK", chunk)
     h, w, b, y = linear_case(seed)
     leaves = [t.requires_grad_() for t in (h, w, b)]
     rounded = torch.cat([h, torch.randn(27, h.shape[1])])
@@ -130,8 +130,8 @@ def test_rows_that_only_round_the_shape_count_for_nothing(monkeypatch, seed: int
 def test_a_training_step_gives_the_head_rounded_shapes(monkeypatch, seed: int):
     """One shape per 64 hidden slots: oneDNN keeps memory for every shape it has seen."""
     seen = set()
-    apply = prediction._LinearCrossEntropy.apply
-    monkeypatch.setattr(prediction._LinearCrossEntropy, "apply", lambda h, *a: seen.add(len(h)) or apply(h, *a))
+    scored = prediction.linear_cross_entropy
+    monkeypatch.setattr(prediction, "linear_cross_entropy", lambda h, *a: seen.add(len(h)) or scored(h, *a))
     model = Setup(Text(), "in_place", "bert", seed).model.train()
     batch = pack([Text().example(i, 12) for i in range(12)], slots=24)
     flat = batch.maskable.flatten().nonzero().flatten()
@@ -144,7 +144,7 @@ def test_a_training_step_gives_the_head_rounded_shapes(monkeypatch, seed: int):
 @pytest.mark.parametrize("chunk", [1024, 8])
 def test_two_losses_before_one_backward(monkeypatch, seed: int, chunk: int):
     """The buffers kept between steps belong to one loss at a time."""
-    monkeypatch.setattr(prediction, "CHUNK", chunk)
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK", chunk)
     h, w, b, y = linear_case(seed)
     leaves = [t.requires_grad_() for t in (h, w, b)]
     first, second = (Categorical(part, w, b).loss(t) for part, t in ((h[:20], y[:20]), (h[20:], y[20:])))
