@@ -43,6 +43,7 @@ def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
 
 
 MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
+LINEAR = "core/linear_cross_entropy.py"
 PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "core/token_codec.py"
 CELLS, TABLE_CELLS = "modalities/table/distribution/codec.py", "modalities/table/distribution/cells.py"
 TABLE_PREDICTION = "modalities/table/distribution/prediction.py"
@@ -336,8 +337,10 @@ MUTANTS = [
         (PRETRAIN, "_scale_gradients(model, divisor / max(hidden, 1))", "pass"),
     ),
     mutant(7, "averaging over processes forgotten", (PRETRAIN, "(loss * (context.processes / ", "(loss * (1 / ")),
-    mutant(7, "only the last chunk's gradient", (PREDICTION, "grad_w += partial", "grad_w = partial.clone()")),
-    mutant(7, "buffer shared by two losses", (PREDICTION, "if grad_w is None:\n", "if False:\n")),
+    mutant(7, "only the last chunk's gradient", (LINEAR, "grad_w += partial", "grad_w = partial.clone()")),
+    mutant(7, "buffer shared by two losses", (LINEAR, "(KEPT.lend if grad_w is None else KEPT.take)", "KEPT.take")),
+    mutant(7, "exponentials shared by two losses", (LINEAR, "(KEPT.lend if single else KEPT.take)", "KEPT.take")),
+    mutant(7, "a slot's weight is its sum", (LINEAR, "part[:n] / self.sum[:, None]", "part[:n]")),
     mutant(
         9,
         "normals are drawn too wide",

@@ -154,6 +154,21 @@ def test_two_losses_before_one_backward(monkeypatch, seed: int, chunk: int):
         torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("chunk", [1024, 8])
+def test_two_losses_in_bf16_before_one_backward(monkeypatch, seed: int, chunk: int):
+    """Three digits are left of the gradients; those of one loss count twice."""
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK", chunk)
+    h, w, b, y = linear_case(seed)
+    leaves = [t.requires_grad_() for t in (h.bfloat16(), w, b)]
+    first, second = (Categorical(leaves[0][s], w, b).loss(y[s]) for s in (slice(20), slice(20, None)))
+    exact = [t.detach().double().requires_grad_() for t in leaves]
+    one, two = (
+        F.cross_entropy(F.linear(exact[0][s], *exact[1:]), y[s], reduction="sum") for s in (slice(20), slice(20, None))
+    )
+    for a, e in zip(gradients(first + 2 * second, *leaves), gradients(one + 2 * two, *exact), strict=True):
+        torch.testing.assert_close(a.double(), e, rtol=0, atol=0.03 * float(e.abs().max()))
+
+
 def test_a_second_backward_is_refused_or_right(seed: int):
     h, w, b, y = linear_case(seed)
     leaves = [t.requires_grad_() for t in (h, w, b)]
