@@ -28,6 +28,8 @@ from tiny_kinds import hospital
 from tiny_run import job
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
 from unmask.modalities.events import tune
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Labels, read_meds
@@ -318,3 +320,23 @@ def test_what_waits_is_counted():
         "a length that depends on values",
         "a number for the host",
     ]
+
+
+@pytest.mark.parametrize("norm", [Norm(), Norm(kind="rms", placement="pre")])
+def test_states_stay_in_half_precision_through_norms(norm: Norm):
+    """Autocast would make every norm on a GPU, and all it is added to, fp32: twice the memory traffic."""
+    config = EncoderConfig(
+        width=32, layers=2, heads=2, positions=Learned(slots=8), feedforward=MLP(inner=64), norm=norm
+    )
+    seen = set()
+    with stand_in.cuda():
+        encoder = make_encoder(config).to("cuda")
+        for module in encoder.layers.modules():
+            module.register_forward_hook(lambda _, x, y: seen.add((x[0].dtype, y.dtype)))
+        x = torch.randn(2, 8, 32, device="cuda")
+        segment = torch.ones(2, 8, dtype=torch.int64, device="cuda")
+        position = torch.arange(8, device="cuda").expand(2, 8)
+        with torch.autocast("cuda", torch.bfloat16):
+            out = encoder(x, segment=segment, position=position)
+        out.float().sum().backward()
+    assert seen == {(torch.bfloat16, torch.bfloat16)}

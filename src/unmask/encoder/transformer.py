@@ -34,12 +34,28 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
     }[name]
 
 
+def in_its_format(norm: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A norm in fp32, weights included, whose result is in the number format of its input.
+
+    On CPUs torch's norms are so under autocast; on GPUs they return fp32, and all they are added to becomes fp32.
+    Weights in half precision would lose what is learnt: near 1 bf16 has steps of .008.
+    """
+    return norm(x).to(x.dtype) if x.is_cuda else norm(x)
+
+
+class LayerNorm(nn.LayerNorm):
+    """LayerNorm; see `in_its_format`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_its_format(super().forward, x)
+
+
 class RootMeanSquareNorm(nn.RMSNorm):
-    """RMSNorm, spelled out where a graph is exported that knows no such operation."""
+    """RMSNorm, see `in_its_format`; spelled out where a graph is exported that knows no such operation."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not torch.jit.is_tracing():  # type: ignore[attr-defined]
-            return super().forward(x)
+            return in_its_format(super().forward, x)
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + (self.eps or 0.0)) * self.weight
 
 
@@ -47,7 +63,7 @@ def make_norm(config: Norm, width: int) -> nn.Module:
     """The normalisation layer that a config asks for."""
     if config.kind == "rms":
         return RootMeanSquareNorm(width, eps=config.epsilon)
-    return nn.LayerNorm(width, eps=config.epsilon, bias=config.bias)
+    return LayerNorm(width, eps=config.epsilon, bias=config.bias)
 
 
 def sin_cos(position: Tensor, width: int) -> Tensor:
