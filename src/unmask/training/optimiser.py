@@ -273,7 +273,7 @@ class Muon(Prompt):
         beta1, beta2 = group["betas"]
         torch._fused_adamw_(
             parameters,
-            [p.grad for p in parameters],
+            [p.grad for p in parameters if p.grad is not None],
             [s["exp_avg"] for s in states],
             [s["exp_avg_sq"] for s in states],
             [],
