@@ -15,6 +15,7 @@ from unmask.registry import MODALITIES, modalities, modality, names
 COMMANDS: Mapping[str, str] = {
     "demo": "Train a small masked model on embedded data in minutes, use it, and write report.html.",
     "describe": "Look at a table before a fit: what each column is and why, and what wants a decision.",
+    "prepare": "Make data of any size ready for pretraining: on all cores or a Ray cluster; run again, it goes on.",
     "pretrain": "Pretrain a masked model from raw data.",
     "adapt": "Continue pretraining on your own text; stops early, watches for forgetting.",
     "finetune": "Fine-tune a model for a task; the folder loads in transformers too.",
@@ -37,6 +38,9 @@ COMMANDS: Mapping[str, str] = {
     "verify": "Remake figures of the documentation and say how far they moved (from a checkout).",
 }
 """Name -> help, in the order of `unmask --help`. `events` holds that modality's own commands."""
+
+BY_KIND = ("prepare", "pretrain")
+"""Commands whose first word is the kind of data."""
 
 OWN: Mapping[str, str] = {
     "demo": "unmask.cli.demo:demo",
@@ -104,11 +108,11 @@ def _shared(name: str) -> Any:
     """A command of `COMMANDS`, or the group of a modality's own commands."""
     if name in OWN:
         return command_of(resolve(OWN[name]), name)
-    if name == "pretrain":
+    if name in BY_KIND:
         return Lazy(
             name,
             COMMANDS[name],
-            made=_pretrain,
+            made=lambda kind: command_of(resolve(modality(kind).cases(name)[kind].run), kind),
             listed=lambda: [n for n, m in modalities().items() if name in m.commands],
         )
     if name == "finetune":
@@ -118,10 +122,6 @@ def _shared(name: str) -> Any:
     if name in COMMANDS and name != "events":
         return Dispatch(name, COMMANDS[name])
     return _tools(name)
-
-
-def _pretrain(name: str) -> TyperCommand:
-    return command_of(resolve(modality(name).cases("pretrain")[name].run), name)
 
 
 def _tools(name: str) -> Lazy:

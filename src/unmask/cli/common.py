@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,6 +89,11 @@ def file_lines(path: str | Path) -> list[str]:
     if not lines:
         raise UserError(f"{path}: empty", hint="Give one text per line.")
     return lines
+
+
+def on_stderr(text: str) -> None:
+    """A line on stderr: how far work is."""
+    print(text, file=sys.stderr, flush=True)
 
 
 PART = 1024

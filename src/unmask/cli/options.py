@@ -31,6 +31,11 @@ RunSeed = Annotated[int | None, typer.Option(callback=_seed, help="Decides weigh
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 RunPrecision = Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")]
 RunDevice = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Workers = Annotated[int | None, typer.Option(help="How many work side by side; default all cores there are.")]
+Engine = Annotated[
+    str,
+    typer.Option(help="local, or ray: the cluster that RAY_ADDRESS names, or one that is begun on this machine."),
+]
 Trackers = Annotated[list[str], typer.Option(help="tensorboard, wandb or mlflow; may be repeated.")]
 Seed = Annotated[int, typer.Option(callback=_seed, help="Decides what is drawn.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]

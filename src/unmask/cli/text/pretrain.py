@@ -10,7 +10,7 @@ from unmask.cli import options
 def pretrain(
     context: typer.Context,
     data: list[str] = typer.Argument(
-        ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz) or hf:NAME."
+        ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz), URLs, hf:NAME; or what prepare made."
     ),
     out: str = typer.Option(..., help="Run folder."),
     config: options.Config = None,
@@ -28,10 +28,12 @@ def pretrain(
 ) -> None:
     """Pretrain a masked language model on raw text."""
     from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
+    from unmask.modalities.text.prepared import prepared_settings
     from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 
     given = run_overrides(context)
-    settings = with_recipe(recipe, RECIPES, TextSettings(), with_overrides, given)
+    known = with_overrides(TextSettings(), prepared_settings(data))
+    settings = with_recipe(recipe, RECIPES, known, with_overrides, given)
     from unmask.modalities.text.pretrain import pretrain as run
 
     output = Output(json_, settings.train.seed)

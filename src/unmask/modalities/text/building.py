@@ -31,6 +31,8 @@ from unmask.modalities.text.tokenizer import Tokenizer
 FILES = ("tokens.bin", "starts.bin", "offsets.bin", "split.bin")
 PROGRESS = "progress.json"
 MARK_SECONDS = 10.0
+MIN_TOKENS = 8
+"""Shorter pieces are left out."""
 TELL_SECONDS = 30.0
 _COUNTED = ("examples", "documents", "tokens", "held_out", "marked", "unknown", "read", "short")
 
@@ -58,18 +60,7 @@ def build_files(
     Raises:
         UserError: bad input, nothing in it, or no entity where they were asked for.
     """
-    room = max_slots - len(tokenizer.before) - len(tokenizer.after)
-    if room < 1:
-        raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
-    stops = [i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None]
-    recipe = Recipe(
-        tokenizer=tokenizer,
-        room=room,
-        least=min(min_tokens, room),
-        stops=np.array(sorted(stops), np.int64),
-        holdout=holdout,
-        seed=seed,
-    )
+    recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
     report, workers = ReadReport(), processes()
     stream = iter_documents(inputs, column=column, report=report, entities=entities, document=document)
     with ExitStack() as stack:
@@ -85,16 +76,7 @@ def build_files(
             clock.tell(files.counts)
         clock.tell(files.counts, last=True)
         counts = files.counts
-    if not counts["examples"]:
-        raise UserError(
-            f"no example of at least {recipe.least} tokens in {listed(inputs)}",
-            hint="The corpus is too short: give more text.",
-        )
-    if entities and not counts["marked"]:
-        raise UserError(
-            f"no entity is marked in {listed(inputs)}",
-            hint='Give .jsonl rows with "entities", a list of {"start", "end"} in characters of the text.',
-        )
+    refuse_no_examples(counts["examples"], counts["marked"], recipe, inputs, entities=entities)
     tail = 0 if counts["held_out"] else min(math.ceil(holdout * counts["examples"]), counts["examples"] // 2)
     if tail:
         with (folder / "split.bin").open("r+b") as file:
@@ -116,6 +98,48 @@ def build_files(
         "report": asdict(report),
         "sizes": {name: (folder / name).stat().st_size for name in FILES},
     }
+
+
+def recipe_of(
+    tokenizer: Tokenizer, *, max_slots: int, holdout: float, seed: int, min_tokens: int = MIN_TOKENS
+) -> Recipe:
+    """How documents become examples of at most `max_slots` slots.
+
+    Raises:
+        UserError: there is no room for a token in so few.
+    """
+    room = max_slots - len(tokenizer.before) - len(tokenizer.after)
+    if room < 1:
+        raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
+    stops = [i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None]
+    return Recipe(
+        tokenizer=tokenizer,
+        room=room,
+        least=min(min_tokens, room),
+        stops=np.array(sorted(stops), np.int64),
+        holdout=holdout,
+        seed=seed,
+    )
+
+
+def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[str], *, entities: bool) -> None:
+    """
+    Args:
+        marked: entities that were found.
+
+    Raises:
+        UserError: there is no example, or no entity where they were asked for.
+    """
+    if not examples:
+        raise UserError(
+            f"no example of at least {recipe.least} tokens in {listed(inputs)}",
+            hint="The corpus is too short: give more text.",
+        )
+    if entities and not marked:
+        raise UserError(
+            f"no entity is marked in {listed(inputs)}",
+            hint='Give .jsonl rows with "entities", a list of {"start", "end"} in characters of the text.',
+        )
 
 
 def told(meta: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from unmask.modalities.text.cache import TokenCache, content_key, is_held_out
 from unmask.modalities.text.documents import ReadReport
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.sampling import sampled
-from unmask.modalities.text.sources import iter_documents
+from unmask.modalities.text.sources import iter_documents, on_hub
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.version import __version__
 
@@ -55,22 +55,27 @@ def build_tokenizer(
         return Tokenizer.load(settings.tokenizer)
     mark, key = out / ".tokenizer.key", _tokenizer_key(data, settings)
     made = mark.read_text().strip() if mark.exists() else ""
-    named = any(str(d).startswith("hf:") for d in data)  # nothing says that it is what it was
+    named = any(map(on_hub, data))  # nothing says that it is what it was
     if (out / "tokenizer.json").exists() and (reuse or (made == key and not named)):
         return Tokenizer.load(out)
-    say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
     documents = iter_documents(data, column=settings.column, report=ReadReport(), document=settings.document)
     texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
-    tokenizer = Tokenizer.train(
-        sampled(texts, TOKENIZER_CHARACTERS),
-        kind=settings.tokenizer_kind,
-        vocab_size=settings.vocabulary,
-        lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
-    )
+    tokenizer = new_tokenizer(sampled(texts, TOKENIZER_CHARACTERS), settings, say)
     tokenizer.save(out)
     with written(mark) as temporary:
         temporary.write_text(key)
     return tokenizer
+
+
+def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:
+    """A tokenizer trained on these texts."""
+    say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
+    return Tokenizer.train(
+        texts,
+        kind=settings.tokenizer_kind,
+        vocab_size=settings.vocabulary,
+        lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
+    )
 
 
 def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 
 from unmask.errors import UserError
+from unmask.remote import Place, Remote, reading
+
+
+class Span(NamedTuple):
+    """A part of a file that is read: whole records, from a byte to another (of a parquet file: row groups)."""
+
+    begin: int = 0
+    end: int | None = None
+
+
+WHOLE = Span()
 
 
 @dataclass(slots=True)
@@ -86,18 +97,51 @@ def cut(documents: Iterator[Document], report: ReadReport, longest: int) -> Iter
             start += len(piece)
 
 
+class _Part(io.RawIOBase):
+    """The bytes of a file from `begin` to `end`.
+
+    Args:
+        url: of the file, where it is not on a disk.
+    """
+
+    def __init__(self, file: IO[bytes], span: Span, url: str | None) -> None:
+        self._file, self._url = file, url
+        self._left = None if span.end is None else max(0, span.end - span.begin)
+        if span.begin:
+            file.seek(span.begin)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        most = len(buffer) if self._left is None else min(len(buffer), self._left)
+        with nullcontext() if self._url is None else reading(self._url):
+            found = self._file.read(most) if most else b""
+        buffer[: len(found)] = found
+        if self._left is not None:
+            self._left -= len(found)
+        return len(found)
+
+
 @contextmanager
-def opened(path: Path, *, unzip: bool = True) -> Iterator[IO[bytes]]:
+def opened(path: Place, span: Span = WHOLE, *, unzip: bool = True) -> Iterator[IO[bytes]]:
     """The file's bytes, unzipped where .gz; a damaged file or one without permission is the user's to mend."""
+    url = str(path) if isinstance(path, Remote) else None
     try:
-        with gzip.open(path, "rb") if unzip and path.suffix == ".gz" else path.open("rb") as file:
-            yield file  # type: ignore[misc]
+        with path.open("rb") as file:
+            if url is not None or span != WHOLE:
+                file = io.BufferedReader(_Part(file, span, url), 1 << 20)
+            if unzip and path.suffix == ".gz":
+                with gzip.GzipFile(fileobj=file) as plain:
+                    yield plain  # type: ignore[misc]
+            else:
+                yield file
     except (OSError, EOFError, zlib.error) as error:
         hint = "Is it a whole gzip file?" if path.suffix == ".gz" else "Check the file and its permissions."
         raise UserError(f"{path}: cannot be read ({error})", hint=hint) from None
 
 
-def refuse_binary(path: Path) -> None:
+def refuse_binary(path: Place) -> None:
     """
     Raises:
         UserError: the file begins with bytes that no text has.

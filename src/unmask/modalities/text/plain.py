@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
-from unmask.modalities.text.documents import Document, ReadReport, opened, pieces
+from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, opened, pieces
+from unmask.remote import Place
 
 Parting = Literal["auto", "blank", "line", "file"]
 """Where a document of plain text ends: at blank lines, at every line's end, at the file's. 'auto': at blank lines, or
@@ -14,11 +14,11 @@ at every line's end in a file without any."""
 _CHUNK = 1 << 20
 
 
-def _lines(path: Path, report: ReadReport, longest: int) -> Iterator[tuple[int, str | None]]:
+def _lines(path: Place, report: ReadReport, longest: int, span: Span) -> Iterator[tuple[int, str | None]]:
     """(line number, text) with bounded memory: an over-long line comes in pieces, a bad one as None."""
     # A character takes at most 4 bytes: a line within the limit is never cut.
     most = 4 * longest
-    with opened(path) as file:
+    with opened(path, span) as file:
         number, pending, noted = 1, bytearray(), False
         while True:
             chunk = file.readline(_CHUNK)
@@ -37,7 +37,7 @@ def _lines(path: Path, report: ReadReport, longest: int) -> Iterator[tuple[int, 
                 report.note(f"{path}:{number}", f"not UTF-8 (byte {line[error.start]:#04x}), left out")
                 yield number, None
             else:
-                text = text.removeprefix("\ufeff") if number == 1 and not noted else text
+                text = text.removeprefix("\ufeff") if number == 1 and not noted and not span.begin else text
                 if not noted and (not ended or len(text) > longest):
                     noted = True
                     report.split += 1
@@ -58,7 +58,7 @@ def _boundary(line: bytearray) -> int:
     return max(cut, 1)
 
 
-def parting_of(path: Path) -> Parting:
+def parting_of(path: Place) -> Parting:
     """'blank' where a blank line stands between lines of text, else 'line'."""
     text = blank = False
     with opened(path) as file:
@@ -72,15 +72,23 @@ def parting_of(path: Path) -> Parting:
     return "line"
 
 
-def plain_documents(path: Path, report: ReadReport, longest: int, parting: Parting) -> Iterator[Document]:
-    """The documents of a plain text file, parted as said; one with bytes that are not UTF-8 is left out and counted."""
+def plain_documents(
+    path: Place, report: ReadReport, longest: int, parting: Parting, span: Span = WHOLE
+) -> Iterator[Document]:
+    """The documents of a plain text file, parted as said; one with bytes that are not UTF-8 is left out and counted.
+
+    Args:
+        span: where documents begin and end; lines are counted from there.
+    """
     if parting == "line":
-        yield from (Document(line, str(path), n) for n, line in _lines(path, report, longest) if line and line.strip())
+        yield from (
+            Document(line, str(path), n) for n, line in _lines(path, report, longest, span) if line and line.strip()
+        )
         return
     whole = parting == "file"
     parts: list[str] = []
     size, start, bad = 0, 1, False
-    for number, line in _lines(path, report, longest):
+    for number, line in _lines(path, report, longest, span):
         if line is None:
             bad = True
             continue

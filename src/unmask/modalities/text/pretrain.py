@@ -20,7 +20,8 @@ from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.corpus import build_cache, build_tokenizer, check_unknown
 from unmask.modalities.text.detection import save_detection
 from unmask.modalities.text.folder import save_folder
-from unmask.modalities.text.recipes import TextSettings, as_dict
+from unmask.modalities.text.prepared import open_prepared, prepared_at, prepared_settings
+from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.sources import resolve
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.job import Job, RunResult
@@ -53,6 +54,10 @@ class TextPretraining(Pretrainable[TextRun]):
         return self.settings.train
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        if (folder := prepared_at(self.data)) is not None:
+            self.tokenizer, self.cache = open_prepared(folder, self.settings)
+            say(f"{folder}: prepared, {self.cache.meta['tokens']:,} tokens")
+            return
         data = resolve(self.data, out)
         started = resume and (out / "checkpoints").exists()
         self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
@@ -91,7 +96,9 @@ def pretrain(
     """Pretrain a masked language model on raw text.
 
     Args:
-        data: files, folders, globs or `hf:NAME`; see `unmask.modalities.text.sources`.
+        data: files, folders, globs, URLs of these or `hf:NAME`, see `unmask.modalities.text.sources`; or the folder of
+            a corpus that `prepare` has made.
+        settings: default those that the corpus was prepared with, or `TextSettings()`.
         out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html.
         resume: continue the run in `out`; on a CPU with one process, bit for bit as if never interrupted
             (runs bounded by minutes excepted: their schedule follows the clock).
@@ -99,7 +106,7 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    kind = TextPretraining(data, settings or TextSettings())
+    kind = TextPretraining(data, settings or with_overrides(TextSettings(), prepared_settings(data)))
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 

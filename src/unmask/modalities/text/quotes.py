@@ -10,10 +10,10 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.remote import Place
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"', re.DOTALL)
 
@@ -40,7 +40,7 @@ def encloses(lines: Iterable[str]) -> bool:
 
 
 def separated(
-    lines: Iterable[str], path: Path, separator: str, *, quoted: bool
+    lines: Iterable[str], path: Place, separator: str, *, quoted: bool
 ) -> Iterator[tuple[int, int, list[str]]]:
     """The rows of a .csv or .tsv: numbers of the first and the last line of each, and its cells; empty lines have none.
 

@@ -15,6 +15,7 @@ MODALITY = Modality(
     card="unmask.modalities.text.card:card",
     serves="unmask.serving.text.model:serve",
     commands={
+        "prepare": "unmask.cli.text.prepare:prepare",
         "pretrain": "unmask.cli.text.pretrain:pretrain",
         "adapt": "unmask.cli.text.pretrain:adapt",
         "fill": f"{_USES}:fill",

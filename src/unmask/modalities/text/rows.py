@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from unmask.errors import UserError, setting, suggest
-from unmask.modalities.text.documents import Document, ReadReport, opened
+from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, opened
 from unmask.modalities.text.quotes import encloses, separated
+from unmask.remote import Place, Remote
 
 COLUMNS = ("text", "content", "body", "document", "abstract")
 _LONGEST_ROW = 256 << 20
@@ -37,7 +38,7 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
-def _rows(file: IO[bytes], path: Path) -> Iterator[str]:
+def _rows(file: IO[bytes], path: Place, *, first: bool = True) -> Iterator[str]:
     """Whole lines; bytes that are not UTF-8 become lone surrogates, so that only their row is lost."""
     number = 0
     while line := file.readline(_LONGEST_ROW):
@@ -47,7 +48,7 @@ def _rows(file: IO[bytes], path: Path) -> Iterator[str]:
                 f"{path}:{number}: a line of more than {_LONGEST_ROW >> 20} MiB",
                 hint="Expected one row per line; give plain text as .txt, which may have lines of any length.",
             )
-        yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8", "surrogateescape")
+        yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 and first else line).decode("utf-8", "surrogateescape")
 
 
 def _undecodable(text: str, where: str, report: ReadReport) -> bool:
@@ -58,10 +59,16 @@ def _undecodable(text: str, where: str, report: ReadReport) -> bool:
     return True
 
 
-def jsonl_documents(path: Path, column: str | None, report: ReadReport, entities: bool) -> Iterator[Document]:
-    """The documents of a .jsonl file: one per line."""
-    with opened(path) as file:
-        for number, line in enumerate(_rows(file, path), start=1):
+def jsonl_documents(
+    path: Place, column: str | None, report: ReadReport, entities: bool, span: Span = WHOLE
+) -> Iterator[Document]:
+    """The documents of a .jsonl file: one per line.
+
+    Args:
+        span: where lines begin and end; they are counted from there.
+    """
+    with opened(path, span) as file:
+        for number, line in enumerate(_rows(file, path, first=not span.begin), start=1):
             where = f"{path}:{number}"
             if not line.strip() or _undecodable(line, where, report):
                 continue
@@ -87,7 +94,7 @@ def _entities(row: dict[str, Any], where: str) -> list[tuple[int, int]]:
         ) from None
 
 
-def csv_documents(path: Path, column: str | None, report: ReadReport, separator: str) -> Iterator[Document]:
+def csv_documents(path: Place, column: str | None, report: ReadReport, separator: str) -> Iterator[Document]:
     """The documents of a .csv or .tsv file: one per row."""
     quoted = separator == ","
     if not quoted:
@@ -108,22 +115,39 @@ def csv_documents(path: Path, column: str | None, report: ReadReport, separator:
                 yield Document(row[index], str(path), start)
 
 
-def parquet_documents(path: Path, column: str | None) -> Iterator[Document]:
-    """The documents of a .parquet file: one per row."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def parquet_documents(path: Place, column: str | None, span: Span = WHOLE) -> Iterator[Document]:
+    """The documents of a .parquet file: one per row.
 
-    number = 0
+    Args:
+        span: row groups.
+    """
+    import pyarrow as pa
+
     try:
-        with pq.ParquetFile(path) as file:
+        with parquet_file(path) as file:
             name = _pick(file.schema_arrow.names, column, str(path))
+            chosen = range(file.num_row_groups)[span.begin : span.end]
+            number = sum(file.metadata.row_group(i).num_rows for i in range(chosen.start))
             # Few rows at a time: a row may be a whole book.
-            for batch in file.iter_batches(batch_size=256, columns=[name]):
+            for batch in file.iter_batches(batch_size=256, columns=[name], row_groups=list(chosen)):
                 for text in batch.column(0).to_pylist():
                     number += 1
                     yield Document(_text(text, f"{path}:{number}"), str(path), number)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a parquet file ({error})", hint="Copy the file again.") from None
+
+
+@contextlib.contextmanager
+def parquet_file(path: Place) -> Iterator[Any]:
+    """An open `pyarrow.parquet.ParquetFile`."""
+    import pyarrow.parquet as pq
+
+    if isinstance(path, Remote):
+        with path.open() as source, pq.ParquetFile(source) as file:
+            yield file
+        return
+    with pq.ParquetFile(path) as file:
+        yield file
 
 
 def hub_documents(name: str, column: str | None) -> Iterator[Document]:

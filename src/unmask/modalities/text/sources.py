@@ -10,36 +10,47 @@ from typing import get_args
 
 from unmask.errors import UserError, suggest
 from unmask.files import files_below
-from unmask.modalities.text.documents import Document, ReadReport, cut, moved, refuse_binary
+from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, cut, moved, refuse_binary
 from unmask.modalities.text.plain import Parting, parting_of, plain_documents
 from unmask.modalities.text.rows import csv_documents, hub_documents, jsonl_documents, parquet_documents
 from unmask.modalities.text.seen import Seen
+from unmask.remote import Place, files_at, is_url, nearly_url, place, size_of
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".tsv", ".parquet")
+MOST_CHARACTERS = 10_000_000
+"""Of a document; a longer one is cut."""
 
 
-def suffix_of(path: Path) -> str:
+def suffix_of(path: Place) -> str:
     """The suffix that says the format, without .gz.
 
     >>> suffix_of(Path("a/b.jsonl.gz"))
     '.jsonl'
     """
-    path = Path(path)
     return (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
 
 
-def _readable(path: Path) -> bool:
+def _readable(path: Place) -> bool:
     # The WikiText release names its files .raw: plain text.
     return suffix_of(path) in (*SUFFIXES, ".raw") and not (path.suffix == ".gz" and suffix_of(path) == ".parquet")
 
 
+def on_hub(item: str | Path) -> bool:
+    """Whether `hf:NAME` is meant, a data set that the package datasets reads; hf:// is a URL of files.
+
+    >>> on_hub("hf:org/name"), on_hub("hf://datasets/org/name/a.parquet")
+    (True, False)
+    """
+    return str(item).startswith("hf:") and not is_url(item)
+
+
 def plain_text(inputs: Iterable[str | Path]) -> bool:
     """Whether one of the files is plain text, whose documents have to be parted."""
-    return any(suffix_of(Path(i)) in (".txt", ".md", ".raw") for i in inputs)
+    return any(suffix_of(place(i)) in (".txt", ".md", ".raw") for i in inputs)
 
 
-def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = None) -> list[Path]:
-    """Files named by files, folders (recursively) and globs, sorted within each, without repeats.
+def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = None) -> list[Place]:
+    """Files named by files, folders (recursively), globs and URLs of these, sorted within each, without repeats.
 
     Args:
         without: a folder whose files are left out where a folder or glob finds them (a run's own, inside its data).
@@ -49,10 +60,16 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
     """
     inputs = [inputs] if isinstance(inputs, str | Path) else inputs
     formats = f"Read are {' '.join(SUFFIXES)}, and all but parquet with .gz."
-    found: dict[Path, None] = {}
+    found: dict[Place, None] = {}
     for item in inputs:
         path = Path(item)
-        if path.is_dir():
+        inside: Sequence[Place]
+        if is_url(item):
+            there = files_at(str(item))
+            inside = [p for p in there if _readable(p)]
+            if not inside:
+                raise UserError(f"{item}: {len(there)} files, none of a format that is read", hint=formats)
+        elif path.is_dir():
             inside = _outside(without, (p for p in files_below(path) if _readable(p) and p.is_file()))
             if not inside:
                 raise UserError(f"{path}: no text files in this folder", hint=formats)
@@ -67,9 +84,10 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
         else:
             near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
             close = difflib.get_close_matches(path.name, near, n=1)
-            raise UserError(
-                f"{item}: no such file or folder", hint=suggest(path.name, close) if close else "Check the path."
-            )
+            hint = suggest(path.name, close) if close else "Check the path."
+            if nearly_url(str(item)):
+                hint = "A URL has two slashes, as s3://bucket/folder."
+            raise UserError(f"{item}: no such file or folder", hint=hint)
         found |= dict.fromkeys(inside)
     return list(found)
 
@@ -84,9 +102,7 @@ def resolve(inputs: Sequence[str], out: Path) -> list[str]:
     Raises:
         UserError: see `expand`.
     """
-    return [
-        str(i) for item in map(str, inputs) for i in ([item] if item.startswith("hf:") else expand(item, without=out))
-    ]
+    return [str(i) for item in map(str, inputs) for i in ([item] if on_hub(item) else expand(item, without=out))]
 
 
 def iter_documents(
@@ -95,7 +111,7 @@ def iter_documents(
     column: str | None = None,
     report: ReadReport | None = None,
     deduplicate: bool = True,
-    max_characters: int = 10_000_000,
+    max_characters: int = MOST_CHARACTERS,
     entities: bool = False,
     document: Parting = "auto",
 ) -> Iterator[Document]:
@@ -104,7 +120,7 @@ def iter_documents(
     .txt: separated by blank lines, or one per line in a file without blank lines; .md: one per file; .jsonl, .csv,
         .tsv,
     .parquet: one per row, in `column` (default: the first of text, content, body, document, abstract that is there).
-    `hf:NAME[:split]` streams a Hugging Face dataset.
+    `hf:NAME[:split]` streams a Hugging Face dataset. Files at URLs (s3://, gs://, hf://, https://) are read by fsspec.
     A file named twice is read once.
 
     Args:
@@ -122,7 +138,20 @@ def iter_documents(
     if document not in get_args(Parting):
         raise UserError(f"document={document}", hint=f"Expected one of {', '.join(get_args(Parting))}.")
     seen = Seen()
-    for found in _raw(inputs, column, report, max_characters, entities, document):
+    for found, encoded in sound_documents(_raw(inputs, column, report, max_characters, entities, document), report):
+        if deduplicate and not seen.add(encoded):
+            report.duplicates += 1
+            continue
+        report.documents += 1
+        report.characters += len(found.text)
+        yield found
+    check_read(inputs, report, document)
+
+
+def sound_documents(raw: Iterable[Document], report: ReadReport) -> Iterator[tuple[Document, bytes]]:
+    """Documents without the white space around them, and their UTF-8; empty ones and those that are no Unicode are left
+    out and counted."""
+    for found in raw:
         text, where = found.text.strip(), f"{found.source}:{found.line}"
         if not text:
             report.empty += 1
@@ -135,14 +164,16 @@ def iter_documents(
             report.undecodable += 1
             report.note(where, "half a surrogate pair, left out")
             continue
-        if deduplicate and not seen.add(encoded):
-            report.duplicates += 1
-            continue
-        report.documents += 1
-        report.characters += len(text)
         found.entities = moved(found.entities, found.text.index(text))
         found.text = text
-        yield found
+        yield found, encoded
+
+
+def check_read(inputs: Sequence[str | Path], report: ReadReport, document: Parting) -> None:
+    """
+    Raises:
+        UserError: no text was read, or `document` was given without a file it is for.
+    """
     if document != "auto" and not report.parted:
         raise UserError(f"document={document}: no .txt or .md file in {listed(inputs)}", hint="Leave it out.")
     if not report.documents:
@@ -162,29 +193,54 @@ def listed(inputs: Sequence[str | Path]) -> str:
 def _raw(
     inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int, entities: bool, parting: Parting
 ) -> Iterator[Document]:
-    read: set[Path] = set()
+    read: set[Place] = set()
     for item in inputs:
-        if str(item).startswith("hf:"):
+        if on_hub(item):
             yield from cut(hub_documents(str(item)[3:], column), report, longest)
             continue
         for path in expand([item]):
             if path in read:
                 continue
             read.add(path)
-            if path.stat().st_size == 0:
-                report.empty += 1
-                report.note(str(path), "empty file")
-                continue
-            kind = suffix_of(path)
-            if kind == ".parquet":
-                yield from cut(parquet_documents(path, column), report, longest)
-                continue
-            refuse_binary(path)
-            if kind == ".jsonl":
-                yield from cut(jsonl_documents(path, column, report, entities), report, longest)
-            elif kind in (".csv", ".tsv"):
-                yield from cut(csv_documents(path, column, report, "\t" if kind == ".tsv" else ","), report, longest)
-            else:
-                way = parting if parting != "auto" else ("file" if kind == ".md" else parting_of(path))
-                report.parted[way] = report.parted.get(way, 0) + 1
-                yield from plain_documents(path, report, longest, way)
+            yield from file_documents(path, column, report, longest, entities, parting)
+
+
+def file_documents(
+    path: Place,
+    column: str | None,
+    report: ReadReport,
+    longest: int = MOST_CHARACTERS,
+    entities: bool = False,
+    parting: Parting = "auto",
+    span: Span = WHOLE,
+) -> Iterator[Document]:
+    """The documents of one file as they stand in it.
+
+    Args:
+        longest: characters; longer documents are cut.
+        span: the part of it that is read, which begins and ends between two documents; lines are counted from there.
+    """
+    if size_of(path) == 0:
+        report.empty += 1
+        report.note(str(path), "empty file")
+        return
+    kind = suffix_of(path)
+    if kind == ".parquet":
+        yield from cut(parquet_documents(path, column, span), report, longest)
+        return
+    if not span.begin:
+        refuse_binary(path)
+    if kind == ".jsonl":
+        yield from cut(jsonl_documents(path, column, report, entities, span), report, longest)
+    elif kind in (".csv", ".tsv"):
+        yield from cut(csv_documents(path, column, report, "\t" if kind == ".tsv" else ","), report, longest)
+    else:
+        way = parted(path, parting)
+        if not span.begin:
+            report.parted[way] = report.parted.get(way, 0) + 1
+        yield from plain_documents(path, report, longest, way, span)
+
+
+def parted(path: Place, parting: Parting) -> Parting:
+    """Where documents of a plain text file end, 'auto' decided."""
+    return parting if parting != "auto" else ("file" if suffix_of(path) == ".md" else parting_of(path))

@@ -1,0 +1,364 @@
+"""`unmask prepare text`: raw text of any size -> tokenizer and shards of tokens that `pretrain` takes as data.
+
+Three stages: a scan of all portions of the corpus side by side (documents, copies, what the tokenizer is trained on),
+the tokenizer, and a shard per portion, side by side again. What a portion comes to follows from the corpus and the
+settings alone, so any number of workers on any engine writes the same bytes, and a command that was killed goes on.
+The result is what `pretrain` makes of the same data: the same examples, in the same order, with the same ones held out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.engines import engine as engine_of
+from unmask.engines.local import Engine
+from unmask.errors import UserError, option
+from unmask.files import check_folder, check_room, fsync, locked, read_json, replace_json
+from unmask.modalities.text.building import recipe_of, refuse_no_examples, told
+from unmask.modalities.text.cache import VERSION, TokenCache, content_key
+from unmask.modalities.text.corpus import TOKENIZER_CHARACTERS, check_unknown, new_tokenizer
+from unmask.modalities.text.portions import Portion, portions
+from unmask.modalities.text.prepared import ABOUT, PLAN, prepared_at, settled
+from unmask.modalities.text.recipes import TextSettings
+from unmask.modalities.text.scanning import Reading, Scanned, first_threshold, gathered, left, rescanned, sample
+from unmask.modalities.text.shards import BINS, Shaping, ShardTask, done, write_index
+from unmask.modalities.text.sources import check_read, on_hub, resolve
+from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.progress import counted
+from unmask.remote import place, shared, size_of
+from unmask.version import __version__
+
+WORK = ("scan", "index", PLAN)
+"""What stands in the folder until it is finished."""
+OWN = (*WORK, "shards", ".lock", ABOUT, "meta.json", "offsets.bin", "split.bin")
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TELL_SECONDS = 30.0
+_SCAN, _SHARD = "unmask.modalities.text.scanning:scan", "unmask.modalities.text.shards:shard"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedText:
+    """A corpus that was prepared.
+
+    Attributes:
+        folder: where it lies; what `pretrain` takes as data.
+        settings: those that it was prepared with.
+        counts: documents, copies left out ("duplicates"), examples, those held out, tokens, shards and bytes.
+        workers: how many worked side by side.
+        seconds: that this call took.
+        tokens_per_second: of this call's tokenising, all workers together; None where nothing was left to do.
+    """
+
+    folder: Path
+    settings: TextSettings
+    counts: dict[str, int]
+    workers: int
+    seconds: float
+    tokens_per_second: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
+        return {
+            "folder": str(self.folder),
+            "settings": settled(self.settings),
+            "corpus": self.counts,
+            "workers": self.workers,
+            "tokens_per_second": self.tokens_per_second,
+        }
+
+
+def prepare(
+    data: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    settings: TextSettings | None = None,
+    workers: int | None = None,
+    engine: str = "local",
+    say: Callable[[str], None] | None = None,
+) -> PreparedText:
+    """Tokenise a corpus into shards that `pretrain` takes as data; the same bytes whatever the number of workers.
+
+    Started again after it was ended, however that was, it goes on where it stood.
+
+    Args:
+        data: files, folders, globs, or URLs of these (s3://, gs://, hf://, https://).
+        out: a folder that is new, empty or of the same preparation. With engine='ray' all machines must see it.
+        settings: as for `pretrain`; those that decide what is prepared are `slots`, `holdout`, `column`, `document`,
+            `hide` where it is 'entity', the seed, and `tokenizer` or what one is trained by.
+        workers: processes side by side; default the cores there are.
+        engine: 'local', or 'ray' (the cluster that RAY_ADDRESS names, or one on this machine).
+        say: told how far it is; default nobody.
+
+    Raises:
+        UserError: for anything wrong with the data, the settings, the folder or the engine.
+    """
+    settings, tell = settings or TextSettings(), say or (lambda text: None)
+    began, out = time.perf_counter(), check_folder(out)
+    items = [str(i) for i in ([data] if isinstance(data, str | Path) else data)]
+    for item in filter(on_hub, items):
+        name = item[3:].partition(":")[0]
+        raise UserError(
+            f"{item}: streamed data sets have no files to share out",
+            hint=f"Give its files, such as hf://datasets/{name}/**/*.parquet.",
+        )
+    if (ready := prepared_at(items)) is not None:
+        raise UserError(f"{ready} is prepared already", hint="Give it to `unmask pretrain text` as its data.")
+    work = engine_of(engine, workers, tell)
+    files = resolve(items, out)
+    refuse_foreign(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out / ".lock", busy="is preparing data in it"), work:
+        if not work.alone and not all(map(shared, files)):
+            raise UserError(
+                f"{next(f for f in files if not shared(f))}: in this process's memory, which no worker sees",
+                hint=f"Use {option('workers', 1)} and {option('engine', 'local')}.",
+            )
+        rate = Preparation(out, files, settings, work, tell).run()
+        (out / ".lock").write_text("")  # the same bytes whoever wrote them
+    counts = _counts(TokenCache.open(out))
+    return PreparedText(
+        folder=out,
+        settings=settings,
+        counts=counts,
+        workers=work.workers,
+        seconds=round(time.perf_counter() - began, 3),
+        tokens_per_second=rate,
+    )
+
+
+def refuse_foreign(out: Path) -> None:
+    """
+    Raises:
+        UserError: the folder holds something that no preparation made.
+    """
+    other = sorted(p.name for p in out.iterdir() if p.name not in (*OWN, *TOKENIZER)) if out.is_dir() else []
+    if other:
+        raise UserError(
+            f"{out}: not the folder of a preparation, it holds {', '.join(other[:3])}",
+            hint="Choose a folder that is empty or does not exist yet.",
+        )
+
+
+class Preparation:
+    """One corpus on its way into a folder."""
+
+    def __init__(
+        self, out: Path, files: list[str], settings: TextSettings, work: Engine, say: Callable[[str], None]
+    ) -> None:
+        self.out, self.files, self.settings, self.work, self.say = out, files, settings, work, say
+        self.given = None if settings.tokenizer is None else Tokenizer.load(settings.tokenizer)
+        made_of = [
+            VERSION,
+            __version__,
+            TOKENIZER_CHARACTERS,
+            settled(settings) | {"tokenizer": None},
+            None if self.given is None else [self.given.fingerprint(), self.given.tokens],
+            content_key(files),
+        ]
+        self.key = hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
+        self.reading = Reading(
+            folder=str(out.absolute()),
+            key=self.key,
+            column=settings.column,
+            entities=settings.hide == "entity",
+            document=settings.document,
+            holdout=settings.holdout,
+            seed=settings.train.seed,
+            threshold=0 if self.given is not None else first_threshold(self.size(), TOKENIZER_CHARACTERS),
+        )
+
+    def size(self) -> int:
+        """Bytes of all files, as they lie."""
+        return sum(size_of(place(file)) or 0 for file in self.files)
+
+    def run(self) -> float | None:
+        """Do what is left; tokens per second, None where nothing was."""
+        if (about := read_json(self.out / ABOUT)) is not None:
+            if about.get("key") != self.key:
+                was = _differs(about["settings"], self.settings)
+                raise UserError(
+                    f"{self.out} holds another preparation: {was}",
+                    hint=f"Choose another {option('out')}, or remove the folder.",
+                )
+            self.say(f"{self.out}: prepared already")
+            return None
+        plan = self.planned()
+        scanned = self.scanned(plan)
+        tokenizer = self.tokenizer(plan, scanned)
+        rate, shards = self.sharded(plan, scanned, tokenizer)
+        _finish(self, scanned, tokenizer, shards)
+        return rate
+
+    def planned(self) -> list[Portion]:
+        """The portions; what another preparation that did not end left in the folder is removed."""
+        there = read_json(self.out / PLAN)
+        if there is not None and there.get("key") != self.key:
+            self.say(f"{self.out}: other data or settings than before; it is begun anew")
+        if there is None or there.get("key") != self.key:
+            there = {"key": self.key}
+            check_room(
+                self.out,
+                0.75 * self.size(),
+                what="the tokens of the corpus, some three quarters of its bytes,",
+                hint=f"Free space, or choose another {option('out')}.",
+            )
+            for name in (*OWN, *TOKENIZER):
+                if name != ".lock":
+                    _remove(self.out / name)
+        for name in ("scan", "index", "shards"):
+            (self.out / name).mkdir(exist_ok=True)
+            for rest in (self.out / name).glob(".*.new"):  # of workers that were killed
+                rest.unlink()
+        plan = portions(self.files, self.settings.document)
+        replace_json(self.out / PLAN, {**there, "portions": len(plan)})
+        return plan
+
+    def scanned(self, plan: list[Portion]) -> Scanned:
+        """What the corpus holds."""
+        tasks = list(left(self.out, plan, self.reading.threshold))
+        went = f"; {len(plan) - len(tasks):,} are there" if len(tasks) < len(plan) else ""
+        self.say(f"reading {len(self.files):,} file{'s' * (len(self.files) != 1)} in {len(plan):,} portions{went}")
+        for _ in counted(self.work.run(_SCAN, self.reading, tasks), len(tasks)):
+            pass
+        found = gathered(self.out, plan)
+        check_read(self.files, found.report, self.settings.document)
+        r = found.report
+        self.say(f"{r.documents:,} documents, {r.characters:,} characters; {r.duplicates:,} copies are left out")
+        return found
+
+    def tokenizer(self, plan: list[Portion], scanned: Scanned) -> Tokenizer:
+        """The tokenizer, in the folder from now on."""
+        if self.given is not None:
+            self.given.require_mask()
+            self.given.save(self.out)
+            return self.given
+        mark = read_json(self.out / PLAN)
+        if "tokenizer" in mark and (self.out / "tokenizer.json").exists():
+            found = Tokenizer.load(self.out)
+            if found.fingerprint() == mark["tokenizer"]:
+                return found
+        while (texts := sample(self.out, scanned, TOKENIZER_CHARACTERS)) is None:
+            self.reading = rescanned(self.reading)
+            tasks = list(left(self.out, plan, self.reading.threshold))
+            self.say("reading again: more text is needed for the tokenizer than was expected")
+            for _ in counted(self.work.run(_SCAN, self.reading, tasks), len(tasks)):
+                pass
+        made = new_tokenizer(texts, self.settings, self.say)
+        made.save(self.out)
+        replace_json(self.out / PLAN, {**mark, "tokenizer": made.fingerprint()})
+        return made
+
+    def sharded(
+        self, plan: list[Portion], scanned: Scanned, tokenizer: Tokenizer
+    ) -> tuple[float | None, list[dict[str, Any]]]:
+        """Tokens per second, and what there is of every shard, all of them written."""
+        s = self.settings
+        recipe = recipe_of(tokenizer, max_slots=s.slots, holdout=s.holdout, seed=s.train.seed)
+        found = [done(self.out, number) for number in range(len(plan))]
+        tasks = [
+            ShardTask(
+                number=n,
+                portion=plan[n],
+                drop=scanned.drop[n].astype(np.int64),
+                documents=scanned.counts[n],
+                mark=scanned.marks[n],
+            )
+            for n, there in enumerate(found)
+            if there is None
+        ]
+        if tasks and len(tasks) < len(plan):
+            self.say(f"tokenising goes on: {len(plan) - len(tasks):,} of {len(plan):,} shards are there")
+        began = told_at = time.monotonic()
+        read = 0
+
+        def tell(last: bool = False) -> None:
+            rate = read / max(time.monotonic() - began, 1e-9)
+            have = sum(there is not None for there in found)
+            self.say(
+                f"tokenis{'ed' if last else 'ing'}: {have:,} of {len(plan):,} shards, {read:,} tokens, "
+                f"{rate:,.0f} tokens/s with {self.work.workers} worker{'s' * (self.work.workers != 1)}"
+            )
+
+        for i, about in counted(self.work.run(_SHARD, Shaping(reading=self.reading, recipe=recipe), tasks), len(tasks)):
+            found[tasks[i].number] = about
+            read += about["read"]
+            if time.monotonic() - told_at >= TELL_SECONDS:
+                tell()
+                told_at = time.monotonic()
+        rate = read / max(time.monotonic() - began, 1e-9) if tasks else None
+        if tasks:
+            tell(last=True)
+        return rate, [there for there in found if there is not None]
+
+
+def _finish(made: Preparation, scanned: Scanned, tokenizer: Tokenizer, shards: list[dict[str, Any]]) -> None:
+    """Write what stands in the folder beside the shards; from then on it is prepared."""
+    s, out = made.settings, made.out
+    recipe = recipe_of(tokenizer, max_slots=s.slots, holdout=s.holdout, seed=s.train.seed)
+    total = {name: sum(about[name] for about in shards) for name in shards[0] if name not in ("sizes", "sums")}
+    refuse_no_examples(total["examples"], total["entities"], recipe, made.files, entities=made.reading.entities)
+    tail = write_index(out, shards, s.holdout)
+    names = ["offsets.bin", "split.bin"]
+    names += [f"shards/{n:06}.{array}.bin" for n in range(len(shards)) for array in BINS]
+    meta = {
+        "dtype": recipe.dtype,
+        **{name: total[name] for name in ("examples", "tokens", "documents", "short")},
+        "unknown": total["unknown"] / max(total["read"], 1),
+        "least": recipe.least,
+        "held_out_by": "tail" if tail else "document",
+        "vocabulary": tokenizer.vocab_size,
+        "before": tokenizer.before,
+        "after": tokenizer.after,
+        "report": asdict(scanned.report),
+        "sizes": {name: (out / name).stat().st_size for name in names},
+        "shards": len(shards),
+        "sums": [about["sums"] for about in shards],
+        "version": VERSION,
+        "key": made.key,
+        "fingerprint": tokenizer.fingerprint(),
+    }
+    replace_json(out / "meta.json", meta)
+    check_unknown(TokenCache.open(out), made.say)
+    for line in told(meta):
+        made.say(line)
+    about = {"kind": "text", "key": made.key, "settings": settled(s), "sources": made.files[:1000]}
+    replace_json(out / ABOUT, about)
+    for name in WORK:
+        _remove(out / name)
+    fsync(out)
+
+
+def _counts(cache: TokenCache) -> dict[str, int]:
+    meta = cache.meta
+    return {
+        "documents": meta["documents"],
+        "duplicates": meta["report"]["duplicates"],
+        "examples": len(cache),
+        "training": len(cache.train),
+        "held_out": len(cache.validation),
+        "tokens": meta["tokens"],
+        "shards": meta["shards"],
+        "bytes": sum(meta["sizes"].values()),
+    }
+
+
+def _differs(was: dict[str, Any], settings: TextSettings) -> str:
+    now = settled(settings)
+    found = [f"{n}={was.get(n)} (now {now.get(n)})" for n in dict.fromkeys((*was, *now)) if was.get(n) != now.get(n)]
+    return ", ".join(found) or "files that have changed"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
