@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unmask.modalities.events.model import EventModel as EventModel
     from unmask.modalities.events.model import load as load
     from unmask.modalities.events.next_visit import finetune_next_visit as finetune_next_visit
+    from unmask.modalities.events.prepare import prepare as prepare
     from unmask.modalities.events.pretrain import pretrain as pretrain
     from unmask.modalities.events.recipes import EventSettings as EventSettings
     from unmask.modalities.events.recipes import OutcomeSettings
@@ -35,6 +36,7 @@ __getattr__, __dir__, __all__ = lazily(
         "EventSettings": "unmask.modalities.events.recipes:EventSettings",
         "FinetuneSettings": "unmask.modalities.events.recipes:OutcomeSettings",
         "load": "unmask.modalities.events.model:load",
+        "prepare": "unmask.modalities.events.prepare:prepare",
         "pretrain": "unmask.modalities.events.pretrain:pretrain",
         "finetune": "unmask.modalities.events.finetune:finetune_outcome",
         "finetune_next_visit": "unmask.modalities.events.next_visit:finetune_next_visit",

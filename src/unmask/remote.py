@@ -75,6 +75,19 @@ class Remote:
             system, path = _system(self.url)
             return str(system.ukey(path))
 
+    def exists(self) -> bool:
+        """Whether there is such a file.
+
+        Raises:
+            UserError: the store refuses to say.
+        """
+        with reading(self.url):
+            system, path = _system(self.url)
+            return bool(system.exists(path))
+
+    def __truediv__(self, below: str) -> Remote:
+        return Remote(f"{self.url.rstrip('/')}/{below}")
+
     @contextlib.contextmanager
     def open(self, mode: str = "rb") -> Iterator[IO[bytes]]:
         """The file's bytes, fetched as they are read; not kept."""

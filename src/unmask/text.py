@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from unmask.modalities.text.adapt import adapt as adapt
     from unmask.modalities.text.model import TextModel as TextModel
     from unmask.modalities.text.model import load as load
+    from unmask.modalities.text.prepare import prepare as prepare
     from unmask.modalities.text.pretrain import pretrain as pretrain
     from unmask.modalities.text.recipes import TextSettings as TextSettings
     from unmask.modalities.text.recipes import with_overrides as with_overrides
@@ -35,6 +36,7 @@ __getattr__, __dir__, __all__ = lazily(
         "FinetuneSettings": "unmask.modalities.text.tasks.settings:TaskSettings",
         "Columns": "unmask.modalities.text.tasks.data:Columns",
         "load": "unmask.modalities.text.model:load",
+        "prepare": "unmask.modalities.text.prepare:prepare",
         "pretrain": "unmask.modalities.text.pretrain:pretrain",
         "adapt": "unmask.modalities.text.adapt:adapt",
         "finetune": "unmask.modalities.text.tasks.finetune:finetune",

@@ -16,6 +16,7 @@ from unmask.core.batch import Example
 from unmask.core.plan import Plan
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
+from unmask.modalities.events import held_out
 from unmask.modalities.events import pretrain as room
 from unmask.modalities.events.folder import load_folder
 from unmask.modalities.events.histories import Histories
@@ -90,7 +91,7 @@ def test_held_out_patients_are_a_share_with_a_limit(events: Events, tmp_path: Pa
     few = {"slots": 64, "batch_slots": 512, "width": 32, "inner": 32, "steps": 1, "precision": "fp32", "holdout": 0.5}
     settings = with_overrides(EventSettings(), few)
     whole = pretrain(events, tmp_path / "a", settings=settings, console=False).data
-    monkeypatch.setattr(room, "MOST_HELD", 10)
+    monkeypatch.setattr(held_out, "MOST_HELD", 10)
     capped = pretrain(events, tmp_path / "b", settings=settings, console=False).data
     assert 80 < whole["held_out"] < 160
     assert (capped["held_out"], capped["training"]) == (10, 230)

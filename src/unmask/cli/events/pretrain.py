@@ -9,7 +9,9 @@ from unmask.cli import options
 
 def pretrain(
     context: typer.Context,
-    data: str = typer.Argument(..., help="MEDS folder: data/*.parquet with subject_id, time, code, numeric_value."),
+    data: str = typer.Argument(
+        ..., help="MEDS folder: data/*.parquet with subject_id, time, code, numeric_value; or what prepare made."
+    ),
     out: str = typer.Option(..., help="Run folder."),
     config: options.Config = None,
     set_: options.Set = [],
@@ -26,10 +28,12 @@ def pretrain(
 ) -> None:
     """Pretrain a masked model on patients' events."""
     from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
+    from unmask.modalities.events.prepared import prepared_settings
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 
     given = run_overrides(context)
-    settings = with_recipe(recipe, RECIPES, EventSettings(), with_overrides, given)
+    known = with_overrides(EventSettings(), prepared_settings(data))
+    settings = with_recipe(recipe, RECIPES, known, with_overrides, given)
     from unmask.modalities.events.pretrain import pretrain as run
 
     output = Output(json_, settings.train.seed)

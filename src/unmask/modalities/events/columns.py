@@ -33,7 +33,8 @@ import pyarrow.parquet as pq
 
 from unmask.errors import UserError, setting
 from unmask.files import check_room, locked, replace_json
-from unmask.modalities.events.parquet import batches, damaged
+from unmask.modalities.events.parquet import batches, damaged, source_of
+from unmask.remote import Place, Remote
 
 VERSION = 1
 STATIC = np.iinfo(np.int64).min
@@ -57,7 +58,7 @@ BLOCK = 1 << 20
 class Shard(NamedTuple):
     """A file of the data, its number of rows, and its column of encounters."""
 
-    path: Path
+    path: Place
     rows: int
     visit: str | None
 
@@ -148,21 +149,21 @@ class Checked(Pages):
         return found
 
 
-def read_columns(paths: Sequence[Path], store: Store) -> Columns:
+def read_columns(paths: Sequence[Place], store: Store) -> Columns:
     """All events of the shards, in memory or, where that would take more than `store.most`, as memory maps of files.
 
     Raises:
         UserError: naming file, row and subject where a column is absent or of another type, a code or subject is null,
             times of a subject go backwards, or a subject stands in two places; the disk is full.
     """
-    shards = [_shard(path) for path in paths]
+    shards = [shard_of(path) for path in paths]
     names = [name for name in KINDS if name != "visit" or any(s.visit for s in shards)]
     if sum(s.rows for s in shards) * bytes_of(names) > store.most:
         made = _on_disk(shards, names, store)
     else:
         made = _in_memory(shards, names)
     if not len(made.subjects):
-        raise UserError(f"{paths[0].parent}: no events", hint="Give a folder with at least one patient.")
+        raise UserError(f"{paths[0]}: no events", hint="Give a folder with at least one patient.")
     return made
 
 
@@ -171,9 +172,11 @@ def bytes_of(names: Iterable[str]) -> int:
     return sum(np.dtype(KINDS[name]).itemsize for name in names)
 
 
-def _shard(path: Path) -> Shard:
+def shard_of(path: Place) -> Shard:
+    """What the footer of a shard says of it."""
     try:
-        about = pq.read_metadata(path)
+        with source_of(path) as source:
+            about = pq.read_metadata(source)
         names = about.schema.to_arrow_schema().names
     except Exception as error:  # pyarrow raises many kinds for a damaged file
         raise damaged(path, error) from None
@@ -181,13 +184,13 @@ def _shard(path: Path) -> Shard:
 
 
 @dataclass
-class _Reader:
+class Reader:
     """Turns shards into parts, and keeps what is known of subjects and codes on the way."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     subjects: list[np.ndarray] = field(default_factory=list)
     counts: list[np.ndarray] = field(default_factory=list)
-    shards: list[tuple[Path, int]] = field(default_factory=list)
+    shards: list[tuple[Place, int]] = field(default_factory=list)
     """Each shard read, and its number of subjects."""
 
     def parts(self, shard: Shard) -> Iterator[Part]:
@@ -284,7 +287,7 @@ def _check_order(
     starts: np.ndarray,
     before: tuple[int, int] | None,
     frame: pl.DataFrame,
-    path: Path,
+    path: Place,
     first: int,
 ) -> None:
     earlier = np.r_[np.iinfo(np.int64).min if before is None else before[1], time[:-1]]
@@ -299,7 +302,7 @@ def _check_order(
         )
 
 
-def _check_once(ids: np.ndarray, counts: np.ndarray, path: Path) -> None:
+def _check_once(ids: np.ndarray, counts: np.ndarray, path: Place) -> None:
     order = np.argsort(ids, kind="stable")
     again = np.flatnonzero(ids[order][1:] == ids[order][:-1])
     if len(again):
@@ -311,7 +314,7 @@ def _check_once(ids: np.ndarray, counts: np.ndarray, path: Path) -> None:
 
 
 def _in_memory(shards: Sequence[Shard], names: Sequence[str]) -> Columns:
-    reader, at = _Reader(), 0
+    reader, at = Reader(), 0
     columns = {name: np.zeros(sum(s.rows for s in shards), KINDS[name]) for name in names}
     for shard in shards:
         for part in reader.parts(shard):
@@ -337,19 +340,19 @@ def _on_disk(shards: Sequence[Shard], names: Sequence[str], store: Store) -> Col
 
 def _stored(root: Path, shards: Sequence[Shard], names: Sequence[str], store: Store) -> Columns:
     """What is in the store from the same shards, or what a builder left, gone on with."""
-    folder = root / _key(shards)[:16]
+    folder = root / content_key(shards)[:16]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder / "lock", wait=store.say, busy="is reading events into it"):
         index = _index(folder)
         if index["whole"]:
-            found = _opened(folder, index, names)
+            found = open_columns(folder, index, names)
             if found is not None:
                 return found
             store.say(f"{folder}: not as it was written; the events are read again")
             (folder / "index.json").unlink()
         try:
             _build(folder, shards, names, store)
-            found = _opened(folder, _index(folder), names)
+            found = open_columns(folder, _index(folder), names)
         except UserError:
             shutil.rmtree(folder, ignore_errors=True)  # nothing to go on with: the data has to change
             raise
@@ -375,7 +378,7 @@ def _build(folder: Path, shards: Sequence[Shard], names: Sequence[str], store: S
         f"{total:,} events go to disk ({total * bytes_of(names) / 1e9:.1f} GB): {folder}"
         + (f"; {done} of {len(shards)} shards are there" if done else "")
     )
-    reader, digest = _Reader(), dict(index["digest"])
+    reader, digest = Reader(), dict(index["digest"])
     reader.numbers = {code: i for i, code in enumerate(index["codes"])}
     ids = np.fromfile(folder / f"{SUBJECTS}.bin", np.int64).reshape(-1, 2)
     reader.subjects, reader.counts = [ids[:, 0]], [ids[:, 1]]
@@ -436,7 +439,7 @@ def _begun(folder: Path, kinds: Mapping[str, np.dtype]) -> dict[str, Any]:
     return index | {"whole": False, "digest": dict.fromkeys(sizes, 0) | index["digest"]}
 
 
-def _opened(folder: Path, index: dict[str, Any], names: Sequence[str]) -> Columns | None:
+def open_columns(folder: Path, index: dict[str, Any], names: Sequence[str]) -> Columns | None:
     """The columns of a whole store; None where its files are not as they were written."""
     columns, maps = {}, []
     try:
@@ -455,9 +458,13 @@ def _opened(folder: Path, index: dict[str, Any], names: Sequence[str]) -> Column
     )
 
 
-def _key(shards: Sequence[Shard]) -> str:
+def content_key(shards: Sequence[Shard]) -> str:
+    """Hash of what shards hold: name, size, time and last bytes of each."""
     content = hashlib.sha256(json.dumps([VERSION, len(shards)]).encode())
     for path in (shard.path for shard in shards):
+        if isinstance(path, Remote):
+            content.update(json.dumps([str(path), path.mark()]).encode())
+            continue
         about = path.stat()
         content.update(json.dumps([str(path.absolute()), about.st_size, about.st_mtime_ns]).encode())
         with path.open("rb") as file:

@@ -22,15 +22,17 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from unmask.errors import UserError
-from unmask.modalities.events.columns import BLOCK, Checked, Store, read_columns
+from unmask.modalities.events.columns import BLOCK, Checked, Columns, Store, read_columns
 from unmask.modalities.events.columns import NO_VISIT as NO_VISIT
 from unmask.modalities.events.columns import STATIC as STATIC
-from unmask.modalities.events.parquet import read, shards_of
+from unmask.modalities.events.parquet import read, shards_of, source_of
+from unmask.remote import Place, place
 
 HOUR = 3_600_000_000
 MEDS_VERSION = "0.4.1"
 BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
 SPLITS = "metadata/subject_splits.parquet"
+DATA = "a MEDS folder with data/*.parquet"
 HELD_OUT, TUNING = "held_out", "tuning"
 """MEDS's names for the subjects that nothing is fitted on, and for those that choices are made by."""
 
@@ -184,16 +186,21 @@ def read_meds(folder: str | Path, *, store: Store | None = None) -> Events:
         UserError: naming file, row and subject where a column is absent or of another type, a code or subject is
             null, times of a subject go backwards, or a subject stands in two places.
     """
-    root = Path(folder)
-    found = read_columns(shards_of(root / "data", "a MEDS folder with data/*.parquet"), store or Store(say=_say))
+    root = place(folder)
+    found = read_columns(shards_of(root / "data", DATA), store or Store(say=_say))
+    return events_of(found, parents_of(root), splits_of(root, found.subjects))
+
+
+def events_of(found: Columns, parents: dict[str, str], splits: np.ndarray | None) -> Events:
+    """Columns that were read, as `Events`."""
     return Events(
         subjects=found.subjects,
         offsets=np.r_[0, np.cumsum(found.counts)],
         codes=found.codes,
         **found.columns,
-        parents=_parents(root / "metadata" / "codes.parquet"),
+        parents=parents,
         pages=found.pages,
-        splits=_splits(root / SPLITS, found.subjects),
+        splits=splits,
     )
 
 
@@ -201,12 +208,13 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _splits(path: Path, subjects: np.ndarray) -> np.ndarray | None:
-    """Split of each subject.
+def splits_of(root: Place, subjects: np.ndarray) -> np.ndarray | None:
+    """Split of each subject, by the file of a MEDS folder; None where it has none.
 
     Raises:
         UserError: the file is damaged, lacks a column, or puts a subject into two splits.
     """
+    path = root / SPLITS
     if not path.exists():
         return None
     frame = read(path, {"subject_id": "int", "split": "text"}).unique()
@@ -223,11 +231,14 @@ def as_events(data: str | Path | Events, *, store: Store | None = None) -> Event
     return data if isinstance(data, Events) else read_meds(data, store=store)
 
 
-def _parents(path: Path) -> dict[str, str]:
+def parents_of(root: Place) -> dict[str, str]:
+    """Code -> a more general one, by the file of a MEDS folder."""
+    path = root / "metadata/codes.parquet"
     if not path.exists():
         return {}
     try:
-        frame = pl.read_parquet(path)
+        with source_of(path) as source:
+            frame = pl.read_parquet(source)
     except Exception as error:  # polars raises many kinds for a damaged file
         first = str(error).splitlines()[0]
         raise UserError(f"{path}: not a whole parquet file ({first})", hint="Write it again.") from None
@@ -243,12 +254,15 @@ def worded(data: str | Path | Events) -> np.ndarray | None:
     if isinstance(data, Events):
         return None
     parts, found = [], False
-    for path in shards_of(Path(data) / "data", "a MEDS folder with data/*.parquet"):
-        if "text_value" in pq.read_schema(path).names:
-            parts.append(pl.read_parquet(path, columns=["text_value"])["text_value"].is_not_null().to_numpy())
-            found = True
-        else:
-            parts.append(np.zeros(pq.read_metadata(path).num_rows, bool))
+    for path in shards_of(place(data) / "data", DATA):
+        with source_of(path) as source:
+            about = pq.read_metadata(source)
+        if "text_value" not in about.schema.to_arrow_schema().names:
+            parts.append(np.zeros(about.num_rows, bool))
+            continue
+        with source_of(path) as source:
+            parts.append(pl.read_parquet(source, columns=["text_value"])["text_value"].is_not_null().to_numpy())
+        found = True
     return np.concatenate(parts) if found else None
 
 

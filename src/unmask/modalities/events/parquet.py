@@ -3,8 +3,8 @@ size (events)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from unmask.errors import UserError
 from unmask.files import files_below
+from unmask.remote import Place, Remote, files_at
 
 KINDS: dict[str, Any] = {
     "int": pl.Int64,
@@ -32,12 +33,17 @@ BUFFER = 1 << 20
 """Bytes read at once: a row group is never held whole."""
 
 
-def shards_of(folder: Path, what: str) -> list[Path]:
+def shards_of(folder: Place, what: str) -> Sequence[Place]:
     """The .parquet files in a folder and those below it, sorted.
 
     Raises:
         UserError: there is no such folder, or no such file.
     """
+    if isinstance(folder, Remote):
+        there = [p for p in files_at(str(folder)) if p.suffix == ".parquet"]
+        if not there:
+            raise UserError(f"{folder}: no .parquet file in it", hint=f"Expected {what}.")
+        return there
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder", hint=f"Expected {what}.")
     found = [p for p in files_below(folder) if p.suffix == ".parquet"]
@@ -46,32 +52,47 @@ def shards_of(folder: Path, what: str) -> list[Path]:
     return found
 
 
-def read(path: Path, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> pl.DataFrame:
+@contextlib.contextmanager
+def source_of(path: Place) -> Iterator[Any]:
+    """What pyarrow and polars read a file from."""
+    if not isinstance(path, Remote):
+        yield path
+        return
+    with path.open() as file:
+        yield file
+
+
+def read(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> pl.DataFrame:
     """The wanted columns (name -> kind, see `KINDS`) of a file, cast where that loses nothing.
 
     Raises:
         UserError: the file is damaged, or `typed` refuses a column.
     """
     try:
-        names = pq.read_schema(path).names
-        frame = pl.read_parquet(path, columns=[n for n in names if n in wanted], hive_partitioning=False)
+        with source_of(path) as source:
+            names = pq.read_schema(source).names
+        with source_of(path) as source:
+            frame = pl.read_parquet(source, columns=[n for n in names if n in wanted], hive_partitioning=False)
     except Exception as error:  # pyarrow and polars raise many kinds for a damaged file
         raise damaged(path, error) from None
     return typed(frame, path, wanted, optional, names)
 
 
-def batches(path: Path, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> Iterator[tuple[int, pl.DataFrame]]:
+def batches(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> Iterator[tuple[int, pl.DataFrame]]:
     """As `read`, some rows at a time: (number of the first row, its rows); an empty file gives one empty batch.
 
     Raises:
         UserError: the file is damaged, or `typed` refuses a column.
     """
     first = 0
-    try:
-        file = pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False)
-    except Exception as error:  # pyarrow raises many kinds for a damaged file
-        raise damaged(path, error) from None
-    with file:
+    with contextlib.ExitStack() as stack:
+        try:
+            source = stack.enter_context(source_of(path))
+            file = stack.enter_context(pq.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False))
+        except UserError:
+            raise
+        except Exception as error:  # pyarrow raises many kinds for a damaged file
+            raise damaged(path, error) from None
         names = file.schema_arrow.names
         parts = file.iter_batches(BATCH, columns=[n for n in names if n in wanted], use_threads=False)
         while True:
@@ -91,7 +112,7 @@ def batches(path: Path, wanted: Mapping[str, str], optional: Iterable[str] = ())
 
 def typed(
     frame: pl.DataFrame,
-    path: Path,
+    path: Place,
     wanted: Mapping[str, str],
     optional: Iterable[str],
     names: list[str],
@@ -142,6 +163,6 @@ def typed(
     return pl.DataFrame(out)
 
 
-def damaged(path: Path, error: Exception) -> UserError:
+def damaged(path: Place, error: Exception) -> UserError:
     """What is said of a file that pyarrow or polars cannot read."""
     return UserError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]})", hint="Write it again.")

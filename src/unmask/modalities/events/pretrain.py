@@ -21,13 +21,16 @@ from unmask.core.hashing import Salt, uniform
 from unmask.core.model import MaskedModel
 from unmask.core.own_selector import own_selector
 from unmask.core.plan import Plan
+from unmask.engines.folder import prepared_at
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.modalities.events.columns import Store
 from unmask.modalities.events.folder import FORMAT, EventFolder, new_model, save_folder
+from unmask.modalities.events.held_out import split, subjects_to_learn_from
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, SPLITS, STATIC, TUNING, Events, as_events
-from unmask.modalities.events.recipes import EventSettings, structure_of
+from unmask.modalities.events.meds import HOUR, SPLITS, STATIC, Events, as_events
+from unmask.modalities.events.prepared import open_prepared, prepared_settings
+from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
@@ -37,8 +40,6 @@ from unmask.training.settings import TrainSettings, lasting
 
 VISITS = 0.25
 """Share of the histories whose whole visits are hidden with hide=mixed: of them codes are learnt slowly."""
-MOST_HELD = 4096
-"""Patients held out."""
 VALIDATION_KEPT = 1 << 18
 """Held-out slots whose batches stay in memory (some 40 MB); more are made whenever they are looked at."""
 LATEST = 5 * 365.25 * 24
@@ -70,15 +71,25 @@ class EventPretraining(Pretrainable[EventRun]):
         return self.settings.train
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
-        settings = self.settings
-        self.events = as_events(self.data, store=store_of(settings, out, say))
+        settings, seed, vocabulary = self.settings, self.settings.train.seed, None
+        folder = None if isinstance(self.data, Events) else prepared_at(self.data, "events")
+        if folder is None:
+            self.events = as_events(self.data, store=store_of(settings, out, say))
+        else:
+            if self.subjects is not None:
+                raise UserError(f"{folder}: its patients were chosen when it was prepared", hint="Leave subjects= out.")
+            self.events, vocabulary, seed = open_prepared(folder, settings)
+            say(f"{folder}: prepared, {len(self.events.time):,} events")
         chosen = subjects_to_learn_from(self.events) if self.subjects is None else np.asarray(self.subjects)
-        self.chosen, self.training, self.held_out = chosen, *split(self.events, chosen, settings)
+        self.chosen, self.training, self.held_out = chosen, *split(self.events, chosen, settings.holdout, seed)
         if not len(self.training):
             raise UserError(
                 f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."
             )
-        vocabulary = Vocabulary.fit(self.events, subjects=self.training, floor=settings.floor, rollup=settings.rollup)
+        if vocabulary is None:
+            vocabulary = Vocabulary.fit(
+                self.events, subjects=self.training, floor=settings.floor, rollup=settings.rollup
+            )
         self.histories = Histories(self.events, vocabulary, structure_of(settings).marks, settings.ties)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
@@ -139,37 +150,25 @@ def pretrain(
     """Pretrain a masked event model. Vocabulary and value scales come from the training patients alone.
 
     Args:
-        data: a MEDS folder, or events read before.
+        data: a MEDS folder or the URL of one, events read before, or a folder that `prepare` has made.
+        settings: default those that the data was prepared with, or `EventSettings()`.
         subjects: numbers of the patients to learn from; default all but those that the folder's splits hold out. Where
             the splits have a tuning part, the run is judged by it.
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    kind = EventPretraining(data, settings or EventSettings(), subjects)
+    if settings is None:
+        known = {} if isinstance(data, Events) else prepared_settings(data)
+        settings = with_overrides(EventSettings(), known)
+    kind = EventPretraining(data, settings, subjects)
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
-
-
-def split(events: Events, chosen: np.ndarray, settings: EventSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the patients to train on and of those held out: the tuning part of the folder's splits, where it has
-    one, else a share drawn by the patients' own numbers."""
-    drawn = uniform(settings.train.seed, events.subjects[chosen], Salt.HELD_OUT_SUBJECT)
-    held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)
-    tuning = np.zeros(len(chosen), bool) if events.splits is None else events.splits[chosen] == TUNING
-    if tuning.any():
-        held = tuning & (drawn <= np.sort(drawn[tuning])[: max(1, MOST_HELD)][-1])
-    return chosen[~(held | tuning)], chosen[held]
 
 
 def store_of(settings: EventSettings, out: Path, say: Callable[[str], None]) -> Store:
     """Where the events of a run go: see `EventSettings.store`."""
     most = data_in_memory(settings.store, settings.train.memory)
     return Store(folder=Path(settings.store_folder or out / "events"), most=most, say=say)
-
-
-def subjects_to_learn_from(events: Events) -> np.ndarray:
-    """Numbers of all subjects but those that the folder's splits hold out."""
-    return np.arange(len(events)) if events.held_out is None else np.flatnonzero(~events.held_out)
 
 
 def corruption_of(settings: EventSettings) -> Corruption:

@@ -14,6 +14,7 @@ MODALITY = Modality(
     card="unmask.modalities.events.card:card",
     serves="unmask.serving.events.model:serve",
     commands={
+        "prepare": "unmask.cli.events.prepare:prepare",
         "pretrain": "unmask.cli.events.pretrain:pretrain",
         "fill": f"{_USES}:fill",
         "score": f"{_USES}:score",

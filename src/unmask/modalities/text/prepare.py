@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -20,27 +19,30 @@ from typing import Any
 import numpy as np
 
 from unmask.engines import engine as engine_of
+from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing, remove
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option
-from unmask.files import check_folder, check_room, fsync, locked, read_json, replace_json
+from unmask.files import check_room, fsync, read_json, replace_json
 from unmask.modalities.text.building import recipe_of, refuse_no_examples, told
 from unmask.modalities.text.cache import VERSION, TokenCache, content_key
 from unmask.modalities.text.corpus import TOKENIZER_CHARACTERS, check_unknown, new_tokenizer
 from unmask.modalities.text.portions import Portion, portions
-from unmask.modalities.text.prepared import ABOUT, PLAN, prepared_at, settled
+from unmask.modalities.text.prepared import settled
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.scanning import Reading, Scanned, first_threshold, gathered, left, rescanned, sample
 from unmask.modalities.text.shards import BINS, Shaping, ShardTask, done, write_index
 from unmask.modalities.text.sources import check_read, on_hub, resolve
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.progress import counted
-from unmask.remote import place, shared, size_of
+from unmask.remote import is_url, place, shared, size_of
 from unmask.version import __version__
 
 WORK = ("scan", "index", PLAN)
 """What stands in the folder until it is finished."""
-OWN = (*WORK, "shards", ".lock", ABOUT, "meta.json", "offsets.bin", "split.bin")
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+OWN = (
+    *("scan", "index", "shards", "meta.json", "offsets.bin", "split.bin"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+)
 TELL_SECONDS = 30.0
 _SCAN, _SHARD = "unmask.modalities.text.scanning:scan", "unmask.modalities.text.shards:shard"
 
@@ -102,7 +104,7 @@ def prepare(
         UserError: for anything wrong with the data, the settings, the folder or the engine.
     """
     settings, tell = settings or TextSettings(), say or (lambda text: None)
-    began, out = time.perf_counter(), check_folder(out)
+    began, out = time.perf_counter(), Path(out)
     items = [str(i) for i in ([data] if isinstance(data, str | Path) else data)]
     for item in filter(on_hub, items):
         name = item[3:].partition(":")[0]
@@ -110,20 +112,18 @@ def prepare(
             f"{item}: streamed data sets have no files to share out",
             hint=f"Give its files, such as hf://datasets/{name}/**/*.parquet.",
         )
-    if (ready := prepared_at(items)) is not None:
+    if (ready := prepared_at(items, "text")) is not None:
         raise UserError(f"{ready} is prepared already", hint="Give it to `unmask pretrain text` as its data.")
     work = engine_of(engine, workers, tell)
-    files = resolve(items, out)
-    refuse_foreign(out)
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out / ".lock", busy="is preparing data in it"), work:
+    # Workers of other machines stand in other folders.
+    files = [f if is_url(f) else str(Path(f).absolute()) for f in resolve(items, out)]
+    with preparing(out, OWN), work:
         if not work.alone and not all(map(shared, files)):
             raise UserError(
                 f"{next(f for f in files if not shared(f))}: in this process's memory, which no worker sees",
                 hint=f"Use {option('workers', 1)} and {option('engine', 'local')}.",
             )
         rate = Preparation(out, files, settings, work, tell).run()
-        (out / ".lock").write_text("")  # the same bytes whoever wrote them
     counts = _counts(TokenCache.open(out))
     return PreparedText(
         folder=out,
@@ -133,19 +133,6 @@ def prepare(
         seconds=round(time.perf_counter() - began, 3),
         tokens_per_second=rate,
     )
-
-
-def refuse_foreign(out: Path) -> None:
-    """
-    Raises:
-        UserError: the folder holds something that no preparation made.
-    """
-    other = sorted(p.name for p in out.iterdir() if p.name not in (*OWN, *TOKENIZER)) if out.is_dir() else []
-    if other:
-        raise UserError(
-            f"{out}: not the folder of a preparation, it holds {', '.join(other[:3])}",
-            hint="Choose a folder that is empty or does not exist yet.",
-        )
 
 
 class Preparation:
@@ -182,13 +169,7 @@ class Preparation:
 
     def run(self) -> float | None:
         """Do what is left; tokens per second, None where nothing was."""
-        if (about := read_json(self.out / ABOUT)) is not None:
-            if about.get("key") != self.key:
-                was = _differs(about["settings"], self.settings)
-                raise UserError(
-                    f"{self.out} holds another preparation: {was}",
-                    hint=f"Choose another {option('out')}, or remove the folder.",
-                )
+        if is_finished(self.out, self.key, settled(self.settings)):
             self.say(f"{self.out}: prepared already")
             return None
         plan = self.planned()
@@ -200,24 +181,14 @@ class Preparation:
 
     def planned(self) -> list[Portion]:
         """The portions; what another preparation that did not end left in the folder is removed."""
-        there = read_json(self.out / PLAN)
-        if there is not None and there.get("key") != self.key:
-            self.say(f"{self.out}: other data or settings than before; it is begun anew")
-        if there is None or there.get("key") != self.key:
-            there = {"key": self.key}
+        if not (self.out / PLAN).exists():
             check_room(
                 self.out,
                 0.75 * self.size(),
                 what="the tokens of the corpus, some three quarters of its bytes,",
                 hint=f"Free space, or choose another {option('out')}.",
             )
-            for name in (*OWN, *TOKENIZER):
-                if name != ".lock":
-                    _remove(self.out / name)
-        for name in ("scan", "index", "shards"):
-            (self.out / name).mkdir(exist_ok=True)
-            for rest in (self.out / name).glob(".*.new"):  # of workers that were killed
-                rest.unlink()
+        there = begun(self.out, self.key, OWN, ("scan", "index", "shards"), self.say)
         plan = portions(self.files, self.settings.document)
         replace_json(self.out / PLAN, {**there, "portions": len(plan)})
         return plan
@@ -330,10 +301,10 @@ def _finish(made: Preparation, scanned: Scanned, tokenizer: Tokenizer, shards: l
     check_unknown(TokenCache.open(out), made.say)
     for line in told(meta):
         made.say(line)
-    about = {"kind": "text", "key": made.key, "settings": settled(s), "sources": made.files[:1000]}
+    about = {"kind": "text", "key": made.key, "settings": settled(s)}
     replace_json(out / ABOUT, about)
     for name in WORK:
-        _remove(out / name)
+        remove(out / name)
     fsync(out)
 
 
@@ -349,16 +320,3 @@ def _counts(cache: TokenCache) -> dict[str, int]:
         "shards": meta["shards"],
         "bytes": sum(meta["sizes"].values()),
     }
-
-
-def _differs(was: dict[str, Any], settings: TextSettings) -> str:
-    now = settled(settings)
-    found = [f"{n}={was.get(n)} (now {now.get(n)})" for n in dict.fromkeys((*was, *now)) if was.get(n) != now.get(n)]
-    return ", ".join(found) or "files that have changed"
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

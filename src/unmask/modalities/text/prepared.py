@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, option, setting
-from unmask.files import read_json
+from unmask.engines.folder import prepared_at, prepared_with, refuse_other
+from unmask.errors import UserError
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokenizer import Tokenizer
 
-ABOUT, PLAN = "prepared.json", "plan.json"
 SETTINGS = ("slots", "holdout", "column", "document", "tokenizer")
 """Settings that decide what is prepared; with hide=entity, the seed and, where no tokenizer is brought, `TRAINED`."""
 TRAINED = ("vocabulary", "tokenizer_kind", "lowercase")
@@ -26,40 +24,14 @@ def settled(settings: TextSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names} | entity | {"seed": settings.train.seed}
 
 
-def prepared_at(data: str | Path | Sequence[str | Path]) -> Path | None:
-    """The folder of a prepared corpus, if data is one; None where it is anything else.
-
-    Raises:
-        UserError: it is not finished, is of another kind of data, or stands beside other data.
-    """
-    items = [Path(i) for i in ([data] if isinstance(data, str | Path) else data)]
-    for folder in items:
-        about = read_json(folder / ABOUT) if folder.is_dir() else None
-        if about is None and not (folder / PLAN).is_file():
-            continue
-        if about is None:
-            raise UserError(
-                f"{folder}: its preparation has not ended", hint="Run the same `unmask prepare` again: it goes on."
-            )
-        if not isinstance(about, dict) or about.get("kind") != "text":
-            kind = about.get("kind") if isinstance(about, dict) else about
-            raise UserError(f"{folder}: prepared from {kind}, not from text", hint="Give data of this kind.")
-        if len(items) > 1:
-            raise UserError(
-                f"{folder} is prepared, and stands beside other data", hint="Prepare all of it together in one folder."
-            )
-        return folder
-    return None
-
-
 def prepared_settings(data: str | Path | Sequence[str | Path]) -> dict[str, Any]:
     """The settings that data was prepared with, to be changed by what is asked for; none where it is not prepared.
 
     >>> prepared_settings("corpus.txt")
     {}
     """
-    folder = prepared_at(data)
-    return {} if folder is None else dict(json.loads((folder / ABOUT).read_text())["settings"])
+    folder = prepared_at(data, "text")
+    return {} if folder is None else prepared_with(folder)
 
 
 def open_prepared(folder: Path, settings: TextSettings) -> tuple[Tokenizer, TokenCache]:
@@ -72,7 +44,7 @@ def open_prepared(folder: Path, settings: TextSettings) -> tuple[Tokenizer, Toke
     tokenizer, cache = Tokenizer.load(folder / "tokenizer.json"), TokenCache.open(folder)
     if tokenizer.fingerprint() != cache.meta["fingerprint"]:
         raise UserError(f"{folder}: its tokenizer is not the one it was prepared with", hint="Prepare it again.")
-    check_settings(folder, prepared_settings(folder), settings, tokenizer)
+    check_settings(folder, prepared_with(folder), settings, tokenizer)
     return tokenizer, cache
 
 
@@ -94,7 +66,4 @@ def check_settings(folder: Path, prepared: Mapping[str, Any], settings: TextSett
             continue
         if name == "hide":
             was, now = was or "word", settings.hide  # entities were merged into units, or were not
-        raise UserError(
-            f"{name}={now}, and {folder} was prepared with {name}={was}",
-            hint=f"Leave {setting(name)} out, or prepare the data with it in another {option('out')}.",
-        )
+        refuse_other(folder, name, now, was)

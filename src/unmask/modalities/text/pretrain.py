@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from unmask.core.plan import Plan
+from unmask.engines.folder import prepared_at
 from unmask.errors import UserError
 from unmask.evaluation.card import source_name
 from unmask.modalities.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
@@ -20,7 +21,7 @@ from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.corpus import build_cache, build_tokenizer, check_unknown
 from unmask.modalities.text.detection import save_detection
 from unmask.modalities.text.folder import save_folder
-from unmask.modalities.text.prepared import open_prepared, prepared_at, prepared_settings
+from unmask.modalities.text.prepared import open_prepared, prepared_settings
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.sources import resolve
 from unmask.modalities.text.tokenizer import Tokenizer
@@ -54,7 +55,7 @@ class TextPretraining(Pretrainable[TextRun]):
         return self.settings.train
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
-        if (folder := prepared_at(self.data)) is not None:
+        if (folder := prepared_at(self.data, "text")) is not None:
             self.tokenizer, self.cache = open_prepared(folder, self.settings)
             say(f"{folder}: prepared, {self.cache.meta['tokens']:,} tokens")
             return

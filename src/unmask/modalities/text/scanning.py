@@ -7,12 +7,9 @@ order of the corpus, so that it is what one process would have found reading fro
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import socket
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
-from unmask.files import fsync
+from unmask.engines.folder import check_seen, whole
 from unmask.modalities.text.documents import ReadReport, pieces
 from unmask.modalities.text.plain import Parting
 from unmask.modalities.text.portions import (
@@ -92,34 +88,6 @@ def scan(reading: Reading, task: tuple[int, Portion]) -> int:
 def mark_of(encoded: bytes) -> bytes:
     """By which copies of a document are known, as `seen.Seen` knows them."""
     return hashlib.blake2b(encoded, digest_size=8).digest()
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A name to write a file under; after the block it stands at its place, whole. Several may write the same one."""
-    name = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.new")
-    try:
-        yield name
-        fsync(name)
-        os.replace(name, path)
-    finally:
-        name.unlink(missing_ok=True)
-
-
-def check_seen(folder: str, key: str) -> None:
-    """
-    Raises:
-        UserError: this machine does not see the folder that results go to.
-    """
-    try:
-        there = json.loads((Path(folder) / "plan.json").read_text())["key"]
-    except (OSError, ValueError, KeyError):
-        there = None
-    if there != key:
-        raise UserError(
-            f"{folder}: not seen from {socket.gethostname()}, or another one there",
-            hint="All machines of a cluster write into the folder: choose one on a disk that they share.",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

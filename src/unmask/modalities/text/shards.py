@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from unmask.engines.folder import check_seen, whole
 from unmask.errors import UserError
 from unmask.files import fsync
 from unmask.modalities.text.documents import Document, ReadReport
 from unmask.modalities.text.portions import Portion, portion_documents
-from unmask.modalities.text.scanning import Reading, check_seen, mark_of, whole
+from unmask.modalities.text.scanning import Reading, mark_of
 from unmask.modalities.text.sources import sound_documents
 from unmask.modalities.text.tokenising import Recipe, groups, tokenise
 
@@ -45,6 +46,7 @@ class Joined:
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         start, stop, _ = rows.indices(len(self))
+        stop = max(start, stop)
         number = bisect.bisect_right(self._begins, start) - 1
         if number >= len(self._parts):
             return self._parts[-1][:0]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
+from unmask.engines.folder import ABOUT
 from unmask.errors import UserError, suggest
 from unmask.files import files_below
 from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, cut, moved, refuse_binary
@@ -69,6 +70,11 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
             inside = [p for p in there if _readable(p)]
             if not inside:
                 raise UserError(f"{item}: {len(there)} files, none of a format that is read", hint=formats)
+        elif path.is_dir() and (path / ABOUT).exists():
+            raise UserError(
+                f"{path}: a prepared corpus, which `unmask pretrain text` alone reads",
+                hint="Give the texts themselves.",
+            )
         elif path.is_dir():
             inside = _outside(without, (p for p in files_below(path) if _readable(p) and p.is_file()))
             if not inside:

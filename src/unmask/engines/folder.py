@@ -1,0 +1,179 @@
+"""The folder of prepared data, whatever its kind: how it is begun, gone on with, finished and known again.
+
+plan.json       until it is finished: the key of the preparation, made of data and settings
+prepared.json   from then on: "kind", "key" and the "settings" that decided what was prepared
+.lock           one process at a time prepares in it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError, option, setting
+from unmask.files import check_folder, fsync, locked, read_json
+
+ABOUT, PLAN, LOCK = "prepared.json", "plan.json", ".lock"
+
+
+def prepared_at(data: str | Path | Sequence[str | Path], kind: str) -> Path | None:
+    """The folder of prepared data, if `data` is one; None where it is anything else.
+
+    Args:
+        kind: of data that it must be of.
+
+    Raises:
+        UserError: it is not finished, is of another kind, or stands beside other data.
+    """
+    items = [Path(i) for i in ([data] if isinstance(data, str | Path) else data)]
+    for folder in items:
+        about = read_json(folder / ABOUT) if folder.is_dir() else None
+        if about is None:
+            if (folder / PLAN).is_file():
+                raise UserError(
+                    f"{folder}: its preparation has not ended", hint="Run the same `unmask prepare` again: it goes on."
+                )
+            continue
+        if not isinstance(about, dict) or about.get("kind") != kind:
+            there = about.get("kind") if isinstance(about, dict) else about
+            raise UserError(f"{folder}: prepared from {there}, not from {kind}", hint=f"Give data of {kind}.")
+        if len(items) > 1:
+            raise UserError(
+                f"{folder} is prepared, and stands beside other data", hint="Prepare all of it together in one folder."
+            )
+        return folder
+    return None
+
+
+def prepared_with(folder: Path) -> dict[str, Any]:
+    """The settings that decided what was prepared."""
+    return dict(json.loads((folder / ABOUT).read_text())["settings"])
+
+
+def refuse_other(folder: Path, name: str, asked: Any, was: Any) -> None:
+    """
+    Raises:
+        UserError: a setting is asked for that is not what the folder was prepared with.
+    """
+    if asked != was:
+        raise UserError(
+            f"{name}={asked}, and {folder} was prepared with {name}={was}",
+            hint=f"Leave {setting(name)} out, or prepare the data with it in another {option('out')}.",
+        )
+
+
+@contextlib.contextmanager
+def preparing(out: Path, own: Sequence[str]) -> Iterator[None]:
+    """Within, this process alone prepares data in `out`.
+
+    Args:
+        own: names of what a preparation writes there.
+
+    Raises:
+        UserError: it cannot be written to, holds something else, or another process prepares data in it.
+    """
+    check_folder(out)
+    other = sorted(p.name for p in out.iterdir() if p.name not in (*own, ABOUT, PLAN, LOCK)) if out.is_dir() else []
+    if other:
+        raise UserError(
+            f"{out}: not the folder of a preparation, it holds {', '.join(other[:3])}",
+            hint="Choose a folder that is empty or does not exist yet.",
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with locked(out / LOCK, busy="is preparing data in it"):
+            yield
+            (out / LOCK).write_text("")  # the same bytes whoever wrote them
+    except OSError as error:
+        raise UserError(
+            f"{out}: cannot be written ({error.strerror or error})",
+            hint=f"Free space, or choose another {option('out')}; what is done is kept.",
+        ) from None
+
+
+def is_finished(out: Path, key: str, settings: Mapping[str, Any]) -> bool:
+    """Whether this very preparation is there already.
+
+    Raises:
+        UserError: another one is, naming the settings that differ.
+    """
+    about = read_json(out / ABOUT)
+    if about is None:
+        return False
+    if about.get("key") != key:
+        was = about.get("settings", {})
+        found = [
+            f"{name}={was.get(name)} (now {settings.get(name)})"
+            for name in dict.fromkeys((*was, *settings))
+            if was.get(name) != settings.get(name)
+        ]
+        raise UserError(
+            f"{out} holds another preparation: {', '.join(found) or 'of other files, or files that have changed'}",
+            hint=f"Choose another {option('out')}, or remove the folder.",
+        )
+    return True
+
+
+def begun(
+    out: Path, key: str, own: Sequence[str], folders: Sequence[str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """What is known of a preparation that was begun, {"key": ...} of a new one; what another one left is removed.
+
+    Args:
+        own: names of what a preparation writes.
+        folders: names of folders that are made.
+    """
+    there = read_json(out / PLAN)
+    if there is None or there.get("key") != key:
+        if there is not None:
+            say(f"{out}: other data or settings than before; it is begun anew")
+        for name in own:
+            remove(out / name)
+        there = {"key": key}
+    for name in folders:
+        (out / name).mkdir(exist_ok=True)
+        for rest in (out / name).glob(".*.new"):  # of workers that were killed
+            rest.unlink(missing_ok=True)
+    return dict(there)
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A name to write a file under; after the block it stands at its place, whole. Several may write the same one."""
+    name = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.new")
+    try:
+        yield name
+        fsync(name)
+        os.replace(name, path)
+    finally:
+        name.unlink(missing_ok=True)
+
+
+def check_seen(folder: str, key: str) -> None:
+    """
+    Raises:
+        UserError: this machine does not see the folder that results go to.
+    """
+    try:
+        there = json.loads((Path(folder) / PLAN).read_text())["key"]
+    except (OSError, ValueError, KeyError):
+        there = None
+    if there != key:
+        raise UserError(
+            f"{folder}: not seen from {socket.gethostname()}, or another one there",
+            hint="All machines of a cluster write into the folder: choose one on a disk that they share.",
+        )
+
+
+def remove(path: Path) -> None:
+    """A file or folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
