@@ -66,6 +66,11 @@ def with_flags(flags: bool = True) -> Iterator[None]:
         _flags = before
 
 
+def flags_are_named() -> bool:
+    """Whether the caller is the command line: to be handed on, with `with_flags`, to processes that work for it."""
+    return _flags
+
+
 def either(flags: str, python: str) -> str:
     """`flags` on the command line, `python` in Python, for what the two do not write alike."""
     return flags if _flags else python

@@ -75,6 +75,8 @@ def preparing(out: Path, own: Sequence[str]) -> Iterator[None]:
     Args:
         own: names of what a preparation writes there.
 
+    What was done stays where an error ends it; where nothing was, nothing is left there.
+
     Raises:
         UserError: it cannot be written to, holds something else, or another process prepares data in it.
     """
@@ -85,11 +87,22 @@ def preparing(out: Path, own: Sequence[str]) -> Iterator[None]:
             f"{out}: not the folder of a preparation, it holds {', '.join(other[:3])}",
             hint="Choose a folder that is empty or does not exist yet.",
         )
+    new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
         with locked(out / LOCK, busy="is preparing data in it"):
-            yield
-            (out / LOCK).write_text("")  # the same bytes whoever wrote them
+            try:
+                yield
+            except UserError:
+                if not any(p.is_file() for name in (ABOUT, *own) for p in (out / name, *(out / name).glob("*"))):
+                    for name in (*own, PLAN):  # it has not begun, and may not have been meant
+                        remove(out / name)
+                    if new:
+                        remove(out)
+                raise
+            finally:
+                if out.exists():
+                    (out / LOCK).write_text("")  # the same bytes whoever wrote them
     except OSError as error:
         raise UserError(
             f"{out}: cannot be written ({error.strerror or error})",

@@ -21,7 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import IO, Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, flags_are_named, with_flags
 from unmask.plugins import resolve
 
 ATTEMPTS = 4
@@ -79,7 +79,7 @@ class LocalEngine(Engine):
             with _one_thread():
                 yield from ((i, call(common, task)) for i, task in enumerate(tasks))
             return
-        shared, own = pickle.dumps((function, common)), threading.local()
+        shared, own = pickle.dumps((function, common, flags_are_named())), threading.local()
         threads = ThreadPoolExecutor(self.workers, thread_name_prefix="worker")
         try:
             rest = iter(enumerate(tasks))
@@ -166,10 +166,15 @@ def _one_thread() -> Iterator[None]:
             os.environ[name] = before
 
 
-def answer(function: Any, common: Any, task: Any) -> tuple[str, Any]:
-    """What a worker gives back: ("done", result), or ("error", what was raised)."""
+def answer(function: Any, common: Any, flags: bool, task: Any) -> tuple[str, Any]:
+    """What a worker gives back: ("done", result), or ("error", what was raised).
+
+    Args:
+        flags: see `errors.with_flags`.
+    """
     try:
-        return "done", function(common, task)
+        with with_flags(flags):
+            return "done", function(common, task)
     except Exception as error:
         return "error", error
 
@@ -194,11 +199,11 @@ def serve(work: IO[bytes], results: IO[bytes]) -> None:
     """Do what the parent sends, until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
-        name, common = pickle.loads(_receive(work))
+        name, common, flags = pickle.loads(_receive(work))
         function = resolve(name)
         while True:
             task = pickle.loads(_receive(work))
-            _send(results, pickle.dumps(answer(function, common, task)))
+            _send(results, pickle.dumps(answer(function, common, flags, task)))
     except (EOFError, OSError):
         return
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from unmask.engines.local import ATTEMPTS, Ended, Engine, answer
-from unmask.errors import UserError
+from unmask.errors import UserError, flags_are_named
 from unmask.plugins import resolve
 
 
@@ -64,7 +64,7 @@ class RayEngine(Engine):
         ray = self._ray
         from ray.exceptions import RayError
 
-        content = pickle.dumps((function, common))
+        content = pickle.dumps((function, common, flags_are_named()))
         shared, name = ray.put(content), hashlib.blake2b(content, digest_size=16).hexdigest()
         remote = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_work)
         # A second one waits behind each that is done, unless more would be done at once than was asked for.
@@ -109,8 +109,8 @@ def _work(name: str, shared: bytes, task: bytes) -> bytes:
     found = _common.get(name)
     if found is None:
         _common.clear()
-        function, common = pickle.loads(shared)
-        found = _common[name] = functools.partial(answer, resolve(function), common)
+        function, common, flags = pickle.loads(shared)
+        found = _common[name] = functools.partial(answer, resolve(function), common, flags)
     return pickle.dumps(found(pickle.loads(task)))
 
 

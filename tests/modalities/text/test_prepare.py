@@ -111,7 +111,7 @@ def test_a_sample_that_was_too_small_is_taken_again(corpus, tmp_path, monkeypatc
     monkeypatch.setattr(preparing, "first_threshold", lambda size, most: scanning.ALL >> 9)
     said: list[str] = []
     text.prepare(corpus, tmp_path / "p", settings=SMALL, workers=1, say=said.append)
-    assert sum("reading again" in line for line in said) > 1
+    assert sum("more text is needed" in line for line in said) > 1
     same(raw(corpus, tmp_path / "raw"), TokenCache.open(tmp_path / "p"))
 
 

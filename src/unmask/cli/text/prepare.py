@@ -33,7 +33,7 @@ def prepare(
     lines = [
         f"{c['documents']:,} documents, {c['duplicates']:,} copies left out",
         f"{c['training']:,} training and {c['held_out']:,} held-out examples, {c['tokens']:,} tokens in "
-        f"{c['shards']:,} shards, {c['bytes'] / 1e6:,.1f} MB",
+        f"{c['shards']:,} shard{'s' * (c['shards'] != 1)}, {c['bytes'] / 1e6:,.1f} MB",
         f"prepared: {out} (unmask pretrain text {out} --out RUN)",
     ]
     output.write(made.to_dict() | {"engine": engine}, lines)

@@ -95,7 +95,7 @@ def prepare(
     work = engine_of(engine, workers, tell)
     root = place(data if is_url(data) else Path(data).absolute())  # workers of other machines stand in other folders
     shards = [shard_of(path) for path in shards_of(root / "data", DATA)]
-    with preparing(out, OWN), work:
+    with work, preparing(out, OWN):
         if not work.alone and not shared(str(data)):
             raise UserError(
                 f"{data}: in this process's memory, which no worker sees",
@@ -105,6 +105,8 @@ def prepare(
         key = hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
         if is_finished(out, key, settled(settings)):
             tell(f"{out}: prepared already")
+            for name in (PARTS, PLAN):  # of a process that was killed at the very end
+                remove(out / name)
         else:
             _prepared(out, key, root, shards, settings, work, tell)
     counts = json.loads((out / ABOUT).read_text())["counts"]

@@ -8,10 +8,11 @@ The result is what `pretrain` makes of the same data: the same examples, in the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class PreparedText:
         counts: documents, copies left out ("duplicates"), examples, those held out, tokens, shards and bytes.
         workers: how many worked side by side.
         seconds: that this call took.
+        stages: seconds of each stage: "scan" (all workers), "decide" (copies), "tokenizer", "tokenise" (all workers)
+            and "index"; none where nothing was left to do.
         tokens_per_second: of this call's tokenising, all workers together; None where nothing was left to do.
     """
 
@@ -65,6 +68,7 @@ class PreparedText:
     counts: dict[str, int]
     workers: int
     seconds: float
+    stages: dict[str, float]
     tokens_per_second: float | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,6 +78,7 @@ class PreparedText:
             "settings": settled(self.settings),
             "corpus": self.counts,
             "workers": self.workers,
+            "stages": self.stages,
             "tokens_per_second": self.tokens_per_second,
         }
 
@@ -117,13 +122,14 @@ def prepare(
     work = engine_of(engine, workers, tell)
     # Workers of other machines stand in other folders.
     files = [f if is_url(f) else str(Path(f).absolute()) for f in resolve(items, out)]
-    with preparing(out, OWN), work:
+    with work, preparing(out, OWN):
         if not work.alone and not all(map(shared, files)):
             raise UserError(
                 f"{next(f for f in files if not shared(f))}: in this process's memory, which no worker sees",
                 hint=f"Use {option('workers', 1)} and {option('engine', 'local')}.",
             )
-        rate = Preparation(out, files, settings, work, tell).run()
+        made = Preparation(out, files, settings, work, tell)
+        rate = made.run()
     counts = _counts(TokenCache.open(out))
     return PreparedText(
         folder=out,
@@ -131,6 +137,7 @@ def prepare(
         counts=counts,
         workers=work.workers,
         seconds=round(time.perf_counter() - began, 3),
+        stages=made.stages,
         tokens_per_second=rate,
     )
 
@@ -142,6 +149,7 @@ class Preparation:
         self, out: Path, files: list[str], settings: TextSettings, work: Engine, say: Callable[[str], None]
     ) -> None:
         self.out, self.files, self.settings, self.work, self.say = out, files, settings, work, say
+        self.stages: dict[str, float] = {}
         self.given = None if settings.tokenizer is None else Tokenizer.load(settings.tokenizer)
         made_of = [
             VERSION,
@@ -171,13 +179,28 @@ class Preparation:
         """Do what is left; tokens per second, None where nothing was."""
         if is_finished(self.out, self.key, settled(self.settings)):
             self.say(f"{self.out}: prepared already")
+            for name in WORK:  # of a process that was killed at the very end
+                remove(self.out / name)
             return None
         plan = self.planned()
-        scanned = self.scanned(plan)
-        tokenizer = self.tokenizer(plan, scanned)
-        rate, shards = self.sharded(plan, scanned, tokenizer)
-        _finish(self, scanned, tokenizer, shards)
+        with self.timed("scan"):
+            self.scan(plan)
+        with self.timed("decide"):
+            scanned = self.scanned(plan)
+        with self.timed("tokenizer"):
+            tokenizer = self.tokenizer(plan, scanned)
+        with self.timed("tokenise"):
+            rate, shards = self.sharded(plan, scanned, tokenizer)
+        with self.timed("index"):
+            _finish(self, scanned, tokenizer, shards)
         return rate
+
+    @contextlib.contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Keep how long a stage takes."""
+        began = time.perf_counter()
+        yield
+        self.stages[stage] = round(time.perf_counter() - began, 3)
 
     def planned(self) -> list[Portion]:
         """The portions; what another preparation that did not end left in the folder is removed."""
@@ -193,13 +216,16 @@ class Preparation:
         replace_json(self.out / PLAN, {**there, "portions": len(plan)})
         return plan
 
-    def scanned(self, plan: list[Portion]) -> Scanned:
-        """What the corpus holds."""
+    def scan(self, plan: list[Portion]) -> None:
+        """Look at the portions that were not looked at yet."""
         tasks = list(left(self.out, plan, self.reading.threshold))
         went = f"; {len(plan) - len(tasks):,} are there" if len(tasks) < len(plan) else ""
-        self.say(f"reading {len(self.files):,} file{'s' * (len(self.files) != 1)} in {len(plan):,} portions{went}")
+        self.say(f"reading, files: {len(self.files):,}, portions: {len(plan):,}{went}")
         for _ in counted(self.work.run(_SCAN, self.reading, tasks), len(tasks)):
             pass
+
+    def scanned(self, plan: list[Portion]) -> Scanned:
+        """What the corpus holds."""
         found = gathered(self.out, plan)
         check_read(self.files, found.report, self.settings.document)
         r = found.report
@@ -219,10 +245,8 @@ class Preparation:
                 return found
         while (texts := sample(self.out, scanned, TOKENIZER_CHARACTERS)) is None:
             self.reading = rescanned(self.reading)
-            tasks = list(left(self.out, plan, self.reading.threshold))
-            self.say("reading again: more text is needed for the tokenizer than was expected")
-            for _ in counted(self.work.run(_SCAN, self.reading, tasks), len(tasks)):
-                pass
+            self.say("more text is needed for the tokenizer than was expected")
+            self.scan(plan)
         made = new_tokenizer(texts, self.settings, self.say)
         made.save(self.out)
         replace_json(self.out / PLAN, {**mark, "tokenizer": made.fingerprint()})
