@@ -148,7 +148,7 @@ def reading(url: str) -> Iterator[None]:
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"{url}: no such file or folder", hint="Check the URL, and who may read it.") from None
+        raise UserError(f"{url}: no such file or folder", hint="Check the URL, the network, and who may read it.") from None
     except Exception as error:  # each store raises kinds of its own
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
