@@ -1,7 +1,8 @@
 """Preparing a corpus by local processes and by Ray: speed, and whether the bytes are the same, also after a kill.
 
     python benchmarks/prepare.py FILE.jsonl.gz ... --folder /tmp/prepare [--gigabytes 2] [--workers 2] [--rounds 1]
-    [--kill] [--out sheet.json]
+    [--kill] [--out RUN.json]
+    python benchmarks/prepare.py --sheets RUN.json --processor "..." --date 2026-11-23 --commit abc1234
 
 The corpus is the texts of the files, repeated with a number of the round in front of each, so that no two are copies,
 until there are as many bytes, in .jsonl files of 256 MB. Each round prepares it once by local processes and once by Ray
@@ -9,6 +10,8 @@ on a cluster of its own, in turns; tokens/s are those that the command tells of 
 whole command, Ray's start and the tokenizer's training included. With --kill, in the first round a worker of Ray is
 killed (SIGKILL) when a third of the shards are there. The load is the mean number of processes that wanted a core in
 the last minute, ours included. Everything in --folder but the corpus is removed.
+
+--sheets writes what was found as sheets of docs/results, and what follows from it for a corpus of a terabyte.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import gzip
 import hashlib
 import json
+import math
 import os
 import shutil
 import statistics
@@ -29,6 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from unmask.verify.result import FOLDER
+from unmask.verify.sheet import Sheet, Table, written
 
 PART = 256_000_000
 SOURCES = ("src/unmask/engines", "src/unmask/modalities/text", "benchmarks/prepare.py")
@@ -110,16 +117,133 @@ def prepared(corpus: Path, out: Path, engine: str, workers: int, *, killing: boo
     return found
 
 
+NODES, CORES, PRICE = 100, 16, 0.05
+"""Of the cluster on paper: nodes, cores per node, dollars per core-hour (an assumption: clouds ask .03 to .06)."""
+PORTIONS, BYTES_PER_DOCUMENT = 1 << 14, 40
+"""Portions of a terabyte; bytes that the first process holds per document while it decides which are copies."""
+
+
+def thousands(value: float, digits: int = 0) -> str:
+    return f"{value:,.{digits}f}".replace(",", " ")
+
+
+def found(result: dict[str, Any]) -> Table:
+    """The stages of the first round, and how fast tokenising was."""
+    runs = [result["runs"][engine][0] for engine in ("local", "ray")]
+    rows: list[tuple[str, ...]] = [
+        (f"{stage}, s", *(thousands(run["stages"][key], 1) for run in runs))
+        for key, stage in (
+            ("scan", "looking at all documents"),
+            ("decide", "which are copies"),
+            ("tokenizer", "training the tokenizer"),
+            ("tokenise", "tokenising"),
+            ("index", "the index"),
+        )
+    ]
+    rows += [
+        ("the whole command, s", *(thousands(run["wall"], 0) for run in runs)),
+        ("tokens/s", *(thousands(round(run["tokens_per_second"], -3)) for run in runs)),
+        ("tokens/s per worker", *(thousands(round(run["tokens_per_second"] / run["workers"], -3)) for run in runs)),
+        ("workers killed on the way", *(str(run["killed"]) for run in runs)),
+        ("load at the end", *(f"{run['load']:.1f}" for run in runs)),
+        ("speed of tokenising over the local one", "1", f"{result['ratio']:.2f}"),
+        ("the same bytes", "", "yes" if result["same"] else "NO"),
+    ]
+    return Table(columns=("", "local", "Ray"), rows=tuple(rows))
+
+
+def terabyte(result: dict[str, Any]) -> Table:
+    """What a terabyte would take on a cluster, from the local run of the first round."""
+    run, size = result["runs"]["local"][0], result["gigabytes"] * 1e9
+    corpus, stages, workers, times = run["corpus"], run["stages"], run["workers"], 1e12 / size
+    per_token, rate = size / corpus["tokens"], run["tokens_per_second"] / workers
+    tokens = 1e12 / per_token
+    tokenise, scan = tokens / rate / 3600, stages["scan"] * workers * times / 3600
+    rounds = math.ceil(PORTIONS / (NODES * CORES))
+    side_by_side = (tokenise + scan) / PORTIONS * rounds
+    alone = (stages["tokenizer"] + (stages["decide"] + stages["index"]) * times) / 3600
+    paid = (side_by_side + alone) * NODES * CORES
+    documents = corpus["documents"] * times
+    rows = (
+        ("bytes of text per token", "the corpus over its tokens", f"{per_token:.2f}"),
+        ("tokens", "a terabyte over that", f"{thousands(tokens / 1e9)} billion"),
+        ("tokens/s per core", "those of the local run over its workers", thousands(round(rate, -3))),
+        ("core-hours of tokenising", "tokens over tokens/s per core", thousands(tokenise)),
+        ("core-hours of looking at all documents", "as measured, per byte", thousands(scan)),
+        ("rounds", f"{thousands(PORTIONS)} portions on {thousands(NODES * CORES)} cores, rounded up", str(rounds)),
+        ("hours side by side", "core-hours over portions, times rounds", f"{side_by_side:.2f}"),
+        ("hours of one process", "copies and index as measured, per byte; one tokenizer", f"{alone:.2f}"),
+        ("hours", "both", f"{side_by_side + alone:.1f}"),
+        ("core-hours paid for", "hours on all cores, busy or not", thousands(paid)),
+        ("price", f"at ${PRICE:.2f} per core-hour", f"${thousands(paid * PRICE)}"),
+        ("bytes read", "each document is read twice", "2.0 TB"),
+        ("bytes written", "as measured, per byte", f"{corpus['bytes'] / size:.2f} TB"),
+        (
+            "memory of the first process",
+            f"{BYTES_PER_DOCUMENT} bytes for each of {thousands(documents / 1e6)} million documents",
+            f"{documents * BYTES_PER_DOCUMENT / 1e9:.0f} GB",
+        ),
+        (
+            "memory of each training process",
+            f"some 40 bytes for each of {thousands(corpus['examples'] * times / 1e6)} million examples",
+            f"{corpus['examples'] * times * 40 / 1e9:.0f} GB",
+        ),
+    )
+    return Table(columns=("", "how", "found"), rows=rows)
+
+
+def write_sheets(a: argparse.Namespace) -> None:
+    """docs/results/text-prepare.json and text-prepare-terabyte.json."""
+    result = json.loads(Path(a.sheets).read_text())
+    command = f"python benchmarks/prepare.py FILES --gigabytes {result['gigabytes']:.0f} --kill"
+    about = {
+        "command": command,
+        "commit": a.commit,
+        "date": a.date,
+        "processor": a.processor,
+        "seeds": "one run of each",
+        "since": subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip(),
+        "sources": SOURCES,
+    }
+    corpus = result["runs"]["local"][0]["corpus"]
+    says = (
+        f"{result['gigabytes']:.1f} GB of articles of Wikipedia (English and Chinese) and abstracts of PubMed, "
+        f"repeated with a number in front so that none is a copy: {thousands(corpus['documents'] / 1e3)} thousand "
+        f"documents, {thousands(corpus['tokens'] / 1e6)} million tokens, {corpus['shards']} shards; "
+        f"{result['workers']} workers on two cores that other work shared, one run after the other. The whole command "
+        "of Ray has the start of its cluster in it."
+    )
+    on_paper = (
+        f"Arithmetic, not a measurement: {NODES} nodes of {CORES} cores each, as fast as the core that was measured, "
+        "on a shared disk that keeps up."
+    )
+    for name, title, said, table in (
+        ("text-prepare", "Preparing a corpus", says, found(result)),
+        ("text-prepare-terabyte", "A terabyte on paper", on_paper, terabyte(result)),
+    ):
+        sheet = Sheet(name=name, title=title, says=said, tables=(table,), **about)
+        (Path(FOLDER) / f"{name}.json").write_text(written(sheet), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("files", nargs="+")
-    parser.add_argument("--folder", required=True)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--folder")
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--kill", action="store_true")
     parser.add_argument("--out")
+    for name in ("sheets", "processor", "date", "commit"):
+        parser.add_argument(f"--{name}")
     a = parser.parse_args()
+    if a.sheets:
+        write_sheets(a)
+        return
+    if not a.files or not a.folder:
+        parser.error("files and --folder are needed")
     folder = Path(a.folder)
     corpus = folder / f"corpus-{a.gigabytes:g}"
     make(corpus, a.files, round(a.gigabytes * 1e9))

@@ -73,7 +73,7 @@ class Remote:
         """What changes when the file does: the store's own mark of it (ETag, time), its size."""
         with reading(self.url):
             system, path = _system(self.url)
-            return str(system.ukey(path))
+            return f"{system.ukey(path)} {system.info(path).get('size')}"
 
     def exists(self) -> bool:
         """Whether there is such a file.
@@ -148,7 +148,9 @@ def reading(url: str) -> Iterator[None]:
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"{url}: no such file or folder", hint="Check the URL, the network, and who may read it.") from None
+        raise UserError(
+            f"{url}: no such file or folder", hint="Check the URL, the network, and who may read it."
+        ) from None
     except Exception as error:  # each store raises kinds of its own
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(

@@ -29,6 +29,11 @@ def work(common: str, task: int) -> tuple[int, int]:
     return task * task, os.getpid()
 
 
+def niceness(common: None, task: int) -> int:
+    """Of the worker."""
+    return os.nice(task)
+
+
 HERE = "test_engines:work"
 
 
@@ -52,6 +57,13 @@ def test_a_worker_that_dies_is_replaced_and_its_task_done_again(tmp_path, name):
         with pytest.raises(Ended, match="has ended 4 times at the same work"):
             list(two.run(HERE, str(tmp_path), [4]))
         assert [i for i, _ in two.run(HERE, str(tmp_path), [])] == []
+
+
+@pytest.mark.skipif(not RAY, reason="no ray")
+def test_workers_of_ray_stand_back_no_further_than_this_process():
+    """Ray's own default starves them on a busy machine."""
+    with engine("ray", 1, print) as one:
+        assert list(one.run("test_engines:niceness", None, [0])) == [(0, os.nice(0))]
 
 
 def test_one_worker_is_this_process():

@@ -41,6 +41,8 @@ class RayEngine(Engine):
                     ray.init(address=address, log_to_driver=False, logging_level="error")
                 else:
                     more = {} if self._asked is None else {"num_cpus": self._asked}
+                    # Ray's own 15 lets workers on a busy machine stand back behind everybody else's processes.
+                    os.environ.setdefault("RAY_worker_niceness", "0")
                     ray.init(
                         address="local", include_dashboard=False, log_to_driver=False, logging_level="error", **more
                     )

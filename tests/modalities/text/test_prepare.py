@@ -107,6 +107,21 @@ def test_what_is_prepared_is_what_pretrain_makes_of_the_data(corpus, tmp_path, m
     assert (found.counts["shards"] > 60) is (least == 700)
 
 
+def test_entities_are_units_of_what_is_prepared_too(tmp_path):
+    rows = [{"text": f"  {' '.join(WORDS * 3)} {i}", "entities": [{"start": 2, "end": 12}]} for i in range(60)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    settings = with_overrides(SMALL, {"hide": "entity"})
+    text.prepare(tmp_path / "a.jsonl", tmp_path / "p", settings=settings, workers=1)
+    cache = TokenCache.open(tmp_path / "p")
+    same(raw(tmp_path / "a.jsonl", tmp_path / "raw", settings), cache)
+    text.prepare(tmp_path / "a.jsonl", tmp_path / "q", settings=SMALL, workers=1)
+    units = [TokenCache.open(tmp_path / name).example(0)[1].max() for name in ("p", "q")]
+    assert units[0] == units[1] - 1  # "alpha beta" is one
+    (tmp_path / "b.jsonl").write_text("\n".join(json.dumps({"text": row["text"]}) for row in rows))
+    with pytest.raises(UserError, match="no entity is marked"):
+        text.prepare(tmp_path / "b.jsonl", tmp_path / "r", settings=settings, workers=1)
+
+
 def test_a_sample_that_was_too_small_is_taken_again(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "first_threshold", lambda size, most: scanning.ALL >> 9)
     said: list[str] = []

@@ -69,7 +69,7 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
             there = files_at(str(item))
             inside = [p for p in there if _readable(p)]
             if not inside:
-                raise UserError(f"{item}: {len(there)} files, none of a format that is read", hint=formats)
+                raise UserError(f"{item}: no file of a format that is read (of {len(there)} there)", hint=formats)
         elif path.is_dir() and (path / ABOUT).exists():
             raise UserError(
                 f"{path}: a prepared corpus, which `unmask pretrain text` alone reads",
