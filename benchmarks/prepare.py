@@ -7,9 +7,11 @@
 The corpus is the texts of the files, repeated with a number of the round in front of each, so that no two are copies,
 until there are as many bytes, in .jsonl files of 256 MB. Each round prepares it once by local processes and once by Ray
 on a cluster of its own, in turns; tokens/s are those that the command tells of its tokenising, and seconds those of the
-whole command, Ray's start and the tokenizer's training included. With --kill, in the first round a worker of Ray is
-killed (SIGKILL) when a third of the shards are there. The load is the mean number of processes that wanted a core in
-the last minute, ours included. Everything in --folder but the corpus is removed.
+whole command, Ray's start and the tokenizer's training included. Processor time is that of the command and all that it
+began (raylet and the rest of Ray among it), looked at every half second: on a busy machine it is what can be compared.
+With --kill, in the first round a worker of Ray is killed (SIGKILL) when a third of the shards are there. The load is
+the mean number of processes that wanted a core in the last minute, ours included. Everything in --folder but the corpus
+is removed.
 
 --sheets writes what was found as sheets of docs/results, and what follows from it for a corpus of a terabyte.
 """
@@ -17,6 +19,7 @@ the last minute, ours included. Everything in --folder but the corpus is removed
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import hashlib
 import json
@@ -97,6 +100,30 @@ def kill(process: subprocess.Popen[str], out: Path, killed: list[int]) -> None:
         time.sleep(0.2)
 
 
+class Processor(threading.Thread):
+    """Adds up the processor time of a process and all that it begins."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.seen = pid, dict[tuple[int, float], float]()
+
+    def run(self) -> None:
+        while True:
+            try:
+                top = psutil.Process(self.pid)
+                for process in (top, *top.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        times = process.cpu_times()
+                        self.seen[process.pid, process.create_time()] = times.user + times.system
+            except psutil.Error:
+                return
+            time.sleep(0.5)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.seen.values())
+
+
 def prepared(corpus: Path, out: Path, engine: str, workers: int, *, killing: bool = False) -> dict[str, Any]:
     """One preparation: what the command says of it, with its digest, and who was killed."""
     shutil.rmtree(out, ignore_errors=True)
@@ -108,10 +135,13 @@ def prepared(corpus: Path, out: Path, engine: str, workers: int, *, killing: boo
     watch = threading.Thread(target=kill, args=(process, out, killed), daemon=True)
     if killing:
         watch.start()
+    processor = Processor(process.pid)
+    processor.start()
     said, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{engine}: ended with {process.returncode}")
     found = json.loads(said) | {"wall": time.time() - began, "load": os.getloadavg()[0], "killed": len(killed)}
+    found["processor"] = processor.seconds
     found["digest"] = digest(out)
     shutil.rmtree(out)
     return found
@@ -130,6 +160,8 @@ def thousands(value: float, digits: int = 0) -> str:
 def found(result: dict[str, Any]) -> Table:
     """The stages of the first round, and how fast tokenising was."""
     runs = [result["runs"][engine][0] for engine in ("local", "ray")]
+    local, ray = (run["corpus"]["tokens"] / run["processor"] for run in runs)
+    per_processor = ray / local
     rows: list[tuple[str, ...]] = [
         (f"{stage}, s", *(thousands(run["stages"][key], 1) for run in runs))
         for key, stage in (
@@ -144,9 +176,14 @@ def found(result: dict[str, Any]) -> Table:
         ("the whole command, s", *(thousands(run["wall"], 0) for run in runs)),
         ("tokens/s", *(thousands(round(run["tokens_per_second"], -3)) for run in runs)),
         ("tokens/s per worker", *(thousands(round(run["tokens_per_second"] / run["workers"], -3)) for run in runs)),
+        (
+            "tokens per second of processor time, all of the command's",
+            *(thousands(round(run["corpus"]["tokens"] / run["processor"], -3)) for run in runs),
+        ),
         ("workers killed on the way", *(str(run["killed"]) for run in runs)),
         ("load at the end", *(f"{run['load']:.1f}" for run in runs)),
-        ("speed of tokenising over the local one", "1", f"{result['ratio']:.2f}"),
+        ("tokens/s over the local ones", "1", f"{result['ratio']:.2f}"),
+        ("the same, per processor time", "1", f"{per_processor:.2f}"),
         ("the same bytes", "", "yes" if result["same"] else "NO"),
     ]
     return Table(columns=("", "local", "Ray"), rows=tuple(rows))
