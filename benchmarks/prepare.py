@@ -159,9 +159,8 @@ def thousands(value: float, digits: int = 0) -> str:
 
 def found(result: dict[str, Any]) -> Table:
     """The stages of the first round, and how fast tokenising was."""
-    runs = [result["runs"][engine][0] for engine in ("local", "ray")]
-    local, ray = (run["corpus"]["tokens"] / run["processor"] for run in runs)
-    per_processor = ray / local
+    runs = [result["runs"][engine][0] for engine in ("local", "ray") if result["runs"][engine]]
+    rates = [run["corpus"]["tokens"] / run["processor"] for run in runs]
     rows: list[tuple[str, ...]] = [
         (f"{stage}, s", *(thousands(run["stages"][key], 1) for run in runs))
         for key, stage in (
@@ -175,25 +174,24 @@ def found(result: dict[str, Any]) -> Table:
     rows += [
         ("the whole command, s", *(thousands(run["wall"], 0) for run in runs)),
         ("tokens/s", *(thousands(round(run["tokens_per_second"], -3)) for run in runs)),
-        ("tokens/s per worker", *(thousands(round(run["tokens_per_second"] / run["workers"], -3)) for run in runs)),
-        (
-            "tokens per second of processor time, all of the command's",
-            *(thousands(round(run["corpus"]["tokens"] / run["processor"], -3)) for run in runs),
-        ),
-        ("workers killed on the way", *(str(run["killed"]) for run in runs)),
+        ("tokens per second of processor time", *(thousands(round(rate, -3)) for rate in rates)),
         ("load at the end", *(f"{run['load']:.1f}" for run in runs)),
-        ("tokens/s over the local ones", "1", f"{result['ratio']:.2f}"),
-        ("the same, per processor time", "1", f"{per_processor:.2f}"),
-        ("the same bytes", "", "yes" if result["same"] else "NO"),
     ]
-    return Table(columns=("", "local", "Ray"), rows=tuple(rows))
+    if len(runs) > 1:
+        rows += [
+            ("workers killed on the way", *(str(run["killed"]) for run in runs)),
+            ("tokens/s over the local ones", "1", f"{result['ratio']:.2f}"),
+            ("the same, per processor time", "1", f"{rates[1] / rates[0]:.2f}"),
+            ("the same bytes", "", "yes" if result["same"] else "NO"),
+        ]
+    return Table(columns=("", "local", "Ray")[: len(runs) + 1], rows=tuple(rows))
 
 
 def terabyte(result: dict[str, Any]) -> Table:
     """What a terabyte would take on a cluster, from the local run of the first round."""
     run, size = result["runs"]["local"][0], result["gigabytes"] * 1e9
     corpus, stages, workers, times = run["corpus"], run["stages"], run["workers"], 1e12 / size
-    per_token, rate = size / corpus["tokens"], run["tokens_per_second"] / workers
+    per_token, rate = size / corpus["tokens"], corpus["tokens"] / run["processor"]
     tokens = 1e12 / per_token
     tokenise, scan = tokens / rate / 3600, stages["scan"] * workers * times / 3600
     rounds = math.ceil(PORTIONS / (NODES * CORES))
@@ -204,7 +202,7 @@ def terabyte(result: dict[str, Any]) -> Table:
     rows = (
         ("bytes of text per token", "the corpus over its tokens", f"{per_token:.2f}"),
         ("tokens", "a terabyte over that", f"{thousands(tokens / 1e9)} billion"),
-        ("tokens/s per core", "those of the local run over its workers", thousands(round(rate, -3))),
+        ("tokens/s per core", "the local run's per second of processor time", thousands(round(rate, -3))),
         ("core-hours of tokenising", "tokens over tokens/s per core", thousands(tokenise)),
         ("core-hours of looking at all documents", "as measured, per byte", thousands(scan)),
         ("rounds", f"{thousands(PORTIONS)} portions on {thousands(NODES * CORES)} cores, rounded up", str(rounds)),
@@ -250,7 +248,7 @@ def write_sheets(a: argparse.Namespace) -> None:
         f"repeated with a number in front so that none is a copy: {thousands(corpus['documents'] / 1e3)} thousand "
         f"documents, {thousands(corpus['tokens'] / 1e6)} million tokens, {corpus['shards']} shards; "
         f"{result['workers']} workers on two cores that other work shared, one run after the other. The whole command "
-        "of Ray has the start of its cluster in it."
+        f"of Ray has the start of its cluster in it.{result.get('note', '')}"
     )
     on_paper = (
         f"Arithmetic, not a measurement: {NODES} nodes of {CORES} cores each, as fast as the core that was measured, "
