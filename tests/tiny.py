@@ -33,6 +33,17 @@ SPECIAL_IDS = (0, CLS, SEP, MASK_ID, 4, NEVER)
 WIDTH = 32
 
 
+TEXT_CODEC = TokenCodecConfig(
+    vocabulary=VOCABULARY,
+    width=WIDTH,
+    encoder_width=WIDTH,
+    mask_id=MASK_ID,
+    special_ids=SPECIAL_IDS,
+    tied=False,
+    deviation=0.3,
+)
+
+
 class Text:
     """Token ids between [CLS] and [SEP], words of one to three pieces."""
 
@@ -50,17 +61,7 @@ class Text:
         )
 
     def codec(self) -> nn.Module:
-        return TokenCodec(
-            TokenCodecConfig(
-                vocabulary=VOCABULARY,
-                width=WIDTH,
-                encoder_width=WIDTH,
-                mask_id=MASK_ID,
-                special_ids=SPECIAL_IDS,
-                tied=False,
-                deviation=0.3,
-            )
-        )
+        return TokenCodec(TEXT_CODEC)
 
     def changed(self, values: dict[str, Tensor], flat: Tensor) -> dict[str, Tensor]:
         token = values["token"].clone()

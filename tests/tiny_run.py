@@ -21,6 +21,8 @@ EXAMPLES = [TEXT.example(i, 12) for i in range(16)]
 
 def job() -> Job:
     def batch(rows: list[list[int]], count: int) -> Any:
+        if not rows:
+            return pack(EXAMPLES[:1], slots=12, rows=count, placement=[])
         return pack([EXAMPLES[i] for row in rows for i in row], slots=12, rows=count)
 
     plan = Plan(lengths=np.full(16, 12), examples=np.arange(12), slots=12, rows=4)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption, Hidden
 from unmask.core.later import Later
-from unmask.core.model import Codec, codec_of
+from unmask.core.model import codec_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,26 @@ class StepContext:
     no_sync: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
 
+class MaskedLoss(nn.Module):
+    """A masked model and its loss as one module: an engine for several processes wraps this, as it has to see the
+    tensor that backward starts from."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: PackedBatch, hidden: Hidden) -> tuple[Tensor, Callable[[], Any]]:
+        """(loss summed over hidden slots, what gives the number of them that are predicted right, or None)."""
+        prediction = self.model(batch, hidden)
+        target = codec_of(self.model).targets(batch.values, hidden.flat)
+        return prediction.loss(target), lambda: prediction.correct(target)
+
+
+def with_loss(model: nn.Module) -> nn.Module:
+    """The model with its loss, where it is not that already, be it wrapped by an engine."""
+    return model if isinstance(getattr(model, "module", model), MaskedLoss) else MaskedLoss(model)
+
+
 def pretrain(
     model: nn.Module,
     steps: Iterator[tuple[int, Collection[PackedBatch]]],
@@ -95,12 +115,13 @@ def pretrain(
     """Train `model` until `progress(step)` reaches 1, yielding a report after every step.
 
     Args:
+        model: a masked model, or a `MaskedLoss` that an engine may have wrapped.
         steps: (epoch, this process's micro-batches) per optimiser step; micro-batches may be made one by one, as they
             are asked for.
         progress: fraction of the run done before a step; learning-rate and ratio schedules are functions of it.
     """
     model.train()
-    codec = codec_of(model)
+    losses = with_loss(model)
     step = first_step
     while True:
         start = time.perf_counter()
@@ -124,7 +145,7 @@ def pretrain(
             cells += batch.segment.numel() * context.processes
             batch, gone = batch.to(context.device), gone.to(context.device)
             with contextlib.nullcontext() if number == len(batches) else context.no_sync():
-                loss, right = _backward(model, codec, batch, gone, context, divisor)  # 3. to 5.
+                loss, right = _backward(losses, batch, gone, context, divisor)  # 3. to 5.
             del batch, gone  # a batch is not kept while the next one is made, nor while the caller looks at the report
             loss_sum += loss
             correct = None if right is None or correct is None else correct + right
@@ -150,20 +171,18 @@ def pretrain(
 
 
 def _backward(
-    model: nn.Module, codec: Codec, batch: PackedBatch, gone: Hidden, context: StepContext, divisor: int
+    losses: nn.Module, batch: PackedBatch, gone: Hidden, context: StepContext, divisor: int
 ) -> tuple[Tensor, Any]:
     """Gradients of one micro-batch; (its loss, summed over hidden slots, how many of them are predicted right).
 
     A function of its own, so that predictions and targets are gone when it returns.
     """
     with context.autocast():
-        prediction = model(batch, gone)  # 3. predict
-        target = codec.targets(batch.values, gone.flat)
-        loss = prediction.loss(target)  # 4. summed over hidden slots ...
+        loss, right = losses(batch, gone)  # 3. predict, 4. loss, summed over hidden slots ...
     # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over processes, hence the
     # factor.
     (loss * (context.processes / divisor)).backward()  # 5. backward
-    return loss.detach(), prediction.correct(target)
+    return loss.detach(), right()
 
 
 def _counted(context: StepContext, counts: Tensor) -> tuple[int, int]:
@@ -180,7 +199,6 @@ def _scale_gradients(model: nn.Module, factor: float) -> None:
         torch._foreach_mul_(gradients, factor)
 
 
-@torch.inference_mode()
 def validate(
     model: nn.Module,
     batches: Iterable[PackedBatch],
@@ -189,16 +207,33 @@ def validate(
     seed: int = 0,
     autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     device: torch.device | str = "cpu",
+    without_gradients: Callable[[], contextlib.AbstractContextManager[Any]] = torch.inference_mode,
 ) -> dict[str, float]:
-    """Loss (per hidden slot) and accuracy, where the prediction has one, with masks that are the same at every call."""
-    codec = codec_of(model)
+    """Loss (per hidden slot) and accuracy, where the prediction has one, with masks that are the same at every call.
+
+    Args:
+        without_gradients: the context it takes place in.
+    """
+    with without_gradients():
+        return _validated(model, batches, corruption, seed, autocast, device)
+
+
+def _validated(
+    model: nn.Module,
+    batches: Iterable[PackedBatch],
+    corruption: Corruption,
+    seed: int,
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]],
+    device: torch.device | str,
+) -> dict[str, float]:
+    losses = with_loss(model)
     was_training = model.training
     model.eval()
     total, hidden = 0.0, 0
     right: float | None = 0.0
     for batch in batches:
         gone = corruption.draw(batch, seed=seed, epoch=0).to(device)
-        loss, correct = _looked(model, codec, batch.to(device), gone, autocast)
+        loss, correct = _looked(losses, batch.to(device), gone, autocast)
         total += loss
         right = None if correct is None or right is None else right + correct
         hidden += len(gone)
@@ -209,15 +244,13 @@ def validate(
 
 
 def _looked(
-    model: nn.Module,
-    codec: Codec,
+    losses: nn.Module,
     batch: PackedBatch,
     gone: Hidden,
     autocast: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> tuple[float, float | None]:
     """(loss summed over hidden slots, how many of them are predicted right) of a batch, of which nothing is kept."""
     with autocast():
-        prediction = model(batch, gone)
-        target = codec.targets(batch.values, gone.flat)
-        loss, correct = float(prediction.loss(target)), prediction.correct(target)
-    return loss, None if correct is None else float(correct)
+        loss, right = losses(batch, gone)
+        correct = right()
+    return float(loss), None if correct is None else float(correct)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.files import written
 
@@ -26,16 +26,15 @@ class BestWeights:
         self.state: dict[str, Tensor] | None = None
         self.step = 0
 
-    def keep(self, model: nn.Module, step: int, *, write: bool) -> None:
-        """Take the model's weights as they are; `write` them too, on the first process."""
+    def keep(self, state: dict[str, Tensor], step: int, *, write: bool) -> None:
+        """Take weights, a copy of the model's as they are; `write` them too, on the first process."""
         from safetensors.torch import save_file
 
-        self.state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
-        self.step = step
+        self.state, self.step = state, step
         if write:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with written(self.path) as temporary:
-                save_file(self.state, temporary, metadata={"step": str(step)})
+                save_file(state, temporary, metadata={"step": str(step)})
 
     def restore(self, step: int | None) -> None:
         """What was kept after this step, if it is still there. A run that was broken off later may have kept newer

@@ -48,6 +48,14 @@ class Need:
     any_batch: float
     row: float
 
+    def shared_out(self, processes: int) -> Need:
+        """Of one of several processes that share the model out, which write a checkpoint beside the steps.
+
+        Rather too much: weights that are together for a while, and copies of them in the number format of the steps,
+        count as whole.
+        """
+        return dataclasses.replace(self, lasting=(self.lasting + self.saving) / processes, saving=0.0)
+
     def of(self, rows: int) -> float:
         """The peak with micro-batches of so many rows."""
         step = SLACK * (self.any_batch + rows * self.row) + LIBRARIES

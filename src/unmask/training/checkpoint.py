@@ -15,6 +15,7 @@ state.json.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import json
 import pickle
@@ -54,6 +55,7 @@ class Checkpoint:
         optimiser_state: for `optimiser.load_state_dict`.
         extra: whatever JSON was saved with it.
         random_state: as `capture_random_state` returned it.
+        shards: what is known of a checkpoint in shards, whose states are empty here: `shards_checkpoint` reads them.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class Checkpoint:
     optimiser_state: dict[str, Any]
     extra: dict[str, Any]
     random_state: dict[str, Any] = field(repr=False)
+    shards: Mapping[str, Any] | None = None
 
     def restore_random_state(self) -> None:
         """Put Python's, NumPy's and torch's global generators where they were when this was saved."""
@@ -93,14 +96,8 @@ def save_checkpoint(
     Raises:
         UserError: when it cannot be written (disk full, no permission); what was there before is untouched.
     """
-    root = Path(folder) / "checkpoints"
-    final, temporary = root / f"step-{step:08d}", root / f"{_TEMPORARY}{step:08d}"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        for leftover in root.glob(f"{_TEMPORARY}*"):  # of a process that was killed while writing
-            shutil.rmtree(leftover, ignore_errors=True)
-        temporary.mkdir()
-        tensors, groups, scalars = _flatten_optimiser(optimiser_state)
+    tensors, groups, scalars = flatten_optimiser(optimiser_state)
+    with writing(folder, step, keep) as temporary:
         _write_tensors(temporary / "model.safetensors", model_state)
         _write_tensors(temporary / "optimiser.safetensors", tensors)
         state = {
@@ -108,27 +105,72 @@ def save_checkpoint(
             "extra": dict(extra or {}),
             "optimiser": {"param_groups": groups, "scalars": scalars},
             "random": capture_random_state(),
-            "files": {path.name: _fingerprint(path) for path in sorted(temporary.iterdir())},
+            "files": {path.name: file_fingerprint(path) for path in sorted(temporary.iterdir())},
         }
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
-        for path in (*temporary.iterdir(), temporary):
-            fsync(path)
-        replaced = root / f"{final.name}.replaced"
-        if final.exists():  # a folder cannot be renamed onto another; the loader also reads ".replaced"
-            shutil.rmtree(replaced, ignore_errors=True)
-            final.rename(replaced)
-        temporary.rename(final)
-        fsync(root)
+    return _final(folder, step)
+
+
+@contextlib.contextmanager
+def writing(folder: str | Path, step: int, keep: int) -> Iterator[Path]:
+    """A temporary folder to write a checkpoint into; after the block it is the checkpoint of `step`, and older ones are
+    removed.
+
+    Raises:
+        UserError: see `save_checkpoint`.
+    """
+    try:
+        temporary = begin_writing(folder, step)
+        yield temporary
+        end_writing(folder, step, keep)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        full = getattr(error, "errno", None) == errno.ENOSPC or re.search(r"os error 28\b|No space left", str(error))
-        raise UserError(
-            f"could not write checkpoint {final}: {'disk full' if full else error}",
-            hint=f"Free some space ({setting('keep', 1)} keeps fewer checkpoints) or choose another {option('out')}, "
-            f"then {option('resume', True)}: earlier checkpoints are untouched.",
-        ) from error
+        raise not_written(folder, step, error) from error
+
+
+def begin_writing(folder: str | Path, step: int) -> Path:
+    """An empty temporary folder for a checkpoint."""
+    root = Path(folder) / "checkpoints"
+    root.mkdir(parents=True, exist_ok=True)
+    for leftover in root.glob(f"{_TEMPORARY}*"):  # of a process that was killed while writing
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary = temporary_place(folder, step)
+    temporary.mkdir()
+    return temporary
+
+
+def temporary_place(folder: str | Path, step: int) -> Path:
+    """Where a checkpoint is written."""
+    return Path(folder) / "checkpoints" / f"{_TEMPORARY}{step:08d}"
+
+
+def end_writing(folder: str | Path, step: int, keep: int) -> None:
+    """Make what stands in the temporary folder the checkpoint of a step, and remove older ones."""
+    temporary, final = temporary_place(folder, step), _final(folder, step)
+    root = final.parent
+    for path in (*temporary.iterdir(), temporary):
+        fsync(path)
+    replaced = root / f"{final.name}.replaced"
+    if final.exists():  # a folder cannot be renamed onto another; the loader also reads ".replaced"
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)
+    temporary.rename(final)
+    fsync(root)
     _prune(root, step, keep)
-    return final
+
+
+def not_written(folder: str | Path, step: int, error: BaseException) -> UserError:
+    """What to say when a checkpoint could not be written; its temporary folder is removed."""
+    shutil.rmtree(temporary_place(folder, step), ignore_errors=True)
+    full = getattr(error, "errno", None) == errno.ENOSPC or re.search(r"os error 28\b|No space left", str(error))
+    return UserError(
+        f"could not write checkpoint {_final(folder, step)}: {'disk full' if full else error}",
+        hint=f"Free some space ({setting('keep', 1)} keeps fewer checkpoints) or choose another {option('out')}, "
+        f"then {option('resume', True)}: earlier checkpoints are untouched.",
+    )
+
+
+def _final(folder: str | Path, step: int) -> Path:
+    return Path(folder) / "checkpoints" / f"step-{step:08d}"
 
 
 def load_latest(folder: str | Path) -> Checkpoint | None:
@@ -136,7 +178,7 @@ def load_latest(folder: str | Path) -> Checkpoint | None:
 
     Half or corrupt ones are skipped with a warning.
     """
-    for path in _newest_first(Path(folder) / "checkpoints"):
+    for path in checkpoints(folder):
         try:
             return load_checkpoint(path)
         except UserError as error:
@@ -144,8 +186,11 @@ def load_latest(folder: str | Path) -> Checkpoint | None:
     return None
 
 
-def load_checkpoint(path: str | Path) -> Checkpoint:
+def load_checkpoint(path: str | Path, share: tuple[int, int] = (0, 1)) -> Checkpoint:
     """Read one checkpoint folder, checking the size and CRC-32 of each file first.
+
+    Args:
+        share: (this process, of how many): of the shards of a checkpoint it reads through every so manieth.
 
     Raises:
         UserError: naming the file that is missing, short or altered.
@@ -159,18 +204,24 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise UserError(f"{path / 'state.json'}: {error.strerror}", hint=hint) from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path / 'state.json'}: not the state of a checkpoint", hint=hint) from None
-    for name in ("model.safetensors", "optimiser.safetensors"):
+    shards = state.get("shards")
+    for number, name in enumerate(("model.safetensors", "optimiser.safetensors") if shards is None else sorted(files)):
         file = path / name
         if not file.is_file():
-            raise UserError(f"{file}: missing", hint=hint)
-        if _fingerprint(file) != files.get(name):
+            of = "" if shards is None else f", one of {len(files)} shards"
+            raise UserError(f"{file}: missing{of}", hint=hint)
+        mine = shards is None or number % share[1] == share[0]
+        if (file_fingerprint(file) if mine else [file.stat().st_size, files[name][1]]) != files.get(name):
             raise UserError(f"{file}: differs from what state.json says was written", hint=hint)
+    if shards is not None:
+        known = {"optimiser": optimiser, **shards}
+        return Checkpoint(path, state["step"], {}, {}, state["extra"], state["random"], known)
     tensors = _read_safetensors(path / "optimiser.safetensors")
     return Checkpoint(
         path=path,
         step=state["step"],
         model_state=_read_safetensors(path / "model.safetensors"),
-        optimiser_state=_unflatten_optimiser(tensors, optimiser["param_groups"], optimiser["scalars"]),
+        optimiser_state=unflatten_optimiser(tensors, optimiser["param_groups"], optimiser["scalars"]),
         extra=state["extra"],
         random_state=state["random"],
     )
@@ -377,7 +428,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in content.items()}
 
 
-def _flatten_optimiser(
+def flatten_optimiser(
     state: Mapping[str, Any],
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]]:
     tensors: dict[str, Tensor] = {}
@@ -392,7 +443,7 @@ def _flatten_optimiser(
     return tensors, groups, scalars
 
 
-def _unflatten_optimiser(
+def unflatten_optimiser(
     tensors: dict[str, Tensor], groups: list[dict[str, Any]], scalars: dict[str, Any]
 ) -> dict[str, Any]:
     state: dict[int, dict[str, Any]] = {}
@@ -405,15 +456,17 @@ def _unflatten_optimiser(
     return {"state": state, "param_groups": groups}
 
 
-def _newest_first(root: Path) -> list[Path]:
-    """Checkpoint folders, highest step first; at one step the current before the one it replaced."""
+def checkpoints(folder: str | Path) -> list[Path]:
+    """A run's checkpoint folders, whole or not, highest step first; at one step the current before the one it
+    replaced."""
+    root = Path(folder) / "checkpoints"
     found = [(match, path) for path in root.glob("step-*") if (match := _NAME.fullmatch(path.name))]
     return [path for match, path in sorted(found, key=lambda f: (-int(f[0][1]), f[0][2] or ""))]
 
 
 def _prune(root: Path, step: int, keep: int) -> None:
     kept = 0
-    for path in _newest_first(root):
+    for path in checkpoints(root.parent):
         match = _NAME.fullmatch(path.name)
         assert match is not None
         whole = int(match[1]) <= step and match[2] is None and (path / "state.json").is_file()
@@ -422,7 +475,7 @@ def _prune(root: Path, step: int, keep: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _fingerprint(path: Path) -> list[int]:
+def file_fingerprint(path: Path) -> list[int]:
     """Size and CRC-32 of a file."""
     checksum = 0
     with path.open("rb") as file:

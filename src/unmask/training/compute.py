@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from unmask.core.batch import PackedBatch, place_best_fit
 from unmask.training.budget import MemoryPlan, fit, measure
 from unmask.training.checkpoint import Checkpoint
 from unmask.training.job import Job
+from unmask.training.launcher import check_launcher
 from unmask.training.memory import free_memory, held_memory
 from unmask.training.precision import Precision, computing, resolve_device, resolve_precision
 from unmask.training.processes import first_process_says
@@ -93,11 +95,20 @@ class Compute:
 def launch(settings: TrainSettings) -> Accelerator:
     """Accelerate's view of the processes and their devices.
 
-    The precision is ours to choose: a launcher's own would be on top of it.
-    """
-    from accelerate import Accelerator
+    The precision is ours to choose: a launcher's own would be on top of it. Parameters that a step does not use (the
+    value heads of published event structures) wait for nobody: they have no gradient, as in one process.
 
-    return Accelerator(cpu=resolve_device(settings.device).type == "cpu", mixed_precision="no")
+    Raises:
+        UserError: see `check_launcher`.
+    """
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+
+    check_launcher()
+    return Accelerator(
+        cpu=resolve_device(settings.device).type == "cpu",
+        mixed_precision="no",
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
 
 
 def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Checkpoint | None) -> MemoryPlan:
@@ -118,7 +129,13 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
         return job.make_batch((rows * count)[:count], count, *((0,) if job.by_epoch else ()))
 
     waiting = job.look_ahead + bool(job.look_ahead)
-    need = measure(job.model, make, job.corruption, device=compute.device, autocast=compute.autocast, waiting=waiting)
+    shared_out = settings.shard == "full" and processes > 1
+    # A model that is shared out is still whole, on the CPU: it may not fit the device.
+    where = torch.device("cpu") if shared_out else compute.device
+    autocast = functools.partial(computing, compute.precision.name, where)
+    need = measure(job.model, make, job.corruption, device=where, autocast=autocast, waiting=waiting)
+    if shared_out:
+        need = need.shared_out(processes)
     on_cpu = compute.device.type == "cpu"
     free = free_memory(settings.memory, device=compute.device)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if on_cpu else 1

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from unmask.core.later import Later
 from unmask.training.finetune_checkpoints import Keeper, Progress, StoppedBySignal
+from unmask.training.launcher import check_one_process
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.schedule import rate
@@ -409,8 +410,9 @@ def finetune(
         members: models side by side in the module, each with a score, an early stop and a best state of its own.
 
     Raises:
-        UserError: gradients were not finite for `course.nan_limit` steps in a row.
+        UserError: gradients were not finite for `course.nan_limit` steps in a row; there are several processes.
     """
+    check_one_process("fine-tuning")
     keep_freed_memory()
     loop = _Loop(work, optimiser, course, tracker, keeper, members)
     if first is not None:

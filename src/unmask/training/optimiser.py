@@ -78,6 +78,8 @@ def step(optimiser: Optimizer, parameters: Iterable[Tensor], *, clip: float | No
         group["lr"] = group["initial_lr"] * rate
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
+    if hasattr(norm, "full_tensor"):  # of a model that several processes share out (FSDP2)
+        norm = norm.full_tensor()
     inner: Any = getattr(optimiser, "optimizer", optimiser)
     if inner.defaults.get("fused"):
         # The attributes torch.amp.GradScaler sets: the kernel divides by the one and skips if the other is 1.
@@ -298,6 +300,11 @@ class Muon(Prompt):
 def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
     """The matrix with its singular values brought to about 1 (.7 to 1.2), by Newton-Schulz steps with the coefficients
     of Jordan et al. (2024)."""
+    if hasattr(matrix, "full_tensor"):  # shared out (FSDP2): every process works on all of it, and keeps its share
+        from torch.distributed.tensor import distribute_tensor
+
+        whole = orthogonal(matrix.full_tensor(), steps)
+        return distribute_tensor(whole, matrix.device_mesh, matrix.placements, src_data_rank=None)  # type: ignore[attr-defined]
     half = matrix.is_cuda or multiplies_bf16()
     x = matrix.to(torch.bfloat16 if half else torch.float32)
     x = x.t() if matrix.shape[0] > matrix.shape[1] else x

@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 from torch import nn
 
 from unmask.training.job import Job, RunResult
+from unmask.training.launcher import check_launcher, first_of_all, goes_on, note_start
+from unmask.training.precision import resolve_device
 from unmask.training.processes import first_process_first
 from unmask.training.run import check_run_folder, refuse_compile, run
 from unmask.training.settings import TrainSettings
@@ -76,15 +78,22 @@ def pretrained(
     Args:
         out: run folder; see `check_run_folder`.
         resume: continue the run in `out`; on a CPU with one process, bit for bit as if never interrupted
-            (runs bounded by minutes excepted: their schedule follows the clock).
+            (runs bounded by minutes excepted: their schedule follows the clock). A run that torchrun starts again
+            after it lost a process resumes unasked.
 
     Raises:
         UserError: for anything wrong with the data, the settings or the folder.
     """
     refuse_compile(kind.train)
+    check_launcher()
+    on_cpu = resolve_device(kind.train.device).type == "cpu"
+    resume = goes_on(out, cpu=on_cpu) or resume
     out = check_run_folder(out, resume=resume)
+    console = console and first_of_all()
     say = console_logger(console)
     with first_process_first(kind.train) as first:
+        if first:
+            note_start(out, cpu=on_cpu)
         kind.prepare(out, resume=resume, first=first, say=say)
     job = kind.job(out, say)
     result = run(

@@ -15,14 +15,22 @@ import itertools
 import os
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from unmask.core.hashing import hash_keys
 from unmask.errors import UserError
-from unmask.training.checkpoint import Checkpoint, capture_random_state, restore_random_state
+from unmask.training.checkpoint import (
+    Checkpoint,
+    capture_random_state,
+    checkpoints,
+    load_checkpoint,
+    restore_random_state,
+)
 from unmask.training.precision import resolve_device
 from unmask.training.settings import TrainSettings
 
@@ -36,6 +44,15 @@ SILENCE = 300.0
 """Seconds without one after which those who wait give up. However long the work takes, it gives signs of life."""
 LEAVING = 5.0
 """Seconds that a process which ends waits for the others to end too."""
+LOST = (
+    "closed by peer",
+    "reset by peer",
+    "Broken pipe",
+    "remote process exited",
+    "Read timeout",
+    "Application timeout",
+)
+"""What gloo and NCCL say when a process is gone."""
 _rounds = itertools.count()
 
 
@@ -162,6 +179,25 @@ def leave_at_exit() -> None:
     atexit.register(leave)
 
 
+@contextlib.contextmanager
+def others_alive(accelerator: Accelerator) -> Iterator[None]:
+    """Within, the loss of another process is said as such.
+
+    Raises:
+        UserError: an operation of all processes failed as one of them was gone.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        told = str(error)
+        if accelerator.num_processes == 1 or not any(sign in told for sign in LOST):
+            raise
+        raise UserError(
+            f"another process of the run has ended ({told.splitlines()[0][:200]})",
+            hint="See what it said. Resume; torchrun does by itself, where it may restart (max-restarts).",
+        ) from error
+
+
 def check_same_everywhere(accelerator: Accelerator, run: Mapping[str, Any]) -> None:
     """Refuse to train where the processes were given different things: files of nodes without a shared disk may differ.
 
@@ -184,6 +220,37 @@ def check_same_everywhere(accelerator: Accelerator, run: Mapping[str, Any]) -> N
                     hint="Give every node the same data, tokenizer and run folder (its checkpoints, where the run is "
                     "resumed).",
                 )
+
+
+def latest_checkpoint(folder: Path, accelerator: Accelerator) -> Checkpoint | None:
+    """The newest checkpoint that is whole in the eyes of every process, or None where there is none; called by all.
+
+    Others are skipped with a warning.
+
+    Raises:
+        UserError: there are checkpoints, but none is whole.
+    """
+    names, share, failed = [[path.name for path in checkpoints(folder)]], (0, 1), None
+    several = accelerator.num_processes > 1
+    if several:
+        from accelerate.utils import broadcast_object_list, gather_object
+
+        names, share = broadcast_object_list(names), (accelerator.process_index, accelerator.num_processes)
+    for name in names[0]:
+        found, error = None, None
+        try:
+            found = load_checkpoint(folder / "checkpoints" / name, share)
+        except UserError as raised:
+            error = raised.what
+        errors = [e for e in (gather_object([error]) if several else [error]) if e is not None]
+        if not errors:
+            return found
+        warnings.warn(f"skipped checkpoint: {errors[0]}", stacklevel=2)
+        failed = failed or errors[0]
+    if failed is not None:
+        hint = "Bring its files back, or start anew in another folder."
+        raise UserError(f"{folder}: no checkpoint there is whole; the newest: {failed}", hint=hint)
+    return None
 
 
 def own_random_numbers(seed: int, rank: int, found: Checkpoint | None) -> None:

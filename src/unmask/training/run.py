@@ -21,14 +21,20 @@ from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError, option, setting
 from unmask.files import check_folder, locked
 from unmask.training.best import BestWeights, EarlyStopping
-from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run, load_latest, save_checkpoint
+from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run
 from unmask.training.compute import Compute, fit_memory, launch
+from unmask.training.engine import Whole
 from unmask.training.job import Job, RunResult
 from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.micro_batches import planned_steps
-from unmask.training.optimiser import NanGuard, build_optimiser, step
+from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_device
-from unmask.training.processes import check_same_everywhere, own_random_numbers, random_states
+from unmask.training.processes import (
+    check_same_everywhere,
+    latest_checkpoint,
+    others_alive,
+    own_random_numbers,
+)
 from unmask.training.progress import RunClock, ending
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
@@ -92,27 +98,27 @@ class Run:
         self.job, self.out, self.settings, self.model = job, out, settings, job.model
         self.early = EarlyStopping(settings.patience, job.stop_when)
         accelerator = launch(settings)
-        found = load_latest(out) if resume else None
+        found = latest_checkpoint(out, accelerator) if resume else None
         hint = (
             f"Resume with the same data and settings (only the run's end may change), or start a new {option('out')}."
         )
         check_same_run(found, job.fingerprint, out, hint=hint)
         self.compute = Compute.choose(settings, accelerator, found)
         self.console = console and self.compute.first_process
-        self.optimiser: Any = build_optimiser(self.model.to(self.compute.device), settings)
+        say = console_logger(self.console)
         check_same_everywhere(accelerator, {**job.fingerprint, "the checkpoint": found.step if found else None})
+        self.engine = make_engine(job, settings, self.compute, out, say)
         own_random_numbers(settings.seed, self.compute.rank, found)
-        seconds = self._restore(found)
         self.fitted = fit_memory(job, self.compute, settings, found)
+        self.engine.begin(found)
+        seconds = self._restore(found)
         precision = self.compute.precision
         for line in (f"computing in {precision.name}: {precision.reason}", *self.fitted.told()):
-            console_logger(self.console)(line)
-        trained = torch.compile(self.model) if settings.compile else self.model
-        self.trained, self.optimiser = accelerator.prepare(trained, self.optimiser)
+            say(line)
         self.clock, self.guard = RunClock(settings, job.plan, seconds, self.compute), NanGuard(settings.nan_limit)
         self.best = self._best_weights(found)
         slots = LOOKED_AT * settings.batch_slots
-        self.held_out = Validation(job, slots=slots, rows=self.fitted.rows, compute=self.compute)
+        self.held_out = Validation(job, self.engine, slots=slots, rows=self.fitted.rows, compute=self.compute)
         self.slots, self.seconds, self.padding = 0, 0.0, list[float]()
         self.unchecked: StepReport | None = None
 
@@ -127,12 +133,14 @@ class Run:
             config=vars(self.settings),
             resumed_step=self.first_step if self.resumed else None,
         )
-        with tracker as self.tracker, SignalGuard() as self.signals:
+        alive = others_alive(self.compute.accelerator)
+        with alive, tracker as self.tracker, SignalGuard() as self.signals:
             if first and not self.resumed:
                 self.tracker.event("start", **self._about())
             self._take_steps()
             self._check(None)
             kept = self.step if self.stopped == "signal" else self._finish(save)
+            self.engine.close()
             self.tracker.event("end", stopped=self.stopped, skipped=self.guard.total)
             self.compute.accelerator.wait_for_everyone()
         return self._result(kept)
@@ -144,8 +152,6 @@ class Run:
         self.stopped, self.validation, self.next_look = "finished", dict[str, float](), math.inf
         if found is None:
             return 0.0
-        self.model.load_state_dict(found.model_state)
-        self.optimiser.load_state_dict(found.optimiser_state)
         extra = found.extra
         self.early.loss, self.early.waited = extra["best"], extra["waited"]
         self.next_look = extra.get("next_check", math.inf)
@@ -159,8 +165,10 @@ class Run:
         best = BestWeights(self.out)
         if found is not None:
             best.restore(found.extra.get("best_step"))
+            if not self.compute.from_first(float(best.state is not None)):
+                best.state = None
         elif self.job.stop_when is not None:  # the first look may end the run
-            best.keep(self.model, 0, write=self.compute.first_process)
+            best.keep(self.engine.state(), 0, write=self.compute.first_process)
         return best
 
     def _take_steps(self) -> None:
@@ -190,17 +198,17 @@ class Run:
             processes=compute.processes,
             device=compute.device,
             autocast=compute.autocast,
-            no_sync=lambda: compute.accelerator.no_sync(self.trained),
+            no_sync=self.engine.no_sync,
         )
         steps = planned_steps(self.job, self.fitted.parts, self.step, compute)
         start: dict[str, Any] = {"seed": self.settings.seed, "first_step": self.step, "progress": self.clock.progress}
-        return pretrain(self.trained, steps, self.job.corruption, context, **start)
+        return pretrain(self.engine.losses, steps, self.job.corruption, context, **start)
 
     def _update(self, progress: float) -> tuple[Tensor, Tensor]:
         """Apply the gradients; (their norm, whether they were finite and so applied)."""
         clip, factor = self.settings.clip, rate(progress, self.settings)
-        norm = step(self.optimiser, self.model.parameters(), clip=clip, rate=factor)
-        self.optimiser.zero_grad(set_to_none=True)
+        norm = step(self.engine.optimiser, self.model.parameters(), clip=clip, rate=factor)
+        self.engine.optimiser.zero_grad(set_to_none=True)
         return norm, torch.isfinite(norm)
 
     def _record(self, report: StepReport) -> None:
@@ -245,23 +253,13 @@ class Run:
         self.validation = self.held_out.look(self.tracker, self.step, progress)
         improved, stop = self.early.look(self.validation)
         if improved and self.best is not None:
-            self.best.keep(self.model, self.step, write=self.compute.first_process)
+            self.best.keep(self.engine.state(), self.step, write=self.compute.first_process)
         return stop
 
     def _checkpoint(self) -> None:
-        """Write all that a resumed run goes on from; the first process does, the others wait."""
+        """Write all that a resumed run goes on from."""
         with self.pace.timed():
-            others = random_states(self.compute.accelerator)
-            if self.compute.first_process:
-                save_checkpoint(
-                    self.out,
-                    step=self.step,
-                    model_state=self.model.state_dict(),
-                    optimiser_state=self.optimiser.state_dict(),
-                    keep=self.settings.keep,
-                    extra=self._standing() | {"random_states": others},
-                )
-            self.compute.accelerator.wait_for_everyone()
+            self.engine.save(self.step, self._standing)
 
     def _standing(self) -> dict[str, Any]:
         """What the run has come to, besides weights and optimiser, as JSON."""
@@ -283,13 +281,13 @@ class Run:
         self._checkpoint()  # what a longer run would go on from
         kept, best = self.step, self.best
         if best is not None and best.state is not None and best.step != kept and not self._last_is_best():
-            self.model.load_state_dict(best.state)
+            self.engine.load(best.state)
             kept = best.step
             self.tracker.event("kept", step=kept)
         if self.job.validation:
             self.validation = self.held_out.look(self.tracker, self.step, 1.0, whole=True)
-        if self.compute.first_process and save is not None:
-            save(self.model)
+        if save is not None and (model := self.engine.whole()) is not None and self.compute.first_process:
+            save(model)
         return kept
 
     def _last_is_best(self) -> bool:
@@ -324,6 +322,24 @@ class Run:
             expected_memory_mb=round(self.fitted.expected / 1e6),
             micro_batches=self.fitted.parts,
         )
+
+
+def make_engine(job: Job, settings: TrainSettings, compute: Compute, folder: Path, say: Callable[[str], None]) -> Whole:
+    """The engine that `settings.shard` asks for; a process that is alone holds everything, and says so.
+
+    Raises:
+        UserError: this torch cannot share out a model.
+    """
+    if settings.shard == "none":
+        return Whole(job, settings, compute, folder)
+    if compute.processes == 1:
+        say("shard=full: there is one process, which holds the whole model")
+        return Whole(job, settings, compute, folder)
+    if settings.compile:
+        raise UserError("compile=true with shard=full", hint=f"Take one of them, such as {setting('shard', 'none')}.")
+    from unmask.training.shards import Shards
+
+    return Shards(job, settings, compute, folder)
 
 
 class CheckpointPace:

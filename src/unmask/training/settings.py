@@ -20,8 +20,17 @@ from unmask.errors import UserError, setting, suggest
 Settings = TypeVar("Settings")
 
 ENDINGS = ("steps", "epochs", "minutes")
-MAY_CHANGE = (*ENDINGS, "memory", "keep", "log_every", "checkpoint_every", "checkpoint_seconds", "validate_every")
-"""What a run may be resumed with other values of: where it ends and how it is watched."""
+MAY_CHANGE = (
+    *ENDINGS,
+    "memory",
+    "keep",
+    "log_every",
+    "checkpoint_every",
+    "checkpoint_seconds",
+    "validate_every",
+    "shard",
+)
+"""What a run may be resumed with other values of: where it ends, how it is watched and how processes share it."""
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -55,6 +64,9 @@ class TrainSettings:
         minimum_rate: where the schedule ends, as a fraction of `learning_rate`.
         precision: 'auto' goes by the processor (`training.precision`) and says what it picked, and why.
         device: 'auto' takes CUDA where there is one.
+        shard: under a launcher of several processes: 'none', each holds the whole model (DDP); 'full', each holds a
+            share of the weights, gradients and optimiser states (FSDP2), and checkpoints are written in shards beside
+            the loop.
         compile: torch.compile the model, on GPUs; refused on CPUs, where it does not pay.
         seed: decides initial weights, data order and what is hidden.
         validate_every: steps between validations; None means 20 times over the run.
@@ -93,6 +105,7 @@ class TrainSettings:
     minimum_rate: float = 0.0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    shard: Literal["none", "full"] = "none"
     compile: bool = False
     seed: int = 0
     validate_every: int | None = None

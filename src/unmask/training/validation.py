@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
 from unmask.core.pretrain import validate
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.compute import Compute
+from unmask.training.engine import Whole
 from unmask.training.job import Job
 from unmask.training.tracking import Tracker
 
@@ -29,18 +29,34 @@ def sample(batches: Sequence[PackedBatch], slots: int) -> Sequence[PackedBatch]:
 
 
 def held_out_metrics(
-    model: nn.Module, batches: Sequence[PackedBatch], corruption: Corruption, *, rows: int, compute: Compute
+    engine: Whole,
+    batches: Sequence[PackedBatch],
+    corruption: Corruption,
+    *,
+    rows: int,
+    compute: Compute,
+    nothing: Callable[[], PackedBatch],
 ) -> dict[str, float]:
     """Loss per hidden slot, and accuracy where the prediction has one, over all processes.
 
     Args:
+        nothing: makes a batch that is all padding.
         rows: rows that the model looks at in one go: as many as a micro-batch has, so that looking never takes more
             memory than a step does.
     """
     mine = batches[compute.rank :: compute.processes]
     # Neither the chain nor the map holds on to a batch while the next one is made, as a loop would.
     parts = itertools.chain.from_iterable(map(operator.methodcaller("cut", rows), mine))
-    part = validate(model, parts, corruption, seed=0, autocast=compute.autocast, device=compute.device)
+    part = validate(
+        engine.evaluated(),
+        engine.together(parts, nothing),
+        corruption,
+        seed=0,
+        autocast=compute.autocast,
+        device=compute.device,
+        without_gradients=engine.without_gradients,
+    )
+    engine.looked()
     n = part["hidden_slots"]
     right = part.get("accuracy", math.nan) * n
     sums = compute.total(torch.tensor([part["loss"] * n, right, n], dtype=torch.float64, device=compute.device))
@@ -53,12 +69,13 @@ class Validation:
     """Looks at the held-out sets of a run.
 
     Args:
+        engine: holds the model.
         slots: about how many slots of each set a look on the way takes; the last one takes all.
         rows: rows that the model looks at in one go.
     """
 
-    def __init__(self, job: Job, *, slots: int, rows: int, compute: Compute) -> None:
-        self.job, self.slots, self.rows, self.compute = job, slots, rows, compute
+    def __init__(self, job: Job, engine: Whole, *, slots: int, rows: int, compute: Compute) -> None:
+        self.job, self.engine, self.slots, self.rows, self.compute = job, engine, slots, rows, compute
         self.sets = {"validation": job.validation, **(job.extra_validation or {})}
 
     def look(self, tracker: Tracker, step: int, progress: float, *, whole: bool = False) -> dict[str, float]:
@@ -67,13 +84,27 @@ class Validation:
         Args:
             whole: look at all held-out batches, not at a sample.
         """
-        model, found = self.job.model, dict[str, float]()
+        found = dict[str, float]()
         for name, batches in self.sets.items():
             some = batches if whole else sample(batches, self.slots)
             corruption = self.job.validation_corruption
-            metrics = held_out_metrics(model, some, corruption, rows=self.rows, compute=self.compute)
+            metrics = held_out_metrics(
+                self.engine, some, corruption, rows=self.rows, compute=self.compute, nothing=self._nothing
+            )
             found |= {f"{name}_{metric}": value for metric, value in metrics.items()}
         tracker.log(step, progress, kind="validation", **found)
-        if self.job.measure is not None and self.compute.first_process and (measured := self.job.measure(model)):
+        if measured := self._measured():
             tracker.log(step, progress, kind="probe", **measured)
         return found
+
+    def _measured(self) -> dict[str, float]:
+        """What the job measures itself, on the first process."""
+        if self.job.measure is None:
+            return {}
+        model = self.engine.whole()
+        if model is None or not self.compute.first_process:
+            return {}
+        return self.job.measure(model.to(self.compute.device))
+
+    def _nothing(self) -> PackedBatch:
+        return self.job.make_batch([], 1, *((0,) if self.job.by_epoch else ()))

@@ -96,6 +96,7 @@ UNREAD = (
     "batch_slots",
     "accumulate",
     "optimiser",
+    "shard",
     "compile",
     "validate_every",
     "patience",

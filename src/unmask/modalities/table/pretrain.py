@@ -19,6 +19,7 @@ from unmask.modalities.table.recipes import TableSettings, settings_of
 from unmask.modalities.table.rules.declared_schema import schema_for
 from unmask.modalities.table.schema.values import cell_texts, decode, encode
 from unmask.modalities.table.synthesis.disclosure_control import shown_levels
+from unmask.training.launcher import check_one_process
 from unmask.training.run import check_run_folder
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
@@ -64,6 +65,7 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
     """
+    check_one_process("a table's fit")
     out = Path(out)
     if resume and (out / "unmask.json").exists():
         return TableRun(folder=out, model=load(out))

@@ -138,6 +138,7 @@ UNUSED = (
     "minutes",
     "batch_slots",
     "accumulate",
+    "shard",
     "learning_rate",
     "weight_decay",
     "compile",

@@ -24,6 +24,7 @@ from unmask.modalities.text.pretrain import TextRun, counts, make_job, write_rep
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.sources import plain_text, resolve
 from unmask.training.job import Job, RunResult
+from unmask.training.launcher import goes_on
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.run import check_run_folder
@@ -202,8 +203,10 @@ def adapt(
     out = Path(out)
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UserError(f"{out} is the model to adapt", hint=f"Choose another {option('out')}; the original is kept.")
-    check_run_folder(out, resume=resume)  # before the model is loaded
-    kind = TextAdaptation(model, data, settings or adapt_settings({}), general=general, most_forgetting=most_forgetting)
+    settings = settings or adapt_settings({})
+    again = goes_on(out, cpu=resolve_device(settings.train.device).type == "cpu")
+    check_run_folder(out, resume=again or resume)  # before the model is loaded
+    kind = TextAdaptation(model, data, settings, general=general, most_forgetting=most_forgetting)
     return pretrained(kind, out, resume=resume, console=console)
 
 
