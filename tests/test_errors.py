@@ -15,7 +15,7 @@ import pytest
 
 import unmask
 from commands import run
-from unmask.cli.app import OWN, _pretrain
+from unmask.cli.app import BY_KIND, OWN
 from unmask.cli.dispatch import command_of, readers_of
 from unmask.cli.images.reading import READING, TABLE
 from unmask.errors import UserError, option, setting, with_flags
@@ -51,8 +51,9 @@ PYTHON_ALONE = {
 def commands() -> list[Any]:
     found = [command_of(resolve(run), name) for name, run in OWN.items()]
     for one in modalities().values():
-        found += [command for name in one.commands if name != "pretrain" for command in readers_of(one, name).values()]
-        found += [_pretrain(one.name)] if "pretrain" in one.commands else []
+        by_kind = [name for name in one.commands if name in BY_KIND]
+        found += [c for name in one.commands if name not in by_kind for c in readers_of(one, name).values()]
+        found += [command_of(resolve(one.cases(name)[one.name].run), one.name) for name in by_kind]
         found += [command_of(resolve(tool), name) for name, tool in one.tools.items()]
     return found
 

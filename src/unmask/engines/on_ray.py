@@ -50,7 +50,7 @@ class RayEngine(Engine):
                 first = (str(error) or type(error).__name__).splitlines()[0]
                 raise UserError(
                     f"no Ray cluster at {address or 'this machine'} ({first[:200]})",
-                    hint="Start one with `ray start --head`, or leave RAY_ADDRESS out for one on this machine.",
+                    hint="Start one with `ray start` on its first machine, or leave RAY_ADDRESS out for one here.",
                 ) from None
         cores = int(ray.cluster_resources().get("CPU", 1))
         self.workers = cores if self._asked is None else self._asked
